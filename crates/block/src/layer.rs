@@ -50,8 +50,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
         reads.iter_mut().try_for_each(|read| self.on_read(read.offset, read.buf))
     }
 
-    /// See [`Device::reads_at_once`]. A layer returns true if it implements
-    /// [`Layer::on_read_many`], and callers should use that method.
+    /// See [`Device::reads_at_once`]. A layer that implements [`Layer::on_read_many`] returns true.
     fn reads_many(&self) -> bool {
         false
     }
@@ -97,8 +96,8 @@ pub trait Layer: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// See [`Device::writes_at_once`]. A layer returns true if it implements
-    /// [`Layer::on_write_many`], or if callers should use that method.
+    /// See [`Device::writes_at_once`]. A layer may return true without [`Layer::on_write_many`]. It
+    /// gets the writes one by one then.
     fn takes_many(&self) -> bool {
         false
     }

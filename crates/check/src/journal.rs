@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **JO1** The old bytes are durable in the file before the device gets new ones.
-//! - **JO2** An undo writes only if the first superblock of each device is the one from before the
-//!   repair, or one that the repair wrote. So it refuses a volume that was written since.
+//! - **JO2** An undo refuses a volume that was written since the repair. The first superblock of
+//!   each device must be torn, that from before the repair, or one that the repair wrote.
 //! - **JO3** Records are put back from the last to the first. So the superblocks come first, then
 //!   the nodes that were overwritten. An undo that was cut short can be made again.
 //!
@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked};
 use buttress_block::{Device, Error as BlockError, FailedWrite, Layer, Operation, Write};
-use buttress_format::CsumType;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::{CsumType, Superblock};
 use buttress_volume::Volume;
 
 use crate::error::{Error, Result};
@@ -193,6 +193,9 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
         read_records(&mut file).into_iter().partition(|(_, offset, _)| *offset == DIGEST);
     for (id, device) in &targets {
         let digest = digest_of(&**device)?;
+        if is_torn(&**device)? {
+            continue;
+        }
         if !digests.iter().any(|(of, _, known)| of == id && *known == digest) {
             return refuse("the volume was written after the repair");
         }
@@ -242,6 +245,13 @@ fn read_records(file: &mut impl Read) -> Vec<Record> {
 fn sum_of(head: &[u8], bytes: &[u8]) -> [u8; 4] {
     let sum = CsumType::Crc32c.digest(&[head, bytes].concat());
     [sum[0], sum[1], sum[2], sum[3]]
+}
+
+/// Whether the first superblock of a device is none: power failed while it was written.
+fn is_torn(device: &dyn Device) -> Result<bool> {
+    let mut superblock = vec![0; SUPER_SIZE];
+    device.read_at(SUPER_OFFSETS[0], &mut superblock)?;
+    Ok(Superblock::parse(&superblock, SUPER_OFFSETS[0]).is_err())
 }
 
 /// The digest of the first superblock of a device, whatever is in it.

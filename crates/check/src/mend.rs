@@ -52,6 +52,8 @@ const ROUNDS: usize = 64;
 const SEED: u64 = 1 << 32;
 /// The first stage: nodes.
 const NODES: u8 = 0;
+/// The stages that give names and inodes numbers.
+const GIVING: std::ops::RangeInclusive<u8> = 3..=5;
 
 /// What was mended, and the report afterwards.
 pub(crate) struct Mended {
@@ -88,20 +90,30 @@ pub(crate) fn mend(
     let mut done = Vec::new();
     for _ in 0..ROUNDS {
         let lost = Lost::of(&now);
+        // A log may have the inode numbers and indexes of names that would be given here.
+        let has_log = now.issues.iter().any(|issue| matches!(issue, Issue::LogPresent { .. }));
         let open = now.issues.iter().filter(|issue| !seen.contains(*issue));
         let staged: Vec<(u8, &Issue)> = open
             .filter_map(|issue| Some((stage(issue)?, issue)))
             .filter(|(stage, issue)| *stage == NODES || !lost.touches(issue))
+            .filter(|(stage, _)| !(has_log && GIVING.contains(stage)))
             .collect();
         let Some(first) = staged.iter().map(|(stage, _)| *stage).min() else { break };
         let Ok(editor) = Editor::open(&tried) else { break };
+        if !editor.can_write() {
+            return Ok(None);
+        }
         let before = done.len();
         for (_, issue) in staged.iter().filter(|(stage, _)| *stage == first) {
             seen.insert((*issue).clone());
             // A tree that cannot be read proposes nothing.
             let Ok(Some(fix)) = propose(&editor, &now, issue) else { continue };
-            if editor.make(&fix.edits)? {
+            // A fix is made whole or not at all.
+            if editor.make(&fix.edits).unwrap_or(false) {
+                trials.iter().for_each(|trial| trial.keep());
                 done.push(fix.says);
+            } else {
+                trials.iter().for_each(|trial| trial.take_back());
             }
         }
         if done.len() > before {
@@ -111,9 +123,7 @@ pub(crate) fn mend(
     if done.is_empty() || !is_better(report, &now) {
         return Ok(None);
     }
-    let is_of_data =
-        |issue: &&Issue| matches!(issue, Issue::DataDamaged { .. } | Issue::DataUnreadable { .. });
-    now.issues.extend(report.issues.iter().filter(is_of_data).cloned());
+    now.issues.extend(report.issues.iter().filter(|issue| is_of_copies(issue)).cloned());
     done.iter().for_each(|line| announce(line));
     let is_super = |at: u64| {
         SUPER_OFFSETS.iter().any(|start| (*start..*start + SUPER_SIZE as u64).contains(&at))
@@ -175,17 +185,29 @@ fn subject(issue: &Issue) -> Option<TreeId> {
     }
 }
 
+/// Whether an issue is found only where all data and all copies are read. No fix changes those.
+fn is_of_copies(issue: &Issue) -> bool {
+    matches!(
+        issue,
+        Issue::DataDamaged { .. } | Issue::DataUnreadable { .. } | Issue::NodeCopyDamaged { .. }
+    )
+}
+
 /// Whether fewer errors are left, and none that is new (ME1). A new extent tree mends the others.
 fn is_better(before: &Report, after: &Report) -> bool {
     let errors = |report: &Report| {
         let issues = report.issues.iter();
-        let is_counted =
-            |issue: &&Issue| issue.severity() == Severity::Error && !is_of_extents(issue);
+        let is_counted = |issue: &&Issue| {
+            let is_error = issue.severity() == Severity::Error;
+            is_error && !is_of_extents(issue) && !is_of_copies(issue)
+        };
         issues.filter(is_counted).cloned().collect::<HashSet<Issue>>()
     };
     let (old, new) = (errors(before), errors(after));
-    let is_less = new.len() < old.len() || after.errors() < before.errors();
-    is_less && new.is_subset(&old)
+    let more = |report: &Report, code: &str| report.more.get(code).copied().unwrap_or(0);
+    let grows = after.more.iter().any(|(code, count)| *count > more(before, code));
+    let shrinks = before.more.iter().any(|(code, count)| *count > more(after, code));
+    !grows && (new.len() < old.len() || shrinks) && new.is_subset(&old)
 }
 
 /// The stage of what mends an issue. `None` if nothing does.

@@ -56,6 +56,8 @@ pub(crate) struct Rebuilt {
     pub(crate) superblock: Superblock,
     /// What was written, as sentences.
     pub(crate) done: Vec<String>,
+    /// Addresses of data that cannot be read. It has no checksums.
+    pub(crate) unreadable: RangeSet,
 }
 
 /// Writes the new trees. `announce` gets each sentence of [`Rebuilt::done`] before the first write.
@@ -72,8 +74,10 @@ pub(crate) fn rebuild(
 ) -> Result<Rebuilt> {
     // An image of metadata alone has no data to sum.
     let opening = OpenOptions { writable: true, repairs: !with_sums, ..OpenOptions::default() };
-    let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
+    let opened = Volume::open(devices.to_vec(), opening);
+    let (volume, superblock) = opened.map_err(|error| Error::Rebuild(error.to_string()))?;
     expect_writable(&superblock)?;
+    expect_whole(&volume)?;
     if let Some(why) = volume.read_only_reason() {
         return Err(Error::Rebuild(format!("the volume is read-only: {why}")));
     }
@@ -83,6 +87,17 @@ pub(crate) fn rebuild(
     let work = Work::prepare(&context, with_sums)?;
     drop(context);
     work.write(&volume, &superblock, announce)
+}
+
+/// Refuses a device that missed writes: a new superblock would make it count as whole.
+fn expect_whole(volume: &Volume) -> Result<()> {
+    match volume.devices().iter().find(|device| !device.trust().has_all()) {
+        Some(device) => {
+            let name = device.device.name();
+            Err(Error::Rebuild(format!("{name} missed writes: scrub the volume first")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn expect_writable(superblock: &Superblock) -> Result<()> {
@@ -164,6 +179,7 @@ impl Work {
         for line in &done {
             announce(line);
         }
+        let unreadable = sums.as_ref().map(|sums| sums.unreadable.clone()).unwrap_or_default();
         let bytes_used = collected.groups.iter().map(|group| group.used).sum();
         let roots_now = roots::patched(root_items, &room, generation, old.nodesize);
         let mut sources = Sources::new(collected, roots_now, sums, &room, old)?;
@@ -185,8 +201,9 @@ impl Work {
         }
         writer.flush()?;
         volume.flush()?;
+        expect_whole(volume)?;
         let superblock = roots::superblock(old, &room, &roots, bytes_used);
-        Ok(Rebuilt { superblock, done })
+        Ok(Rebuilt { superblock, done, unreadable })
     }
 }
 
@@ -213,8 +230,9 @@ fn sentences(
     }
     if let Some(Sums { sectors, unreadable, .. }) = sums {
         let mut line = format!("checksum tree: {sectors} sectors of data read and summed");
-        if *unreadable > 0 {
-            line += &format!(", {unreadable} cannot be read and have no checksum");
+        if !unreadable.is_empty() {
+            let bytes = unreadable.total();
+            line += &format!(", {bytes} bytes cannot be read and have no checksum");
         }
         lines.push(line);
     }

@@ -111,7 +111,7 @@ pub fn repair_with(
     repairs.done.extend(mended.iter().flat_map(|mended| mended.done.iter().cloned()));
     let mut plan = Plan::of(report, options.init_csum_tree);
     if options.is_asked() || !plan.extents.is_empty() || plan.cleans_space() {
-        if rebuild_extents(devices, &plan, options, announce, &mut repairs)? {
+        if rebuild_extents(devices, &mut plan, options, announce, &mut repairs)? {
             // All sums were made anew, too, and every copy of the superblock was written.
             plan = Plan { others: std::mem::take(&mut plan.others), ..Plan::default() };
         } else {
@@ -152,7 +152,7 @@ pub fn repair_with(
 /// Writes the extent tree anew, then the superblocks. Returns whether it was possible.
 fn rebuild_extents(
     devices: &[Arc<dyn Device>],
-    plan: &Plan,
+    plan: &mut Plan,
     options: &RepairOptions,
     announce: &mut dyn FnMut(&str),
     repairs: &mut Repairs,
@@ -163,10 +163,14 @@ fn rebuild_extents(
         return Ok(false);
     }
     let removes = "log: removed; what fsync wrote after the last commit is gone";
-    if plan.has_log {
-        announce(removes);
-    }
-    let rebuilt = match rebuild(devices, &options.check, options.init_csum_tree, announce) {
+    let mut is_first = plan.has_log;
+    let mut announce = |line: &str| {
+        if std::mem::take(&mut is_first) {
+            announce(removes);
+        }
+        announce(line);
+    };
+    let rebuilt = match rebuild(devices, &options.check, options.init_csum_tree, &mut announce) {
         Ok(rebuilt) => rebuilt,
         Err(Error::Rebuild(why)) => {
             repairs.left.push(format!("extent tree: it cannot be written anew: {why}"));
@@ -175,11 +179,20 @@ fn rebuild_extents(
         Err(error) => return Err(error),
     };
     let changes = changes_of(&rebuilt.superblock);
-    if let Some(code) = wrong_with(devices, &changes, plan, &options.check)? {
+    let mut remaining = remaining(devices, &changes, &options.check)?;
+    remaining.retain(|issue| match issue {
+        // Data that cannot be read has no checksum.
+        Issue::CsumMissing { at, .. } => !rebuilt.unreadable.contains(at.0),
+        _ => true,
+    });
+    let is_new = |issue: &&Issue| !plan.others.contains(&issue.code());
+    if let Some(issue) = remaining.iter().find(is_new) {
+        let code = issue.code();
         let why = format!("extent tree: it was not written anew: {code} would be left");
         repairs.left.push(why);
         return Ok(false);
     }
+    plan.others.retain(|code| remaining.iter().any(|issue| issue.code() == *code));
     for device in devices {
         write_superblocks(&**device, &changes)?;
     }
@@ -190,23 +203,22 @@ fn rebuild_extents(
     Ok(true)
 }
 
-/// Checks the volume as it would be with changed superblocks (M4). Returns the code of an error
-/// that the plan does not expect to remain, if there is one.
-fn wrong_with(
+/// Checks the volume as it would be with changed superblocks (M4). Returns the errors that would
+/// remain.
+fn remaining(
     devices: &[Arc<dyn Device>],
     changes: &[Change],
-    plan: &Plan,
     options: &Options,
-) -> Result<Option<&'static str>> {
+) -> Result<Vec<Issue>> {
     let mut tried: Vec<Arc<dyn Device>> = Vec::new();
     for device in devices {
         let trial = Trial::new(device);
         write_superblocks(&trial, changes)?;
         tried.push(Arc::new(trial));
     }
-    let report = check_devices(tried, options, &NoProgress)?;
-    let errors = report.issues.iter().filter(|issue| issue.severity() == Severity::Error);
-    Ok(errors.map(Issue::code).find(|code| !plan.others.contains(code)))
+    let mut issues = check_devices(tried, options, &NoProgress)?.issues;
+    issues.retain(|issue| issue.severity() == Severity::Error);
+    Ok(issues)
 }
 
 /// The fields of a superblock that a rebuild changes.

@@ -3,6 +3,7 @@
 //! # Invariants
 //!
 //! - **TR1** The device behind gets no write before [`Trial::commit`].
+//! - **TR2** [`Trial::take_back`] leaves what was written when [`Trial::keep`] was called last.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +14,23 @@ use parking_lot::Mutex;
 /// Bytes of one part of the memory.
 const BLOCK: u64 = 4096;
 
+/// The longest write of a commit, so that a journal can keep what it overwrites.
+const RUN_MAX: usize = 32 << 20;
+
+/// What was written: blocks by number. The last block of a device may be shorter.
+#[derive(Debug, Default)]
+struct Written {
+    blocks: BTreeMap<u64, Vec<u8>>,
+    /// What was there before each write since [`Trial::keep`].
+    before: Vec<(u64, Option<Vec<u8>>)>,
+}
+
 /// A device in front of another. Reads see all writes, and the device behind gets none.
 #[derive(Debug)]
 pub(crate) struct Trial {
     device: Arc<dyn Device>,
-    /// Unranked: a leaf. Blocks with a write, by number. The last block of a device may be shorter.
-    written: Mutex<BTreeMap<u64, Vec<u8>>>,
+    /// Unranked: a leaf.
+    written: Mutex<Written>,
 }
 
 impl Trial {
@@ -26,14 +38,32 @@ impl Trial {
         Self { device: Arc::clone(device), written: Mutex::default() }
     }
 
+    /// Keeps all that was written (TR2).
+    pub(crate) fn keep(&self) {
+        self.written.lock().before.clear();
+    }
+
+    /// Forgets what was written since it was kept last (TR2).
+    pub(crate) fn take_back(&self) {
+        let mut written = self.written.lock();
+        while let Some((number, before)) = written.before.pop() {
+            match before {
+                Some(bytes) => written.blocks.insert(number, bytes),
+                None => written.blocks.remove(&number),
+            };
+        }
+    }
+
     /// Makes the writes that begin at a place that `is_wanted` takes, and forgets them. Adjacent
     /// blocks become one write.
     pub(crate) fn commit(&self, is_wanted: impl Fn(u64) -> bool) -> Result<(), Error> {
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
-        for (number, bytes) in self.written.lock().iter() {
+        for (number, bytes) in &self.written.lock().blocks {
             let at = number * BLOCK;
             match runs.last_mut() {
-                Some((start, run)) if *start + run.len() as u64 == at && is_wanted(at) => {
+                Some((start, run))
+                    if *start + run.len() as u64 == at && run.len() < RUN_MAX && is_wanted(at) =>
+                {
                     run.extend(bytes);
                 }
                 _ if is_wanted(at) => runs.push((at, bytes.clone())),
@@ -43,7 +73,7 @@ impl Trial {
         for (at, bytes) in runs {
             self.device.write_at(at, &bytes)?;
         }
-        self.written.lock().retain(|number, _| !is_wanted(number * BLOCK));
+        self.written.lock().blocks.retain(|number, _| !is_wanted(number * BLOCK));
         self.device.flush()
     }
 }
@@ -58,7 +88,8 @@ impl Layer for Trial {
     fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.device.read_at(offset, buf)?;
         let end = offset + buf.len() as u64;
-        for (number, bytes) in self.written.lock().range(offset / BLOCK..end.div_ceil(BLOCK)) {
+        for (number, bytes) in self.written.lock().blocks.range(offset / BLOCK..end.div_ceil(BLOCK))
+        {
             let at = number * BLOCK;
             let from = offset.max(at);
             let to = end.min(at + bytes.len() as u64);
@@ -83,7 +114,9 @@ impl Layer for Trial {
             }
             block[(from - at) as usize..(to - at) as usize]
                 .copy_from_slice(&buf[(from - offset) as usize..(to - offset) as usize]);
-            self.written.lock().insert(number, block);
+            let mut written = self.written.lock();
+            let before = written.blocks.insert(number, block);
+            written.before.push((number, before));
         }
         Ok(())
     }

@@ -7,9 +7,10 @@
 //!   name changes the times and takes over the list. Flags come last of all: a file that may not
 //!   change takes no further name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use buttress_base::RangeSet;
 use buttress_block::Device;
 use buttress_format::{Extent, InodeFlags};
 use buttress_fs::{FileKind, Filesystem, InodeId, SetAttr, XattrFlags};
@@ -55,12 +56,16 @@ pub(crate) struct Copy<'a> {
     pub(crate) device: &'a Arc<dyn Device>,
     pub(crate) fs: &'a Filesystem,
     pub(crate) extents: &'a [Extent],
+    /// What lies in ranges that btrfs needs.
+    pub(crate) moves: &'a RangeSet,
     /// Whether files have checksums.
     pub(crate) has_sums: bool,
     pub(crate) tally: Tally,
     pub(crate) saw: &'a mut dyn FnMut(u64),
     /// Inodes with several names, and what they became.
     links: HashMap<u32, InodeId>,
+    /// Directories that were met.
+    seen: HashSet<u32>,
     late: Vec<(InodeId, SetAttr, Option<Vec<u8>>)>,
     flags: Vec<(InodeId, u64)>,
 }
@@ -69,13 +74,14 @@ impl<'a> Copy<'a> {
     pub(crate) fn new(
         (ext4, device): (&'a Ext4, &'a Arc<dyn Device>),
         fs: &'a Filesystem,
-        extents: &'a [Extent],
+        (extents, moves): (&'a [Extent], &'a RangeSet),
         has_sums: bool,
         saw: &'a mut dyn FnMut(u64),
     ) -> Self {
         let (links, late, flags) = (HashMap::new(), Vec::new(), Vec::new());
+        let seen = HashSet::from([ext4::ROOT]);
         let tally = Tally::default();
-        Self { ext4, device, fs, extents, has_sums, tally, saw, links, late, flags }
+        Self { ext4, device, fs, extents, moves, has_sums, tally, saw, links, seen, late, flags }
     }
 
     /// Copies all names below the top.
@@ -156,6 +162,9 @@ impl<'a> Copy<'a> {
         }
         self.attributes(&from, &to)?;
         if from.kind == Kind::Directory {
+            if !self.seen.insert(from.number) {
+                return Err(Error::NotClean(format!("directory {} has two names", from.number)));
+            }
             self.tally.directories += 1;
             return Ok(Some((from, to.id())));
         }
@@ -173,8 +182,7 @@ impl<'a> Copy<'a> {
         size: u64,
     ) -> Result<()> {
         if !self.has_sums {
-            let flags = Some(to.attr().flags | InodeFlags::NODATASUM);
-            to.set_attr(&SetAttr { flags, ..SetAttr::default() })?;
+            to.leave_out_checksums()?;
         }
         // Blocks may be allocated behind the end of a file. No program sees them.
         let end = size.next_multiple_of(ext4::BLOCK);
@@ -183,6 +191,9 @@ impl<'a> Copy<'a> {
         to.adopt(&pieces, size)?;
         self.tally.kept_bytes += pieces.iter().map(|piece| piece.len).sum::<u64>();
         for (offset, bytes) in &content.copies {
+            if !self.moves.contains_all(bytes) {
+                return Err(Error::NotClean("a file has a block that counts as free".to_owned()));
+            }
             let mut at = bytes.start;
             while at < bytes.end {
                 let offset = offset + at - bytes.start;

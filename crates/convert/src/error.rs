@@ -14,6 +14,9 @@ pub enum Error {
     /// The file system was not unmounted, has errors, or contradicts itself.
     #[error("it is not clean: {0}; run e2fsck -f first")]
     NotClean(String),
+    /// There is a superblock of btrfs, as after a conversion that was killed in its last step.
+    #[error("it holds btrfs, too: mount that, or make ext4 of it with --rollback")]
+    Already,
     /// There is too little free space.
     #[error("too little free space: {0}")]
     NoRoom(String),

@@ -28,5 +28,8 @@ pub(crate) use self::xattr::DEFAULT_ACL;
 /// The only size of blocks that is converted: that of a sector of the new volume.
 pub(crate) const BLOCK: u64 = 4096;
 
+/// The first number of an inode that is not the file system's own.
+pub(crate) const FIRST_INODE: u32 = 11;
+
 /// The number of the top directory.
 pub(crate) const ROOT: u32 = 2;

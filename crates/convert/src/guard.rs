@@ -35,68 +35,67 @@ pub(crate) struct Guard {
     device: Arc<dyn Device>,
     /// Bytes that the file system uses.
     used: RangeSet,
-    /// Unranked: a leaf. What was written to the reserved ranges.
-    held: Mutex<Vec<Held>>,
-}
-
-/// A reserved range, with what the new volume has there.
-#[derive(Debug)]
-struct Held {
-    start: u64,
-    bytes: Vec<u8>,
+    /// The reserved ranges.
+    areas: Vec<Range<u64>>,
+    /// Unranked: a leaf. What the new volume has in each of them.
+    held: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Guard {
     /// A guard of a device with a file system that uses these bytes.
     pub(crate) fn new(device: Arc<dyn Device>, used: RangeSet) -> Self {
-        let held = reserved(device.len()).map(|range| Held {
-            start: range.start,
-            bytes: vec![0; (range.end - range.start) as usize],
-        });
+        let areas: Vec<Range<u64>> = reserved(device.len()).collect();
+        let held = areas.iter().map(|area| vec![0; (area.end - area.start) as usize]);
         let held = Mutex::new(held.collect());
-        Self { device, used, held }
+        Self { device, used, areas, held }
     }
 
     /// Writes the superblocks, and ends the file system by that. The first one makes the volume.
     pub(crate) fn put_in_place(&self) -> Result<(), Error> {
         self.device.flush()?;
-        for is_first in [true, false] {
-            for at in SUPER_OFFSETS.into_iter().filter(|at| (*at == SUPER_OFFSETS[0]) == is_first) {
-                let mut copy = vec![0; SUPER_SIZE];
-                if at + SUPER_SIZE as u64 <= self.device.len() {
-                    self.on_read(at, &mut copy)?;
-                    self.device.write_at(at, &copy)?;
-                }
-            }
-            self.device.flush()?;
-        }
+        let put = |at: u64| {
+            let mut copy = vec![0; SUPER_SIZE];
+            self.on_read(at, &mut copy)?;
+            self.device.write_at(at, &copy)
+        };
+        put(SUPER_OFFSETS[0])?;
+        self.device.flush()?;
         self.device.write_at(EXT_SUPER.start, &[0; (EXT_SUPER.end - EXT_SUPER.start) as usize])?;
+        self.device.flush()?;
+        let others = SUPER_OFFSETS.into_iter().skip(1);
+        for at in others.filter(|at| at + SUPER_SIZE as u64 <= self.device.len()) {
+            put(at)?;
+        }
         self.device.flush()
     }
 
-    /// Calls `each` for the parts of a request: those in reserved ranges with the held bytes, those
-    /// elsewhere with `None`.
+    /// Calls `each` for the parts of a request: those in reserved ranges with the number of the
+    /// range, those elsewhere with `None`.
     fn parts(
         &self,
         range: Range<u64>,
-        mut each: impl FnMut(Range<u64>, Option<&mut [u8]>) -> Result<(), Error>,
+        mut each: impl FnMut(Range<u64>, Option<usize>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut held = self.held.lock();
         let mut at = range.start;
-        for area in held.iter_mut() {
-            let (start, end) = (area.start, area.start + area.bytes.len() as u64);
-            let both = at.max(start)..range.end.min(end);
+        for (index, area) in self.areas.iter().enumerate() {
+            let both = at.max(area.start)..range.end.min(area.end);
             if both.start >= both.end {
                 continue;
             }
             if at < both.start {
                 each(at..both.start, None)?;
             }
-            let bytes = &mut area.bytes[(both.start - start) as usize..(both.end - start) as usize];
             at = both.end;
-            each(both, Some(bytes))?;
+            each(both, Some(index))?;
         }
         if at < range.end { each(at..range.end, None) } else { Ok(()) }
+    }
+
+    /// The held bytes of a part of a reserved range.
+    fn held<R>(&self, part: &Range<u64>, index: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+        let start = self.areas[index].start;
+        let within = (part.start - start) as usize..(part.end - start) as usize;
+        work(&mut self.held.lock()[index][within])
     }
 
     /// An error for a write that would change the file system.
@@ -118,7 +117,7 @@ impl Layer for Guard {
         self.parts(offset..offset + buf.len() as u64, |part, held| {
             let to = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
             match held {
-                Some(bytes) => to.copy_from_slice(bytes),
+                Some(index) => self.held(&part, index, |bytes| to.copy_from_slice(bytes)),
                 None => self.device.read_at(part.start, to)?,
             }
             Ok(())
@@ -129,7 +128,7 @@ impl Layer for Guard {
         self.parts(offset..offset + buf.len() as u64, |part, held| {
             let from = &buf[(part.start - offset) as usize..(part.end - offset) as usize];
             match held {
-                Some(bytes) => bytes.copy_from_slice(from),
+                Some(index) => self.held(&part, index, |bytes| bytes.copy_from_slice(from)),
                 None if self.used.overlaps(&part) => return Err(self.refuse(&part)),
                 None => self.device.write_at(part.start, from)?,
             }

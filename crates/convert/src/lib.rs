@@ -2,10 +2,10 @@
 //!
 //! # How
 //!
-//! Content stays where it is. The new volume has data chunks over all that the file system uses, at
-//! addresses that are places on the device. Its trees lie in what was free. A read-only subvolume,
-//! `ext2_saved`, has a file `image` with each used block at its place on the device. Files share
-//! their extents with it. What lies in ranges that btrfs needs for itself is copied.
+//! Content stays where it is. The data chunks of the new volume cover all that the file system
+//! uses. Their logical addresses equal their offsets on the device. Trees lie in free space.
+//! A read-only subvolume, `ext2_saved`, has a file `image` with each used block at its place on the
+//! device. Files share their extents with it. What lies in ranges that btrfs needs is copied.
 //!
 //! # Failure
 //!
@@ -81,7 +81,7 @@ pub enum Step {
     Looking,
     /// Takes what is in use into the volume: so many bytes.
     Content(u64),
-    /// Copies names; inodes, and about how many there are.
+    /// Copies names: the number of inodes done, and about how many there are.
     Names(u64, u64),
     /// Checks the new volume.
     Checking,
@@ -99,6 +99,9 @@ pub fn convert(
     progress: &mut dyn FnMut(Step),
 ) -> Result<Tally> {
     progress(Step::Looking);
+    if buttress_volume::Volume::read_superblock(&*device).is_ok() {
+        return Err(Error::Already);
+    }
     let ext4 = Ext4::open(Arc::clone(&device))?;
     let len = device.len() / BLOCK * BLOCK;
     let used = Used::find(&ext4, len)?;
@@ -192,8 +195,10 @@ fn fill(
             progress(Step::Names(inodes, about));
         }
     };
-    let mut copy = Copy::new((ext4, device), fs, &extents, options.has_sums, &mut saw);
-    // The image comes first. No data can be allocated before all that is in use belongs to it.
+    let mut copy =
+        Copy::new((ext4, device), fs, (&extents, &used.moves), options.has_sums, &mut saw);
+    // The image comes first. Until it refers to all that is in use, new data could be allocated
+    // over it, and the guard would refuse the write.
     let mut content = Content::default();
     for range in used.stays.iter().chain(used.moves.iter()) {
         content.add(range.start, range, &extents);

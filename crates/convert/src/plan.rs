@@ -14,7 +14,7 @@ use buttress_format::{Extent, Logical};
 use buttress_fs::Piece;
 
 use crate::error::{Error, Result};
-use crate::ext4::{BLOCK, Ext4, Kind, Run};
+use crate::ext4::{BLOCK, Ext4, FIRST_INODE, Inode, Kind, ROOT, Run};
 use crate::guard::reserved;
 
 /// The longest extent, in bytes. One handle holds the checksums of many.
@@ -35,12 +35,20 @@ impl Used {
     /// Finds what is in use, and checks that no block belongs to two files, or to none.
     pub(crate) fn find(ext4: &Ext4, len: u64) -> Result<Self> {
         let mut stays = RangeSet::new();
-        for range in ext4.used()?.iter() {
+        let blocks = ext4.used()?;
+        ext4.keep_to(&blocks);
+        for range in blocks.iter() {
             stays.insert(range.start * BLOCK..range.end * BLOCK);
         }
         let mut runs: Vec<Range<u64>> = Vec::new();
         ext4.each_inode(|number| {
-            if let Some(inode) = ext4.inode(number)?.filter(|inode| inode.kind == Kind::Regular) {
+            // The map of inode 7 says what is reserved for more groups.
+            let is_own = number < FIRST_INODE && number != ROOT;
+            let inode = if is_own { None } else { ext4.inode(number)? };
+            let has_map = |inode: &Inode| {
+                matches!(inode.kind, Kind::Regular | Kind::Directory | Kind::Symlink)
+            };
+            if let Some(inode) = inode.filter(has_map) {
                 runs.extend(ext4.runs(&inode)?.iter().map(bytes_of));
             }
             Ok(())

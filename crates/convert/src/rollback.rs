@@ -37,7 +37,7 @@ pub struct Back {
 /// [`Error::NoWayBack`] without the image, or if a balance, a defragmentation or a resize has moved
 /// what it shows. Nothing is written then.
 pub fn rollback(device: &Arc<dyn Device>) -> Result<Back> {
-    let options = MountOptions::parse("ro,subvolid=5")
+    let options = MountOptions::parse("ro,subvolid=5,nologreplay")
         .map_err(|error| Error::NoWayBack(error.to_string()))?;
     let fs = Filesystem::open(vec![Arc::clone(device)], options)?;
     let found = read_back(&fs, device.len());
@@ -106,7 +106,8 @@ fn in_place(fs: &Filesystem, image: &Inode) -> Result<RangeSet> {
     Ok(found)
 }
 
-/// Writes back what btrfs had the place of (B2).
+/// Writes back the blocks that had to make room for btrfs. That of its first superblock is last
+/// (B2).
 fn write_back(device: &dyn Device, moves: &[Moved]) -> Result<u64> {
     let first = SUPER_OFFSETS[0];
     let mut last = vec![0; BLOCK as usize];

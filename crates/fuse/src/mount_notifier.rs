@@ -68,6 +68,12 @@ impl MountNotifier {
         }
     }
 
+    /// Has the kernel forget the inodes of a subvolume that no program uses, if it can. A directory
+    /// goes only when its files have gone, so one call may not be enough.
+    pub(crate) fn forget_subvolume(&self, tree: TreeId) {
+        self.notifier.prune_all(&self.nodes.ids_in(tree.0));
+    }
+
     /// Makes the kernel drop its cached entry of a name.
     pub(crate) fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
         self.notifier.forget_name(self.nodes.id_of(place(dir)), name);

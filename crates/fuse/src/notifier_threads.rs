@@ -146,8 +146,7 @@ impl NotifierThreads {
     pub(crate) fn prune(&self, nodes: Vec<u64>, done: impl FnOnce(bool) + Send + 'static) {
         let notifier = self.notifier.clone();
         self.names.give(Box::new(move || {
-            let is_known = nodes.chunks(PRUNED_MAX).all(|nodes| notifier.prune(nodes));
-            done(is_known);
+            done(notifier.prune_all(&nodes));
         }));
     }
 
@@ -213,6 +212,10 @@ impl SessionNotifier {
     }
 
     /// Has the kernel forget unused nodes; returns whether the kernel supports this.
+    pub(crate) fn prune_all(&self, nodes: &[u64]) -> bool {
+        nodes.chunks(PRUNED_MAX).all(|nodes| self.prune(nodes))
+    }
+
     fn prune(&self, nodes: &[u64]) -> bool {
         let Some(notifier) = self.0.get() else { return true };
         let told = notifier.prune(nodes);

@@ -432,6 +432,14 @@ impl KernelSync {
         }
     }
 
+    /// Has the kernel forget the inodes of a deleted subvolume that no program uses. A directory
+    /// goes only when its files have gone, so one call may not be enough.
+    pub fn forget_subvolume(&self, tree: TreeId) {
+        for notifier in self.0.notifiers() {
+            notifier.forget_subvolume(tree);
+        }
+    }
+
     /// Makes the kernel look again at a name that was added or removed.
     pub fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
         self.0.invalidate_name(dir, name);

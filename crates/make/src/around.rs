@@ -21,6 +21,13 @@ const MIB: u64 = 1 << 20;
 /// use for other chunks, and each chunk costs items.
 const GAP_MIN: u64 = MIB;
 
+/// The most data chunks. The smallest system chunk has room for the items of so many. If there were
+/// more, longer free ranges join the chunks around them.
+const CHUNKS_MAX: u64 = 8000;
+
+/// Bytes of trees that a chunk needs at first, generously.
+const CHUNK_BYTES: u64 = 512;
+
 /// The longest data chunk. Linux makes none that is longer.
 const DATA_MAX: u64 = 1 << 30;
 
@@ -40,12 +47,18 @@ pub(super) fn plan(
     if options.mixed || !is_single(options.metadata) || !is_single(options.data) {
         return Err(MakeError::KeptOptions);
     }
-    let (covered, gaps) = divide(&options.kept, size);
+    let mut gap_min = GAP_MIN;
+    let (mut covered, mut gaps) = divide(&options.kept, size, gap_min);
+    while covered.len() as u64 + size / DATA_MAX > CHUNKS_MAX && !gaps.is_empty() {
+        gap_min *= 2;
+        (covered, gaps) = divide(&options.kept, size, gap_min);
+    }
     let largest = gaps.iter().max_by_key(|gap| gap.end - gap.start).cloned();
     let room = largest.as_ref().map_or(0, |gap| gap.end - gap.start);
     let system_len = if room >= 16 * MIB { 4 * MIB } else { MIB };
-    let Some(gap) = largest.filter(|_| room >= 2 * system_len) else {
-        return Err(MakeError::NoGap { needed: 2 * MIB });
+    let needed = system_len + MIB + (covered.len() as u64 + size / DATA_MAX) * CHUNK_BYTES;
+    let Some(gap) = largest.filter(|_| room >= needed) else {
+        return Err(MakeError::NoGap { needed });
     };
     let place = |kind: BlockGroupFlags, range: Range<u64>| {
         let stripe = Stripe { device: DeviceId(1), offset: range.start, dev_uuid: uuid };
@@ -71,7 +84,7 @@ pub(super) fn plan(
 /// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
 /// is kept, and the gaps between them. Both consist of whole stripes, except at the end of the
 /// device.
-fn divide(kept: &[Range<u64>], size: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+fn divide(kept: &[Range<u64>], size: u64, gap_min: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let mut covered = RangeSet::new();
     for range in kept {
         let start = (range.start / STRIPE_LEN * STRIPE_LEN).max(DEVICE_RESERVED);
@@ -85,7 +98,7 @@ fn divide(kept: &[Range<u64>], size: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) 
     let ends = covered.iter().chain(std::iter::once(size..size)).collect::<Vec<_>>();
     for range in ends {
         let gap = at..range.start / STRIPE_LEN * STRIPE_LEN;
-        if gap.end.saturating_sub(gap.start) >= GAP_MIN {
+        if gap.end.saturating_sub(gap.start) >= gap_min {
             gaps.push(gap);
         } else if at < range.start && at > DEVICE_RESERVED && range.start < size {
             covered.insert(at..range.start);
@@ -102,7 +115,7 @@ mod tests {
     #[test]
     fn small_gaps_join_the_data_around_them() {
         let kept = [0..3 * MIB, 3 * MIB + 4096..4 * MIB, 40 * MIB..41 * MIB + 4096];
-        let (covered, gaps) = divide(&kept, 64 * MIB);
+        let (covered, gaps) = divide(&kept, 64 * MIB, GAP_MIN);
         assert_eq!(covered, [MIB..4 * MIB, 40 * MIB..41 * MIB + STRIPE_LEN]);
         assert_eq!(gaps, [4 * MIB..40 * MIB, 41 * MIB + STRIPE_LEN..64 * MIB]);
     }
@@ -111,7 +124,7 @@ mod tests {
     fn the_end_of_the_device_may_be_a_part_of_a_stripe() {
         let size = 8 * MIB + 4096;
         let kept = 8 * MIB..size;
-        let (covered, gaps) = divide(std::slice::from_ref(&kept), size);
+        let (covered, gaps) = divide(std::slice::from_ref(&kept), size, GAP_MIN);
         assert_eq!((covered.first(), gaps.first()), (Some(&kept), Some(&(MIB..8 * MIB))));
         assert_eq!((covered.len(), gaps.len()), (1, 1));
     }

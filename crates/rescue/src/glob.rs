@@ -14,11 +14,11 @@
 /// A path matches if the pattern matches the path itself or one of the folders above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
-    pieces: Vec<FileItem>,
+    pieces: Vec<Part>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum FileItem {
+enum Part {
     Byte(u8),
     One,
     Any,
@@ -42,25 +42,25 @@ impl Glob {
         while let [first, more @ ..] = rest {
             rest = more;
             pieces.push(match first {
-                b'?' => FileItem::One,
+                b'?' => Part::One,
                 b'*' if rest.first() == Some(&b'*') => {
                     rest = &rest[1..];
-                    FileItem::All
+                    Part::All
                 }
-                b'*' => FileItem::Any,
+                b'*' => Part::Any,
                 b'[' => match set(rest) {
                     Some((piece, after)) => {
                         rest = after;
                         piece
                     }
-                    None => FileItem::Byte(b'['),
+                    None => Part::Byte(b'['),
                 },
                 b'\\' if !rest.is_empty() => {
                     let byte = rest[0];
                     rest = &rest[1..];
-                    FileItem::Byte(byte)
+                    Part::Byte(byte)
                 }
-                byte => FileItem::Byte(*byte),
+                byte => Part::Byte(*byte),
             });
         }
         Self { pieces }
@@ -84,11 +84,11 @@ impl Glob {
                     continue;
                 }
                 match piece {
-                    FileItem::Byte(wanted) => next[at + 1] |= byte == wanted,
-                    FileItem::One => next[at + 1] |= *byte != b'/',
-                    FileItem::Any => next[at] |= *byte != b'/',
-                    FileItem::All => next[at] = true,
-                    FileItem::Set { is_inverse, ranges } => {
+                    Part::Byte(wanted) => next[at + 1] |= byte == wanted,
+                    Part::One => next[at + 1] |= *byte != b'/',
+                    Part::Any => next[at] |= *byte != b'/',
+                    Part::All => next[at] = true,
+                    Part::Set { is_inverse, ranges } => {
                         let is_in = ranges.iter().any(|(low, high)| (low..=high).contains(&byte));
                         next[at + 1] |= *byte != b'/' && is_in != *is_inverse;
                     }
@@ -102,7 +102,7 @@ impl Glob {
 
     fn pass_stars(&self, states: &mut [bool]) {
         for (at, piece) in self.pieces.iter().enumerate() {
-            if states[at] && matches!(piece, FileItem::Any | FileItem::All) {
+            if states[at] && matches!(piece, Part::Any | Part::All) {
                 states[at + 1] = true;
             }
         }
@@ -110,7 +110,7 @@ impl Glob {
 }
 
 /// Returns the set after an opening bracket, and the rest. Returns `None` if no bracket closes it.
-fn set(bytes: &[u8]) -> Option<(FileItem, &[u8])> {
+fn set(bytes: &[u8]) -> Option<(Part, &[u8])> {
     let (is_inverse, body) = match bytes {
         [b'!' | b'^', more @ ..] => (true, more),
         more => (false, more),
@@ -132,7 +132,7 @@ fn set(bytes: &[u8]) -> Option<(FileItem, &[u8])> {
             [] => break,
         };
     }
-    Some((FileItem::Set { is_inverse, ranges }, &body[end + 1..]))
+    Some((Part::Set { is_inverse, ranges }, &body[end + 1..]))
 }
 
 #[cfg(test)]

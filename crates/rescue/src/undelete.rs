@@ -159,7 +159,7 @@ struct Names<'n> {
     /// The folder and name of each live inode and subvolume.
     above: HashMap<(TreeId, Child), (Ino, Vec<u8>)>,
     places: BTreeMap<TreeId, (TreeId, Ino, Vec<u8>)>,
-    last_use: HashSet<TreeId>,
+    living: HashSet<TreeId>,
 }
 
 impl<'n> Names<'n> {
@@ -189,7 +189,7 @@ impl<'n> Names<'n> {
                 places.entry(TreeId(key.objectid)).or_insert(place);
             }
         });
-        Self { salvage, deleted, above, places, last_use: living.keys().copied().collect() }
+        Self { salvage, deleted, above, places, living: living.keys().copied().collect() }
     }
 
     /// All paths of a deleted file.
@@ -250,7 +250,7 @@ impl<'n> Names<'n> {
             };
             let name = host_name(name, Child::Subvolume(at));
             // A subvolume of the same name may exist now.
-            let is_gone = !self.last_use.contains(&at);
+            let is_gone = !self.living.contains(&at);
             names.push(if is_gone { [name, format!("-{at}").into_bytes()].concat() } else { name });
             let mut folder = *dir;
             let mut passed = HashSet::new();

@@ -5,7 +5,7 @@
 //! - Trees of one snapshot family share nodes. A node that holds nothing of the address is read
 //!   once for all of them.
 
-use buttress_format::{Compression, FileExtent, Ino, Key, Kind, Logical, TreeId};
+use buttress_format::{Compression, FileExtent, Ino, Key, Kind, Logical, RootItem, TreeId};
 use buttress_tree::{Node, Result};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
@@ -44,10 +44,12 @@ struct Search<'f, 'v> {
 pub fn holders(trees: &Trees<'_>, address: u64, any_part: bool) -> Result<Vec<Holder>> {
     let mut subvolumes = Vec::new();
     let all = (Key::MIN, Key::MAX);
-    trees.each(TreeId::ROOT, all, |key, _| {
+    trees.each(TreeId::ROOT, all, |key, item| {
         let tree = TreeId(key.objectid);
         if key.kind == Kind::ROOT_ITEM && tree.is_fs_tree() {
-            subvolumes.push(tree);
+            // A deleted subvolume may be dropped in part: its nodes may be those of others now.
+            let is_deleted = RootItem::parse(item).is_ok_and(|root| root.refs == 0);
+            subvolumes.extend((!is_deleted).then_some(tree));
         }
         Ok(())
     })?;

@@ -3,6 +3,7 @@
 
 use buttress_format::{Extent, Key, Kind, TreeId};
 use buttress_space::{Outcome, SpaceKind};
+use buttress_transaction::transaction::Transaction;
 use buttress_tree::Cursor;
 
 use crate::QuotaCharge;
@@ -49,7 +50,10 @@ impl Engine {
     /// When the extent overlaps space in use, or when the running transaction has an extent of
     /// another length at its start.
     pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<bool> {
-        if let Some(same) = view.running().refs.look(extent.start, |to| to.extent == extent) {
+        let looks = |of: &Transaction| of.refs.look(extent.start, |to| to.extent == extent);
+        // Another thread may be committing a transaction that has the extent.
+        let known = looks(view.running()).or_else(|| view.frozen().and_then(|of| looks(of)));
+        if let Some(same) = known {
             let what = "a log names a part of an extent";
             return if same { Ok(false) } else { Err(Error::Extents { at: extent.start, what }) };
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
-use buttress_format::{DirEntry, Key, Kind, RootItem, Superblock, TreeId};
+use buttress_format::{BlockGroupFlags, DirEntry, Key, Kind, RootItem, Superblock, TreeId};
 use buttress_tree::{Cursor, Geometry, Node, NodePtr, NodeSource, Store, boot};
 use buttress_volume::{OpenOptions, Volume};
 
@@ -59,6 +59,16 @@ impl Editor {
         let store = Store::new(Arc::clone(&volume), geometry, 0);
         boot::load_chunks(&store, &superblock)?;
         Ok(Self { devices: devices.to_vec(), volume, superblock, geometry })
+    }
+
+    /// Whether nodes can be written: the volume is not read-only, and no metadata has parity.
+    pub(super) fn can_write(&self) -> bool {
+        let chunks = self.volume.chunks();
+        let has_parity = |chunk: &buttress_format::Chunk| {
+            let is_data = chunk.flags.kind() == BlockGroupFlags::DATA;
+            !is_data && self.volume.has_parity(chunk.logical)
+        };
+        self.volume.read_only_reason().is_none() && !chunks.iter().any(|chunk| has_parity(chunk))
     }
 
     /// A store without nodes in memory: nodes change where they lie.
@@ -136,7 +146,7 @@ impl Editor {
         self.store().node(tree, expect).ok()
     }
 
-    /// Makes every edit. Returns whether all could be made; the ones before the first failure stay.
+    /// Makes every edit. Returns whether all could be made. The caller takes back the others.
     pub(super) fn make(&self, edits: &[Edit]) -> Result<bool> {
         for edit in edits {
             let is_made = match edit {

@@ -3,14 +3,17 @@
 //! # Invariants
 //!
 //! - **MX1** Data that the extent tree still records for a file at an offset is given back to it.
-//!   Only without such a record, a gap becomes a hole.
+//!   Only without such a record, a gap becomes a hole. If a record does not tell how the data
+//!   was stored, neither happens.
 
 use buttress_format::{
-    BackRef, Extent, ExtentItem, FileExtent, Generation, Ino, Key, Kind, Logical, TreeId,
+    BackRef, Extent, ExtentItem, FileExtent, Generation, Ino, InodeFlags, Key, Kind, Logical,
+    TreeId,
 };
 
 use crate::error::Result;
 use crate::issue::Issue;
+use crate::kinds::damaged_tree;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::inodes::put64;
 use crate::mend::names;
@@ -69,6 +72,32 @@ fn recorded(
     Ok(found)
 }
 
+/// Whether an extent that no file uses may belong to a file: it is recorded for it, or records are
+/// damaged or too many. Such a file gets no hole, or the extent would be freed.
+fn may_be_recorded(editor: &Editor, report: &Report, tree: TreeId, ino: Ino) -> Result<bool> {
+    let is_cut =
+        ["extent-unused", "backref-unused"].iter().any(|code| report.more.contains_key(code));
+    let is_damaged = report.issues.iter().any(|issue| damaged_tree(issue) == Some(TreeId::EXTENT));
+    if is_cut || is_damaged {
+        return Ok(true);
+    }
+    for issue in &report.issues {
+        let start = match issue {
+            Issue::ExtentUnused { extent } => extent.start,
+            Issue::BackrefUnused { extent, .. } => *extent,
+            _ => continue,
+        };
+        for (key, bytes) in editor.items(TreeId::EXTENT, start.0, Kind::EXTENT_ITEM)? {
+            let Ok(item) = ExtentItem::parse(&key, &bytes) else { return Ok(true) };
+            let names_it = |reference: &BackRef| matches!(reference, BackRef::Data { root, ino: its, .. } if *root == tree && *its == ino);
+            if item.inline.iter().any(names_it) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// Whether the checksum tree has something about the first sector of an extent.
 fn has_sums(editor: &Editor, extent: Extent) -> Result<bool> {
     let sector = u64::from(editor.superblock.sectorsize);
@@ -120,7 +149,18 @@ pub(super) fn hole(
         return Ok(None);
     }
     let at = Key::new(ino.0, Kind::EXTENT_DATA, from);
-    if let Some((extent, generation)) = recorded(editor, report, tree, ino, from, end - from)? {
+    let is_packed = |(_, item): &(Key, Vec<u8>)| item.get(16).is_some_and(|kind| *kind != 0);
+    let may_pack = item.flags & InodeFlags::COMPRESS != 0 || extents.iter().any(is_packed);
+    let lacks_sums = item.flags & InodeFlags::NODATASUM != 0;
+    let found = recorded(editor, report, tree, ino, from, end - from)?;
+    if found.is_some() && (may_pack || lacks_sums) {
+        // Nothing says whether it was compressed, or written at all.
+        return Ok(None);
+    }
+    if found.is_none() && may_be_recorded(editor, report, tree, ino)? {
+        return Ok(None);
+    }
+    if let Some((extent, generation)) = found {
         // Data with checksums was written. Other data may have been allocated ahead: it reads as
         // zeros then, and stays on the device.
         let is_written = has_sums(editor, extent)?;

@@ -26,7 +26,7 @@ const TIMES_AT: usize = 112;
 const INODE_LEN: usize = 160;
 /// The two flags that forbid changes.
 const FROZEN: u64 = buttress_format::InodeFlags::IMMUTABLE | buttress_format::InodeFlags::APPEND;
-const ACCESS: u32 = 0o777;
+const ACCESS: u32 = 0o7777;
 /// The directory of what has no other name.
 const LOST: &[u8] = b"lost+found";
 
@@ -148,6 +148,9 @@ pub(super) fn mode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
     let is_cache = tree == TreeId::ROOT && kind == FileKind::Regular;
     let access = if is_cache { 0o600 } else { item.mode & ACCESS };
     let mode = kind.mode_bits() | access;
+    if mode == item.mode {
+        return Ok(None);
+    }
     let says = format!("{tree}: inode {ino} has mode {mode:o}, not {:o}", item.mode);
     patched(editor, tree, ino, |bytes| put32(bytes, MODE_AT, mode), says)
 }
@@ -201,7 +204,11 @@ pub(super) fn lost(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
     let found = lists.iter().find(|(_, entry)| entry.name == LOST);
     let mut edits = Vec::new();
     let dir = match found {
-        Some((_, entry)) if entry.kind == FileKind::Directory => Ino(entry.location.objectid),
+        Some((_, entry))
+            if entry.kind == FileKind::Directory && entry.location.kind == Kind::INODE_ITEM =>
+        {
+            Ino(entry.location.objectid)
+        }
         Some(_) => return Ok(None),
         None => {
             let after = Key::new(Ino::LAST_FREE.0, Kind(0), 0);

@@ -6,6 +6,8 @@
 //! - **NO2** An older node in the place of a newer one is not touched: a write was lost.
 //! - **NO3** A mended node passes every check of its readers, and its items can be parsed.
 
+use std::collections::HashSet;
+
 use buttress_base::AlignedBuf;
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
 use buttress_format::{
@@ -28,7 +30,11 @@ struct Place {
 /// Finds the pointer to a node.
 fn find(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Place>> {
     let mut queue = vec![Place { expect: Expect::root(editor.root(tree)?), parent: None }];
+    let mut met = HashSet::new();
     while let Some(place) = queue.pop() {
+        if !met.insert(place.expect.ptr.logical) {
+            continue;
+        }
         if place.expect.ptr.logical == at {
             return Ok(Some(place));
         }
@@ -44,14 +50,15 @@ fn find(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Place>> {
     Ok(None)
 }
 
-/// The bytes of a node with a right checksum, at its own place (NO1).
-fn raw(editor: &Editor, at: Logical) -> Option<Vec<u8>> {
+/// The bytes of a node with a right checksum and a wanted generation, at its own place (NO1, NO2).
+fn raw(editor: &Editor, at: Logical, is_wanted: impl Fn(u64) -> bool) -> Option<Vec<u8>> {
     let digest = |bytes: &[u8]| editor.geometry.csum.digest(&bytes[32..]);
     let size = editor.geometry.csum.size();
     (0..editor.volume.mirrors(at)).find_map(|mirror| {
         let mut buf = AlignedBuf::zeroed(editor.geometry.nodesize as usize);
         editor.volume.read_mirror(at, &mut buf, mirror).ok()?;
-        (digest(&buf)[..size] == buf[..size]).then(|| buf.to_vec())
+        let is_right = digest(&buf)[..size] == buf[..size];
+        (is_right && is_wanted(word64(&buf, GENERATION_AT))).then(|| buf.to_vec())
     })
 }
 
@@ -65,16 +72,15 @@ fn is_sound(editor: &Editor, bytes: &[u8], expect: &Expect) -> bool {
 /// A node that its readers refuse.
 pub(super) fn damaged(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Fix>> {
     let Some(place) = find(editor, tree, at)? else { return Ok(None) };
-    let Some(bytes) = raw(editor, at) else { return Ok(None) };
     let ptr = place.expect.ptr;
+    let newest = editor.superblock.generation.0;
+    let is_wanted = |found: u64| found == ptr.generation.0 || found > newest;
+    let Some(bytes) = raw(editor, at, is_wanted) else { return Ok(None) };
     let fix = |says, bytes| Ok(Some(Fix { says, edits: vec![Edit::Node(ptr, bytes)] }));
     let mut patched = bytes;
     let found = word64(&patched, GENERATION_AT);
     let mut says = format!("{tree}: node {at}: its items lie where their lengths say");
     if found != ptr.generation.0 {
-        if found <= editor.superblock.generation.0 {
-            return Ok(None);
-        }
         let right = ptr.generation.0;
         patched[GENERATION_AT..GENERATION_AT + 8].copy_from_slice(&right.to_le_bytes());
         says = format!("{tree}: node {at} is of transaction {right}, as its parent says");
@@ -85,13 +91,31 @@ pub(super) fn damaged(editor: &Editor, tree: TreeId, at: Logical) -> Result<Opti
     if ptr.level > 0 {
         return Ok(None);
     }
-    // The data lies either where the items say, with gaps, or without gaps where it always lies.
-    let tried = [true, false].map(|moves| relaid(&patched, moves));
-    let mut good: Vec<Vec<u8>> = tried.into_iter().flatten().collect();
-    good.retain(|bytes| is_sound(editor, bytes, &place.expect));
+    // The data of the items lies packed from the end of the leaf, or at the offsets that they
+    // state. If the last offset agrees with the lengths, it is packed.
+    let tried = if ends_packed(&patched) { &[false][..] } else { &[true, false] };
+    let mut good: Vec<Vec<u8>> = tried.iter().filter_map(|says| relaid(&patched, *says)).collect();
+    good.retain(|bytes| is_sound(editor, bytes, &place.expect) && parses(bytes));
     good.dedup();
-    let best = good.into_iter().find(|bytes| parses(bytes));
-    best.map_or(Ok(None), |bytes| fix(says, bytes))
+    // Nothing tells a checksum of the wrong place.
+    let is_known = tried.len() == 1 || tree != TreeId::CSUM;
+    match &good[..] {
+        [one] if is_known => fix(says, one.clone()),
+        _ => Ok(None),
+    }
+}
+
+/// Whether the last item states the offset at which its data lies if all is packed.
+fn ends_packed(bytes: &[u8]) -> bool {
+    let count = word32(bytes, 96);
+    let heads = (0..count).map_while(|slot| {
+        let at = HEADER_LEN + slot * ITEM_LEN;
+        bytes.get(at..at + ITEM_LEN).map(|head| (word32(head, 17), word32(head, 21)))
+    });
+    let heads: Vec<(usize, usize)> = heads.collect();
+    let filled = heads.iter().try_fold(0_usize, |sum, (_, len)| sum.checked_add(*len));
+    let packed = filled.and_then(|filled| (bytes.len() - HEADER_LEN).checked_sub(filled));
+    heads.len() == count && heads.last().map(|(said, _)| *said) == packed
 }
 
 fn word32(bytes: &[u8], at: usize) -> usize {
@@ -147,9 +171,11 @@ pub(super) fn too_new(editor: &Editor, tree: TreeId, at: Logical) -> Result<Opti
     let Some(place) = find(editor, tree, at)? else { return Ok(None) };
     let ptr = place.expect.ptr;
     let newest = editor.superblock.generation;
-    let Some(mut bytes) = raw(editor, at).filter(|_| ptr.generation > newest) else {
+    if ptr.generation <= newest {
         return Ok(None);
-    };
+    }
+    let is_wanted = |found: u64| found == ptr.generation.0;
+    let Some(mut bytes) = raw(editor, at, is_wanted) else { return Ok(None) };
     let right = newest.0.to_le_bytes();
     bytes[GENERATION_AT..GENERATION_AT + 8].copy_from_slice(&right);
     let right_ptr = NodePtr { generation: newest, ..ptr };
@@ -161,20 +187,20 @@ pub(super) fn too_new(editor: &Editor, tree: TreeId, at: Logical) -> Result<Opti
             bytes[at..at + 8].copy_from_slice(&right);
             edits.push(Edit::Node(parent.ptr(), bytes));
         }
-        None => edits.extend(root_edit(editor, tree)?),
+        None => edits.extend(root_edit(editor, tree, newest.0)?),
     }
     let says = format!("{tree}: node {at} is of transaction {newest}, not of a later one");
     Ok(Some(Fix { says, edits }))
 }
 
-/// Sets the generations of a root item that are newer than the volume.
-fn root_edit(editor: &Editor, tree: TreeId) -> Result<Option<Edit>> {
+/// Sets the generations of a root item that are newer than the superblock to `right`.
+fn root_edit(editor: &Editor, tree: TreeId, right: u64) -> Result<Option<Edit>> {
     let Some((key, mut bytes)) = editor.root_item(tree)? else { return Ok(None) };
     let newest = editor.superblock.generation.0;
     // The generation, and its copy that newer kernels write.
     for at in [160, 239] {
         if bytes.len() >= at + 8 && word64(&bytes, at) > newest {
-            bytes[at..at + 8].copy_from_slice(&newest.to_le_bytes());
+            bytes[at..at + 8].copy_from_slice(&right.to_le_bytes());
         }
     }
     Ok(Some(Edit::Put(TreeId::ROOT, key, bytes)))
@@ -182,11 +208,10 @@ fn root_edit(editor: &Editor, tree: TreeId) -> Result<Option<Edit>> {
 
 /// A root item is newer than the volume, and the node is not.
 pub(super) fn root_too_new(editor: &Editor, tree: TreeId) -> Result<Option<Fix>> {
-    let Some(bytes) = raw(editor, editor.root(tree)?.logical) else { return Ok(None) };
-    if word64(&bytes, GENERATION_AT) > editor.superblock.generation.0 {
-        return Ok(None);
-    }
-    let newest = editor.superblock.generation;
-    let says = format!("{tree}: its root item is of transaction {newest}, not of a later one");
-    Ok(root_edit(editor, tree)?.map(|edit| Fix { says, edits: vec![edit] }))
+    let newest = editor.superblock.generation.0;
+    let at = editor.root(tree)?.logical;
+    let Some(bytes) = raw(editor, at, |found| found <= newest) else { return Ok(None) };
+    let own = word64(&bytes, GENERATION_AT);
+    let says = format!("{tree}: its root item is of transaction {own}, not of a later one");
+    Ok(root_edit(editor, tree, own)?.map(|edit| Fix { says, edits: vec![edit] }))
 }

@@ -6,7 +6,7 @@
 //!   read. Preallocated space, and files without checksums, get none.
 //! - **SM2** Ranges come in the order of their starts, and may overlap. Each sector is read once.
 
-use buttress_base::AlignedBuf;
+use buttress_base::{AlignedBuf, RangeSet};
 use buttress_format::{CsumType, Extent, Key, Kind, Logical, header::ITEM_LEN, ids};
 use buttress_tree::Geometry;
 use buttress_volume::Volume;
@@ -55,7 +55,7 @@ impl Wanted {
     pub(crate) fn sums(mut self, volume: &Volume, geometry: &Geometry) -> Result<Sums> {
         let last = self.open.take();
         self.put(last)?;
-        let mut sums = Sums { items: Spool::new()?, sectors: 0, unreadable: 0 };
+        let mut sums = Sums { items: Spool::new()?, sectors: 0, unreadable: RangeSet::new() };
         for item in self.ranges.items()? {
             let (key, _) = item?;
             let (mut at, end) = (Logical(key.objectid), Logical(key.objectid).end(key.offset));
@@ -73,8 +73,8 @@ impl Wanted {
 pub(crate) struct Sums {
     pub(crate) items: Spool,
     pub(crate) sectors: u64,
-    /// Sectors that no copy gives.
-    pub(crate) unreadable: u64,
+    /// Addresses of sectors that no copy gives.
+    pub(crate) unreadable: RangeSet,
 }
 
 impl Sums {
@@ -90,7 +90,8 @@ impl Sums {
             if read(volume, part.start.end(within), &mut buf) {
                 self.put(geometry, part.start.end(within), &buf)?;
             } else {
-                self.unreadable += 1;
+                let at = part.start.0 + within;
+                self.unreadable.insert(at..at + sector);
             }
         }
         Ok(())

@@ -77,7 +77,7 @@ fn failure(name: String, error: Error) -> Failure {
         Error::NotExt | Error::NotClean(_) | Error::Damaged(_) => Exit::Corrupt,
         Error::Feature(_) => Exit::Unsupported,
         Error::NoRoom(_) => Exit::NoSpace,
-        Error::NoWayBack(_) | Error::Taken => Exit::Refused,
+        Error::NoWayBack(_) | Error::Taken | Error::Already => Exit::Refused,
         Error::Volume(error) => return Failure::of_volume(name, error),
         _ => Exit::Failure,
     };

@@ -94,7 +94,8 @@ impl Act {
                 }
                 gone.context(|| at.show())?;
                 fs.sync().context(|| at.show())?;
-                let is_dropped = !*wait || wait_dropped(fs, tree, watch).context(|| at.show())?;
+                let is_dropped =
+                    !*wait || wait_dropped(fs, tree, kernel_sync, watch).context(|| at.show())?;
                 Ok(json!({ "id": tree.0, "in_use": !is_dropped }))
             }
             Self::List => shown(list(fs)?),
@@ -176,10 +177,15 @@ const USED_MAX: Duration = Duration::from_secs(2);
 /// Waits until the cleaner has freed the space of a subvolume, but not for its users: that could
 /// take for ever. Returns whether it was freed. If the client goes away earlier, the cleaner
 /// continues by itself.
-fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs::Result<bool> {
+fn wait_dropped(
+    fs: &Filesystem,
+    tree: TreeId,
+    kernel_sync: Option<&KernelSync>,
+    watch: Watch<'_>,
+) -> buttress_fs::Result<bool> {
     let first = fs.statfs()?.blocks_free;
     let mut freed = 0;
-    let mut used_since = None;
+    let (mut used_since, mut looks) = (None, 0_u32);
     while fs.dying_subvolumes()?.contains(&tree) && fs.read_only_reason().is_none() {
         std::thread::sleep(Duration::from_millis(20));
         let stat = fs.statfs()?;
@@ -189,7 +195,13 @@ fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs:
         }
         if !fs.is_subvolume_used(tree) {
             used_since = None;
-        } else if clock::since(*used_since.get_or_insert_with(clock::now)) >= USED_MAX {
+            continue;
+        }
+        looks += 1;
+        if let Some(kernel_sync) = kernel_sync.filter(|_| looks % 8 == 1) {
+            kernel_sync.forget_subvolume(tree);
+        }
+        if clock::since(*used_since.get_or_insert_with(clock::now)) >= USED_MAX {
             return Ok(false);
         }
     }

@@ -48,7 +48,7 @@ fn parse(bytes: &[u8], superblock: &Superblock) -> Result<Group> {
         block_bitmap: halves(bytes, 0x0, 0x20)?,
         inode_bitmap: halves(bytes, 0x4, 0x24)?,
         inodes: halves(bytes, 0x8, 0x28)?,
-        flags: le16(bytes, 0x12)?,
+        flags: if superblock.has_group_sums { le16(bytes, 0x12)? } else { 0 },
     };
     let table = inode_blocks(superblock);
     let is_within = |at: u64, len: u64| at > 0 && at.saturating_add(len) <= superblock.blocks;

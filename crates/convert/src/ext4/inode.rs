@@ -68,7 +68,7 @@ impl Inode {
         Ok(major << 20 | minor)
     }
 
-    /// The bytes that the map has space for, if they hold the target of a link.
+    /// The target of a symbolic link, if it is short enough to lie in the space of the map.
     pub(crate) fn short_target(&self) -> Option<&[u8]> {
         let is_short = self.kind == Kind::Symlink && self.size < 60 && !self.has_extents();
         is_short.then(|| &self.map[..self.size as usize])
@@ -76,8 +76,8 @@ impl Inode {
 }
 
 impl Ext4 {
-    /// Reads an inode that is in use. `None` for one that no name needs to have: those of the file
-    /// system itself, and deleted ones.
+    /// Reads an inode. `None` if it has no links or no mode: it is unused, deleted, or the file
+    /// system's own.
     pub(crate) fn inode(&self, number: u32) -> Result<Option<Inode>> {
         let mut bytes = vec![0; self.superblock.inode_len];
         self.device.read_at(self.inode_offset(number)?, &mut bytes)?;

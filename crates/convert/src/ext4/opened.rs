@@ -2,8 +2,9 @@
 //!
 //! What must always be true: the number of groups is that of the superblock.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use buttress_base::RangeSet;
 use buttress_block::Device;
 
 use super::BLOCK;
@@ -18,6 +19,8 @@ pub(crate) struct Ext4 {
     pub(super) device: Arc<dyn Device>,
     pub(crate) superblock: Superblock,
     pub(super) groups: Vec<Group>,
+    /// The used blocks, once they are known. From then on others may be overwritten.
+    used: OnceLock<RangeSet>,
 }
 
 impl Ext4 {
@@ -25,13 +28,19 @@ impl Ext4 {
     pub(crate) fn open(device: Arc<dyn Device>) -> Result<Self> {
         let superblock = Superblock::read(&*device)?;
         let groups = group::read_all(&*device, &superblock)?;
-        Ok(Self { device, superblock, groups })
+        Ok(Self { device, superblock, groups, used: OnceLock::new() })
+    }
+
+    /// Refuses to read other blocks of tables from now on.
+    pub(crate) fn keep_to(&self, used: &RangeSet) {
+        let _ = self.used.set(used.clone());
     }
 
     /// Reads one block.
     pub(super) fn block(&self, number: u64) -> Result<Vec<u8>> {
-        if number == 0 || number >= self.superblock.blocks {
-            return Err(damaged(format!("block {number} is outside of the file system")));
+        let is_used = self.used.get().is_none_or(|used| used.contains(number));
+        if number == 0 || number >= self.superblock.blocks || !is_used {
+            return Err(damaged(format!("block {number} is free, or outside of the file system")));
         }
         let mut bytes = vec![0; BLOCK as usize];
         self.device.read_at(number * BLOCK, &mut bytes)?;

@@ -13,6 +13,9 @@ const DEPTH_MAX: u16 = 5;
 /// Extents that are longer are allocated, and were never written.
 const WRITTEN_MAX: u16 = 0x8000;
 
+/// The most nodes of a map: those of a file of the greatest length, in the older form.
+const NODES_MAX: u64 = 1 + 1024 + (1 << 20) + 4;
+
 /// The most blocks of a file that a map can hold.
 const BLOCKS_MAX: u64 = 1 << 32;
 
@@ -29,12 +32,16 @@ pub(crate) struct Run {
 
 /// The runs found so far, ascending.
 #[derive(Default)]
-struct Found(Vec<Run>);
+struct Found {
+    runs: Vec<Run>,
+    /// The nodes that were read for them.
+    nodes: u64,
+}
 
 impl Found {
     fn add(&mut self, run: Run, blocks: u64) -> Result<()> {
         let end = run.at.checked_add(run.len).filter(|end| run.at > 0 && *end <= blocks);
-        let last = self.0.last_mut();
+        let last = self.runs.last_mut();
         let is_next = last.as_ref().is_none_or(|last| last.offset + last.len <= run.offset);
         if end.is_none() || !is_next || run.offset + run.len > BLOCKS_MAX {
             return Err(damaged("a map of blocks contradicts itself"));
@@ -43,13 +50,22 @@ impl Found {
             Some(last) if last.offset + last.len == run.offset && last.at + last.len == run.at => {
                 last.len += run.len;
             }
-            _ => self.0.push(run),
+            _ => self.runs.push(run),
         }
         Ok(())
     }
 }
 
 impl Ext4 {
+    /// Reads a node of a map. A map has no more nodes than the file system has blocks.
+    fn map_node(&self, at: u64, found: &mut Found) -> Result<Vec<u8>> {
+        found.nodes += 1;
+        if found.nodes > NODES_MAX.min(self.superblock.blocks) {
+            return Err(damaged("a map of blocks has too many nodes"));
+        }
+        self.block(at)
+    }
+
     /// The written blocks of a file, ascending. Blocks that were allocated and not written are
     /// holes.
     pub(crate) fn runs(&self, inode: &Inode) -> Result<Vec<Run>> {
@@ -71,7 +87,7 @@ impl Ext4 {
                 span *= 1024;
             }
         }
-        Ok(found.0)
+        Ok(found.runs)
     }
 
     fn extents(&self, node: &[u8], depth: Option<u16>, found: &mut Found) -> Result<()> {
@@ -83,7 +99,8 @@ impl Ext4 {
         }
         for entry in node[12..].chunks_exact(12).take(entries.into()) {
             if own > 0 {
-                let block = self.block(split(le32(entry, 4)?, le16(entry, 8)?))?;
+                let at = split(le32(entry, 4)?, le16(entry, 8)?);
+                let block = self.map_node(at, found)?;
                 self.extents(&block, Some(own - 1), found)?;
                 continue;
             }
@@ -110,7 +127,7 @@ impl Ext4 {
             return found.add(run, self.superblock.blocks);
         }
         let span = 1024_u64.pow(level - 1);
-        let bytes = self.block(block.into())?;
+        let bytes = self.map_node(block.into(), found)?;
         for index in 0..1024 {
             let below = le32(&bytes, index * 4)?;
             self.pointer(below, level - 1, first + index as u64 * span, found)?;

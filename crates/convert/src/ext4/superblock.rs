@@ -31,20 +31,21 @@ const INCOMPAT: [(u32, Option<&str>); 16] = [
     (0x2_0000, Some("casefold")),
 ];
 
-/// Features that a reader may ignore in general, and a conversion may not.
-const RO_COMPAT: [(u32, &str); 4] = [
-    (0x200, "bigalloc"),
-    (0x4000, "shared_blocks"),
-    (0x8000, "verity"),
-    (0x1_0000, "orphan_present"),
-];
+/// Features that make free space unsafe to write, or files other than they seem. Of the others only
+/// the known ones are taken.
+const RO_COMPAT: [(u32, &str); 4] =
+    [(0x200, "bigalloc"), (0x4000, "shared_blocks"), (0x8000, "verity"), (0x80, "has_snapshot")];
+const RO_COMPAT_KNOWN: u32 = 0x357f;
+const ORPHANS_PRESENT: u32 = 0x1_0000;
 
-/// The feature that groups have a superblock copy by a rule, and the two that change the rule.
+/// `sparse_super`: only some groups have a superblock copy. `sparse_super2` and `meta_bg` change
+/// which. The others change the format.
 const SPARSE_SUPER: u32 = 0x1;
 const SPARSE_SUPER2: u32 = 0x200;
 const META_BG: u32 = 0x10;
 const WIDE: u32 = 0x80;
 const METADATA_CSUM: u32 = 0x400;
+const GROUP_CSUM: u32 = 0x10;
 
 /// What the superblock says.
 ///
@@ -74,6 +75,8 @@ pub(crate) struct Superblock {
     pub(crate) first_meta: u64,
     /// The volume's label.
     pub(crate) label: Vec<u8>,
+    /// Whether descriptors of groups have checksums. Without them their flags mean nothing.
+    pub(super) has_group_sums: bool,
     is_sparse: bool,
     /// The two groups with copies, if the feature `sparse_super2` is on.
     backups: Option<[u32; 2]>,
@@ -131,6 +134,8 @@ impl Superblock {
             && per_block(group_blocks)
             && per_block(group_inodes)
             && le32(bytes, 0x14)? == 0
+            && free <= blocks
+            && le32(bytes, 0x10)? <= inodes
             && blocks > u64::from(group_blocks.min(16))
             && u64::from(inodes) == u64::from(group_inodes) * blocks.div_ceil(group_blocks.into());
         if !is_sound {
@@ -154,6 +159,7 @@ impl Superblock {
             reserved_descriptors: le16(bytes, 0xce)?.into(),
             first_meta: first_meta.into(),
             label: label.to_vec(),
+            has_group_sums: ro_compat & (METADATA_CSUM | GROUP_CSUM) != 0,
             is_sparse: ro_compat & SPARSE_SUPER != 0,
             backups: (compat & SPARSE_SUPER2 != 0).then_some(backups),
         })
@@ -180,14 +186,14 @@ impl Superblock {
         !self.is_sparse || group == 1 || [3, 5, 7].iter().any(|&base| is_power(group, base))
     }
 
-    /// The length of a group's bitmaps and tables at its start, if a copy of the superblock is
-    /// there: the superblock, descriptors, and blocks reserved for more.
+    /// How many blocks at a group's start hold the superblock copy, the descriptors and the blocks
+    /// reserved for more. Zero if there are none.
     pub(crate) fn copy_blocks(&self, group: u64) -> u64 {
         let each = self.descriptors_each();
         let is_meta = group / each >= self.first_meta;
         let copy = u64::from(self.has_copy(group));
         if is_meta {
-            // The first two groups and the last of so many have a copy of the descriptors.
+            // Of the groups that one block describes, the first two and the last have a copy of it.
             let within = group % each;
             return copy + u64::from(within < 2 || within == each - 1);
         }
@@ -212,9 +218,13 @@ fn check_features(incompat: u32, ro_compat: u32) -> Result<()> {
             None => return Err(Error::Feature(format!("incompat {bit:#x}"))),
         }
     }
+    if ro_compat & ORPHANS_PRESENT != 0 {
+        return Err(damaged("it has files without a name"));
+    }
+    let unknown = ro_compat & !RO_COMPAT_KNOWN;
     match RO_COMPAT.iter().find(|(bit, _)| ro_compat & bit != 0) {
-        Some((0x1_0000, _)) => Err(damaged("it has files without a name")),
         Some((_, name)) => Err(Error::Feature((*name).to_owned())),
+        None if unknown != 0 => Err(Error::Feature(format!("ro_compat {unknown:#x}"))),
         None => Ok(()),
     }
 }
