@@ -83,7 +83,11 @@ impl Core {
         for (first, content) in wants.iter_mut() {
             all.push(self.plan_read(*first, content, &mut sources)?);
         }
-        let lines = self.lines_of(&sources, all.iter().flatten())?;
+        let lines = match self.lines_of(&sources, all.iter().flatten(), true) {
+            // What is damaged may lie behind the wanted lines.
+            Err(Error::Damaged { .. }) => self.lines_of(&sources, all.iter().flatten(), false)?,
+            found => found?,
+        };
         for ((_, content), fetches) in wants.iter_mut().zip(all) {
             for fetch in fetches {
                 copy_out(&lines, fetch, content)?;
@@ -167,11 +171,12 @@ impl Core {
     }
 
     /// Returns all lines that the fetches need, from the caches or by parallel requests to the
-    /// store.
+    /// store. With `reads_ahead`, lines behind them come along, and their damage is an error, too.
     fn lines_of<'f>(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,
         fetches: impl Iterator<Item = &'f Fetch>,
+        reads_ahead: bool,
     ) -> Result<BTreeMap<Key, Arc<[u8]>>> {
         let mut lines = BTreeMap::new();
         let mut absent: BTreeMap<Key, ()> = BTreeMap::new();
@@ -193,7 +198,7 @@ impl Core {
                     }
                 }
             }
-            if lacks {
+            if lacks && reads_ahead {
                 let more = self.lines.ahead(fetch.object, first, end);
                 let last = source.sectors.div_ceil(LINE).min(end + more);
                 let ahead = (end..last).map(|line| (fetch.object, line));

@@ -87,7 +87,7 @@ pub(crate) fn gather(
     });
     for (extent, flags) in groups {
         let Some(places) = extents.get(&extent.start) else { continue };
-        if let Some(chunk) = derived(extent, flags, places, &facts.devices) {
+        if let Some(chunk) = derived(extent, flags, places, &facts.devices, geometry.sectorsize) {
             taken.add(chunk);
         }
     }
@@ -116,6 +116,7 @@ fn derived(
     flags: BlockGroupFlags,
     places: &[(DeviceId, u64, u64)],
     devices: &[DeviceItem],
+    sector: u32,
 ) -> Option<Chunk> {
     let copies = flags.copies() as usize;
     let is_plain = matches!(
@@ -141,7 +142,7 @@ fn derived(
         flags,
         io_align: 65536,
         io_width: 65536,
-        sector_size: 4096,
+        sector_size: sector,
         sub_stripes: 1,
         stripes: stripes.collect(),
     };

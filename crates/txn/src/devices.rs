@@ -144,16 +144,22 @@ impl Engine {
         Ok(Some((offset, len)))
     }
 
-    /// Whether a device is a seed's, which gets no writes.
+    /// Whether a device is a seed's, which gets no writes. One that is missing is known by its
+    /// item.
     #[must_use]
     pub fn is_of_seed(&self, id: DeviceId) -> bool {
-        self.volume.device(id).is_some_and(|device| device.is_seed())
+        match self.volume.device(id) {
+            Some(device) => device.is_seed(),
+            None => self.device_item(id).is_ok_and(|item| item.fsid != self.volume.tree_fsid()),
+        }
     }
 
-    /// Allows or forbids new chunks on a device. A seed's device gets none.
+    /// Allows or forbids new chunks on a device. A seed's device gets none, and one that is missing
+    /// gets none.
     pub fn use_device(&self, id: DeviceId, usable: bool) {
         let _ = self.know_groups();
-        self.devices.lock().set_usable(id, usable && !self.is_of_seed(id));
+        let is_fit = self.volume.device(id).is_some_and(|device| !device.is_seed());
+        self.devices.lock().set_usable(id, usable && is_fit);
     }
 
     /// Makes the running transaction record that a device was added, changed or removed.

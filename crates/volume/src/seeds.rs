@@ -19,7 +19,7 @@ use buttress_block::Device;
 use buttress_format::{DeviceItem, Extent, Incompat, Logical, Superblock};
 
 use crate::device::VolumeDevice;
-use crate::error::Error;
+use crate::error::{Error, Uuid};
 use crate::open::{OpenOptions, candidates};
 use crate::seed_ids::{Candidate, SEEDING, SeedIds, is_seed, newest};
 use crate::volume::Volume;
@@ -89,7 +89,14 @@ impl Volume {
         }
         for device in self.devices().iter() {
             let item = items.iter().find(|item| item.devid == device.id);
-            let Some((item, found)) = item.zip(device.seed) else { continue };
+            let Some(found) = device.seed else { continue };
+            let Some(item) = item else {
+                return Err(Error::ForeignDevice {
+                    device: device.device.name(),
+                    found: Uuid(device.item.fsid),
+                    expected: Uuid(self.fsid()),
+                });
+            };
             if item.fsid != device.item.fsid || item.generation != found {
                 return Err(Error::SeedChanged {
                     device: device.device.name(),
