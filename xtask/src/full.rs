@@ -51,8 +51,9 @@ const UNMOUNT: &[&str] = &[
     "ends_when_everything_is_on_the_image",
 ];
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("ci", ".ci/run", &[]),
+    ("shipped", "cargo", &["test", "--package", "buttress-cli", "--test", "it"]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
     ("rescue", "env", RESCUE),
