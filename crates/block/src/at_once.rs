@@ -156,7 +156,7 @@ impl FileDevice {
     }
 }
 
-/// How many writes at the front of a list go at once: at least one.
+/// How many writes at the front of a list make one batch: at least one.
 fn part_len(writes: &[Write<'_>]) -> usize {
     let mut bytes = 0;
     let fits = |write: &&Write<'_>| {

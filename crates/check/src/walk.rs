@@ -231,7 +231,8 @@ impl Walk<'_> {
         loop {
             let unit = units.lock().recv();
             let Ok(unit) = unit else { break };
-            // After a failure units are still taken, so that the feeder does not wait forever.
+            // After a failure, the worker still takes units, so that the feeder does not wait
+            // forever.
             if outcome.is_ok() {
                 outcome = walk_unit(context, &mut worker, &unit).map(|span| {
                     done(Done { sequence: unit.sequence, index: unit.index, span });

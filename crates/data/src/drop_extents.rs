@@ -73,7 +73,7 @@ impl Edits {
         Cost { items: 0, commit_items: refs * REF_ITEMS, bytes: refs * REF_BYTES }
     }
 
-    /// Removes `range` from `mapping`, which touches it.
+    /// Removes `range` from `mapping`. The two overlap.
     pub(crate) fn cut(&mut self, mapping: &Mapping, range: &Range<u64>) {
         debug_assert!(mapping.offset < range.end && mapping.end > range.start);
         let Some(region) = mapping.region() else {

@@ -175,8 +175,8 @@ fn a_scan_drives_out_nothing_that_is_used() {
     assert!(kept >= 14, "{kept} of 16 are left");
 }
 
-/// Runs that are used now replace runs that were used before, although they are longer than the
-/// queue for files that are read once.
+/// Runs that are used now replace runs that were used before. This holds even if the new ones
+/// together do not fit into the queue for data that is read once.
 #[test]
 fn used_runs_give_way_to_newer_ones() {
     let pages = Pages::new(16 << 20);

@@ -1,6 +1,6 @@
 //! The table of the inodes in memory.
 //!
-//! The table knows no details of the cells that it holds. So a cell can notify the table when it
+//! The table is generic over the cells. So a cell can hold the table, and notify it when the cell
 //! drops.
 //!
 //! # Invariants

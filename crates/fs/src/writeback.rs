@@ -48,7 +48,7 @@ mod threads;
 /// Most bytes of one batch.
 pub(crate) const BATCH_BYTES: u64 = 16 << 20;
 
-/// Bytes of the least dirty data of a file.
+/// The smallest amount of dirty data that a file can have: one sector.
 const SECTOR: u64 = 4096;
 
 /// The list may always have so many inodes, even if less data may be dirty.

@@ -19,9 +19,9 @@
 //!
 //! # Invariants
 //!
-//! - **R4** No queue stands still because its driver waits for something in a request: within two
-//!   ticks a helper drives on. The exception is a driver that waits where no signal reaches it.
-//!   That wait is for a device, and ends.
+//! - **R4** If a driver waits while it works on a request, a helper takes over its queue within two
+//!   ticks. The exception is a driver that waits where no signal reaches it. That wait is for a
+//!   device, and ends.
 //! - **R5** Threads that give entries to the kernel live until all queues have ended. When a thread
 //!   dies, the kernel cancels the entries that it gave, and aborts the connection.
 
@@ -81,7 +81,7 @@ impl Rings {
         }
         let made = shares.into_iter().map(|share| {
             let entries: usize = share.iter().map(|(_, depth)| depth).sum();
-            // One more entry is for the bell.
+            // One more entry is for the eventfd that wakes the driver.
             let entries = u32::try_from(entries + 1).map_err(io::Error::other)?;
             Ok((Uring::builder().build(entries.next_power_of_two())?, share))
         });

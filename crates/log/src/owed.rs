@@ -84,7 +84,7 @@ impl OtherCopies {
     pub(crate) fn note_written(&mut self, done: &[Logical], is_written: bool) {
         self.whole.extend(done);
         if !is_written {
-            // The write is not retried.
+            // The write is not retried: a commit ends this log.
             self.owed.clear();
             return;
         }

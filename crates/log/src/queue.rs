@@ -87,7 +87,7 @@ pub(crate) struct Queue(
 pub enum Logged {
     /// A log has the inode.
     Durable,
-    /// No log can. The caller completes its own data, and then commits.
+    /// No log can make the inode durable. The caller completes its own data, and then commits.
     NeedsCommit,
 }
 

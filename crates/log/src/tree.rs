@@ -6,9 +6,9 @@
 //!
 //! # Invariants
 //!
-//! - **L1** A written node is never written again before a log without it is durable. With each
-//!   log, a changed leaf and all nodes above it get new addresses. The superblock on disk still
-//!   references the nodes of the log before.
+//! - **L1** The place of a node on disk is not written again before a log that does not use the
+//!   node is durable. With each log, a changed leaf and all nodes above it get new addresses. The
+//!   superblock on disk still references the nodes of the log before.
 //! - **L2** Every item lies in the leaf with the last bound at or before its key. The first leaf's
 //!   bound is the least key. A leaf is empty only if it is the only one.
 //! - **L3** A branch has the leaves from its bound up to the bound of the next branch. While one of

@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **H1** A manifest belongs to the chain if, after its creation, the manifest that it follows is
-//!   still there with the expected nonce. Manifests are deleted from the lowest number up. So the
-//!   new number was not deleted before, and was created only once.
+//!   still there with the expected nonce. Manifests are deleted from the lowest number up. While
+//!   the predecessor is there, the new number cannot have been deleted, so it was created only
+//!   once.
 //! - **H2** A creation may have succeeded although its answer is an error or was lost. The writer
 //!   then reads the manifest back: its nonce says which writer made it.
 

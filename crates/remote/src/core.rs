@@ -106,7 +106,7 @@ pub(crate) struct State {
     pub(crate) committed_bytes: u64,
     /// The time of the first write that no commit contains.
     pub(crate) behind_since: Option<Instant>,
-    /// What the next commit contains of the log that was replayed.
+    /// For each replayed log, the position up to which the next commit has its writes.
     pub(crate) marks: Vec<LogMark>,
     /// A log is being replayed, or this writer's own log has not begun. The collector makes no pass
     /// meanwhile.
@@ -303,7 +303,7 @@ impl Core {
         Ok(())
     }
 
-    /// Adds an object to the table that was not there before.
+    /// Adds the object of the open segment to the table, which does not have it yet.
     pub(crate) fn open_entry(&self, state: &mut State) {
         let mut entry = Entry::new(Holds::Data(state.open.shape()), self.epoch);
         entry.is_open = true;

@@ -19,8 +19,8 @@
 //!
 //! The cipher is XChaCha20-Poly1305. The associated data of a piece is the first 16 bytes, the
 //! identity of the volume (16), and three more parts. These are the name of the object within its
-//! volume, a zero byte, and the number of the piece (8). Version 1 has no identity: volumes that
-//! were made with it go on so.
+//! volume, a zero byte, and the number of the piece (8). Version 1 has no identity in it. A volume
+//! that was made with version 1 keeps it.
 
 use std::fmt;
 use std::ops::Range;

@@ -35,7 +35,7 @@ pub struct Status {
     pub log_bytes: u64,
     /// Bytes in the cache on a local disk for data that was read from objects.
     pub disk_bytes: u64,
-    /// Reads of a line that the local disk answered.
+    /// Reads that the cache on the local disk answered, in cache lines.
     pub disk_hits: u64,
     /// Segments on their way to the store.
     pub in_flight: u64,

@@ -65,9 +65,9 @@ impl Reservations {
         let firsts = running.running().shared_leaf_changes_max() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
-            // A part of the reserve is kept for the extent-tree leaves that first changes of shared
-            // leaves dirty. All operations share this part. The need already includes such leaves
-            // for the known changes, so they are subtracted here.
+            // The first change of a shared leaf dirties leaves of the extent tree. A part of the
+            // reserve is kept for them. All operations share this part. The need already includes
+            // such leaves for the known changes, so they are subtracted here.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }

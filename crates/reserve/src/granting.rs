@@ -157,8 +157,8 @@ impl Reservations {
         true
     }
 
-    /// Reserves for an operation that frees space. Of the other reservations, only those that
-    /// `others` returns count (`reserve::P4`).
+    /// Reserves for an operation that frees space. Of the other reservations, it includes only
+    /// those that `others` returns (`reserve::P4`).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,

@@ -30,7 +30,8 @@ pub enum FlushState {
     Count,
     /// Free the space that earlier commits left pinned.
     Unpin,
-    /// Write a part of the dirty data back, which replaces its worst-case reservation.
+    /// Write a part of the dirty data back. It then takes the metadata that it needs, no longer a
+    /// reservation for the worst case.
     Dirty,
     /// Write all dirty data back.
     AllDirty,
@@ -83,8 +84,8 @@ impl FlushState {
 pub enum Reach {
     /// The caller holds a handle: a commit waits for it.
     Handle,
-    /// The caller holds a file's writeback claim or its extents. Dirty data may wait for it, a
-    /// commit does not.
+    /// The caller holds a file's writeback claim or its extents. Writeback may wait for this
+    /// caller; a commit does not.
     Commit,
     /// The caller holds nothing that writeback needs.
     All,

@@ -74,8 +74,8 @@ impl Index {
     ///
     /// The group is entered at its new place before it leaves the old one, so it is always in a
     /// plane. In between, `between` publishes the new summary. Take a group that was just loaded.
-    /// If the summary came earlier or later, it would contradict the only plane that has the group.
-    /// A search would then neither load the group nor use its free space.
+    /// If the summary changed while only the old plane, or only the new one, had the group, the two
+    /// would disagree. A search would then neither load the group nor use its free space.
     pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry, between: impl FnOnce()) {
         if before == after {
             return between();

@@ -21,7 +21,7 @@ use crate::{DataReservation, Space};
 
 impl Space {
     /// Makes a token for bytes that are to be written in place, without a check. The caller has
-    /// seen that they may be, and checks again before the write.
+    /// checked that writing in place is allowed, and checks again before the write.
     pub fn no_reserve(self: &Arc<Self>, bytes: u64) -> NoReserve {
         let token = self.unreserved_count().enter(bytes);
         NoReserve { space: Arc::clone(self), bytes, token }

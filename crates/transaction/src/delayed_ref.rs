@@ -39,7 +39,7 @@ pub struct DataRef {
 /// The holder of a reference, in the four ways that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum User {
-    /// A file, wherever the leaf with its extent item lies.
+    /// A file, wherever the leaf with its file extent item lies.
     File(DataRef),
     /// One leaf, by its address.
     Leaf(Logical),
@@ -204,9 +204,9 @@ impl Deltas {
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
-    /// The deltas in ascending order, losses first. So a reference that moves finds the room of the
-    /// old one. The order does not depend on the order of the changes, so a test with the same seed
-    /// makes the same volume.
+    /// The deltas in ascending order, losses first. So the inline entry that a loss removes makes
+    /// room for a gain. The order does not depend on the order of the changes, so a test with the
+    /// same seed makes the same volume.
     pub fn in_order(&self) -> impl Iterator<Item = (User, i64)> + use<> {
         let mut all: SmallVec<[(User, i64); 1]> = self.iter().collect();
         all.sort_unstable_by_key(|(user, n)| (*n, *user));

@@ -25,7 +25,7 @@ struct Run {
 pub struct SumsChange {
     /// Where the run begins.
     pub start: Logical,
-    /// Bytes that it added at most before.
+    /// The most bytes that the run added before the change.
     pub before: u64,
     /// Most bytes that the run adds now.
     pub bytes_max: u64,

@@ -201,7 +201,7 @@ impl Transaction {
         self.quotas.count(|changes| changes.iter().map(|wanted| wanted.items).sum())
     }
 
-    /// How many changes may each be the first to a leaf that is shared with a snapshot. Such a
+    /// The most changes that can be the first change of a leaf shared with a snapshot. Such a
     /// change must copy the leaf.
     pub fn shared_leaf_changes_max(&self) -> u64 {
         self.overlay.items()

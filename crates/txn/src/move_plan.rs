@@ -3,8 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **O1** A node moves with all its users: each node above it, in every tree, moves, too. So its
-//!   references change their names, and not their number. If this is impossible, there is no plan.
+//! - **O1** A node moves with all its users: each node above it, in every tree, moves, too. So a
+//!   move changes which address a back reference names, but not how many back references there are.
+//!   If this is impossible, there is no plan.
 //! - **O2** A node that trees share is visited once. A plan costs the nodes on the paths to the
 //!   moved nodes, and one root for each tree.
 

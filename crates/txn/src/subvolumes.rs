@@ -15,13 +15,13 @@ impl Handle<'_> {
         self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
     }
 
-    /// Says that the preceding puts make a subvolume within another one. The limits of quota groups
-    /// count for it from now on as they will after the commit.
+    /// Says that the preceding puts make a subvolume within another one. From now on, writes to it
+    /// are held to the limits that will apply to it after the commit.
     pub fn note_subvolume(&self, tree: TreeId, within: TreeId) {
         self.engine().quota_limits.note_made(tree, within, self.generation());
     }
 
-    /// Has the commit of this transaction change quotas. `items` is the most items of the quota
+    /// Asks the commit of this transaction to change quotas. `items` is the most items of the quota
     /// tree that the commit may set or delete for that. They count as items of the transaction.
     pub fn change_quotas(&self, change: QuotaChange, items: u64) {
         let wanted = WantedQuota { change, items };

@@ -4,10 +4,10 @@
 //! # Invariants
 //!
 //! - **W1** Space that a window holds counts as used in its group and account. So no other thread
-//!   allocates it, no reservation counts on it, and an allocation from the window changes neither.
-//!   For this reason a window is opened only if much space is free and no ticket waits. Every
-//!   commit closes all windows. They are also closed before a request for data is refused or waits
-//!   for a flush step that does more.
+//!   allocates it, and no reservation counts on it. An allocation from the window leaves the
+//!   figures of group and account as they are. For this reason a window is opened only if much
+//!   space is free and no ticket waits. Every commit closes all windows. They are also closed
+//!   before a request for data is refused or waits for a later flush step.
 //! - **W2** A thread that drains a group first marks the group, then closes the windows. A thread
 //!   that opens a window first puts it on the list, then checks the mark. So one of the two closes
 //!   the window. Until then the window's space is only reserved, and the drain waits for it.

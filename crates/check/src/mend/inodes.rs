@@ -141,7 +141,8 @@ pub(super) fn mode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
     let Some(item) = names::inode(editor, tree, ino)? else { return Ok(None) };
     let all = names::stated(editor, tree, ino)?;
     let found = FileKind::from_mode(item.mode);
-    // A type that fits stays; then other bits of the mode are wrong.
+    // If neither entries nor items decide, the type in the mode stays, and only its other bits are
+    // mended.
     let kind = kind_of(editor, tree, ino, &all)?;
     let kind = kind.or(Some(found).filter(|kind| *kind != FileKind::Unknown));
     let Some(kind) = kind else { return Ok(None) };

@@ -163,7 +163,7 @@ fn parses(bytes: &[u8]) -> bool {
     })
 }
 
-/// A node, and what leads to it, are of a transaction that has not been.
+/// The node, and the pointer to it, have a generation newer than the superblock's.
 pub(super) fn too_new(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Fix>> {
     if tree == TreeId::ROOT || tree == TreeId::CHUNK {
         return Ok(None);

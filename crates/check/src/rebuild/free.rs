@@ -5,7 +5,7 @@
 //! - **FR1** The free ranges of a group are those that no extent uses. Ranges under superblocks are
 //!   free in this tree, as in Linux.
 //! - **FR2** A group has bitmaps if they take less room than an item for each free range. So the
-//!   size of all items has a bound that is known before the ranges are.
+//!   size of all items has a bound that is known before the ranges themselves.
 
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, header::ITEM_LEN};
 

@@ -6,8 +6,8 @@
 //! - **U1** An entry belongs to one file in one layout. A thread that changes a file's extents
 //!   gives it a new layout. So a lookup never finds old content of a reused address.
 //! - **U2** Memory is bounded, whatever the number of files.
-//! - **U3** One thread unpacks an extent for all that ask for it meanwhile. A thread waits for
-//!   another only while it holds no claim that another may wait for.
+//! - **U3** One thread unpacks an extent for all that ask for it meanwhile. A thread that holds a
+//!   claim never waits for another thread's claim. So no two threads wait for each other.
 //! - **U4** Content that will not be needed again is not kept. A thread that needs the whole extent
 //!   keeps it only if other threads have asked for it meanwhile.
 

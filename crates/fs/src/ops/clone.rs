@@ -90,8 +90,8 @@ impl Inode {
         if !std::sync::Arc::ptr_eq(mount, target.mount()) {
             return Err(NameError::CrossDevice.into());
         }
-        // Holding both locks keeps snapshots of either subvolume from being made. They are taken in
-        // the order of their trees.
+        // Holding both locks keeps snapshots of either subvolume from being made. These locks are
+        // taken in the order of the trees.
         let (first, second) =
             if source.tree() <= cell.tree() { (source, cell) } else { (cell, source) };
         let attempt = || {
@@ -118,8 +118,8 @@ impl Inode {
     }
 
     /// Copies up to `len` bytes into another file. Returns the number of copied bytes, which is
-    /// smaller only at the end of this file. Whole sectors at equal offsets within a sector are
-    /// shared instead of copied, which takes no time and no space.
+    /// smaller only at the end of this file. If both offsets lie equally far from the start of a
+    /// sector, whole sectors are shared instead of copied. That takes no time and no space.
     ///
     /// # Errors
     ///

@@ -198,7 +198,8 @@ impl Worker {
                 });
             }
             What::Nested => {
-                // All threads in such requests would wait for each other, with any pool.
+                // If every thread handled such a request, none would be left to read, with any
+                // pool.
                 if let Some(_one) = self.gate.nested.try_lock() {
                     self.device.ask(What::AtOnce, Kind::WriteSmall);
                 }

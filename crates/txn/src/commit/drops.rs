@@ -51,8 +51,8 @@ const PATH_REFS: u64 = 32;
 const PROGRESS_REFS: u64 = 64;
 
 impl Engine {
-    /// The fewest references that a step may change so that it surely keeps to that number (D1):
-    /// those of the node with the most entries, and some more.
+    /// The smallest limit that a step surely keeps (D1): those of the node with the most entries,
+    /// and some more.
     #[must_use]
     pub fn drop_min(&self) -> u32 {
         u32::try_from(self.refs_of_node_max() + PROGRESS_REFS).unwrap_or(u32::MAX)
