@@ -46,7 +46,6 @@ impl CommitTurn<'_> {
     }
 
     /// The reason why a log cannot express the changes of the running transaction, if there is one.
-    /// The superblock on disk would have to record these changes.
     #[must_use]
     pub fn log_obstacle(&self) -> Option<&'static str> {
         let superblock = self.superblock();
