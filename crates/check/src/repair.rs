@@ -34,7 +34,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::issue::{Issue, Severity};
 use crate::kinds::{is_of_extents, is_of_sums};
-use crate::mend::mend;
+use crate::mend::{OF_COPIES, mend};
 use crate::options::{NoProgress, Options};
 use crate::rebuild::rebuild;
 use crate::report::Report;
@@ -192,7 +192,8 @@ fn rebuild_extents(
         repairs.left.push(why);
         return Ok(false);
     }
-    plan.others.retain(|code| remaining.iter().any(|issue| issue.code() == *code));
+    let is_left = |code: &&str| remaining.iter().any(|issue| issue.code() == *code);
+    plan.others.retain(|code| OF_COPIES.contains(code) || is_left(&code));
     for device in devices {
         write_superblocks(&**device, &changes)?;
     }
