@@ -193,7 +193,7 @@ fn rebuild_extents(
         return Ok(false);
     }
     let is_left = |code: &&str| remaining.iter().any(|issue| issue.code() == *code);
-    plan.others.retain(|code| OF_COPIES.contains(code) || is_left(&code));
+    plan.others.retain(|code| OF_COPIES.contains(code) || is_left(code));
     for device in devices {
         write_superblocks(&**device, &changes)?;
     }
