@@ -177,8 +177,10 @@ impl Engine {
         let (_inside, running) = self.enter();
         let removed = running.removed.lock().clone();
         let chunks = self.volume.chunks();
+        // This takes the lock of the devices itself.
+        let is_of_seed = self.is_of_seed(id);
         let mut devices = self.devices.lock();
-        let Some(item) = devices.item(id).filter(|_| !self.is_of_seed(id)) else { return };
+        let Some(item) = devices.item(id).filter(|_| !is_of_seed) else { return };
         devices.show(id);
         if from == 0 || from >= item.total_bytes {
             return;

@@ -19,7 +19,12 @@ pub(crate) fn expect_sound(device: &Arc<dyn Device>) {
 
 /// The findings of our checker, in words.
 pub(crate) fn find_faults(device: &Arc<dyn Device>) -> Result<(), String> {
-    let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
+    find_faults_of(vec![Arc::clone(device)])
+}
+
+/// The findings of our checker for a volume of several devices, in words.
+pub(crate) fn find_faults_of(devices: Vec<Arc<dyn Device>>) -> Result<(), String> {
+    let options = buttress_check::Options::thorough();
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.map_err(|error| error.to_string())?;
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{DeviceId, Key, Kind, Profile, TreeId};
+use buttress_fs::make::make_on;
 use buttress_fs::{
     BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
-    ReplaceState, SetAttr,
+    MountOptions, ReplaceState, SetAttr,
 };
 use buttress_sim::{Log, campaign};
 
-use crate::checker::{check, expect_cut_sound};
+use crate::checker::{check, expect_cut_sound, find_faults_of};
 use crate::snapshots::Snapshots;
 use crate::volume::{
     content, copy, file_with, memory, memory_with, mount, mount_with, pattern, setting,
@@ -500,4 +501,51 @@ fn replacements_have_a_status() {
         assert_eq!(state(), Some(end));
     });
     fs.close().expect("closed");
+}
+
+/// A missing device stays a part of the volume if its removal stops. It gets no chunks, and the
+/// next removal ends.
+#[test]
+fn a_stopped_removal_of_a_missing_device_changes_nothing() {
+    let bases: Vec<_> = (0..3).map(|_| Arc::new(MemoryDevice::new(1 << 30))).collect();
+    let parts: Vec<_> = bases.iter().map(|device| &**device as &dyn Device).collect();
+    let raid1 = Some(Profile::Raid1);
+    let options = MakeOptions { metadata: raid1, data: raid1, ..MakeOptions::default() };
+    make_on(&parts, &options).expect("a volume");
+    let first = |count: usize| {
+        let devices = bases[..count].iter().map(|device| Arc::clone(device) as Arc<dyn Device>);
+        devices.collect::<Vec<_>>()
+    };
+    let open = |count: usize, options: &str| {
+        let options = MountOptions::parse(options).expect("options");
+        Filesystem::open(first(count), options).expect("a mount")
+    };
+    let fs = open(3, "rw");
+    for file in 0..8 {
+        file_with(&fs.root(), &format!("{file}"), &pattern(file, 8 << 20));
+    }
+    fs.close().expect("closed");
+
+    let fs = open(2, "rw,degraded");
+    let missing = DeviceId(3);
+    let stopped = fs.remove_device(missing, &mut |_| false);
+    assert!(stopped.is_err(), "it was told to stop");
+    assert_eq!(fs.missing_devices().expect("the devices"), [missing]);
+    file_with(&fs.root(), "behind", &pattern(99, 12 << 20));
+    fs.sync().expect("written to the devices that are there");
+    fs.remove_device(missing, &mut |_| true).expect("a removal");
+    assert_eq!(fs.missing_devices().expect("the devices"), []);
+    fs.close().expect("closed");
+
+    let fs = open(2, "ro");
+    for (name, seed, len) in (0..8).map(|file| (format!("{file}"), file, 8 << 20)).chain([(
+        "behind".into(),
+        99,
+        12 << 20,
+    )]) {
+        let found = fs.resolve(&name).expect("the file");
+        assert!(content(&found) == pattern(seed, len), "{name}");
+    }
+    fs.close().expect("closed");
+    find_faults_of(first(2)).expect("no faults");
 }
