@@ -21,9 +21,16 @@ const MIB: u64 = 1 << 20;
 /// use for other chunks, and each chunk costs items.
 const GAP_MIN: u64 = MIB;
 
-/// The most data chunks. The smallest system chunk has room for the items of so many. If there were
-/// more, longer free ranges join the chunks around them.
-const CHUNKS_MAX: u64 = 8000;
+/// The most ranges of data chunks. If there were more, longer free ranges join the chunks around
+/// them. A longer range than [`DATA_MAX`] takes several chunks, which no joining spares.
+const RANGES_MAX: usize = 8000;
+
+/// Data chunks for which a system chunk of [`SYSTEM_LEN`] has room, generously.
+const CHUNKS_IN_SYSTEM: u64 = 8000;
+
+/// The length of a system chunk for a usual number of data chunks. Linux makes none that is longer
+/// than eight times that.
+const SYSTEM_LEN: u64 = 4 * MIB;
 
 /// Bytes of trees that a chunk needs at first, generously.
 const CHUNK_BYTES: u64 = 512;
@@ -49,14 +56,15 @@ pub(super) fn plan(
     }
     let mut gap_min = GAP_MIN;
     let (mut covered, mut gaps) = divide(&options.kept, size, gap_min);
-    while covered.len() as u64 + size / DATA_MAX > CHUNKS_MAX && !gaps.is_empty() {
+    while covered.len() > RANGES_MAX && !gaps.is_empty() {
         gap_min *= 2;
         (covered, gaps) = divide(&options.kept, size, gap_min);
     }
+    let chunks = covered.iter().map(|range| (range.end - range.start).div_ceil(DATA_MAX)).sum();
     let largest = gaps.iter().max_by_key(|gap| gap.end - gap.start).cloned();
     let room = largest.as_ref().map_or(0, |gap| gap.end - gap.start);
-    let system_len = if room >= 16 * MIB { 4 * MIB } else { MIB };
-    let needed = system_len + MIB + (covered.len() as u64 + size / DATA_MAX) * CHUNK_BYTES;
+    let system_len = system_len(room, chunks);
+    let needed = system_len + MIB + chunks * CHUNK_BYTES;
     let Some(gap) = largest.filter(|_| room >= needed) else {
         return Err(MakeError::NoGap { needed });
     };
@@ -79,6 +87,14 @@ pub(super) fn plan(
         data.extend(parts.map(|part| place(BlockGroupFlags::DATA, part)));
     }
     Ok(Layout { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
+}
+
+/// The length of the system chunk in a gap of `room` bytes, for so many data chunks.
+fn system_len(room: u64, chunks: u64) -> u64 {
+    match room >= 4 * SYSTEM_LEN {
+        true => SYSTEM_LEN * chunks.div_ceil(CHUNKS_IN_SYSTEM).clamp(1, 8),
+        false => MIB,
+    }
 }
 
 /// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
@@ -127,5 +143,29 @@ mod tests {
         let (covered, gaps) = divide(std::slice::from_ref(&kept), size, GAP_MIN);
         assert_eq!((covered.first(), gaps.first()), (Some(&kept), Some(&(MIB..8 * MIB))));
         assert_eq!((covered.len(), gaps.len()), (1, 1));
+    }
+    #[test]
+    fn a_large_device_has_room_for_all_its_chunks() {
+        const TIB: u64 = 1 << 40;
+        for (size, kept) in [(10 * TIB, 9 * TIB), (200 * TIB, MIB * 2), (200 * TIB, 150 * TIB)] {
+            let kept = 0..kept;
+            let options = MakeOptions { kept: vec![kept.clone()], ..MakeOptions::default() };
+            let layout = plan(&[size], &[[1; 16]], &options).expect("a gap");
+            let chunks = layout.data.len() as u64;
+            assert_eq!(chunks, (kept.end - DEVICE_RESERVED).div_ceil(DATA_MAX));
+            let system = layout.system.stripe_bytes;
+            // A chunk item has 105 bytes, and a commit may write all nodes anew.
+            assert!(system >= SYSTEM_LEN && system >= chunks * 2 * 105, "{system}");
+            assert!(system <= 8 * SYSTEM_LEN);
+        }
+    }
+
+    /// Content in very many pieces joins until the chunks are few enough.
+    #[test]
+    fn many_pieces_join() {
+        let kept: Vec<_> = (1..20_000).map(|at| at * 4 * MIB..at * 4 * MIB + MIB).collect();
+        let size = 200_000 * MIB;
+        let layout = plan(&[size], &[[1; 16]], &MakeOptions { kept, ..MakeOptions::default() });
+        assert!(layout.expect("a gap").data.len() <= RANGES_MAX);
     }
 }
