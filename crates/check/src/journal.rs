@@ -4,7 +4,8 @@
 //!
 //! - **JO1** The old bytes are durable in the file before the device gets new ones.
 //! - **JO2** An undo refuses a volume that was written since the repair. The first superblock of
-//!   each device must be torn, that from before the repair, or one that the repair wrote.
+//!   each device must be that from before the repair, or one that the repair wrote. If it is torn,
+//!   the newest other copy must have the generation of one of these.
 //! - **JO3** Records are put back from the last to the first. So the superblocks come first, then
 //!   the nodes that were overwritten. An undo that was cut short can be made again.
 //!
@@ -15,8 +16,9 @@
 //! record   crc32c of what follows 4 | number of the device 8 | offset 8 | length 8 | the bytes
 //! ```
 //!
-//! A record with the offset of all ones has the digest (SHA-256) of a first superblock: that from
-//! before the repair, or one that the repair is about to write.
+//! A record with the offset of all ones tells of a first superblock: that from before the repair,
+//! or one that the repair is about to write. It has the digest (SHA-256), then the generation (8
+//! bytes). The generation is zero if that superblock was torn.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
@@ -31,10 +33,11 @@ use buttress_volume::Volume;
 
 use crate::error::{Error, Result};
 
-const MAGIC: &[u8; 8] = b"bttrUND2";
-/// The offset in a record of a superblock's digest.
-const DIGEST: u64 = u64::MAX;
+const MAGIC: &[u8; 8] = b"bttrUND3";
+/// The offset in a record that tells of a superblock.
+const SUPERBLOCK: u64 = u64::MAX;
 const HEAD_LEN: usize = 28;
+const DIGEST_LEN: usize = 32;
 /// The largest record that is read back. No write of a repair is larger.
 const RECORD_MAX: u64 = 64 << 20;
 
@@ -72,11 +75,11 @@ impl Journal {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         let journal = Arc::new(Self { file: Ranked::new(Rank::Leaf, Some(file)) });
-        let mut digests = Vec::with_capacity(devices.len());
+        let mut known = Vec::with_capacity(devices.len());
         for (device, id) in devices.iter().zip(&ids) {
-            digests.push((*id, DIGEST, digest_of(&**device)?));
+            known.push((*id, SUPERBLOCK, facts_of(&first_superblock(&**device)?)));
         }
-        journal.append(&digests)?;
+        journal.append(&known)?;
         let wrap = |(device, id): (&Arc<dyn Device>, u64)| {
             let (inner, journal) = (Arc::clone(device), Arc::clone(&journal));
             Arc::new(Journaled { inner, id, journal }) as Arc<dyn Device>
@@ -114,7 +117,7 @@ struct Journaled {
 }
 
 impl Journaled {
-    /// Reads the old bytes and keeps them (JO1), and the digest of a new superblock (JO2).
+    /// Reads the old bytes and keeps them (JO1), and the facts of a new superblock (JO2).
     fn keep<'b>(
         &self,
         writes: impl Iterator<Item = (u64, Vec<&'b [u8]>)>,
@@ -123,8 +126,7 @@ impl Journaled {
         for (offset, bufs) in writes {
             let len = bufs.iter().map(|buf| buf.len()).sum();
             if offset == SUPER_OFFSETS[0] && len == SUPER_SIZE {
-                let digest = CsumType::Sha256.digest(&bufs.concat());
-                records.push((self.id, DIGEST, digest.to_vec()));
+                records.push((self.id, SUPERBLOCK, facts_of(&bufs.concat())));
             }
             let mut old = vec![0; len];
             self.inner.read_at(offset, &mut old)?;
@@ -189,19 +191,23 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
         }
         targets.push((superblock.dev_item.devid.0, Arc::clone(device)));
     }
-    let (digests, records): (Vec<Record>, Vec<Record>) =
-        read_records(&mut file).into_iter().partition(|(_, offset, _)| *offset == DIGEST);
+    let (known, records): (Vec<Record>, Vec<Record>) =
+        read_records(&mut file).into_iter().partition(|(_, offset, _)| *offset == SUPERBLOCK);
     for (id, device) in &targets {
-        let digest = digest_of(&**device)?;
-        if is_torn(&**device)? {
-            continue;
-        }
-        if !digests.iter().any(|(of, _, known)| of == id && *known == digest) {
+        let facts = facts_of(&first_superblock(&**device)?);
+        let (_, generation) = facts.split_at(DIGEST_LEN);
+        let is_torn = generation == [0; 8];
+        // The other copies differ from the first in their bytes, and agree in the generation.
+        let copies = Volume::read_superblock(&**device)?.generation.0.to_le_bytes();
+        let is_known = |(of, _, other): &Record| {
+            of == id && (*other == facts || is_torn && other.ends_with(&copies))
+        };
+        if !known.iter().any(is_known) {
             return refuse("the volume was written after the repair");
         }
     }
     let target = |id: u64| targets.iter().find(|(known, _)| *known == id);
-    if digests.iter().chain(&records).any(|(id, ..)| target(*id).is_none()) {
+    if known.iter().chain(&records).any(|(id, ..)| target(*id).is_none()) {
         return refuse("a device is missing");
     }
     let mut bytes = 0;
@@ -247,16 +253,18 @@ fn sum_of(head: &[u8], bytes: &[u8]) -> [u8; 4] {
     [sum[0], sum[1], sum[2], sum[3]]
 }
 
-/// Whether the first superblock of a device is none: power failed while it was written.
-fn is_torn(device: &dyn Device) -> Result<bool> {
+/// The first superblock of a device, whatever is in it.
+fn first_superblock(device: &dyn Device) -> Result<Vec<u8>> {
     let mut superblock = vec![0; SUPER_SIZE];
     device.read_at(SUPER_OFFSETS[0], &mut superblock)?;
-    Ok(Superblock::parse(&superblock, SUPER_OFFSETS[0]).is_err())
+    Ok(superblock)
 }
 
-/// The digest of the first superblock of a device, whatever is in it.
-fn digest_of(device: &dyn Device) -> Result<Vec<u8>> {
-    let mut superblock = vec![0; SUPER_SIZE];
-    device.read_at(SUPER_OFFSETS[0], &mut superblock)?;
-    Ok(CsumType::Sha256.digest(&superblock).to_vec())
+/// What a journal keeps of a first superblock.
+fn facts_of(superblock: &[u8]) -> Vec<u8> {
+    let mut facts = CsumType::Sha256.digest(superblock).to_vec();
+    let parsed = Superblock::parse(superblock, SUPER_OFFSETS[0]);
+    let generation = parsed.map_or(0, |superblock| superblock.generation.0);
+    facts.extend(generation.to_le_bytes());
+    facts
 }
