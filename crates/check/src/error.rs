@@ -13,6 +13,9 @@ pub enum Error {
     /// The devices hold no volume, or one that this crate cannot read.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),
+    /// Bytes of a node or an item make no sense during a repair.
+    #[error(transparent)]
+    Format(#[from] buttress_format::Error),
     /// A tree cannot be read during a repair.
     #[error(transparent)]
     Tree(#[from] buttress_tree::Error),

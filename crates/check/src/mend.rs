@@ -10,11 +10,14 @@
 //! # Invariants
 //!
 //! - **ME1** Nothing is written before the volume with all fixes was checked. The fixes count only
-//!   if no error is new.
+//!   if no error is new. The check reads as much as the one before: where that one read all data,
+//!   this one does, too. So no fix hides damage of data.
 //! - **ME2** Each issue proposes at most one fix, so the rounds end.
 //! - **ME3** Nodes are durable before superblocks.
 //! - **ME4** In a tree that lacks a node, only nodes are mended. Names and counts would follow what
 //!   is left of it.
+//! - **ME5** A fix is written to every copy. Where one of them cannot be written, nothing is.
+//! - **ME6** Beside a log of fsync, no name, number or count is given: a replay gives these, too.
 //!
 //! # Failure
 //!
@@ -27,6 +30,7 @@ mod extents;
 mod inodes;
 mod names;
 mod nodes;
+mod split;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -52,8 +56,9 @@ const ROUNDS: usize = 64;
 const SEED: u64 = 1 << 32;
 /// The first stage: nodes.
 const NODES: u8 = 0;
-/// The stages that give names and inodes numbers.
-const GIVING: std::ops::RangeInclusive<u8> = 3..=5;
+/// The stages that no log of fsync goes with. A replay adds names, numbers of inodes and indexes,
+/// and counts on from the links, sizes and bytes that it finds.
+const WITHOUT_LOG: [u8; 4] = [3, 4, 5, 7];
 
 /// What was mended, and the report afterwards.
 pub(crate) struct Mended {
@@ -83,23 +88,22 @@ pub(crate) fn mend(
     let trials: Vec<Arc<Trial>> = devices.iter().map(|one| Arc::new(Trial::new(one))).collect();
     let tried: Vec<Arc<dyn Device>> =
         trials.iter().map(|one| Arc::clone(one) as Arc<dyn Device>).collect();
-    // Data was not changed; its checksums need not be read again.
-    let options = Options { check_data_csum: false, ..options.clone() };
+    // No fix changes data. So data is read once, after all fixes.
+    let quick = Options { check_data_csum: false, ..options.clone() };
     let mut now = report.clone();
     let mut seen: HashSet<Issue> = HashSet::new();
     let mut done = Vec::new();
     for _ in 0..ROUNDS {
         let lost = Lost::of(&now);
-        // A log may have the inode numbers and indexes of names that would be given here.
         let has_log = now.issues.iter().any(|issue| matches!(issue, Issue::LogPresent { .. }));
         let open = now.issues.iter().filter(|issue| !seen.contains(*issue));
         let staged: Vec<(u8, &Issue)> = open
             .filter_map(|issue| Some((stage(issue)?, issue)))
             .filter(|(stage, issue)| *stage == NODES || !lost.touches(issue))
-            .filter(|(stage, _)| !(has_log && GIVING.contains(stage)))
+            .filter(|(stage, _)| !(has_log && WITHOUT_LOG.contains(stage)))
             .collect();
         let Some(first) = staged.iter().map(|(stage, _)| *stage).min() else { break };
-        let Ok(editor) = Editor::open(&tried) else { break };
+        let Ok(editor) = Editor::open(&tried, &quick) else { break };
         if !editor.can_write() {
             return Ok(None);
         }
@@ -117,13 +121,19 @@ pub(crate) fn mend(
             }
         }
         if done.len() > before {
-            now = check_devices(tried.clone(), &options, &NoProgress)?;
+            now = check_devices(tried.clone(), &quick, &NoProgress)?;
         }
     }
-    if done.is_empty() || !is_better(report, &now) {
+    if done.is_empty() {
         return Ok(None);
     }
-    now.issues.extend(report.issues.iter().filter(|issue| is_of_copies(issue)).cloned());
+    if report.with_data {
+        let full = Options { check_data_csum: true, ..quick };
+        now = check_devices(tried, &full, &NoProgress)?;
+    }
+    if !is_better(report, &now) {
+        return Ok(None);
+    }
     done.iter().for_each(|line| announce(line));
     let is_super = |at: u64| {
         SUPER_OFFSETS.iter().any(|start| (*start..*start + SUPER_SIZE as u64).contains(&at))
@@ -185,21 +195,13 @@ fn subject(issue: &Issue) -> Option<TreeId> {
     }
 }
 
-/// Codes of issues that are found only where all data and all copies are read. No fix changes
-/// those, and a check after fixes does not look for them.
-pub(crate) const OF_COPIES: [&str; 3] = ["data-damaged", "data-unreadable", "node-copy-damaged"];
-
-fn is_of_copies(issue: &Issue) -> bool {
-    OF_COPIES.contains(&issue.code())
-}
-
 /// Whether fewer errors are left, and none that is new (ME1). A new extent tree mends the others.
 fn is_better(before: &Report, after: &Report) -> bool {
     let errors = |report: &Report| {
         let issues = report.issues.iter();
         let is_counted = |issue: &&Issue| {
             let is_error = issue.severity() == Severity::Error;
-            is_error && !is_of_extents(issue) && !is_of_copies(issue)
+            is_error && !is_of_extents(issue)
         };
         issues.filter(is_counted).cloned().collect::<HashSet<Issue>>()
     };
@@ -228,6 +230,16 @@ fn stage(issue: &Issue) -> Option<u8> {
         Issue::DeviceUsed { .. } | Issue::SuperField { field: "num_devices", .. } => 8,
         Issue::SuperField { field: "total_bytes", .. } => 8,
         _ => return None,
+    })
+}
+
+/// Whether a file has no sound item for some of its content.
+fn has_gap(report: &Report, tree: TreeId, ino: Ino) -> bool {
+    report.issues.iter().any(|issue| match issue {
+        Issue::FileHole { tree: of, ino: its, .. }
+        | Issue::FileOverlap { tree: of, ino: its, .. }
+        | Issue::FileExtentInvalid { tree: of, ino: its, .. } => (*of, *its) == (tree, ino),
+        _ => false,
     })
 }
 
@@ -281,6 +293,8 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
             inodes::links(editor, *tree, *ino, *expected)
         }
         Issue::DirSize { tree, ino, expected, .. } => inodes::size(editor, *tree, *ino, *expected),
+        // The bytes of a file with a gap tell that something is lost.
+        Issue::InodeBytes { tree, ino, .. } if has_gap(report, *tree, *ino) => Ok(None),
         Issue::InodeBytes { tree, ino, expected, .. } => {
             inodes::bytes(editor, *tree, *ino, *expected)
         }

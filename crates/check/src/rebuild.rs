@@ -89,6 +89,20 @@ pub(crate) fn rebuild(
     work.write(&volume, &superblock, announce)
 }
 
+/// Ranges of metadata chunks that nothing uses: no tree, neither one that stays nor one that a
+/// rebuild replaces, no log and no superblock.
+///
+/// # Errors
+///
+/// As [`rebuild`].
+pub(crate) fn gaps(devices: &[Arc<dyn Device>], options: &Options) -> Result<Vec<Extent>> {
+    let opening = OpenOptions { repairs: true, degraded: true, ..OpenOptions::default() };
+    let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
+    let findings = Findings::new();
+    let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
+    Ok(Work::prepare(&context, false)?.collected.gaps)
+}
+
 /// Refuses a device that missed writes: a new superblock would make it count as whole.
 fn expect_whole(volume: &Volume) -> Result<()> {
     match volume.devices().iter().find(|device| !device.trust().has_all()) {

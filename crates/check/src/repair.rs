@@ -34,12 +34,12 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::issue::{Issue, Severity};
 use crate::kinds::{is_of_extents, is_of_sums};
-use crate::mend::{OF_COPIES, mend};
+use crate::mend::mend;
 use crate::options::{NoProgress, Options};
 use crate::rebuild::rebuild;
 use crate::report::Report;
 use crate::run::check_devices;
-use crate::supers::{COMPAT_RO_AT, Change, write_superblocks};
+use crate::supers::{BYTES_USED_AT, COMPAT_RO_AT, Change, write_superblocks};
 use crate::trial::Trial;
 
 /// The changes that were made, and the problems that remain, as sentences.
@@ -79,7 +79,6 @@ const BACKUPS_AT: usize = 2859;
 const BACKUPS_LEN: usize = 4 * 168;
 const LOG_ROOT_AT: usize = 96;
 const LOG_LEVEL_AT: usize = 200;
-const BYTES_USED_AT: usize = 120;
 
 const CACHE_BYTES: u64 = 8 << 20;
 
@@ -162,6 +161,12 @@ fn rebuild_extents(
         repairs.left.push(why.to_owned());
         return Ok(false);
     }
+    if plan.may_free_data() && !options.is_asked() {
+        let why = "extent tree: files with gaps may have lost data that is still recorded; \
+                   --init-extent-tree frees it";
+        repairs.left.push(why.to_owned());
+        return Ok(false);
+    }
     let removes = "log: removed; what fsync wrote after the last commit is gone";
     let mut is_first = plan.has_log;
     let mut announce = |line: &str| {
@@ -179,7 +184,9 @@ fn rebuild_extents(
         Err(error) => return Err(error),
     };
     let changes = changes_of(&rebuilt.superblock);
-    let mut remaining = remaining(devices, &changes, &options.check)?;
+    // As much is read as before: what was found then is compared with what is found now.
+    let reading = Options { check_data_csum: plan.with_data, ..options.check.clone() };
+    let mut remaining = remaining(devices, &changes, &reading)?;
     remaining.retain(|issue| match issue {
         // Data that cannot be read has no checksum.
         Issue::CsumMissing { at, .. } => !rebuilt.unreadable.contains(at.0),
@@ -193,7 +200,7 @@ fn rebuild_extents(
         return Ok(false);
     }
     let is_left = |code: &&str| remaining.iter().any(|issue| issue.code() == *code);
-    plan.others.retain(|code| OF_COPIES.contains(code) || is_left(code));
+    plan.others.retain(is_left);
     for device in devices {
         write_superblocks(&**device, &changes)?;
     }
@@ -249,6 +256,10 @@ struct Plan {
     stale_space: bool,
     groups: Vec<(Logical, u64)>,
     bytes_used: Option<u64>,
+    /// Whether data is recorded that nothing uses, or not as often as recorded.
+    has_unused: bool,
+    /// Whether the report is of a check that read all data.
+    with_data: bool,
     /// Whether there is a log, good or bad.
     has_log: bool,
     /// Codes of what a new extent tree mends.
@@ -259,8 +270,14 @@ struct Plan {
 
 impl Plan {
     fn of(report: &Report, with_sums: bool) -> Self {
-        let mut plan = Self::default();
+        let mut plan = Self { with_data: report.with_data, ..Self::default() };
         for issue in &report.issues {
+            plan.has_unused |= matches!(
+                issue,
+                Issue::ExtentUnused { .. }
+                    | Issue::BackrefUnused { .. }
+                    | Issue::BackrefCount { .. }
+            );
             match issue {
                 Issue::SuperCopyDamaged { .. }
                 | Issue::SuperCopyMissing { .. }
@@ -294,6 +311,12 @@ impl Plan {
             plan.others.retain(|code| *code != "csum-unused");
         }
         plan
+    }
+
+    /// Whether a new extent tree would free data that a file lost: see `mend::extents`.
+    fn may_free_data(&self) -> bool {
+        let is_of_gaps = |code: &&str| matches!(*code, "file-hole" | "file-extent-invalid");
+        self.has_unused && self.others.iter().any(is_of_gaps)
     }
 
     /// Whether a new free-space tree is all that is wanted, and takes nothing away.

@@ -29,6 +29,9 @@ pub struct Report {
     pub more: BTreeMap<&'static str, u64>,
     /// The amounts that were checked.
     pub totals: Totals,
+    /// Whether every copy of all data and of all nodes was read.
+    #[serde(skip)]
+    pub with_data: bool,
 }
 
 /// The amounts that the check covered.
@@ -119,9 +122,9 @@ impl Findings {
         self.0.lock().issues.iter().find(|issue| is_it(issue)).cloned()
     }
 
-    pub(crate) fn into_report(self, totals: Totals) -> Report {
+    pub(crate) fn into_report(self, totals: Totals, with_data: bool) -> Report {
         let state = self.0.into_inner();
-        Report { issues: state.issues, more: state.more, totals }
+        Report { issues: state.issues, more: state.more, totals, with_data }
     }
 }
 
@@ -141,7 +144,7 @@ mod tests {
             }
         }
         findings.add(Issue::LogPresent { log: Logical(1) });
-        let report = findings.into_report(Totals::default());
+        let report = findings.into_report(Totals::default(), false);
         assert_eq!(report.issues.len(), 1001);
         assert!(!report.is_clean());
         assert!(report.has("log-present"));

@@ -108,7 +108,7 @@ fn report(
         let context = context(&findings, &volume, &newest, options, progress);
         run(&context)?
     };
-    Ok(findings.into_report(totals))
+    Ok(findings.into_report(totals, options.check_data_csum))
 }
 
 pub(crate) fn context<'c>(

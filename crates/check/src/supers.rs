@@ -17,6 +17,11 @@ const BYTENR_AT: usize = 48;
 /// Where the flags lie that tell whether the free-space tree is valid.
 pub(crate) const COMPAT_RO_AT: usize = 180;
 
+/// Where the bytes lie that all extents use.
+pub(crate) const BYTES_USED_AT: usize = 120;
+/// Where the generation of the old free-space cache lies.
+pub(crate) const CACHE_GENERATION_AT: usize = 555;
+
 /// A change of a superblock: its offset and the new bytes. An empty change at the offset of the
 /// flags marks the free-space tree as invalid.
 pub(crate) type Change = (usize, Vec<u8>);

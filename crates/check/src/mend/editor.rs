@@ -4,17 +4,24 @@
 //!
 //! - **ED1** A changed leaf is valid: its keys ascend, its items fit, and the parents name its
 //!   first key. An edit that would break this is not made.
-//! - **ED2** No edit takes or frees a node. So the extent tree stays as right as it was.
+//! - **ED2** No edit frees a node, and one that takes a node records it (`split`). So the extent
+//!   tree stays as right as it was.
 
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
-use buttress_format::{BlockGroupFlags, DirEntry, Key, Kind, RootItem, Superblock, TreeId};
+use buttress_format::{
+    BlockGroupFlags, DirEntry, Key, Kind, Logical, RootItem, Superblock, TreeId,
+};
 use buttress_tree::{Cursor, Geometry, Node, NodePtr, NodeSource, Store, boot};
-use buttress_volume::{OpenOptions, Volume};
+use buttress_volume::{OpenOptions, Volume, VolumeDevice};
 
 use crate::error::Result;
+use crate::mend::extents::Record;
+use crate::options::Options;
 use crate::supers::write_superblocks;
 
 /// Items with their keys.
@@ -46,10 +53,15 @@ pub(super) struct Editor {
     pub(super) volume: Arc<Volume>,
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
+    /// What `extents` read of the extent tree. No fix of a round changes it.
+    pub(super) records: OnceCell<Option<Rc<[Record]>>>,
+    pub(super) options: Options,
+    /// Places for new nodes, the best last; none before they are needed first.
+    pub(super) places: RefCell<Option<Vec<Logical>>>,
 }
 
 impl Editor {
-    pub(super) fn open(devices: &[Arc<dyn Device>]) -> Result<Self> {
+    pub(super) fn open(devices: &[Arc<dyn Device>], check: &Options) -> Result<Self> {
         // A superblock may count devices that are not there. The caller made sure that none is.
         let options =
             OpenOptions { writable: true, repairs: true, degraded: true, ..OpenOptions::default() };
@@ -58,11 +70,21 @@ impl Editor {
         let geometry = Geometry::of(&superblock);
         let store = Store::new(Arc::clone(&volume), geometry, 0);
         boot::load_chunks(&store, &superblock)?;
-        Ok(Self { devices: devices.to_vec(), volume, superblock, geometry })
+        let (devices, records) = (devices.to_vec(), OnceCell::new());
+        let (options, places) = (check.clone(), RefCell::new(None));
+        Ok(Self { devices, volume, superblock, geometry, records, options, places })
     }
 
-    /// Whether nodes can be written: the volume is not read-only, and no metadata has parity.
+    /// Whether every copy of every node can be written: the volume is not read-only, no metadata
+    /// has parity, and each device takes writes and missed none before. A copy that stays as it was
+    /// would have a right checksum, and would undo a repair when it is read.
     pub(super) fn can_write(&self) -> bool {
+        let takes_all = |one: &Arc<VolumeDevice>| {
+            one.device.writable() && one.trust().has_all() && !one.is_seed()
+        };
+        if !self.volume.devices().iter().all(takes_all) {
+            return false;
+        }
         let chunks = self.volume.chunks();
         let has_parity = |chunk: &buttress_format::Chunk| {
             let is_data = chunk.flags.kind() == BlockGroupFlags::DATA;
@@ -72,7 +94,7 @@ impl Editor {
     }
 
     /// A store without nodes in memory: nodes change where they lie.
-    fn store(&self) -> Store {
+    pub(super) fn store(&self) -> Store {
         Store::new(Arc::clone(&self.volume), self.geometry, 0)
     }
 
@@ -181,8 +203,14 @@ impl Editor {
         Ok(true)
     }
 
-    /// Changes the leaf that holds a key, or would. Returns whether the leaf can hold the result.
-    fn edit_leaf(&self, tree: TreeId, key: &Key, change: impl FnOnce(&mut Items)) -> Result<bool> {
+    /// Changes the leaf that holds a key, or would. Returns whether the leaf can hold the result, if
+    /// need be together with a new leaf.
+    pub(super) fn edit_leaf(
+        &self,
+        tree: TreeId,
+        key: &Key,
+        change: impl FnOnce(&mut Items),
+    ) -> Result<bool> {
         let mut path: Vec<(Arc<Node>, usize)> = Vec::new();
         let store = self.store();
         let mut node = store.root(tree, self.root(tree)?)?;
@@ -195,12 +223,21 @@ impl Editor {
         let mut items: Items =
             (0..node.len()).map(|slot| (node.key(slot), node.item(slot).to_vec())).collect();
         change(&mut items);
-        let Some(bytes) = leaf_of(node.bytes(), &items) else { return Ok(false) };
         if items.is_empty() && !path.is_empty() {
             return Ok(false);
         }
-        self.write_node(node.ptr(), bytes)?;
-        let Some((first, _)) = items.first() else { return Ok(true) };
+        // The parents come first: a split reads them again.
+        if let Some((first, _)) = items.first() {
+            self.name_first(&path, first)?;
+        }
+        match leaf_of(node.bytes(), &items) {
+            Some(bytes) => self.write_node(node.ptr(), bytes).map(|()| true),
+            None => self.split_leaf(tree, &node, &items),
+        }
+    }
+
+    /// Makes the parents on a path name the first key of the leaf below (ED1).
+    fn name_first(&self, path: &[(Arc<Node>, usize)], first: &Key) -> Result<()> {
         for (parent, slot) in path.iter().rev() {
             if parent.key(*slot) == *first {
                 break;
@@ -212,10 +249,10 @@ impl Editor {
                 break;
             }
         }
-        Ok(true)
+        Ok(())
     }
 
-    fn write_node(&self, ptr: NodePtr, mut bytes: Vec<u8>) -> Result<()> {
+    pub(super) fn write_node(&self, ptr: NodePtr, mut bytes: Vec<u8>) -> Result<()> {
         let digest = self.geometry.csum.digest(&bytes[32..]);
         bytes[..32].copy_from_slice(&digest);
         Ok(self.volume.write(ptr.logical, &bytes)?)

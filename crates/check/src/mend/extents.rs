@@ -4,40 +4,111 @@
 //!
 //! - **MX1** Data that the extent tree still records for a file at an offset is given back to it.
 //!   Only without such a record, a gap becomes a hole. If a record does not tell how the data
-//!   was stored, neither happens.
+//!   was stored, or for which file, neither happens.
+//! - **MX2** All records of an extent count: those in its item, and those with keys of their own.
+
+use std::rc::Rc;
 
 use buttress_format::{
-    BackRef, Extent, ExtentItem, FileExtent, Generation, Ino, InodeFlags, Key, Kind, Logical,
-    TreeId,
+    BackRef, Body, Compression, Extent, ExtentItem, FileExtent, Generation, Ino, InodeFlags, Key,
+    Kind, Logical, Region, TreeId,
 };
 
 use crate::error::Result;
 use crate::issue::Issue;
 use crate::kinds::damaged_tree;
 use crate::mend::editor::{Edit, Editor, Fix};
-use crate::mend::inodes::put64;
 use crate::mend::names;
 use crate::report::Report;
 
-/// Where the address on the devices lies in a file's extent item.
-const DISK_AT: usize = 21;
-const REGULAR: u8 = 1;
-const PREALLOC: u8 = 2;
-
-/// The item of an extent that is used from its first byte to its last, not compressed.
-fn regular(generation: Generation, at: Logical, len: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(53);
-    bytes.extend(generation.0.to_le_bytes());
-    bytes.extend(len.to_le_bytes());
-    bytes.extend([0, 0, 0, 0, REGULAR]);
-    for word in [at.0, len, 0, len] {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes
+/// What the extent tree records of an extent that something uses less often than recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    extent: Extent,
+    generation: Generation,
+    references: Vec<BackRef>,
 }
 
-/// The extent of this length that the extent tree records for a file at this offset, and that the
-/// file does not use.
+impl Record {
+    /// Reads the item of the extent at an address, and its keyed references. `None` if any of them
+    /// cannot be read (MX2).
+    fn read(editor: &Editor, at: Logical) -> Result<Option<Self>> {
+        let first = Key::new(at.0, Kind(0), 0);
+        let (mut found, mut references) = (None, Vec::new());
+        for (key, bytes) in editor.items_from(TreeId::EXTENT, first, |key| key.objectid == at.0)? {
+            match key.kind {
+                Kind::EXTENT_ITEM => {
+                    let Ok(item) = ExtentItem::parse(&key, &bytes) else { return Ok(None) };
+                    if found.is_some() {
+                        return Ok(None);
+                    }
+                    found = Some((Extent::new(at, key.offset), item.generation));
+                    references.extend(item.inline);
+                }
+                Kind::EXTENT_DATA_REF | Kind::SHARED_DATA_REF => {
+                    let Ok(one) = BackRef::keyed_parse(&key, &bytes) else { return Ok(None) };
+                    references.push(one);
+                }
+                _ => {}
+            }
+        }
+        Ok(found.map(|(extent, generation)| Self { extent, generation, references }))
+    }
+
+    fn is_for(&self, is_it: impl Fn(TreeId, Ino, u64) -> bool) -> bool {
+        self.references.iter().any(|reference| {
+            matches!(reference, BackRef::Data { root, ino, offset, .. }
+                if is_it(*root, *ino, *offset))
+        })
+    }
+
+    /// Whether leaves use it that are named by their addresses: any file may be meant.
+    fn is_shared(&self) -> bool {
+        self.references.iter().any(|reference| matches!(reference, BackRef::SharedData { .. }))
+    }
+}
+
+/// Records of all extents that something uses less often than recorded. `None` if some are not
+/// known: the report is cut, or the extent tree is damaged.
+fn records(editor: &Editor, report: &Report) -> Option<Rc<[Record]>> {
+    let read = || {
+        let codes = ["extent-unused", "backref-unused", "backref-count"];
+        let is_cut = codes.iter().any(|code| report.more.contains_key(code));
+        let is_damaged =
+            report.issues.iter().any(|issue| damaged_tree(issue) == Some(TreeId::EXTENT));
+        if is_cut || is_damaged {
+            return None;
+        }
+        let mut places: Vec<Logical> = report.issues.iter().filter_map(less_used).collect();
+        places.sort_unstable();
+        places.dedup();
+        let each = places.into_iter().map(|at| Record::read(editor, at).ok().flatten());
+        each.collect::<Option<Rc<[Record]>>>()
+    };
+    editor.records.get_or_init(read).clone()
+}
+
+/// The extent of an issue that says that more uses are recorded than there are.
+fn less_used(issue: &Issue) -> Option<Logical> {
+    match issue {
+        Issue::ExtentUnused { extent } => Some(extent.start),
+        Issue::BackrefUnused { extent, .. } => Some(*extent),
+        Issue::BackrefCount { extent, recorded, uses, .. } if recorded > uses => Some(*extent),
+        _ => None,
+    }
+}
+
+/// What is recorded of a place in a file.
+enum Recorded {
+    /// One extent of the wanted length, for this place alone.
+    One(Extent, Generation),
+    /// Something that may be for this file, and does not say what lies at this place.
+    Unclear,
+    /// Nothing that can be for this file.
+    Nothing,
+}
+
+/// What the extent tree records for a file at an offset, and the file does not use (MX1).
 fn recorded(
     editor: &Editor,
     report: &Report,
@@ -45,57 +116,24 @@ fn recorded(
     ino: Ino,
     offset: u64,
     len: u64,
-) -> Result<Option<(Extent, Generation)>> {
-    let mut found = None;
-    for issue in &report.issues {
-        let at = match issue {
-            Issue::ExtentUnused { extent } if extent.len == len => extent.start,
-            Issue::BackrefUnused { extent, .. } => *extent,
-            _ => continue,
-        };
-        let key = Key::new(at.0, Kind::EXTENT_ITEM, len);
-        let Some(bytes) = editor.get(TreeId::EXTENT, &key)? else { continue };
-        let Ok(item) = ExtentItem::parse(&key, &bytes) else { continue };
-        let names_it = |reference: &BackRef| {
-            matches!(reference, BackRef::Data { root, ino: its, offset: its_at, .. }
-            if *root == tree && *its == ino && *its_at == offset)
-        };
-        let one = (Extent::new(at, len), item.generation);
-        if item.inline.iter().any(names_it) && found != Some(one) {
-            if found.is_some() {
-                // Two records for one place: neither is known to be right.
-                return Ok(None);
-            }
-            found = Some(one);
+) -> Recorded {
+    let Some(all) = records(editor, report) else { return Recorded::Unclear };
+    // Another subvolume can share the leaf, and the record names the first owner of the leaf.
+    let may_be = |record: &&Record| record.is_shared() || record.is_for(|_, its, _| its == ino);
+    let is_it = |record: &&Record| {
+        let is_for = record.is_for(|root, its, at| root == tree && its == ino && at == offset);
+        record.extent.len == len && is_for
+    };
+    let mut ours = all.iter().filter(is_it);
+    match (ours.next(), ours.next()) {
+        (Some(one), None) if !all.iter().any(Record::is_shared) => {
+            Recorded::One(one.extent, one.generation)
         }
+        // Two records for one place: neither is known to be right.
+        (Some(_), _) => Recorded::Unclear,
+        (None, _) if all.iter().any(|record| may_be(&record)) => Recorded::Unclear,
+        (None, _) => Recorded::Nothing,
     }
-    Ok(found)
-}
-
-/// Whether an extent that no file uses may belong to a file: it is recorded for it, or records are
-/// damaged or too many. Such a file gets no hole, or the extent would be freed.
-fn may_be_recorded(editor: &Editor, report: &Report, tree: TreeId, ino: Ino) -> Result<bool> {
-    let is_cut =
-        ["extent-unused", "backref-unused"].iter().any(|code| report.more.contains_key(code));
-    let is_damaged = report.issues.iter().any(|issue| damaged_tree(issue) == Some(TreeId::EXTENT));
-    if is_cut || is_damaged {
-        return Ok(true);
-    }
-    for issue in &report.issues {
-        let start = match issue {
-            Issue::ExtentUnused { extent } => extent.start,
-            Issue::BackrefUnused { extent, .. } => *extent,
-            _ => continue,
-        };
-        for (key, bytes) in editor.items(TreeId::EXTENT, start.0, Kind::EXTENT_ITEM)? {
-            let Ok(item) = ExtentItem::parse(&key, &bytes) else { return Ok(true) };
-            let names_it = |reference: &BackRef| matches!(reference, BackRef::Data { root, ino: its, .. } if *root == tree && *its == ino);
-            if item.inline.iter().any(names_it) {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
 }
 
 /// Whether the checksum tree has something about the first sector of an extent.
@@ -110,6 +148,15 @@ fn has_sums(editor: &Editor, extent: Extent) -> Result<bool> {
     Ok(key.objectid == object && end > extent.start.0)
 }
 
+/// The item of a file at an offset, if it is there and can be read.
+fn item(editor: &Editor, tree: TreeId, at: &Key) -> Result<Option<FileExtent>> {
+    Ok(editor.get(tree, at)?.and_then(|bytes| FileExtent::parse(&bytes).ok()))
+}
+
+fn put(tree: TreeId, at: Key, item: &FileExtent, says: String) -> Option<Fix> {
+    Some(Fix { says, edits: vec![Edit::Put(tree, at, item.to_bytes())] })
+}
+
 /// Sets an impossible address to what the extent tree records.
 pub(super) fn address(
     editor: &Editor,
@@ -119,15 +166,16 @@ pub(super) fn address(
     offset: u64,
 ) -> Result<Option<Fix>> {
     let at = Key::new(ino.0, Kind::EXTENT_DATA, offset);
-    let Some(mut bytes) = editor.get(tree, &at)? else { return Ok(None) };
-    let Ok(item) = FileExtent::parse(&bytes) else { return Ok(None) };
-    let Some(region) = item.region().cloned() else { return Ok(None) };
+    let Some(mut item) = item(editor, tree, &at)? else { return Ok(None) };
+    let (Body::Regular(region) | Body::Prealloc(region)) = &mut item.body else {
+        return Ok(None);
+    };
     let first = offset.wrapping_sub(region.offset);
-    let found = recorded(editor, report, tree, ino, first, region.disk_len)?;
-    let Some((extent, _)) = found else { return Ok(None) };
-    put64(&mut bytes, DISK_AT, extent.start.0);
+    let found = recorded(editor, report, tree, ino, first, region.disk_len);
+    let Recorded::One(extent, _) = found else { return Ok(None) };
+    region.disk = extent.start;
     let says = format!("{tree}: inode {ino} at {offset} uses extent {extent}");
-    Ok(Some(Fix { says, edits: vec![Edit::Put(tree, at, bytes)] }))
+    Ok(put(tree, at, &item, says))
 }
 
 /// Gives a hole the item that a volume of its kind needs.
@@ -138,55 +186,63 @@ pub(super) fn hole(
     ino: Ino,
     offset: u64,
 ) -> Result<Option<Fix>> {
-    let Some(item) = names::inode(editor, tree, ino)? else { return Ok(None) };
+    let Some(inode) = names::inode(editor, tree, ino)? else { return Ok(None) };
     let sector = u64::from(editor.superblock.sectorsize);
-    let Some(size_end) = item.size.checked_next_multiple_of(sector) else { return Ok(None) };
-    let from = offset.next_multiple_of(sector);
+    let Some(size_end) = inode.size.checked_next_multiple_of(sector) else { return Ok(None) };
+    let Some(from) = offset.checked_next_multiple_of(sector) else { return Ok(None) };
     let extents = editor.items(tree, ino.0, Kind::EXTENT_DATA)?;
     let next = extents.iter().map(|(key, _)| key.offset).find(|at| *at >= from);
     let end = next.unwrap_or(size_end).min(size_end);
     if end <= from {
         return Ok(None);
     }
+    let len = end - from;
     let at = Key::new(ino.0, Kind::EXTENT_DATA, from);
-    let is_packed = |(_, item): &(Key, Vec<u8>)| item.get(16).is_some_and(|kind| *kind != 0);
-    let may_pack = item.flags & InodeFlags::COMPRESS != 0 || extents.iter().any(is_packed);
-    let lacks_sums = item.flags & InodeFlags::NODATASUM != 0;
-    let found = recorded(editor, report, tree, ino, from, end - from)?;
-    if found.is_some() && (may_pack || lacks_sums) {
+    let mut item = FileExtent {
+        generation: editor.superblock.generation,
+        ram_bytes: len,
+        compression: Compression::None,
+        body: Body::Regular(Region { disk: Logical(0), disk_len: 0, offset: 0, len }),
+    };
+    let (extent, generation) = match recorded(editor, report, tree, ino, from, len) {
+        Recorded::Unclear => return Ok(None),
+        Recorded::Nothing => {
+            let says = format!("{tree}: inode {ino} has a hole from {from} to {end}");
+            return Ok(put(tree, at, &item, says));
+        }
+        Recorded::One(extent, generation) => (extent, generation),
+    };
+    let is_plain = |bytes: &[u8]| {
+        FileExtent::parse(bytes).is_ok_and(|one| one.compression == Compression::None)
+    };
+    let may_pack = inode.flags & InodeFlags::COMPRESS != 0
+        || !extents.iter().all(|(_, bytes)| is_plain(bytes));
+    if may_pack || inode.flags & InodeFlags::NODATASUM != 0 {
         // Nothing says whether it was compressed, or written at all.
         return Ok(None);
     }
-    if found.is_none() && may_be_recorded(editor, report, tree, ino)? {
-        return Ok(None);
-    }
-    if let Some((extent, generation)) = found {
-        // Data with checksums was written. Other data may have been allocated ahead: it reads as
-        // zeros then, and stays on the device.
-        let is_written = has_sums(editor, extent)?;
-        let mut bytes = regular(generation, extent.start, extent.len);
-        bytes[20] = if is_written { REGULAR } else { PREALLOC };
-        let says = format!("{tree}: inode {ino} has extent {extent} at {from} again");
-        return Ok(Some(Fix { says, edits: vec![Edit::Put(tree, at, bytes)] }));
-    }
-    let mut bytes = regular(editor.superblock.generation, Logical(0), end - from);
-    bytes[DISK_AT..DISK_AT + 16].fill(0);
-    let says = format!("{tree}: inode {ino} has a hole from {from} to {end}");
-    Ok(Some(Fix { says, edits: vec![Edit::Put(tree, at, bytes)] }))
+    // Data with checksums was written. Other data may have been allocated ahead: it reads as
+    // zeros then, and stays on the device.
+    let region = Region { disk: extent.start, disk_len: extent.len, offset: 0, len: extent.len };
+    item.generation = generation;
+    item.body = match has_sums(editor, extent)? {
+        true => Body::Regular(region),
+        false => Body::Prealloc(region),
+    };
+    let says = format!("{tree}: inode {ino} has extent {extent} at {from} again");
+    Ok(put(tree, at, &item, says))
 }
 
 /// Sets the length of inline data to what is there.
 pub(super) fn inline(editor: &Editor, tree: TreeId, ino: Ino, offset: u64) -> Result<Option<Fix>> {
-    const HEAD: usize = 21;
     let at = Key::new(ino.0, Kind::EXTENT_DATA, offset);
-    let bytes = editor.get(tree, &at)?;
-    let Some(mut bytes) = bytes.filter(|bytes| bytes.len() > HEAD) else { return Ok(None) };
+    let Some(mut item) = item(editor, tree, &at)? else { return Ok(None) };
+    let Body::Inline(data) = &item.body else { return Ok(None) };
     // Only plain inline data states its own length twice.
-    if bytes[16] != 0 || bytes[20] != 0 {
+    if data.is_empty() || item.compression != Compression::None {
         return Ok(None);
     }
-    let len = (bytes.len() - HEAD) as u64;
-    put64(&mut bytes, 8, len);
-    let says = format!("{tree}: inode {ino} has {len} bytes inline");
-    Ok(Some(Fix { says, edits: vec![Edit::Put(tree, at, bytes)] }))
+    item.ram_bytes = data.len() as u64;
+    let says = format!("{tree}: inode {ino} has {} bytes inline", data.len());
+    Ok(put(tree, at, &item, says))
 }

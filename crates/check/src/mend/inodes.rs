@@ -4,28 +4,19 @@
 //!
 //! - **MI1** A mode keeps its bits for access. Its type is what directories say, else what the
 //!   inode's items can only belong to.
-//! - **MI2** An inode without a name gets one in `lost+found`.
+//! - **MI2** An inode without a name gets one in `lost+found`, except in a read-only subvolume.
 
-use buttress_format::{FileKind, Ino, Key, Kind, TreeId};
+use buttress_format::{
+    FileExtent, FileKind, Ino, InodeFlags, InodeItem, Key, Kind, RootFlags, RootItem, TreeId,
+};
 
 use crate::error::Result;
 use crate::issue::Name;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::names::{self, Stated};
 
-/// Where fields lie in an inode item.
-const GENERATION_AT: usize = 0;
-const TRANSID_AT: usize = 8;
-const SIZE_AT: usize = 16;
-const BYTES_AT: usize = 24;
-const LINKS_AT: usize = 40;
-const MODE_AT: usize = 52;
-const FLAGS_AT: usize = 64;
-/// Where the times begin.
-const TIMES_AT: usize = 112;
-const INODE_LEN: usize = 160;
 /// The two flags that forbid changes.
-const FROZEN: u64 = buttress_format::InodeFlags::IMMUTABLE | buttress_format::InodeFlags::APPEND;
+const FROZEN: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
 const ACCESS: u32 = 0o7777;
 /// The directory of what has no other name.
 const LOST: &[u8] = b"lost+found";
@@ -34,42 +25,27 @@ pub(super) fn key(ino: Ino) -> Key {
     Key::new(ino.0, Kind::INODE_ITEM, 0)
 }
 
-/// Sets bytes of an inode item.
-fn patched(
+/// Changes the item of an inode.
+fn changed(
     editor: &Editor,
     tree: TreeId,
     ino: Ino,
-    change: impl FnOnce(&mut [u8]),
+    change: impl FnOnce(&mut InodeItem),
     says: String,
 ) -> Result<Option<Fix>> {
-    let Some(mut bytes) = editor.get(tree, &key(ino))?.filter(|item| item.len() >= INODE_LEN)
-    else {
-        return Ok(None);
-    };
-    change(&mut bytes);
-    Ok(Some(Fix { says, edits: vec![Edit::Put(tree, key(ino), bytes)] }))
-}
-
-pub(super) fn put64(bytes: &mut [u8], at: usize, number: u64) {
-    bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
-}
-
-fn put32(bytes: &mut [u8], at: usize, number: u32) {
-    bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
-}
-
-fn get64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
+    let Some(mut item) = names::inode(editor, tree, ino)? else { return Ok(None) };
+    change(&mut item);
+    Ok(Some(Fix { says, edits: vec![Edit::Put(tree, key(ino), item.to_bytes())] }))
 }
 
 pub(super) fn size(editor: &Editor, tree: TreeId, ino: Ino, size: u64) -> Result<Option<Fix>> {
     let says = format!("{tree}: directory {ino} has size {size}");
-    patched(editor, tree, ino, |bytes| put64(bytes, SIZE_AT, size), says)
+    changed(editor, tree, ino, |item| item.size = size, says)
 }
 
 pub(super) fn bytes(editor: &Editor, tree: TreeId, ino: Ino, count: u64) -> Result<Option<Fix>> {
     let says = format!("{tree}: inode {ino} has {count} bytes");
-    patched(editor, tree, ino, |bytes| put64(bytes, BYTES_AT, count), says)
+    changed(editor, tree, ino, |item| item.nbytes = count, says)
 }
 
 pub(super) fn links(editor: &Editor, tree: TreeId, ino: Ino, links: u64) -> Result<Option<Fix>> {
@@ -79,30 +55,24 @@ pub(super) fn links(editor: &Editor, tree: TreeId, ino: Ino, links: u64) -> Resu
         return Ok(None);
     }
     let says = format!("{tree}: inode {ino} has {links} links");
-    patched(editor, tree, ino, |bytes| put32(bytes, LINKS_AT, count), says)
+    changed(editor, tree, ino, |item| item.nlink = count, says)
 }
 
 /// Generations that are newer than the volume become that of the volume.
 pub(super) fn generation(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
-    let newest = editor.superblock.generation.0;
+    let newest = editor.superblock.generation;
     let says = format!("{tree}: inode {ino} is of transaction {newest}, not of a later one");
-    let change = |bytes: &mut [u8]| {
-        for at in [GENERATION_AT, TRANSID_AT] {
-            let found = get64(bytes, at);
-            put64(bytes, at, found.min(newest));
-        }
+    let change = |item: &mut InodeItem| {
+        item.generation = item.generation.min(newest);
+        item.transid = item.transid.min(newest);
     };
-    patched(editor, tree, ino, change, says)
+    changed(editor, tree, ino, change, says)
 }
 
 /// A symbolic link cannot be immutable.
 pub(super) fn thaw(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let says = format!("{tree}: inode {ino} is neither immutable nor only appended to");
-    let change = |bytes: &mut [u8]| {
-        let flags = get64(bytes, FLAGS_AT);
-        put64(bytes, FLAGS_AT, flags & !FROZEN);
-    };
-    patched(editor, tree, ino, change, says)
+    changed(editor, tree, ino, |item| item.flags &= !FROZEN, says)
 }
 
 /// The type that an inode must have (MI1).
@@ -153,7 +123,7 @@ pub(super) fn mode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
         return Ok(None);
     }
     let says = format!("{tree}: inode {ino} has mode {mode:o}, not {:o}", item.mode);
-    patched(editor, tree, ino, |bytes| put32(bytes, MODE_AT, mode), says)
+    changed(editor, tree, ino, |item| item.mode = mode, says)
 }
 
 /// Makes the item of an inode anew.
@@ -166,31 +136,32 @@ pub(super) fn missing(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<
     if !matches!(kind, FileKind::Directory | FileKind::Regular | FileKind::Symlink) {
         return Ok(None);
     }
-    let mut bytes = fresh(editor, tree, ino, kind)?;
-    let mut end = 0;
+    let mut fresh = fresh(editor, tree, ino, kind)?;
     for (at, item) in editor.items(tree, ino.0, Kind::EXTENT_DATA)? {
-        let Ok(extent) = buttress_format::FileExtent::parse(&item) else { return Ok(None) };
-        end = end.max(at.offset.saturating_add(extent.file_len()));
+        let Ok(extent) = FileExtent::parse(&item) else { return Ok(None) };
+        fresh.size = fresh.size.max(at.offset.saturating_add(extent.file_len()));
     }
-    put64(&mut bytes, SIZE_AT, end);
-    put32(&mut bytes, LINKS_AT, u32::try_from(all.len()).unwrap_or(1).max(1));
+    fresh.nlink = u32::try_from(all.len()).unwrap_or(1).max(1);
     let says = format!("{tree}: inode {ino} is made anew, for the names and items that it has");
-    Ok(Some(Fix { says, edits: vec![Edit::Put(tree, key(ino), bytes)] }))
+    Ok(Some(Fix { says, edits: vec![Edit::Put(tree, key(ino), fresh.to_bytes())] }))
 }
 
 /// An inode item with the times of the top directory.
-fn fresh(editor: &Editor, tree: TreeId, ino: Ino, kind: FileKind) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; INODE_LEN];
-    let top = editor.get(tree, &key(Ino::ROOT_DIR))?;
-    if let Some(top) = top.filter(|top| ino != Ino::ROOT_DIR && top.len() >= INODE_LEN) {
-        bytes[TIMES_AT..].copy_from_slice(&top[TIMES_AT..INODE_LEN]);
-    }
-    put64(&mut bytes, GENERATION_AT, editor.superblock.generation.0);
-    put64(&mut bytes, TRANSID_AT, editor.superblock.generation.0);
-    put32(&mut bytes, LINKS_AT, 1);
+fn fresh(editor: &Editor, tree: TreeId, ino: Ino, kind: FileKind) -> Result<InodeItem> {
+    let top = names::inode(editor, tree, Ino::ROOT_DIR)?;
+    let top = top.filter(|_| ino != Ino::ROOT_DIR).unwrap_or_default();
     let access = if kind == FileKind::Directory { 0o755 } else { 0o600 };
-    put32(&mut bytes, MODE_AT, kind.mode_bits() | access);
-    Ok(bytes)
+    Ok(InodeItem {
+        generation: editor.superblock.generation,
+        transid: editor.superblock.generation,
+        nlink: 1,
+        mode: kind.mode_bits() | access,
+        atime: top.atime,
+        ctime: top.ctime,
+        mtime: top.mtime,
+        otime: top.otime,
+        ..InodeItem::default()
+    })
 }
 
 /// Gives an inode without a name one in `lost+found` (MI2).
@@ -198,6 +169,11 @@ pub(super) fn lost(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
     let Some(item) = names::inode(editor, tree, ino)? else { return Ok(None) };
     let kind = FileKind::from_mode(item.mode);
     if kind == FileKind::Unknown || !names::stated(editor, tree, ino)?.is_empty() {
+        return Ok(None);
+    }
+    // A read-only snapshot stays as it was made, and can be the source of a stream.
+    let root = editor.root_item(tree)?.and_then(|(_, bytes)| RootItem::parse(&bytes).ok());
+    if root.is_none_or(|root| root.flags & RootFlags::READONLY != 0) {
         return Ok(None);
     }
     let top = Ino::ROOT_DIR;
@@ -215,8 +191,8 @@ pub(super) fn lost(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
             let after = Key::new(Ino::LAST_FREE.0, Kind(0), 0);
             let Some(last) = editor.last_below(tree, &after)? else { return Ok(None) };
             let dir = Ino(last.objectid.max(top.0) + 1);
-            let bytes = fresh(editor, tree, dir, FileKind::Directory)?;
-            edits.push(Edit::Put(tree, key(dir), bytes));
+            let item = fresh(editor, tree, dir, FileKind::Directory)?;
+            edits.push(Edit::Put(tree, key(dir), item.to_bytes()));
             name(editor, tree, top, dir, FileKind::Directory, LOST, &mut edits)?;
             dir
         }

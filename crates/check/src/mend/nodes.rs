@@ -62,6 +62,20 @@ fn raw(editor: &Editor, at: Logical, is_wanted: impl Fn(u64) -> bool) -> Option<
     })
 }
 
+/// The generation that every copy of a node states. `None` if a copy has a wrong checksum, or they
+/// differ: then one of them is older than it should be, and nothing says which.
+fn agreed(editor: &Editor, at: Logical) -> Option<u64> {
+    let size = editor.geometry.csum.size();
+    let mut copies = (0..editor.volume.mirrors(at)).map(|mirror| {
+        let mut buf = AlignedBuf::zeroed(editor.geometry.nodesize as usize);
+        editor.volume.read_mirror(at, &mut buf, mirror).ok()?;
+        let is_right = editor.geometry.csum.digest(&buf[32..])[..size] == buf[..size];
+        is_right.then(|| word64(&buf, GENERATION_AT))
+    });
+    let first = copies.next()??;
+    copies.all(|copy| copy == Some(first)).then_some(first)
+}
+
 fn is_sound(editor: &Editor, bytes: &[u8], expect: &Expect) -> bool {
     let mut sealed = bytes.to_vec();
     let digest = editor.geometry.csum.digest(&sealed[32..]);
@@ -210,8 +224,7 @@ fn root_edit(editor: &Editor, tree: TreeId, right: u64) -> Result<Option<Edit>> 
 pub(super) fn root_too_new(editor: &Editor, tree: TreeId) -> Result<Option<Fix>> {
     let newest = editor.superblock.generation.0;
     let at = editor.root(tree)?.logical;
-    let Some(bytes) = raw(editor, at, |found| found <= newest) else { return Ok(None) };
-    let own = word64(&bytes, GENERATION_AT);
+    let Some(own) = agreed(editor, at).filter(|found| *found <= newest) else { return Ok(None) };
     let says = format!("{tree}: its root item is of transaction {own}, not of a later one");
     Ok(root_edit(editor, tree, own)?.map(|edit| Fix { says, edits: vec![edit] }))
 }

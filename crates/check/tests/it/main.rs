@@ -1,6 +1,8 @@
 //! The checker against damage: each kind of damage gives its kind of issue.
 
+mod caution;
 mod damage;
+mod deep;
 mod devices;
 mod files;
 mod mend;

@@ -7,17 +7,17 @@ use std::process::Command;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_check::{Journal, repair, undo};
+use buttress_check::{Journal, Report, repair, undo};
 use buttress_format::{DirEntry, FileKind, InodeRef, InodeRefs, Key, Kind, TreeId, name_hash};
 use buttress_fs::{FileKind as Type, Filesystem, Inode, MountOptions};
 
 use crate::patch::{Patch, add64, get64, put64};
 use crate::victim::{old_victim, victim};
 
-const FS: TreeId = TreeId::FS;
+pub(crate) const FS: TreeId = TreeId::FS;
 const TOP: u64 = 256;
 
-fn devices(patch: &Patch) -> Vec<Arc<dyn Device>> {
+pub(crate) fn devices(patch: &Patch) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(&patch.device) as Arc<dyn Device>]
 }
 
@@ -57,18 +57,18 @@ fn gather(dir: &Inode, above: &str, all: &mut Contents) {
 }
 
 /// The inode of a name in the top directory.
-fn ino(patch: &Patch, name: &str) -> u64 {
+pub(crate) fn ino(patch: &Patch, name: &str) -> u64 {
     let key = Key::new(TOP, Kind::DIR_ITEM, name_hash(name.as_bytes()));
     let (_, bytes) = patch.find(FS, |other, _| *other == key).expect("a name");
     DirEntry::parse_all(&bytes).expect("an entry")[0].location.objectid
 }
 
-fn is_item(ino: u64, kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
+pub(crate) fn is_item(ino: u64, kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
     move |key, _| key.objectid == ino && key.kind == kind
 }
 
 /// The entry of the top directory with a name, in items of a kind.
-fn is_entry(name: &'static str, kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
+pub(crate) fn is_entry(name: &'static str, kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
     move |key, bytes| {
         let is_it = |all: Vec<DirEntry>| all.iter().any(|one| one.name == name.as_bytes());
         key.objectid == TOP && key.kind == kind && DirEntry::parse_all(bytes).is_ok_and(is_it)
@@ -88,7 +88,7 @@ fn is_fine_for_progs(patch: &Patch, folder: &Path) -> bool {
 /// Damages a volume, repairs it, and demands what this file's head says. `is_same` says whether all
 /// contents must be back under their names.
 #[track_caller]
-fn mends(what: &str, patch: &Patch, is_same: bool, damage: impl FnOnce(&Patch)) {
+pub(crate) fn mends(what: &str, patch: &Patch, is_same: bool, damage: impl FnOnce(&Patch)) {
     let folder = tempfile::tempdir().expect("a folder");
     let before = contents(patch);
     damage(patch);
@@ -112,7 +112,13 @@ fn mends(what: &str, patch: &Patch, is_same: bool, damage: impl FnOnce(&Patch)) 
     assert!(kept(&after) >= kept(&before), "{what}: a file is lost: {repairs:?}");
     undo(&devices(patch), &path).expect("an undo");
     patch.device.expect_blocks(&blocks);
-    assert_eq!(patch.report().to_text(), damaged.to_text(), "{what}");
+    // Several threads find issues, so their order may differ.
+    let lines = |report: &Report| {
+        let mut lines: Vec<String> = report.to_text().lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(lines(&patch.report()), lines(&damaged), "{what}");
 }
 
 #[test]

@@ -160,6 +160,11 @@ impl Patch {
         key
     }
 
+    /// Removes the item with a key.
+    pub(crate) fn remove_at(&self, tree: TreeId, key: &Key) {
+        self.edit_leaf(tree, key, |items| items.retain(|(other, _)| other != key));
+    }
+
     /// Adds an item.
     pub(crate) fn insert(&self, tree: TreeId, key: Key, bytes: Vec<u8>) {
         self.edit_leaf(tree, &key, |items| {

@@ -23,6 +23,11 @@ impl Overlay {
         Self { base, blocks: Mutex::default() }
     }
 
+    /// The device as it would be after a power cut now.
+    pub(crate) fn cut(&self) -> Arc<Self> {
+        Arc::new(Self { base: Arc::clone(&self.base), blocks: Mutex::new(self.blocks()) })
+    }
+
     /// Every block with a write.
     pub(crate) fn blocks(&self) -> HashMap<u64, Vec<u8>> {
         self.blocks.lock().expect("no test panics with it").clone()
@@ -128,7 +133,50 @@ pub(crate) fn old_victim() -> Arc<Overlay> {
     Arc::new(Overlay::new(Arc::clone(base)))
 }
 
+/// A volume with nodes of 4 KiB and files enough that the tree has three levels.
+pub(crate) fn deep_victim() -> Arc<Overlay> {
+    static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
+    let base = BASE.get_or_init(|| make_with(&small_nodes(), fill_deep));
+    Arc::new(Overlay::new(Arc::clone(base)))
+}
+
+/// A volume with nodes of 4 KiB and a tree that is one leaf.
+pub(crate) fn flat_victim() -> Arc<Overlay> {
+    static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
+    let base = BASE.get_or_init(|| {
+        make_with(&small_nodes(), |fs| {
+            for name in [&b"one"[..], b"two", b"three"] {
+                let file = fs.root().create(name, 0o644, 0, 0, 0).expect("a file");
+                file.write_at(0, name).expect("a write");
+            }
+        })
+    });
+    Arc::new(Overlay::new(Arc::clone(base)))
+}
+
+fn small_nodes() -> MakeOptions {
+    MakeOptions { nodesize: 4096, ..MakeOptions::default() }
+}
+
+fn fill_deep(fs: &Filesystem) {
+    for outer in 0..3 {
+        let name = format!("directory {outer}");
+        let dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a directory");
+        for number in 0..3000 {
+            let name = format!("file {number} of directory {outer}");
+            let file = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            if number % 8 == 0 {
+                file.write_at(0, name.as_bytes()).expect("a write");
+            }
+        }
+    }
+}
+
 fn make(options: &MakeOptions) -> Arc<dyn Device> {
+    make_with(options, fill)
+}
+
+fn make_with(options: &MakeOptions, fill: impl FnOnce(&Filesystem)) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
     Filesystem::make(&*device, options).expect("an empty volume");
     let options = MountOptions::parse("rw").expect("options");

@@ -1,0 +1,225 @@
+//! A repair uses every record there is, and leaves alone what the records do not decide.
+
+use std::sync::Arc;
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_check::{Journal, NoProgress, Options, Repairs, check_devices, repair, undo};
+use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::{
+    BackRef, BlockGroupFlags, ExtentItem, FileExtent, Ino, Key, Kind, Logical, TreeId,
+};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+
+use crate::mend::{FS, devices, ino, is_entry, is_item, mends};
+use crate::patch::{Patch, add64, get64, put64};
+use crate::victim::{Overlay, old_victim, victim};
+
+fn mend(patch: &Patch) -> Repairs {
+    repair(&devices(patch), &patch.report()).expect("a repair")
+}
+
+/// Puts the reference to the data of a file into an item of its own, as Linux does where the item
+/// of an extent has no room.
+fn key_reference(patch: &Patch, change: impl FnOnce(BackRef) -> BackRef) {
+    let file = ino(patch, "big");
+    let (_, bytes) = patch.find(FS, is_item(file, Kind::EXTENT_DATA)).expect("data");
+    let extent = FileExtent::parse(&bytes).expect("an extent").region().expect("a region").extent();
+    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
+    let mut reference = None;
+    patch.edit(
+        TreeId::EXTENT,
+        |other, _| *other == key,
+        |bytes| {
+            let mut item = ExtentItem::parse(&key, bytes).expect("an item");
+            reference = item.inline.pop();
+            *bytes = item.to_bytes();
+        },
+    );
+    let (key, bytes) = change(reference.expect("a reference")).keyed(extent.start);
+    patch.insert(TreeId::EXTENT, key, bytes);
+}
+
+#[test]
+fn data_is_given_back_by_a_keyed_record() {
+    let patch = Patch::new(old_victim());
+    key_reference(&patch, |same| {
+        assert!(matches!(same, BackRef::Data { .. }));
+        same
+    });
+    patch.finds(&[]);
+    mends("a keyed record", &patch, true, |patch| {
+        patch.remove(FS, is_item(ino(patch, "big"), Kind::EXTENT_DATA));
+    });
+}
+
+/// A record that names a leaf may be for any file in that leaf. So no file gets a hole, and the
+/// data stays recorded.
+#[test]
+fn a_shared_record_decides_nothing() {
+    let patch = Patch::new(old_victim());
+    let file = ino(&patch, "big");
+    key_reference(&patch, |_| BackRef::SharedData { parent: Logical(1 << 30), count: 1 });
+    patch.remove(FS, is_item(file, Kind::EXTENT_DATA));
+    patch.finds_among_others(&["file-hole"]);
+    let repairs = mend(&patch);
+    assert!(repairs.done.is_empty() && !repairs.left.is_empty(), "{repairs:?}");
+    patch.finds_among_others(&["file-hole"]);
+}
+
+/// Two copies of a root node have right checksums and different generations: one write was lost.
+#[test]
+fn a_root_item_follows_only_copies_that_agree() {
+    let patch = Patch::new(victim());
+    let root = patch.root(FS);
+    let is_root = |key: &Key, _: &[u8]| *key == Key::new(FS.0, Kind::ROOT_ITEM, 0);
+    patch.edit(TreeId::ROOT, is_root, |bytes| {
+        put64(bytes, 160, 1 << 40);
+        put64(bytes, 239, 1 << 40);
+    });
+    let chunk = patch.volume.chunk_at(root.logical).expect("a chunk");
+    assert!(chunk.flags.has(BlockGroupFlags::DUP));
+    let first = chunk.stripes[0].offset + root.logical.distance(chunk.logical);
+    let mut bytes = vec![0; patch.superblock.nodesize as usize];
+    patch.device.read_at(first, &mut bytes).expect("a node");
+    add64(&mut bytes, 80, u64::MAX);
+    let digest = patch.superblock.csum_type.digest(&bytes[32..]);
+    bytes[..32].copy_from_slice(&digest);
+    patch.device.write_at(first, &bytes).expect("a write");
+    let before = patch.device.blocks();
+    let repairs = mend(&patch);
+    assert!(repairs.done.is_empty() && !repairs.left.is_empty(), "{repairs:?}");
+    patch.device.expect_blocks(&before);
+}
+
+/// A replay counts on from the links and bytes that it finds.
+#[test]
+fn no_count_is_mended_beside_a_log() {
+    let device = victim();
+    let options = MountOptions::parse("rw").expect("options");
+    let fs = Filesystem::open(vec![Arc::clone(&device) as Arc<dyn Device>], options);
+    let fs = fs.expect("a mount");
+    let file = fs.root().lookup(b"big").expect("a file");
+    file.write_at(0, b"new").expect("a write");
+    file.sync().expect("it is durable");
+    let patch = Patch::new(device.cut());
+    fs.close().expect("an unmount");
+    patch.finds(&[]);
+    assert!(patch.report().has("log-present"));
+    patch.edit(FS, is_item(ino(&patch, "small"), Kind::INODE_ITEM), |bytes| {
+        add64(bytes, 40, 1);
+    });
+    patch.edit(FS, is_item(Ino::ROOT_DIR.0, Kind::INODE_ITEM), |bytes| add64(bytes, 16, 2));
+    patch.finds(&["inode-links", "dir-size"]);
+    let before = patch.device.blocks();
+    let repairs = mend(&patch);
+    assert!(repairs.done.is_empty() && !repairs.left.is_empty(), "{repairs:?}");
+    patch.device.expect_blocks(&before);
+}
+
+/// A repair of names does not make a report forget damaged data.
+#[test]
+fn damaged_data_stays_named() {
+    let patch = Patch::new(victim());
+    let (_, bytes) = patch.find(FS, is_item(ino(&patch, "big"), Kind::EXTENT_DATA)).expect("data");
+    let at = FileExtent::parse(&bytes).expect("an extent").region().expect("a region").disk;
+    patch.volume.write(at, &[7; 4096]).expect("a write");
+    patch.remove(FS, is_entry("big", Kind::DIR_INDEX));
+    let report = patch.report_with(&Options::thorough());
+    let repairs = repair(&devices(&patch), &report).expect("a repair");
+    assert!(!repairs.done.is_empty(), "{repairs:?}");
+    assert!(repairs.left.iter().any(|line| line.contains("data-damaged")), "{repairs:?}");
+    crate::patch::finds(&patch.report_with(&Options::thorough()), &["data-damaged"]);
+}
+
+/// A device that missed writes has copies of nodes that are older and have right checksums.
+#[test]
+fn nothing_is_mended_where_a_device_missed_writes() {
+    let parts: Vec<Arc<Overlay>> =
+        (0..2).map(|_| Arc::new(Overlay::new(Arc::new(MemoryDevice::new(256 << 20))))).collect();
+    let given: Vec<&dyn Device> = parts.iter().map(|part| &**part as &dyn Device).collect();
+    buttress_fs::make::make_on(&given, &MakeOptions::default()).expect("an empty volume");
+    let all: Vec<Arc<dyn Device>> =
+        parts.iter().map(|part| Arc::clone(part) as Arc<dyn Device>).collect();
+    let open = || {
+        let options = MountOptions::parse("rw").expect("options");
+        Filesystem::open(all.clone(), options).expect("a mount")
+    };
+    for name in [&b"one"[..], b"two", b"three"] {
+        let fs = open();
+        fs.root().mkdir(name, 0o755, 0, 0).expect("a directory");
+        fs.close().expect("an unmount");
+    }
+    damage_size(&all);
+    for offset in &SUPER_OFFSETS[..2] {
+        edit_super(&*parts[1], *offset, |bytes| {
+            let generation = get64(bytes, 72);
+            put64(bytes, 72, generation - 3);
+        });
+    }
+    let before: Vec<_> = parts.iter().map(|part| part.blocks()).collect();
+    let report = check_devices(all.clone(), &Options::default(), &NoProgress).expect("a check");
+    assert!(report.has("dir-size"), "{}", report.to_text());
+    let repairs = repair(&all, &report).expect("a repair");
+    assert!(!repairs.left.is_empty(), "{repairs:?}");
+    assert!(!repairs.done.iter().any(|line| line.contains("directory")), "{repairs:?}");
+    let nodes_only = |at: &u64| !SUPER_OFFSETS.contains(&(at * 4096));
+    for (part, before) in parts.iter().zip(before) {
+        let after = part.blocks();
+        assert!(before.keys().filter(|at| nodes_only(at)).all(|at| before[at] == after[at]));
+    }
+}
+
+/// Gives the top directory a wrong size on every device.
+fn damage_size(all: &[Arc<dyn Device>]) {
+    use buttress_tree::{Geometry, Store, boot};
+    let options = buttress_volume::OpenOptions { writable: true, ..Default::default() };
+    let (volume, superblock) = buttress_volume::Volume::open(all.to_vec(), options).expect("it");
+    let (volume, geometry) = (Arc::new(volume), Geometry::of(&superblock));
+    let store = Store::new(Arc::clone(&volume), geometry, 0);
+    boot::load_chunks(&store, &superblock).expect("chunks");
+    let top = boot::root_tree_root(&superblock);
+    let key = Key::new(FS.0, Kind::ROOT_ITEM, 0);
+    let found = buttress_tree::Cursor::find(&store, TreeId::ROOT, top, &key).expect("a root tree");
+    let (node, slot) = found.expect("a root item");
+    let item = buttress_format::RootItem::parse(node.item(slot)).expect("it parses");
+    let (logical, generation, level) = (item.bytenr, item.generation, item.level);
+    let root = buttress_tree::NodePtr { logical, generation, level };
+    let leaf = store.root(FS, root).expect("a root");
+    let at = leaf.bytes().len() - leaf.item(0).len();
+    let mut bytes = leaf.bytes().to_vec();
+    add64(&mut bytes, at + 16, 2);
+    let digest = superblock.csum_type.digest(&bytes[32..]);
+    bytes[..32].copy_from_slice(&digest);
+    volume.write(logical, &bytes).expect("a write");
+}
+
+fn edit_super(device: &Overlay, offset: u64, change: impl Fn(&mut [u8])) {
+    let mut bytes = vec![0; SUPER_SIZE];
+    device.read_at(offset, &mut bytes).expect("a read");
+    change(&mut bytes);
+    let digest = buttress_format::CsumType::Crc32c.digest(&bytes[32..]);
+    bytes[..32].copy_from_slice(&digest);
+    device.write_at(offset, &bytes).expect("a write");
+}
+
+/// A torn superblock does not show whether the volume was written. Its other copies do.
+#[test]
+fn undo_asks_other_copies_of_a_torn_superblock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for is_written in [false, true] {
+        let path = folder.path().join(format!("journal {is_written}"));
+        let patch = Patch::new(victim());
+        patch.remove(FS, is_entry("big", Kind::DIR_INDEX));
+        let (_, journaled) = Journal::create(&path, &devices(&patch)).expect("a journal");
+        let repairs = repair(&journaled, &patch.report()).expect("a repair");
+        assert!(!repairs.done.is_empty() && repairs.left.is_empty(), "{repairs:?}");
+        if is_written {
+            let options = MountOptions::parse("rw").expect("options");
+            let fs = Filesystem::open(devices(&patch), options).expect("a mount");
+            fs.root().mkdir(b"new", 0o755, 0, 0).expect("a directory");
+            fs.close().expect("an unmount");
+        }
+        patch.device.write_at(SUPER_OFFSETS[0] + 100, b"torn").expect("a write");
+        assert_eq!(undo(&devices(&patch), &path).is_err(), is_written);
+    }
+}
