@@ -203,8 +203,8 @@ impl Editor {
         Ok(true)
     }
 
-    /// Changes the leaf that holds a key, or would. Returns whether the leaf can hold the result, if
-    /// need be together with a new leaf.
+    /// Changes the leaf that holds a key, or would. Returns whether the leaf, or the leaf and a new
+    /// one, can hold the result.
     pub(super) fn edit_leaf(
         &self,
         tree: TreeId,

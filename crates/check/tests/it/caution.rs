@@ -18,7 +18,7 @@ fn mend(patch: &Patch) -> Repairs {
     repair(&devices(patch), &patch.report()).expect("a repair")
 }
 
-/// Puts the reference to the data of a file into an item of its own, as Linux does where the item
+/// Puts the reference to the data of a file into an item of its own. Linux does so where the item
 /// of an extent has no room.
 fn key_reference(patch: &Patch, change: impl FnOnce(BackRef) -> BackRef) {
     let file = ino(patch, "big");

@@ -31,7 +31,7 @@ fn filler(ino: u64, len: usize) -> Option<(Key, Vec<u8>)> {
     Some((key, entry(vec![b'x'; more]).to_bytes()))
 }
 
-/// Fills the room of a leaf with an attribute of an inode whose neighbours are in this leaf, too.
+/// Fills the room of a leaf with an attribute of an inode. Its neighbours are in this leaf, too.
 /// Returns whether it is full then.
 fn fill(items: &mut Items, room: usize) -> bool {
     let used: usize = items.iter().map(|(_, item)| ITEM_LEN + item.len()).sum();
