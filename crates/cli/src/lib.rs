@@ -37,6 +37,9 @@ struct Cli {
     /// Print JSON for scripts, also for events that BUTTRESS_LOG selects.
     #[arg(long, global = true)]
     json: bool,
+    /// Show no progress and no notes; print only the answer and errors.
+    #[arg(long, short, global = true)]
+    quiet: bool,
 
     #[command(subcommand)]
     command: Command,
@@ -58,7 +61,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(code);
     }
     let cli = Cli::parse_from(arguments);
-    let ui = Ui::new(cli.json);
+    let ui = Ui::new(cli.json).quiet(cli.quiet);
     let started = log::start(cli.command.speaks_by_log(), cli.json);
     match started.and_then(|()| cli.command.run(&ui, Cli::command)) {
         Ok(exit) => ExitCode::from(exit as u8),

@@ -33,7 +33,7 @@ pub(crate) fn open(volumes: &[PathBuf], opening: &Opening, ui: &Ui) -> Result<Sa
     }
     let mut options = SalvageOptions::default();
     options.ignore_meta_csums = opening.ignore_metadata_checksums;
-    let bars = Bars { ui: Ui::new(ui.json()), stop, bar: Mutex::new(None) };
+    let bars = Bars { ui: ui.again(), stop, bar: Mutex::new(None) };
     Salvage::open(devices, options, Arc::new(bars)).context(|| volumes[0].display().to_string())
 }
 

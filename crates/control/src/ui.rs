@@ -17,6 +17,7 @@ use crate::exit::{Context, Result};
 /// The form of the program's output.
 pub struct Ui {
     json: bool,
+    quiet: bool,
     colour: bool,
 }
 
@@ -39,7 +40,19 @@ impl Ui {
     /// Creates the output, after one look at the terminal and the environment.
     pub fn new(json: bool) -> Self {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { json, colour }
+        Self { json, quiet: false, colour }
+    }
+
+    /// With `quiet`, shows no bars and no notes. The answer and errors are printed as ever.
+    #[must_use]
+    pub fn quiet(self, quiet: bool) -> Self {
+        Self { quiet, ..self }
+    }
+
+    /// The same output once more, for a thread or a value that outlives a borrow.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self { json: self.json, quiet: self.quiet, colour: self.colour }
     }
 
     /// Returns whether the output is for a script.
@@ -66,7 +79,9 @@ impl Ui {
 
     /// As [`note`], for callers that have a [`Ui`].
     pub fn note(&self, text: impl AsRef<str>) {
-        note(text);
+        if !self.quiet {
+            note(text);
+        }
     }
 
     /// Colours a text (U2).
@@ -88,7 +103,7 @@ impl Ui {
     pub fn bytes_bar(&self, what: &str, total: u64) -> Progress {
         let bar = self.bar(total);
         bar.set_style(style(
-            "{prefix:<10} {bar:28} {bytes:>10}/{total_bytes} {binary_bytes_per_sec:>12} {msg}",
+            "{prefix:<10} {bar:28} {bytes:>10}/{total_bytes} {binary_bytes_per_sec:>12} {left:>8} {msg}",
         ));
         bar.set_prefix(what.to_owned());
         Progress { bar }
@@ -105,13 +120,13 @@ impl Ui {
     /// A bar over `total` things.
     pub fn count_bar(&self, what: &str, total: u64) -> Progress {
         let bar = self.bar(total);
-        bar.set_style(style("{prefix:<10} {bar:28} {pos:>10}/{len} {rate:>12} {msg}"));
+        bar.set_style(style("{prefix:<10} {bar:28} {pos:>10}/{len} {rate:>12} {left:>8} {msg}"));
         bar.set_prefix(what.to_owned());
         Progress { bar }
     }
 
     fn bar(&self, total: u64) -> ProgressBar {
-        if self.json || !std::io::stderr().is_terminal() {
+        if self.json || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
         let target = ProgressDrawTarget::stderr_with_hz(12);
@@ -132,7 +147,23 @@ fn style(template: &str) -> ProgressStyle {
             // Writing into a string cannot fail.
             let _ = write!(out, "{:.0}/s", state.per_sec());
         })
+        .with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            // Without a rate or an end the estimate is zero, which would be taken for the end.
+            let left = state.eta().as_secs();
+            let is_known = left > 0 && state.len().is_some_and(|len| state.pos() < len);
+            let _ = if is_known { write!(out, "{} left", span(left)) } else { Ok(()) };
+        })
         .progress_chars("━╸─")
+}
+
+/// A span of time in seconds, in its largest unit or its two largest.
+fn span(seconds: u64) -> String {
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{:02}", seconds % 60),
+        _ => format!("{hours}h{:02}", minutes % 60),
+    }
 }
 
 /// A progress bar. It disappears at its end.
@@ -172,5 +203,16 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_at_most_two_units() {
+        let spans = [1, 59, 60, 3599, 3600, 90_061].map(span);
+        assert_eq!(spans, ["1s", "59s", "1m00", "59m59", "1h00", "25h01"]);
     }
 }
