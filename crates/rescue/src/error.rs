@@ -25,6 +25,9 @@ pub enum Error {
     /// The requested root does not exist.
     #[error("there is no root {0}: --list-roots shows those that there are")]
     NoRoot(u64),
+    /// The requested node does not exist.
+    #[error("there is no node of a subvolume at {0}")]
+    NoTree(u64),
     /// The damage cannot be repaired.
     #[error("{0}")]
     NotRepairable(&'static str),

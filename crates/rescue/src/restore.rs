@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::{Child, Index};
 use crate::glob::Glob;
 use crate::inode_items::InodeItems;
+use crate::pattern::Pattern;
 use crate::progress::Step;
 use crate::report::{Condition, Entry, Kind, Summary};
 use crate::salvage::Salvage;
@@ -33,6 +34,8 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 pub struct RestoreOptions {
     /// Only paths that match one of these; all paths if the list is empty.
     pub paths: Vec<Glob>,
+    /// Only paths that match this, with each folder above them.
+    pub pattern: Option<Pattern>,
     /// Only this subvolume, by number or by path.
     pub subvolume: Option<String>,
     /// Read-only snapshots, too.
@@ -147,7 +150,8 @@ impl Work<'_> {
 
     fn is_wanted(&self, path: &[u8]) -> bool {
         let paths = &self.options.paths;
-        paths.is_empty() || paths.iter().any(|glob| glob.matches(path))
+        let is_found = self.options.pattern.as_ref().is_none_or(|pattern| pattern.matches(path));
+        is_found && (paths.is_empty() || paths.iter().any(|glob| glob.matches(path)))
     }
 
     /// Enters a subvolume. `name` is the name of its folder; `dir` is given if the folder exists.

@@ -142,6 +142,20 @@ impl State {
         Ok(Self::at(salvage, ptr, root.origin).state)
     }
 
+    /// Uses the node at an address as the root of the tree that owns it, and returns that tree.
+    ///
+    /// # Errors
+    ///
+    /// When no valid node of a subvolume lies there.
+    pub fn use_tree_at(&mut self, salvage: &Salvage, address: u64) -> Result<TreeId> {
+        let found = salvage.scan().each().find(|node| node.logical == Logical(address));
+        let node = found.filter(|node| node.owner.is_fs_tree()).ok_or(Error::NoTree(address))?;
+        let (id, root) = (node.owner, node.ptr());
+        let item = self.trees.get(&id).and_then(|tree| tree.item);
+        self.trees.insert(id, Tree { root, item });
+        Ok(id)
+    }
+
     fn has_files(&self, salvage: &Salvage) -> bool {
         let mut trees = self.trees.iter().filter(|(id, _)| id.is_fs_tree());
         trees.any(|(id, tree)| can_read(salvage, *id, tree))

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use buttress_rescue::Pattern;
+
 use crate::commands::restore as own;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::Ui;
@@ -31,9 +33,13 @@ pub(super) struct Args {
     /// Restore extended attributes. This is always done.
     #[arg(short, long)]
     xattr: bool,
-    /// Refused: `buttress restore --path` takes patterns.
+    /// Only files that this regular expression finds in their path and in each folder above, as
+    /// in `^/(|home(|/anna(|/.*)))$`.
     #[arg(long, value_name = "REGEX")]
     path_regex: Option<String>,
+    /// Ignore case in --path-regex.
+    #[arg(short = 'c')]
+    ignore_case: bool,
     /// List the roots that were found.
     #[arg(short, long)]
     list_roots: bool,
@@ -43,6 +49,12 @@ pub(super) struct Args {
     /// Use the root tree at this address.
     #[arg(short, value_name = "ADDRESS")]
     tree: Option<u64>,
+    /// Only the subvolume whose tree has its root node at this address.
+    #[arg(short = 'f', value_name = "ADDRESS")]
+    node: Option<u64>,
+    /// Begin at the first folder that is found. This is always done where the top is lost.
+    #[arg(short = 'd')]
+    find_folder: bool,
     /// Use this copy of the superblock. Accepted, but has no effect: every good copy is found.
     #[arg(short = 'u', long = "super", value_name = "COPY")]
     mirror: Option<u64>,
@@ -52,13 +64,13 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
-    if args.path_regex.is_some() {
-        let what = "--path-regex is not supported; `buttress restore --path` takes patterns";
-        return Err(Failure::new(Exit::Failure, what));
-    }
+    let pattern = args.path_regex.map(|text| Pattern::new(&text, args.ignore_case)).transpose();
+    let pattern = pattern.map_err(|why| Failure::new(Exit::Failure, why))?;
     let own = own::Args {
         list_roots: args.list_roots,
         root: args.tree,
+        pattern,
+        node: args.node,
         subvolume: args.root.map(|id| id.to_string()),
         snapshots: args.snapshots,
         overwrite: args.overwrite,

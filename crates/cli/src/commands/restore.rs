@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use buttress_rescue::{Entry, Glob, RestoreOptions, RootInfo, State, Summary};
+use buttress_rescue::{Entry, Glob, Pattern, RestoreOptions, RootInfo, State, Summary};
 use serde::Serialize;
 use serde_json::json;
 
@@ -50,6 +50,12 @@ pub(crate) struct Args {
     /// Also list files that are complete.
     #[arg(long, short)]
     pub(crate) verbose: bool,
+    /// A regular expression for paths: only in the words of btrfs-progs.
+    #[arg(skip)]
+    pub(crate) pattern: Option<Pattern>,
+    /// The root node of the only subvolume: only in the words of btrfs-progs.
+    #[arg(skip)]
+    pub(crate) node: Option<u64>,
 }
 
 impl Args {
@@ -67,6 +73,8 @@ impl Args {
             overwrite: false,
             dry_run: false,
             verbose: false,
+            pattern: None,
+            node: None,
         }
     }
 }
@@ -101,10 +109,15 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         Some(number) => State::of(&opened, number),
         None => State::newest(&opened),
     };
-    let state = state.context(|| &name)?;
+    let mut state = state.context(|| &name)?;
     let mut options = RestoreOptions::default();
     options.paths = args.path.iter().map(|glob| Glob::new(glob.as_bytes())).collect();
+    options.pattern = args.pattern.clone();
     options.subvolume = args.subvolume.clone();
+    if let Some(address) = args.node {
+        let id = state.use_tree_at(&opened, address).context(|| &name)?;
+        options.subvolume = Some(id.0.to_string());
+    }
     options.snapshots = args.snapshots;
     options.unverified = args.unverified;
     options.overwrite = args.overwrite;

@@ -53,6 +53,48 @@ fn files_come_out_of_a_damaged_volume() {
     bench.fails(&["restore", "text", "none"], 3, &["text", "no tree node"]);
 }
 
+/// Under the name of `btrfs`, `restore` takes a regular expression with each folder above, and the
+/// root node of a subvolume.
+#[test]
+fn restore_takes_the_options_of_btrfs_progs() {
+    let bench = crate::bench();
+    filled(&bench);
+    bench.ok(&["subvolume", "create", "a.img:/src/sub"]);
+    bench.ok(&["cp", "src/f3", "a.img:/src/sub/inner"]);
+    let btrfs = bench.path("btrfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &btrfs).expect("a link");
+    let restore = |words: &[&str]| -> (Option<i32>, String) {
+        let mut command = std::process::Command::new(&btrfs);
+        command.arg("restore").args(words).current_dir(bench.path(""));
+        let output = command.output().expect("it starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let names = |folder: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(bench.path(folder)).expect("a folder");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    let some = ["--path-regex", "^/(|SRC(|/f1[0-3]))$", "-c", "-d", "a.img", "some"];
+    assert_eq!(restore(&some).0, Some(0));
+    assert_eq!(names("some"), ["src"]);
+    assert_eq!(names("some/src"), ["f10", "f11", "f12", "f13"]);
+    // The folder above does not match.
+    assert_eq!(restore(&["--path-regex", "^/(|src/f1)$", "a.img", "none"]).0, Some(0));
+    assert!(names("none").is_empty());
+    let (code, said) = restore(&["--path-regex", "(", "a.img", "none"]);
+    assert!(code == Some(1) && said.contains("not a regular expression"), "{said}");
+    let roots = bench.ok(&["dump", "--tree", "root", "a.img"]);
+    let item = roots.split("item ").find(|item| item.contains("(256 ROOT_ITEM")).expect("a root");
+    let node = item.split("bytenr ").nth(1).expect("an address").split_whitespace().next();
+    assert_eq!(restore(&["-f", node.expect("a number"), "a.img", "sub"]).0, Some(0));
+    assert_eq!(names("sub"), ["inner"]);
+    let (code, said) = restore(&["-f", "12345", "a.img", "none"]);
+    assert!(code == Some(1) && said.contains("no node of a subvolume at 12345"), "{said}");
+}
+
 /// Deleted files are listed, and come back to another folder.
 #[test]
 fn deleted_files_come_back() {
