@@ -1,10 +1,12 @@
-//! Runs the commands on the first page of the guide, as if by copy and paste.
+//! Runs the commands on pages of the guide, as if by copy and paste.
 
 use std::process::Command;
 
+use crate::Bench;
+use crate::live::has;
 use crate::unmounting::{can_mount, script, succeeded};
 
-/// The page.
+/// The first page.
 const PAGE: &str = include_str!("../../../../docs/guide/first-volume.md");
 
 /// Gives the script its own `/srv`, `/mnt` and state, and an `/etc` with changes that no other
@@ -26,6 +28,71 @@ fn commands(page: &str) -> String {
     blocks.filter_map(|rest| rest.split("```").next()).collect()
 }
 
+/// A bench with a folder for the search path: the program is in it, also by the name of `btrfs`.
+fn with_the_program() -> Bench {
+    let bench = crate::bench();
+    let bin = bench.path("bin");
+    std::fs::create_dir(&bin).expect("a folder");
+    for name in ["buttress", "btrfs"] {
+        let program = bin.join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), program).expect("a link");
+    }
+    bench
+}
+
+/// Pastes the blocks of a page into a folder that `before` has prepared. Returns the output.
+#[track_caller]
+fn pasted(page: &str, before: &str) -> String {
+    let bench = with_the_program();
+    let text = format!("{APART}mkdir at\ncd at\n{before}\nset -x\n{}", commands(page));
+    succeeded(&script(&bench, &text))
+}
+
+/// Other programs do with mounts and images what the page says.
+#[test]
+fn other_programs_work_as_the_guide_says() {
+    let needed = ["sfdisk", "busybox", "systemd-nspawn", "qemu-img", "snapper"];
+    if !can_mount() || !has(&needed, Some("/dev/fuse")) {
+        return;
+    }
+    let said = pasted(include_str!("../../../../docs/guide/others.md"), "");
+    for words in ["os-release", "Images are identical", "c....", "no error found"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+}
+
+/// The pages about images and about snapshots work where a reader has what they begin with.
+#[test]
+fn pages_about_images_and_snapshots_work() {
+    if !can_mount() || !has(&["sfdisk", "tar", "gzip"], Some("/dev/fuse")) {
+        return;
+    }
+    let before = "mkdir -p src build/@/usr build/@/var/db
+        echo 'fn main() {}' >src/main.rs
+        echo root >build/@/usr/name
+        tar -czf layer.tar.gz src
+        truncate --size 1G machine.img
+        printf 'label: gpt\\ntype=uefi, size=64M\\ntype=linux, name=root\\n' |
+            sfdisk --quiet machine.img 2>/dev/null
+        mkdir -p etc
+        echo '/dev/vda2 / btrfs' >etc/fstab
+        buttress mkfs 'machine.img#2' --rootdir . --quiet >/dev/null";
+    let said = pasted(include_str!("../../../../docs/guide/images.md"), before);
+    for words in ["fn main", "no error found"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    let before = "buttress mkfs disk.img --size 1G >/dev/null
+        buttress mkfs backup.img --size 1G >/dev/null
+        buttress mkfs other.img --size 1G >/dev/null
+        mkdir /srv/backup
+        buttress mount disk.img /mnt
+        buttress mount other.img /srv/backup";
+    let after = "buttress umount /srv/backup\nbuttress check disk.img\nbuttress check backup.img\n";
+    let page = include_str!("../../../../docs/guide/snapshots.md");
+    let said = pasted(&format!("{page}\n```sh\n{after}```\n"), before);
+    assert!(said.contains("@home-monday"), "{said}");
+}
+
 /// A new user pastes each block of the first page, and each command works. At the end nothing is
 /// mounted and `/etc/fstab` is as it was.
 #[test]
@@ -33,11 +100,7 @@ fn the_first_page_works_when_it_is_pasted() {
     if !can_mount() {
         return;
     }
-    let bench = crate::bench();
-    let bin = bench.path("bin");
-    std::fs::create_dir(&bin).expect("a folder");
-    let program = bin.join("buttress");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), program).expect("a link");
+    let bench = with_the_program();
     let pasted = commands(PAGE);
     let before = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
     let text = format!("{APART}set -x\n{pasted}\nset +x\ncat /etc/fstab\nls -A /srv /mnt");
