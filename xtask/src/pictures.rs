@@ -1,7 +1,9 @@
 //! `cargo xtask pictures`: draws the pictures of the documents, each by the program that it shows.
 //!
 //! The pictures show a real mount beside a program that writes, so no two runs draw the same. Look
-//! at them before they are committed.
+//! at them before they are committed. The one of the book needs mdbook and Chromium.
+
+mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,6 +18,9 @@ pub(crate) struct Options {
     /// The program; built as a release unless given.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// The program that builds the book.
+    #[arg(long, value_name = "FILE", default_value = "mdbook")]
+    mdbook: PathBuf,
     /// The folder to write to.
     #[arg(long, value_name = "DIR", default_value = "docs/pictures")]
     to: PathBuf,
@@ -88,8 +93,39 @@ fn draw(options: &Options) -> Result<()> {
     })?;
     ask(&["umount"], &[&mount])?;
     ask(&["map", "-o"], &[&to.join("map.svg"), &image])?;
-    println!("{}: top.svg, map.svg", options.to.display());
+    demo(&scene, &to.join("demo.svg"))?;
+    book(&options.mdbook, &scene.folder, &to.join("book.png"))?;
+    println!("{}: top.svg, map.svg, demo.svg, book.png", options.to.display());
     Ok(())
+}
+
+/// Draws the demo. It gets a terminal, as its colours need one.
+fn demo(scene: &Scene, to: &Path) -> Result<()> {
+    let folder = scene.folder.join("bin");
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    // The demo names the program as it was called.
+    std::os::unix::fs::symlink(&scene.program, folder.join("buttress"))
+        .map_err(|error| error.to_string())?;
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", "buttress demo 2>/dev/null", "/dev/null"]);
+    let path = std::env::var("PATH").unwrap_or_default();
+    script.env("PATH", format!("{}:{path}", folder.display()));
+    let output = script.output().map_err(|error| format!("script: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("the demo: {}", String::from_utf8_lossy(&output.stdout)));
+    }
+    let drawn = terminal::svg("buttress demo", &String::from_utf8_lossy(&output.stdout));
+    std::fs::write(to, drawn).map_err(|error| format!("{}: {error}", to.display()))
+}
+
+/// Draws the front page of the book, by a browser.
+fn book(mdbook: &Path, folder: &Path, to: &Path) -> Result<()> {
+    let book = folder.join("book");
+    run_it(Command::new(mdbook).args(["build", "docs", "--dest-dir"]).arg(&book))?;
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1280,860"]);
+    browser.arg(format!("--screenshot={}", to.display()));
+    run_it(browser.arg(format!("file://{}/index.html", book.display())))
 }
 
 /// Writes, reads and removes files of many sizes until it is told to stop.
