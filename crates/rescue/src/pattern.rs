@@ -4,9 +4,8 @@ use regex::bytes::{Regex, RegexBuilder};
 
 /// A regular expression for paths from the top of a volume, which begin with a slash.
 ///
-/// A path matches if the expression finds something in the path itself and in the path of each
-/// folder above it, up to `/`. A search for `/a/b` thus needs an expression such as
-/// `^/(|a(|/b))$`, as with btrfs-progs.
+/// The expression must find something in the path itself, and in the path of each folder above it.
+/// The top, `/`, is one of them. `^/(|a(|/b))$` finds the file `/a/b`, as with btrfs-progs.
 #[derive(Clone, Debug)]
 pub struct Pattern(Regex);
 

@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Use the root tree at this address.
     #[arg(short, value_name = "ADDRESS")]
     tree: Option<u64>,
-    /// Only the subvolume whose tree has its root node at this address.
+    /// Only the subvolume with the root node of its tree at this address.
     #[arg(short = 'f', value_name = "ADDRESS")]
     node: Option<u64>,
     /// Begin at the first folder that is found. This is always done where the top is lost.
