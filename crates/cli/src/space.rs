@@ -45,8 +45,8 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
-/// What is resident and in no part is `other_bytes`: buffers of requests, the rest of buffers that
-/// are partly filled, and free memory that the allocator keeps.
+/// What is resident and in no part is `other_bytes`: buffers of requests by io_uring, the rest of
+/// buffers that are partly filled, and free memory that the allocator keeps.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
@@ -54,8 +54,10 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
     let (inodes, inode_bytes) = kernel_sync.known();
     let resident = memory_of_process("VmRSS:");
     let program = memory_of_process("RssFile:");
+    let messages = buttress_fuse::message_bytes();
+    let changes = stats.engine.overlay_bytes;
     let parts_held =
-        [nodes, stats.dirty, stats.spare, stats.engine.overlay_bytes, inode_bytes as u64, program];
+        [nodes, stats.dirty, stats.spare, changes, inode_bytes as u64, messages, program];
     let other = resident.saturating_sub(parts_held.iter().sum());
     let figures = [
         ("nodes_bytes", nodes),
@@ -63,11 +65,12 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
         ("dirty_bytes", stats.dirty),
         ("dirty_max_bytes", parts.dirty),
         ("spare_buffers_bytes", stats.spare),
-        ("changes_bytes", stats.engine.overlay_bytes),
+        ("changes_bytes", changes),
         ("changes_max_bytes", parts.changes),
         ("known_inodes", inodes as u64),
         ("known_inodes_bytes", inode_bytes as u64),
         ("known_inodes_max_bytes", parts.known),
+        ("requests_bytes", messages),
         ("program_bytes", program),
         ("other_bytes", other),
         ("resident_bytes", resident),

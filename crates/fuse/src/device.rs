@@ -13,20 +13,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use buttress_base::rank::{Rank, Ranked};
 use buttress_protocol::{
     Errno, Head, IN_LEN, InitFlags, OUT_LEN, Offer, OutHead, Parts, Terms, opcode,
 };
 use rustix::ioctl::{Setter, ioctl};
 
 use crate::exchange::Exchange;
+use crate::message_pool::{Buffer, MessagePool};
 
 /// The maximum payload of a request or an answer, after its fixed parts, in bytes.
 pub(crate) const PAYLOAD_LEN: usize = 1 << 20;
 /// Space for headers and fixed parts. The kernel refuses a read with less than 80 bytes for them.
 const FIXED_LEN: usize = 4096;
-/// The maximum number of message buffers that are kept for later requests.
-const POOL_MAX: usize = 16;
+/// Space for an answer of ioctl(2): 14 bits of the command tell its length. Then the header.
+const IOCTL_LEN: usize = (16 << 10) + 64;
 /// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor to an existing connection.
 const CLONE: rustix::ioctl::Opcode = 0x8004_e500;
 
@@ -41,17 +41,13 @@ pub(crate) struct Device {
 #[derive(Clone, Debug)]
 pub(crate) struct Notifier(Arc<OwnedFd>);
 
-/// Memory for messages.
-#[derive(Debug)]
-struct MessagePool(Ranked<Vec<Box<[u8]>>>);
-
 /// A request, in memory that its answer is written into.
 #[derive(Debug)]
 pub(crate) struct Message {
     channel: Arc<OwnedFd>,
     pool: Arc<MessagePool>,
     head: Head,
-    bytes: Box<[u8]>,
+    bytes: Buffer,
     /// Bytes of the request.
     len: usize,
     is_answered: bool,
@@ -64,7 +60,7 @@ impl Device {
     ///
     /// Errors of the system, or `InvalidData` if the first message is no INIT.
     pub(crate) fn negotiate(channel: OwnedFd, terms: &Terms) -> io::Result<(Self, InitFlags)> {
-        let pool = Arc::new(MessagePool(Ranked::new(Rank::Leaf, Vec::new())));
+        let pool = Arc::new(MessagePool::new(FIXED_LEN + PAYLOAD_LEN));
         let device = Self { channel: Arc::new(channel), pool };
         loop {
             let Some(mut message) = device.read_one()? else {
@@ -185,20 +181,6 @@ impl Device {
     }
 }
 
-impl MessagePool {
-    fn take(&self) -> Box<[u8]> {
-        let kept = self.0.lock().pop();
-        kept.unwrap_or_else(|| vec![0; FIXED_LEN + PAYLOAD_LEN].into_boxed_slice())
-    }
-
-    fn put(&self, bytes: Box<[u8]>) {
-        let mut kept = self.0.lock();
-        if kept.len() < POOL_MAX {
-            kept.push(bytes);
-        }
-    }
-}
-
 impl Notifier {
     /// Makes the kernel drop pages of an inode, or invalidate its attributes. Waits until it has
     /// done so.
@@ -254,7 +236,8 @@ impl Exchange for Message {
     }
 
     fn answer_buffer(&mut self) -> &mut [u8] {
-        &mut self.bytes[OUT_LEN..][..PAYLOAD_LEN]
+        let end = self.bytes.len().min(OUT_LEN + PAYLOAD_LEN);
+        &mut self.bytes[OUT_LEN..end]
     }
 
     fn answer(mut self, answer: Result<usize, Errno>) {
@@ -267,6 +250,16 @@ impl Exchange for Message {
 
     fn hold_permit(&self) -> Option<()> {
         Some(())
+    }
+
+    /// Puts the request into a small buffer. Many requests may wait, and a buffer that was used for
+    /// data has a MiB.
+    fn set_aside(mut self) -> Self {
+        let mut small = Buffer::new(OUT_LEN + IOCTL_LEN);
+        self.len = self.len.min(small.len());
+        small[..self.len].copy_from_slice(&self.bytes[..self.len]);
+        self.pool.put(std::mem::replace(&mut self.bytes, small));
+        self
     }
 }
 
@@ -303,6 +296,25 @@ mod tests {
         max_background: 1,
         congestion_threshold: 1,
     };
+
+    /// A command that was set aside keeps its bytes, and gives its large buffer back.
+    #[test]
+    fn commands_wait_in_small_buffers() {
+        let (near, mut far) = UnixStream::pair().expect("a pair");
+        let pool = Arc::new(MessagePool::new(FIXED_LEN + PAYLOAD_LEN));
+        let device = Device { channel: Arc::new(near.into()), pool: Arc::clone(&pool) };
+        let body: Vec<u8> = (0..4096_u32).map(|at| at as u8).collect();
+        far.write_all(&request(opcode::IOCTL, 7, &body)).expect("it is sent");
+        let message = device.read_one().expect("a read").expect("a request");
+        let mut message = message.set_aside();
+        assert_eq!(message.rest(), body);
+        assert_eq!(pool.count(), 1);
+        assert!(message.bytes.len() < 1 << 15 && message.answer_buffer().len() >= 1 << 14);
+        message.answer(Ok(0));
+        assert_eq!(pool.count(), 1, "the small buffer is not kept");
+        let mut answer = [0; OUT_LEN];
+        far.read_exact(&mut answer).expect("an answer");
+    }
 
     /// A request that is dropped is answered with `EIO`, one that is dismissed is not answered.
     #[test]

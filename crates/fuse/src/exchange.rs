@@ -33,6 +33,12 @@ pub(crate) trait Exchange: Send + Sized + 'static {
     /// Permission to wait for other requests of the kernel. `None` while too many requests wait.
     fn hold_permit(&self) -> Option<Self::HoldPermit>;
 
+    /// Gives back memory that a request does not need while it waits. A command of ioctl(2) stays
+    /// whole; of other requests the data may be lost. There is room for an answer to ioctl(2).
+    fn set_aside(self) -> Self {
+        self
+    }
+
     /// Sends an answer that is not in [`Self::answer_buffer`] yet.
     fn reply(mut self, answer: Result<Reply, Errno>) {
         let written = answer.and_then(|reply| reply.write(self.answer_buffer()));

@@ -62,4 +62,8 @@ impl<X: Exchange> Exchange for Timed<X> {
     fn hold_permit(&self) -> Option<Self::HoldPermit> {
         self.inner.hold_permit()
     }
+
+    fn set_aside(self) -> Self {
+        Self { inner: self.inner.set_aside(), ..self }
+    }
 }

@@ -88,10 +88,13 @@ fn answer_written<X: Exchange>(door: &Arc<Door>, exchange: X, write: Write, coun
         return exchange.reply(Ok(Reply::Written(count)));
     };
     match door.wait_permit().zip(exchange.hold_permit()) {
-        Some(permits) => door.drop_pages(old, move || {
-            drop(permits);
-            exchange.reply(Ok(Reply::Written(count)));
-        }),
+        Some(permits) => {
+            let exchange = exchange.set_aside();
+            door.drop_pages(old, move || {
+                drop(permits);
+                exchange.reply(Ok(Reply::Written(count)));
+            });
+        }
         None => {
             exchange.reply(Ok(Reply::Written(count)));
             door.drop_pages(old, || ());
@@ -109,6 +112,7 @@ pub(super) fn seek<X: Exchange>(door: &Arc<Door>, exchange: X, how: LseekIn) {
                 // After `EINVAL`, programs read the whole file instead of searching it.
                 return exchange.answer(Err(Errno::EINVAL));
             };
+            let exchange = exchange.set_aside();
             door.after_flush(node, move || {
                 let found = file.seek(offset, whence);
                 drop(hold_permit);

@@ -1,0 +1,149 @@
+//! Memory for messages of the device, which is kept for later requests.
+//!
+//! # Invariants
+//!
+//! - **MP1** A buffer stays only as long as requests need as many at once. Every period, half of
+//!   those that were never needed go back to the system. So a burst of large writes does not hold
+//!   memory for good.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use buttress_base::clock;
+use buttress_base::rank::{Rank, Ranked};
+
+/// The most buffers that are kept.
+const KEPT_MAX: usize = 16;
+/// The least time between two rounds that give buffers back.
+const TRIM_PERIOD: Duration = Duration::from_millis(500);
+
+/// Bytes of all buffers of this process.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of the buffers that requests through `/dev/fuse` have, or that are kept for them. Parts
+/// that were never used take no memory.
+#[must_use]
+pub fn message_bytes() -> u64 {
+    BYTES.load(Ordering::Relaxed)
+}
+
+/// Memory of one message.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer(Box<[u8]>);
+
+impl Buffer {
+    /// A buffer of zeros.
+    pub(crate) fn new(len: usize) -> Self {
+        BYTES.fetch_add(len as u64, Ordering::Relaxed);
+        Self(vec![0; len].into_boxed_slice())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// Buffers of one length.
+#[derive(Debug)]
+pub(crate) struct MessagePool {
+    len: usize,
+    kept: Ranked<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    buffers: Vec<Buffer>,
+    /// The least number of buffers since the last trim: no request needed these.
+    spare: usize,
+    trimmed: Instant,
+}
+
+impl MessagePool {
+    /// Keeps buffers of `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        let kept = Kept { buffers: Vec::new(), spare: 0, trimmed: clock::now() };
+        Self { len, kept: Ranked::new(Rank::Leaf, kept) }
+    }
+
+    pub(crate) fn take(&self) -> Buffer {
+        let mut kept = self.kept.lock();
+        let buffer = kept.buffers.pop();
+        kept.spare = kept.spare.min(kept.buffers.len());
+        drop(kept);
+        buffer.unwrap_or_else(|| Buffer::new(self.len))
+    }
+
+    /// Keeps a buffer. One of another length is dropped.
+    pub(crate) fn put(&self, buffer: Buffer) {
+        self.put_at(buffer, clock::now());
+    }
+
+    fn put_at(&self, buffer: Buffer, now: Instant) {
+        if buffer.len() != self.len {
+            return;
+        }
+        // Dropped without the lock.
+        let _given = {
+            let mut kept = self.kept.lock();
+            if kept.buffers.len() >= KEPT_MAX {
+                return;
+            }
+            kept.buffers.push(buffer);
+            if now.saturating_duration_since(kept.trimmed) < TRIM_PERIOD {
+                return;
+            }
+            let left = kept.buffers.len() - kept.spare.div_ceil(2);
+            let given = kept.buffers.split_off(left);
+            (kept.spare, kept.trimmed) = (left, now);
+            given
+        };
+    }
+
+    /// The number of buffers that are kept.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.kept.lock().buffers.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// MP1: after a burst the pool soon keeps what requests need, and no more.
+    #[test]
+    fn mp1_pool_gives_up_what_no_request_needs() {
+        let pool = MessagePool::new(4096);
+        let mut now = clock::now();
+        let burst: Vec<_> = (0..40).map(|_| pool.take()).collect();
+        assert!(message_bytes() >= 40 * 4096);
+        burst.into_iter().for_each(|buffer| pool.put_at(buffer, now));
+        assert_eq!(pool.count(), KEPT_MAX);
+        for _ in 0..10 {
+            // Between two rounds two requests come at once.
+            now += TRIM_PERIOD;
+            let two = [pool.take(), pool.take()];
+            two.into_iter().for_each(|buffer| pool.put_at(buffer, now));
+        }
+        assert_eq!(pool.count(), 2);
+        pool.put_at(Buffer::new(100), now);
+        assert_eq!(pool.count(), 2, "a buffer of another length");
+    }
+}
