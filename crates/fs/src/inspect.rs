@@ -38,10 +38,10 @@ pub struct Searched {
 }
 
 impl Filesystem {
-    /// The superblock of the last commit.
+    /// The superblock of the last commit. A commit that is being written is not waited for.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
-        self.mount().engine.commit_turn().superblock().clone()
+        (*self.mount().engine.last_superblock()).clone()
     }
 
     /// As [`Filesystem::commit`], for a caller that reads a commit. If a failed commit made the

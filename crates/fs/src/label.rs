@@ -12,10 +12,10 @@ use crate::filesystem::Filesystem;
 const LABEL_MAX: usize = 255;
 
 impl Filesystem {
-    /// The label, padded with zeros.
+    /// The label, padded with zeros. A commit that is being written is not waited for.
     #[must_use]
     pub fn label(&self) -> [u8; 256] {
-        self.mount().engine.commit_turn().superblock().label
+        self.mount().engine.last_superblock().label
     }
 
     /// Gives the volume another label, of at most 255 bytes, and makes it durable. An empty one

@@ -34,7 +34,8 @@
 //! `docs/internals/mount.md` has the table of all requests.
 
 pub(crate) mod content;
-mod flags;
+mod deleted;
+pub(crate) mod flags;
 mod ioctl;
 pub(crate) mod listing;
 pub(crate) mod names;

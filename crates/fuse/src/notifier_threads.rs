@@ -21,6 +21,8 @@
 //!   for the lock of a file to be removed. A direct write holds the file's lock, and may wait for
 //!   another of these threads. Orders by ioctl(2) hold no lock in the kernel, and wait on a thread
 //!   of their own.
+//! - **K4** At most [`ORDERS_MAX`] orders wait for their thread or are carried out. A program may
+//!   give orders by any number of threads, and each keeps memory of its request.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,6 +45,9 @@ pub(crate) const BACKGROUND_MAX: u16 = 512;
 /// How many requests may wait for the kernel (K2).
 const WAITING_MAX: usize = BACKGROUND_MAX as usize / 2;
 
+/// The most orders at once (K4).
+const ORDERS_MAX: usize = 256;
+
 /// A part of a file's content, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Span {
@@ -64,15 +69,45 @@ pub(crate) struct NotifierThreads {
     orders: Worker,
     /// Requests that wait for the kernel (K2).
     waiting: Arc<AtomicUsize>,
+    /// Orders that were taken (K4).
+    ordered: Arc<AtomicUsize>,
 }
 
 /// Permission for a request to wait for the kernel (K2); it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct WaitPermit(Arc<AtomicUsize>);
 
+impl WaitPermit {
+    /// One more of at most `most`.
+    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let one_more = |count: usize| (count < most).then_some(count + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(Arc::clone(taken)))
+    }
+}
+
 impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place in the queue of orders (K4).
+#[derive(Debug)]
+pub(crate) struct OrderPlace<'a> {
+    worker: &'a Worker,
+    permit: WaitPermit,
+}
+
+impl OrderPlace<'_> {
+    /// Runs `work` on the thread of orders, which may wait for notifications (K1).
+    pub(crate) fn run(self, work: impl FnOnce() + Send + 'static) {
+        let Self { worker, permit } = self;
+        worker.give(Box::new(move || {
+            // Also if the work panics, or is never done.
+            let _permit = permit;
+            work();
+        }));
     }
 }
 
@@ -89,14 +124,13 @@ impl NotifierThreads {
     pub(crate) fn new(notifier: SessionNotifier) -> std::io::Result<Self> {
         let (flush, space) = (Worker::start("fuse-flush")?, Worker::start("fuse-space")?);
         let (names, orders) = (Worker::start("fuse-names")?, Worker::start("fuse-orders")?);
-        Ok(Self { notifier, flush, space, names, orders, waiting: Arc::default() })
+        let (waiting, ordered) = Default::default();
+        Ok(Self { notifier, flush, space, names, orders, waiting, ordered })
     }
 
     /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
     pub(crate) fn wait_permit(&self) -> Option<WaitPermit> {
-        let one_more = |count: usize| (count < WAITING_MAX).then_some(count + 1);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(WaitPermit(Arc::clone(&self.waiting)))
+        WaitPermit::take(&self.waiting, WAITING_MAX)
     }
 
     /// Runs `work` on a thread that may wait for space without delaying requests (K1).
@@ -104,9 +138,10 @@ impl NotifierThreads {
         self.space.give(Box::new(work));
     }
 
-    /// Runs `work` on the thread of orders, which may wait for notifications (K1).
-    pub(crate) fn on_orders(&self, work: impl FnOnce() + Send + 'static) {
-        self.orders.give(Box::new(work));
+    /// A place in the queue of the thread of orders; `None` while too many wait there (K4).
+    pub(crate) fn order_place(&self) -> Option<OrderPlace<'_>> {
+        let permit = WaitPermit::take(&self.ordered, ORDERS_MAX)?;
+        Some(OrderPlace { worker: &self.orders, permit })
     }
 
     /// Has the kernel forget a name, and waits until it has. For threads for which no

@@ -368,9 +368,8 @@ impl<'a> Command<'a> {
                 | DeviceErrors(self::DeviceErrors { reset: true, .. })
                 | SetReceived(_)
                 | Trim { .. }
-                // Both wait for a commit.
+                // Missing devices are known when all block groups are.
                 | VolumeFacts
-                | Features
         )
     }
 }

@@ -296,7 +296,7 @@ impl Engine {
             roots,
         )));
         drop(old);
-        self.commit.publish(generation);
+        self.commit.publish(state);
         self.quota_limits.publish(generation, &settled.quota_news);
         self.reservations.published(&state.roots, settled.trees, generation);
     }

@@ -5,6 +5,7 @@
 //! The commit lock is the outermost of the engine, and held across all of a commit.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_base::sync::{Mutex, MutexGuard};
@@ -34,6 +35,9 @@ pub(crate) struct Commits {
     /// Unranked: held across I/O.
     state: Mutex<CommitState>,
     published: AtomicU64,
+    /// A copy of the superblock in `state`, for readers that must not wait for a commit. Unranked:
+    /// nothing is taken under it.
+    superblock: Mutex<Arc<Superblock>>,
     /// The last committed transaction when the volume was opened.
     opened: Generation,
     /// Whether a commit should run soon: the overlay is full, or device space of a removed chunk
@@ -49,8 +53,10 @@ pub(crate) struct Commits {
 impl Commits {
     pub(crate) fn new(state: CommitState) -> Self {
         let opened = state.roots.generation;
+        let superblock = Mutex::new(Arc::new(state.superblock.clone()));
         Self {
             state: Mutex::new(state),
+            superblock,
             published: AtomicU64::new(opened.0),
             opened,
             is_wanted: AtomicBool::new(false),
@@ -70,8 +76,19 @@ impl Commits {
     }
 
     /// Notes that a transaction is durable and that readers see its trees.
-    pub(crate) fn publish(&self, generation: Generation) {
-        self.published.store(generation.0, Ordering::Release);
+    pub(crate) fn publish(&self, state: &CommitState) {
+        self.note_superblock(&state.superblock);
+        self.published.store(state.roots.generation.0, Ordering::Release);
+    }
+
+    /// Notes that a superblock is durable. The caller holds the commit lock.
+    pub(crate) fn note_superblock(&self, superblock: &Superblock) {
+        *self.superblock.lock() = Arc::new(superblock.clone());
+    }
+
+    /// The last superblock, without a wait for a commit that is being written.
+    pub(crate) fn superblock(&self) -> Arc<Superblock> {
+        Arc::clone(&self.superblock.lock())
     }
 
     /// Whether this session's first commit is durable.

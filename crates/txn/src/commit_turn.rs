@@ -5,6 +5,7 @@
 //! - **C1** As long as a [`CommitTurn`] lives no commit begins or ends: the last superblock and the
 //!   trees that it names stay the last.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buttress_base::sync::MutexGuard;
@@ -36,6 +37,7 @@ impl CommitTurn<'_> {
     /// Notes that another superblock is durable: that of the last commit, with a log.
     pub fn set_superblock(&mut self, superblock: Superblock) {
         debug_assert_eq!(superblock.generation, self.state.superblock.generation);
+        self.engine.commit.note_superblock(&superblock);
         self.state.superblock = superblock;
     }
 
@@ -70,6 +72,12 @@ impl Engine {
     /// Waits for the running commit, and lets no other begin while the turn lives.
     pub fn commit_turn(&self) -> CommitTurn<'_> {
         CommitTurn { engine: self, state: self.commit.lock() }
+    }
+
+    /// The last superblock that is durable. A commit that is being written is not waited for.
+    #[must_use]
+    pub fn last_superblock(&self) -> Arc<Superblock> {
+        self.commit.superblock()
     }
 
     /// Counts tree nodes that were written outside a commit.

@@ -6,18 +6,19 @@ use buttress_protocol::btrfs::Command;
 use buttress_protocol::{Errno, Operation, Reply};
 
 use super::caller;
-use crate::door::Door;
+use crate::door::{Door, flags};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
 use crate::killed;
 
-/// Answers a command. A btrfs command that may take long runs on a thread that serves no requests.
-/// Such a command may wait for the kernel, and the kernel may first send requests and wait for
-/// their answers.
+/// Answers a command. A command that may take long runs on a thread that serves no requests. Such a
+/// command may wait for the kernel, and the kernel may first send requests and wait for their
+/// answers.
 pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
     let head = exchange.head();
     match read(&exchange) {
         Ok((_, Some(command), _)) if command.may_take_long() => {}
+        Ok((number, None, _)) if flags::waits_for_commit(number) => {}
         Ok((_, Some(command), _)) => {
             let tell = || door.answer_from_memory(caller(&head), head.node, command);
             let answer = door.guarded("ioctl", head.node, tell);
@@ -31,16 +32,20 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
         }
         Err(errno) => return exchange.reply(Err(errno)),
     }
+    let Some(place) = door.order_place() else { return exchange.reply(Err(Errno::EBUSY)) };
     // While this command waits, other requests need entries of the ring. The permit leaves at least
     // one for them (R7 of `ring/queue`).
     let Some(permit) = exchange.hold_permit() else { return exchange.reply(Err(Errno::EBUSY)) };
+    let exchange = exchange.set_aside();
     let there = Arc::clone(door);
-    door.on_orders(move || {
+    place.run(move || {
         let _heeding = killed::heed(head.task);
         let answer = there.guarded("ioctl", head.node, || {
-            let (_, command, argument) = read(&exchange)?;
-            let command = command.ok_or(Errno::ENOTTY)?;
-            there.carry_out(caller(&head), head.node, command, argument)
+            let (number, command, argument) = read(&exchange)?;
+            match command {
+                Some(command) => there.carry_out(caller(&head), head.node, command, argument),
+                None => there.ioctl(caller(&head), head.node, number, argument).map(Reply::Ioctl),
+            }
         });
         drop(permit);
         exchange.reply(answer);

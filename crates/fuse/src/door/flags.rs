@@ -43,6 +43,11 @@ const FLAGS: [Flag; 9] = [
     Flag { disk: InodeFlags::COMPRESS, plain: 0x4, extended: 0 },
 ];
 
+/// Whether a command waits for a commit: the label changes between two of them.
+pub(crate) fn waits_for_commit(command: u32) -> bool {
+    command == SET_LABEL
+}
+
 impl Door {
     /// Answers `ioctl` for the commands on flags and on the label. Before the kernel changes flags
     /// by a plain command, it reads them by the extended one.

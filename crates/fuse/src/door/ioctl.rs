@@ -36,6 +36,7 @@ use super::rights::{Capability, Rights};
 use super::{Caller, Door, Node, refuse};
 use crate::errno::Answer;
 use crate::mounts::Mounts;
+use crate::notifier_threads::OrderPlace;
 
 impl Door {
     /// Gives the door the mounts of its volume, which it notifies of changes. Without them the door
@@ -49,9 +50,10 @@ impl Door {
         self.mounts.get().and_then(Weak::upgrade)
     }
 
-    /// Runs work on the thread that may wait for the kernel (IO2).
-    pub(crate) fn on_orders(&self, work: impl FnOnce() + Send + 'static) {
-        self.notifier_threads.on_orders(work);
+    /// A place in the queue of the thread that may wait for the kernel (IO2). `None` if the queue
+    /// is full (K4 of `notifier_threads`).
+    pub(crate) fn order_place(&self) -> Option<OrderPlace<'_>> {
+        self.notifier_threads.order_place()
     }
 
     /// Answers a command that only reads what is known and never waits for the kernel.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
 use crate::mounted::{Mounted, mounted, mounted_with};
-use crate::volume::{HOLD, WAITS};
+use crate::volume::{HOLD, HOLD_FLUSH, WAITS};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Dirty bytes of a file in the kernel, so many that other requests come while it sends them.
@@ -207,4 +208,78 @@ fn searches_leave_room_for_the_kernels_writes() {
             fs::remove_file(mount.path(name)).expect("it was there");
         }
     }
+}
+
+const GET_LABEL: u64 = 0x8100_9431;
+const SET_LABEL: u64 = 0x4100_9432;
+/// A label, padded with zeros.
+const NEW_LABEL: [u8; 256] = {
+    let mut text = [0; 256];
+    text[0] = b'l';
+    text
+};
+/// More than may wait at once.
+const LABELS: usize = 300;
+
+/// Gets or sets the label. Returns the number of an error.
+#[expect(unsafe_code, reason = "the commands have no names in rustix")]
+fn label(top: &File, command: u64, text: &mut [u8; 256]) -> Result<(), i32> {
+    // SAFETY: the command reads or writes 256 bytes, which are there.
+    let done = unsafe { libc::ioctl(top.as_raw_fd(), command, text.as_mut_ptr()) };
+    let error = std::io::Error::last_os_error();
+    if done >= 0 { Ok(()) } else { Err(error.raw_os_error().expect("of the system")) }
+}
+
+/// A commit waits for the device. Commands for the label wait for the commit, and so many wait that
+/// some are refused. Other requests are answered, and the label can be read.
+#[test]
+fn labels_that_wait_for_a_commit_leave_threads_for_others() {
+    let Some(mount) = mounted() else { return };
+    fs::write(mount.path("asked"), b"").expect("written");
+    let name = "user.name";
+    rustix::fs::setxattr(mount.path("asked"), name, b"value", rustix::fs::XattrFlags::empty())
+        .expect("attributes are kept");
+    let top = File::open(mount.path("")).expect("it is there");
+    top.sync_all().expect("durable");
+    fs::write(mount.path("more"), vec![7; 4096]).expect("written");
+    let (hold, waits) =
+        (mount.image().with_file_name(HOLD_FLUSH), mount.image().with_file_name(WAITS));
+    fs::write(&hold, b"").expect("written");
+    let (refused, was_refused) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| top.sync_all().expect("the device answers in the end"));
+        let since = Instant::now();
+        while !waits.exists() {
+            assert!(since.elapsed() < PATIENCE, "no commit waits for the device");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..LABELS {
+            let (top, refused) = (&top, refused.clone());
+            scope.spawn(move || match label(top, SET_LABEL, &mut { NEW_LABEL }) {
+                Ok(()) => {}
+                Err(libc::EBUSY) => refused.send(()).expect("the receiver is there"),
+                Err(errno) => panic!("{errno}"),
+            });
+        }
+        was_refused.recv_timeout(PATIENCE).expect("so many may not wait");
+        let (done, is_done) = mpsc::channel();
+        let (mount, top) = (&mount, &top);
+        scope.spawn(move || {
+            let mut value = [0; 16];
+            let len = rustix::fs::getxattr(mount.path("asked"), name, &mut value);
+            let mut shown = [1; 256];
+            label(top, GET_LABEL, &mut shown).expect("it can be read");
+            done.send((len, shown)).expect("the receiver is there");
+        });
+        let answer = is_done.recv_timeout(PATIENCE / 2);
+        if answer.is_err() {
+            show_threads();
+        }
+        fs::remove_file(&hold).expect("it was there");
+        let (len, shown) = answer.expect("a thread has time for it");
+        assert_eq!((len, shown), (Ok(5), [0; 256]));
+    });
+    let mut shown = [0; 256];
+    label(&top, GET_LABEL, &mut shown).expect("it can be read");
+    assert_eq!(shown, NEW_LABEL);
 }
