@@ -56,6 +56,7 @@ use buttress_fs::{
 };
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
+use self::ioctl::Walks;
 use crate::ending::Ending;
 use crate::errno::{self, Answer};
 use crate::filled_pages::FilledPages;
@@ -87,6 +88,8 @@ pub(crate) struct Door {
     cannot_prune: Arc<AtomicBool>,
     /// All mounts of the volume. Commands of ioctl(2) notify them of changes (`ioctl`).
     mounts: OnceLock<Weak<dyn Mounts>>,
+    /// Walks of programs over trees, by commands of ioctl(2).
+    walks: Walks,
     ending: Arc<Ending>,
 }
 
@@ -178,7 +181,7 @@ impl Door {
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
-        let (mounts, ending) = Default::default();
+        let (mounts, walks, ending) = (OnceLock::new(), Walks::new(), Arc::default());
         Self {
             fs,
             nodes,
@@ -190,6 +193,7 @@ impl Door {
             over_ring,
             cannot_prune,
             mounts,
+            walks,
             ending,
         }
     }

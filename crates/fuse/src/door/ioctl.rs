@@ -32,6 +32,7 @@ use buttress_fs::{Ino, InodeId, Logical, TreeId, TrimOptions, TrimProgress};
 use buttress_protocol::btrfs::{self, Command};
 use buttress_protocol::{Errno, Reply};
 
+pub(super) use self::search::Walks;
 use super::rights::{Capability, Rights};
 use super::{Caller, Door, Node, refuse};
 use crate::errno::Answer;

@@ -261,6 +261,12 @@ impl SearchPage {
         !is_too_long && self.count < self.count_max
     }
 
+    /// The number of items that were added.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
     /// The answer.
     #[must_use]
     pub fn into_bytes(mut self) -> Vec<u8> {
