@@ -82,6 +82,8 @@ impl Act {
                 let tree = at.subvolume(fs)?;
                 let (dir, name) = at.parent(fs)?;
                 if let Some(kernel_sync) = kernel_sync {
+                    // A deletion that is refused leaves the subvolume's own mount as it is.
+                    dir.expect_deletable_subvolume(name).context(|| at.show())?;
                     kernel_sync.prepare_removal(tree);
                 }
                 let gone = dir.delete_subvolume(name);

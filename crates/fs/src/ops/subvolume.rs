@@ -16,7 +16,7 @@ use buttress_format::{
     DirEntry, Generation, Ino, InodeFlags, InodeItem, InodeRef, InodeRefs, Key, Kind, RootItem,
     Timespec, TreeId, ids,
 };
-use buttress_txn::{Cost, Snapshot, Urgency, cost_of_copies};
+use buttress_txn::{Cost, Snapshot, Urgency, View, cost_of_copies};
 
 use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
@@ -212,15 +212,10 @@ impl Inode {
     /// `NotPermitted` for the default subvolume, `Busy` for the mounted one.
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
-        dir.expect_dir()?;
-        dir.expect_writable(&self.mount().status)?;
         let mount = self.mount();
         let view = mount.engine.view();
-        let entry = names::find(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
-        let tree = match names::target(&view, dir.id, &entry)? {
-            Target::Subvolume(tree) => tree,
-            Target::Inode(_) => return Err(NameError::NotDir.into()),
-            Target::Stub => return self.remove_stub(name),
+        let Some(tree) = self.subvolume_to_delete(&view, name)? else {
+            return self.remove_stub(name);
         };
         let home = mount.inodes.tree_info(&view, tree)?;
         drop(view);
@@ -228,18 +223,7 @@ impl Inode {
         let _changing = mount.inodes.trees().changing.lock();
         let _lock = dir.lock.write();
         let view = mount.engine.view();
-        if !trees::is_here(&view, tree, dir.id, name)? {
-            return Err(NameError::NotFound.into());
-        }
-        if !trees::children(&view, tree)?.is_empty() {
-            return Err(NameError::NotEmpty.into());
-        }
-        if default_subvolume(&view)? == tree {
-            return Err(NameError::NotPermitted.into());
-        }
-        if mount.root.get().is_some_and(|root| root.tree == tree) {
-            return Err(NameError::Busy.into());
-        }
+        self.expect_may_go(&view, tree, name)?;
         let (key, mut item) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut roots = Batch::new(TreeId::ROOT);
         let index = remove_refs(&view, &mut roots, tree, dir.id.tree)?;
@@ -272,6 +256,48 @@ impl Inode {
         dir.file.update(&handle, |item| uncount_name(item, name, stamp));
         drop(handle);
         mount.inodes.cleaning().drop_later(tree);
+        Ok(())
+    }
+
+    /// Fails as [`delete_subvolume`](Self::delete_subvolume) would now, and changes nothing. For
+    /// callers that must prepare a deletion. Another thread may still change what is found here.
+    ///
+    /// # Errors
+    ///
+    /// As [`delete_subvolume`](Self::delete_subvolume), but for the lack of space.
+    pub fn expect_deletable_subvolume(&self, name: &[u8]) -> Result<()> {
+        let view = self.mount().engine.view();
+        let Some(tree) = self.subvolume_to_delete(&view, name)? else { return Ok(()) };
+        self.expect_may_go(&view, tree, name)
+    }
+
+    /// The subvolume that has a name in this directory; `None` for the stub of a missing one.
+    fn subvolume_to_delete(&self, view: &View, name: &[u8]) -> Result<Option<TreeId>> {
+        let dir = &self.cell;
+        dir.expect_dir()?;
+        dir.expect_writable(&self.mount().status)?;
+        let entry = names::find(view, dir.id, name)?.ok_or(NameError::NotFound)?;
+        match names::target(view, dir.id, &entry)? {
+            Target::Subvolume(tree) => Ok(Some(tree)),
+            Target::Inode(_) => Err(NameError::NotDir.into()),
+            Target::Stub => Ok(None),
+        }
+    }
+
+    /// Checks that nothing keeps a subvolume from being deleted by this name.
+    fn expect_may_go(&self, view: &View, tree: TreeId, name: &[u8]) -> Result<()> {
+        if !trees::is_here(view, tree, self.id(), name)? {
+            return Err(NameError::NotFound.into());
+        }
+        if !trees::children(view, tree)?.is_empty() {
+            return Err(NameError::NotEmpty.into());
+        }
+        if default_subvolume(view)? == tree {
+            return Err(NameError::NotPermitted.into());
+        }
+        if self.mount().root.get().is_some_and(|root| root.tree == tree) {
+            return Err(NameError::Busy.into());
+        }
         Ok(())
     }
 

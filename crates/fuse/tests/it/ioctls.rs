@@ -599,6 +599,54 @@ fn commands_answer_as_in_linux_where_subvolumes_are_mounts() {
     compare_with("submounts", "", by_root);
 }
 
+/// A deletion that is refused leaves the subvolume's own mount in place, with the programs in it.
+#[test]
+fn refused_deletion_leaves_the_mount_of_a_subvolume() {
+    let Some(mount) = mounted_with("submounts") else { return };
+    let top = open(mount.path(""));
+    named(&top, SUBVOL_CREATE, b"a").expect("made");
+    named(&open(mount.path("a")), SUBVOL_CREATE, b"nested").expect("made");
+    let file = File::create(mount.path("a/file")).expect("made");
+    let device = |path: &str| fs::metadata(mount.path(path)).expect("it is there").dev();
+    let before = (device("a"), device("a/nested"));
+    assert_eq!(named(&top, SNAP_DESTROY, b"a"), Err(libc::ENOTEMPTY));
+    number(&top, DEFAULT_SUBVOL, subvolume(&open(mount.path("a/nested"))).0).expect("set");
+    assert_eq!(named(&open(mount.path("a")), SNAP_DESTROY, b"nested"), Err(libc::EPERM));
+    assert_eq!((device("a"), device("a/nested")), before);
+    assert_eq!(file.metadata().expect("it is open").dev(), before.0);
+    number(&top, DEFAULT_SUBVOL, 0).expect("set");
+    named(&open(mount.path("a")), SNAP_DESTROY, b"nested").expect("it may go now");
+}
+
+/// The kernel keeps the inode of a directory that a program has open in a deleted subvolume, also
+/// when it is closed. The subvolume goes then, although memory is not short.
+#[test]
+fn deleted_subvolume_goes_when_its_last_user_has_gone() {
+    let Some(mount) = mounted() else { return };
+    let top = open(mount.path(""));
+    named(&top, SUBVOL_CREATE, b"a").expect("made");
+    fs::create_dir_all(mount.path("a/d/e")).expect("made");
+    for name in ["a/f", "a/d/f", "a/d/e/f"] {
+        fs::write(mount.path(name), "text").expect("written");
+    }
+    let walked = open(mount.path("a/d"));
+    let (tree, _) = subvolume(&walked);
+    named(&top, SNAP_DESTROY, b"a").expect("it may go");
+    // A walk goes on behind the deletion, and may find nothing any more.
+    for name in ["f", "e", "e/f"] {
+        let _ = rustix::fs::statat(&walked, name, rustix::fs::AtFlags::empty());
+    }
+    // The root tree has an item for each deleted subvolume until it is dropped.
+    let is_there = || !search(&top, (1, [ORPHAN; 2], [48, 48], [tree, tree], 0, 1)).is_empty();
+    assert!(is_there(), "a program uses it");
+    drop(walked);
+    let since = Instant::now();
+    while is_there() {
+        assert!(since.elapsed() < PATIENCE, "it stays");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// The kernel has one file system for all mounts of the volume.
 #[test]
 fn commands_answer_as_in_linux_on_shared_mounts() {

@@ -175,6 +175,8 @@ impl Door {
         if ino != Ino::ROOT_DIR {
             return Err(Errno::EINVAL);
         }
+        // A deletion that is refused leaves the subvolume's own mount as it is.
+        dir.inode.expect_deletable_subvolume(name).map_err(refuse)?;
         let mounts = self.mounts();
         if let Some(mounts) = &mounts {
             mounts.prepare_removal(tree);
