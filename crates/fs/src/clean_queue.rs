@@ -13,7 +13,7 @@
 //! One lock, held for short times.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buttress_base::clock;
 use buttress_base::sync::{Condvar, Mutex};
@@ -39,6 +39,8 @@ struct State {
     ids: VecDeque<InodeId>,
     /// Deleted subvolumes. Each step of their removal commits, so inodes are removed first.
     trees: VecDeque<TreeId>,
+    /// When the cleaner last checked deleted subvolumes that have users.
+    looked: Option<Instant>,
     /// The subvolumes of the current step. Each stays listed until its last step has ended.
     dropping: Vec<TreeId>,
     /// Number of inodes without name or user that still have a cell. A batch of writeback, for
@@ -66,6 +68,7 @@ impl State {
 }
 
 /// The next work of the cleaner.
+#[derive(Debug)]
 pub(crate) enum ToClean {
     Inode(InodeId),
     Trees(Vec<TreeId>),
@@ -131,7 +134,6 @@ impl CleanQueue {
     /// it also returns used subvolumes, so that the cleaner checks them again.
     pub(crate) fn next(&self, is_used: impl Fn(TreeId) -> bool) -> Option<ToClean> {
         let mut state = self.state.lock();
-        let mut waited = false;
         loop {
             if let Some(id) = state.ids.pop_front() {
                 state.is_busy = true;
@@ -143,14 +145,23 @@ impl CleanQueue {
             if state.is_stopped {
                 return None;
             }
-            if let Some(trees) = state.take_trees(|tree| waited || !is_used(tree)) {
+            // Callers of `wait_for_inodes` wake this thread, however often they come. So the time
+            // counts, and not whether a wait ended by itself.
+            let now = clock::now();
+            let looked = *state.looked.get_or_insert(now);
+            let left = DROP_PERIOD.saturating_sub(now.saturating_duration_since(looked));
+            if let Some(trees) = state.take_trees(|tree| left.is_zero() || !is_used(tree)) {
+                if left.is_zero() {
+                    state.looked = None;
+                }
                 return Some(ToClean::Trees(trees));
             }
             state.is_asleep = true;
             if state.trees.is_empty() {
+                state.looked = None;
                 self.called.wait(&mut state);
             } else {
-                waited = self.called.wait_for(&mut state, DROP_PERIOD).timed_out();
+                self.called.wait_for(&mut state, left);
             }
             state.is_asleep = false;
             if !state.ids.is_empty() && state.waiting == 0 && !state.is_stopped {
@@ -197,5 +208,42 @@ impl CleanQueue {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
         self.called.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const TREE: TreeId = TreeId(300);
+
+    /// A used subvolume is checked again every period, also if callers wake the cleaner more often.
+    #[test]
+    fn used_subvolumes_are_checked_although_callers_come() {
+        let queue = CleanQueue::default();
+        queue.drop_later(TREE);
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    queue.wait_for_inodes();
+                    std::thread::sleep(DROP_PERIOD / 10);
+                }
+            });
+            // Without a check there would be no work, and no end but for this thread.
+            scope.spawn(|| {
+                let begun = clock::now();
+                while !is_done.load(Ordering::Relaxed) && clock::since(begun) < DROP_PERIOD * 40 {
+                    std::thread::sleep(DROP_PERIOD / 10);
+                }
+                queue.stop();
+            });
+            let work = queue.next(|_| true);
+            is_done.store(true, Ordering::Relaxed);
+            queue.stop();
+            assert!(matches!(work, Some(ToClean::Trees(trees)) if trees == [TREE]), "no check");
+        });
     }
 }

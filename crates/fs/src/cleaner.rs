@@ -36,7 +36,13 @@ pub(crate) struct Cleaner {
     removing: Mutex<()>,
     /// Whether a thread of the cleaner runs.
     has_thread: AtomicBool,
+    /// What is told of deleted subvolumes that wait for their users. Unranked: what is called under
+    /// it gives work to another thread.
+    told: Mutex<Vec<Told>>,
 }
+
+/// Is told which deleted subvolumes wait for their users. Returns whether to tell it again.
+pub(crate) type Told = Box<dyn Fn(&[TreeId]) -> bool + Send + Sync>;
 
 impl Cleaner {
     pub(crate) fn new(
@@ -46,7 +52,13 @@ impl Cleaner {
         inodes: Arc<Inodes>,
     ) -> Self {
         let (removing, has_thread) = (Mutex::new(()), AtomicBool::new(false));
-        Self { engine, files, maintenance, inodes, removing, has_thread }
+        let told = Mutex::default();
+        Self { engine, files, maintenance, inodes, removing, has_thread, told }
+    }
+
+    /// Tells `told` from now on, twice a second, of deleted subvolumes that wait for their users.
+    pub(crate) fn tell_of_waiting(&self, told: Told) {
+        self.told.lock().push(told);
     }
 
     /// Sets whether a thread of the cleaner runs.
@@ -98,6 +110,9 @@ impl Cleaner {
     fn drop_trees(&self, trees: &[TreeId]) {
         let (used, free): (Vec<TreeId>, Vec<TreeId>) =
             trees.iter().partition(|tree| self.is_used(**tree));
+        if !used.is_empty() {
+            self.told.lock().retain(|told| told(&used));
+        }
         self.inodes.cleaning().end_step(&self.maintenance.drop_each(&free), &used);
     }
 

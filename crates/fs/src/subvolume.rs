@@ -240,6 +240,17 @@ impl Filesystem {
         self.mount().inodes.trees().is_used(tree)
     }
 
+    /// Has the cleaner call `told` about twice a second with deleted subvolumes that it does not
+    /// drop yet, since something uses their inodes. A front end can have its kernel forget them.
+    /// `told` must return soon, and must not wait for this volume. It is called until it returns
+    /// `false`.
+    pub fn tell_of_waiting_subvolumes(
+        &self,
+        told: impl Fn(&[TreeId]) -> bool + Send + Sync + 'static,
+    ) {
+        self.mount().cleaner.tell_of_waiting(Box::new(told));
+    }
+
     /// The deleted subvolumes that are not dropped yet.
     ///
     /// # Errors

@@ -63,7 +63,7 @@ impl MountNotifier {
 
     /// Makes the kernel drop its cached data of a subvolume.
     pub(crate) fn invalidate_content(&self, tree: TreeId) {
-        for id in self.nodes.ids_in(tree.0) {
+        for id in self.nodes.ids_in(&[tree.0]) {
             self.notifier.drop_content(id);
         }
     }
@@ -71,7 +71,7 @@ impl MountNotifier {
     /// Has the kernel forget the inodes of a subvolume that no program uses, if it can. A directory
     /// goes only when its files have gone, so one call may not be enough.
     pub(crate) fn forget_subvolume(&self, tree: TreeId) {
-        self.notifier.prune_all(&self.nodes.ids_in(tree.0));
+        self.notifier.prune_all(&self.nodes.ids_in(&[tree.0]));
     }
 
     /// Makes the kernel drop its cached entry of a name.

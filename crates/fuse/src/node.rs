@@ -377,15 +377,15 @@ impl<H: Handle> Nodes<H> {
         found
     }
 
-    /// The nodes of a tree, without the root.
-    pub(crate) fn ids_in(&self, tree: u64) -> Vec<u64> {
+    /// The nodes of some trees, without the root.
+    pub(crate) fn ids_in(&self, trees: &[u64]) -> Vec<u64> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.read();
             found.extend(shard.awake.keys().chain(shard.resting.keys()));
         }
         // Numbers are looked up without a shard's lock.
-        found.retain(|id| self.place_of(*id).is_some_and(|place| place.tree == tree));
+        found.retain(|id| self.place_of(*id).is_some_and(|place| trees.contains(&place.tree)));
         found
     }
 

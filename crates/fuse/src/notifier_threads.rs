@@ -185,6 +185,12 @@ impl NotifierThreads {
         }));
     }
 
+    /// Runs `work` at a later time on the thread that has the kernel forget names (K3).
+    pub(crate) fn on_names(&self, work: impl FnOnce(&SessionNotifier) + Send + 'static) {
+        let notifier = self.notifier.clone();
+        self.names.give(Box::new(move || work(&notifier)));
+    }
+
     /// Has the kernel forget names, but keep the attributes of their directories (K3).
     pub(crate) fn invalidate_names(
         &self,

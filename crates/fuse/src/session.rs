@@ -146,6 +146,7 @@ pub(crate) fn open(
     })?;
     notifier.set_notifier(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
+    door.forget_deleted_subvolumes();
     unmounter.ending = door.ending();
     let notifier = MountNotifier::new(&(unmounter.mount), notifier, door.nodes());
     let device_threads = DeviceThreads { device, door: Arc::clone(&door), threads };
