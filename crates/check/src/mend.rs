@@ -28,8 +28,10 @@ mod devices;
 mod editor;
 mod extents;
 mod inodes;
+mod listing;
 mod names;
 mod nodes;
+mod quotas;
 mod split;
 
 use std::collections::HashSet;
@@ -126,6 +128,14 @@ pub(crate) fn mend(
     }
     if done.is_empty() {
         return Ok(None);
+    }
+    // A fix can change what uses an extent, and with it the counts of quota groups.
+    let is_marked = Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor));
+    if is_marked.unwrap_or(false) {
+        done.push("quota groups: marked inconsistent; the next mount counts them anew".to_owned());
+        trials.iter().for_each(|trial| trial.keep());
+    } else {
+        trials.iter().for_each(|trial| trial.take_back());
     }
     if report.with_data {
         let full = Options { check_data_csum: true, ..quick };

@@ -78,14 +78,15 @@ pub(crate) fn rebuild(
     let (volume, superblock) = opened.map_err(|error| Error::Rebuild(error.to_string()))?;
     expect_writable(&superblock)?;
     expect_whole(&volume)?;
-    if let Some(why) = volume.read_only_reason() {
-        return Err(Error::Rebuild(format!("the volume is read-only: {why}")));
-    }
     let findings = Findings::new();
     let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
     context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
     let work = Work::prepare(&context, with_sums)?;
     drop(context);
+    // Chunks that contradict each other make a volume read-only, and all are known only now.
+    if let Some(why) = volume.read_only_reason() {
+        return Err(Error::Rebuild(format!("the volume is read-only: {why}")));
+    }
     work.write(&volume, &superblock, announce)
 }
 

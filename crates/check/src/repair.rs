@@ -129,7 +129,9 @@ pub fn repair_with(
         for (group, used) in &plan.groups {
             match written.contains(group) {
                 true => repairs.done.push(format!("block group {group}: {used} bytes used")),
-                false => repairs.left.push(format!("block group {group}: its item was not found")),
+                false => {
+                    repairs.left.push(format!("block group {group}: its item cannot be written"))
+                }
             }
         }
     }
@@ -359,6 +361,9 @@ fn write_groups(
     let geometry = Geometry::of(&superblock);
     let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES);
     boot::load_chunks(&store, &superblock)?;
+    if volume.read_only_reason().is_some() {
+        return Ok(BTreeSet::new());
+    }
     let (tree, root) = group_tree(&store, &superblock)?;
     let mut written = BTreeSet::new();
     for &(start, used) in groups {

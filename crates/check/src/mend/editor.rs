@@ -21,6 +21,7 @@ use buttress_volume::{OpenOptions, Volume, VolumeDevice};
 
 use crate::error::Result;
 use crate::mend::extents::Record;
+use crate::mend::listing::{self, Kept};
 use crate::options::Options;
 use crate::supers::write_superblocks;
 
@@ -56,6 +57,8 @@ pub(super) struct Editor {
     /// What `extents` read of the extent tree. No fix of a round changes it.
     pub(super) records: OnceCell<Option<Rc<[Record]>>>,
     pub(super) options: Options,
+    /// The directory that was listed last.
+    pub(super) listing: RefCell<Kept>,
     /// Places for new nodes, the best last; none before they are needed first.
     pub(super) places: RefCell<Option<Vec<Logical>>>,
 }
@@ -72,7 +75,8 @@ impl Editor {
         boot::load_chunks(&store, &superblock)?;
         let (devices, records) = (devices.to_vec(), OnceCell::new());
         let (options, places) = (check.clone(), RefCell::new(None));
-        Ok(Self { devices, volume, superblock, geometry, records, options, places })
+        let listing = RefCell::new(None);
+        Ok(Self { devices, volume, superblock, geometry, records, options, listing, places })
     }
 
     /// Whether every copy of every node can be written: the volume is not read-only, no metadata
@@ -170,6 +174,14 @@ impl Editor {
 
     /// Makes every edit. Returns whether all could be made. The caller takes back the others.
     pub(super) fn make(&self, edits: &[Edit]) -> Result<bool> {
+        let outcome = self.make_each(edits);
+        if !matches!(outcome, Ok(true)) {
+            *self.listing.borrow_mut() = None;
+        }
+        outcome
+    }
+
+    fn make_each(&self, edits: &[Edit]) -> Result<bool> {
         for edit in edits {
             let is_made = match edit {
                 Edit::Put(tree, key, bytes) => self.edit_leaf(*tree, key, |items| {
@@ -199,6 +211,7 @@ impl Editor {
             if !is_made {
                 return Ok(false);
             }
+            listing::follow(&mut self.listing.borrow_mut(), edit);
         }
         Ok(true)
     }

@@ -13,6 +13,7 @@ use buttress_format::{
 use crate::error::Result;
 use crate::issue::Name;
 use crate::mend::editor::{Edit, Editor, Fix};
+use crate::mend::listing;
 use crate::mend::names::{self, Stated};
 
 /// The two flags that forbid changes.
@@ -177,8 +178,8 @@ pub(super) fn lost(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
         return Ok(None);
     }
     let top = Ino::ROOT_DIR;
-    let lists = names::listed(editor, tree, top)?;
-    let found = lists.iter().find(|(_, entry)| entry.name == LOST);
+    let lists = listing::of(editor, tree, top)?;
+    let found = lists.named(LOST).next();
     let mut edits = Vec::new();
     let dir = match found {
         Some((_, entry))

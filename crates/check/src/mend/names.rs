@@ -14,6 +14,7 @@ use buttress_format::{
 use crate::error::Result;
 use crate::issue::Name;
 use crate::mend::editor::{Edit, Editor, Fix};
+use crate::mend::listing;
 
 /// The first index that a name can have.
 const FIRST_INDEX: u64 = 2;
@@ -46,16 +47,6 @@ pub(super) fn stated(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Vec<Stat
 pub(super) fn inode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<InodeItem>> {
     let bytes = editor.get(tree, &Key::new(ino.0, Kind::INODE_ITEM, 0))?;
     Ok(bytes.and_then(|bytes| InodeItem::parse(&bytes).ok()))
-}
-
-/// What a directory lists: index and entry.
-pub(super) fn listed(editor: &Editor, tree: TreeId, dir: Ino) -> Result<Vec<(u64, DirEntry)>> {
-    let mut all = Vec::new();
-    for (key, bytes) in editor.items(tree, dir.0, Kind::DIR_INDEX)? {
-        let entries = DirEntry::parse_all(&bytes).unwrap_or_default();
-        all.extend(entries.into_iter().map(|entry| (key.offset, entry)));
-    }
-    Ok(all)
 }
 
 /// An entry for an inode.
@@ -163,15 +154,15 @@ pub(super) fn entry_missing(
         })?;
         return Ok(Some(Fix { says, edits: vec![edit] }));
     }
-    let lists = listed(editor, tree, dir)?;
-    if lists.iter().any(|(_, entry)| entry.name == *name_bytes && leads_to(entry, ino)) {
+    let lists = listing::of(editor, tree, dir)?;
+    if lists.named(name_bytes).any(|(_, entry)| leads_to(entry, ino)) {
         // The entry that is there is about to be told apart by `reference_missing`.
         return Ok(None);
     }
     let mut edits = Vec::new();
     let mut index = own.index;
     let mut is_taken = index < FIRST_INDEX;
-    for (_, other) in lists.iter().filter(|(at, _)| *at == index) {
+    for other in lists.at(index) {
         let other_ino = Ino(other.location.objectid);
         let theirs = stated(editor, tree, other_ino)?;
         is_taken |= other.location.kind != Kind::INODE_ITEM
@@ -201,16 +192,14 @@ pub(super) fn reference_missing(
     name: &Name,
 ) -> Result<Option<Fix>> {
     let name_bytes = &name.0;
-    let lists = listed(editor, tree, dir)?;
+    let lists = listing::of(editor, tree, dir)?;
     let all = stated(editor, tree, ino)?;
     let is_stated = |index: u64| {
         all.iter().any(|one| one.dir == dir.0 && one.index == index && one.name == *name_bytes)
     };
-    let mut ours = lists.iter().filter(|(index, entry)| {
-        entry.name == *name_bytes && leads_to(entry, ino) && !is_stated(*index)
-    });
+    let mut ours =
+        lists.named(name_bytes).filter(|(index, entry)| leads_to(entry, ino) && !is_stated(*index));
     let Some((index, _)) = ours.next() else { return Ok(None) };
-    let index = *index;
     let key = Key::new(dir.0, Kind::DIR_INDEX, index);
     let Some(item) = inode(editor, tree, ino)? else {
         let first = Key::new(ino.0, Kind(0), 0);
@@ -227,10 +216,8 @@ pub(super) fn reference_missing(
         return Ok(Some(Fix { says, edits }));
     };
     if let Some(same) = all.iter().find(|one| one.dir == dir.0 && one.name == *name_bytes) {
-        let is_listed = |(at, entry): &(u64, DirEntry)| {
-            *at == same.index && entry.name == *name_bytes && leads_to(entry, ino)
-        };
-        if lists.iter().any(is_listed) {
+        let is_listed = |entry: &DirEntry| entry.name == *name_bytes && leads_to(entry, ino);
+        if lists.at(same.index).iter().any(is_listed) {
             let says = format!("{tree}: directory {dir} lists \"{name}\" once, not twice");
             return Ok(Some(Fix { says, edits: vec![Edit::Remove(tree, key)] }));
         }
@@ -276,8 +263,8 @@ pub(super) fn lookup_missing(
     dir: Ino,
     name: &Name,
 ) -> Result<Option<Fix>> {
-    let lists = listed(editor, tree, dir)?;
-    for (index, entry) in lists.into_iter().filter(|(_, entry)| entry.name == name.0) {
+    let lists = listing::of(editor, tree, dir)?;
+    for (index, entry) in lists.named(&name.0) {
         let is_right = match entry.location.kind {
             Kind::INODE_ITEM => {
                 let ino = Ino(entry.location.objectid);
@@ -290,7 +277,7 @@ pub(super) fn lookup_missing(
             _ => false,
         };
         if is_right {
-            let edits = vec![put_lookup(editor, tree, dir, &entry)?];
+            let edits = vec![put_lookup(editor, tree, dir, entry)?];
             let says = format!("{tree}: a lookup of \"{name}\" in directory {dir} finds it again");
             return Ok(Some(Fix { says, edits }));
         }
@@ -306,52 +293,46 @@ pub(super) fn index_missing(
     name: &Name,
 ) -> Result<Option<Fix>> {
     let name_bytes = &name.0;
-    let lists = listed(editor, tree, dir)?;
-    for (key, bytes) in editor.items(tree, dir.0, Kind::DIR_ITEM)? {
-        for found in DirEntry::parse_all(&bytes).unwrap_or_default() {
-            let is_listed = lists.iter().any(|(_, one)| {
-                one.name == found.name && one.location == found.location && one.kind == found.kind
-            });
-            if found.name != *name_bytes
-                || is_listed
-                || found.location.kind != Kind::INODE_ITEM
-                || key.offset != name_hash(name_bytes)
-            {
-                continue;
-            }
-            let ino = Ino(found.location.objectid);
-            let goes = |entry: &DirEntry| *entry == found;
-            let item = inode(editor, tree, ino)?;
-            let all = stated(editor, tree, ino)?;
-            let is_stated = all.iter().any(|one| one.dir == dir.0 && one.name == *name_bytes);
-            let is_other = lists.iter().any(|(_, one)| one.name == *name_bytes);
-            let is_dir_elsewhere = item.as_ref().is_some_and(|item| {
-                FileKind::from_mode(item.mode) == FileKind::Directory && !all.is_empty()
-            });
-            let Some(item) = item.filter(|_| !is_other && !is_dir_elsewhere || is_stated) else {
-                let first = Key::new(ino.0, Kind(0), 0);
-                let is_empty =
-                    editor.items_from(tree, first, |key| key.objectid == ino.0)?.is_empty();
-                if !(is_other || is_dir_elsewhere || is_empty) {
-                    return Ok(None);
-                }
-                let says = format!("{tree}: a lookup of \"{name}\" in directory {dir} is stale");
-                return Ok(Some(Fix { says, edits: vec![without(editor, tree, key, goes)?] }));
-            };
-            if is_stated {
+    let lists = listing::of(editor, tree, dir)?;
+    let key = Key::new(dir.0, Kind::DIR_ITEM, name_hash(name_bytes));
+    for found in editor.entries(tree, &key)? {
+        let is_listed = lists
+            .named(name_bytes)
+            .any(|(_, one)| one.location == found.location && one.kind == found.kind);
+        if found.name != *name_bytes || is_listed || found.location.kind != Kind::INODE_ITEM {
+            continue;
+        }
+        let ino = Ino(found.location.objectid);
+        let goes = |entry: &DirEntry| *entry == found;
+        let item = inode(editor, tree, ino)?;
+        let all = stated(editor, tree, ino)?;
+        let is_stated = all.iter().any(|one| one.dir == dir.0 && one.name == *name_bytes);
+        let is_other = lists.named(name_bytes).next().is_some();
+        let is_dir_elsewhere = item.as_ref().is_some_and(|item| {
+            FileKind::from_mode(item.mode) == FileKind::Directory && !all.is_empty()
+        });
+        let Some(item) = item.filter(|_| !is_other && !is_dir_elsewhere || is_stated) else {
+            let first = Key::new(ino.0, Kind(0), 0);
+            let is_empty = editor.items_from(tree, first, |key| key.objectid == ino.0)?.is_empty();
+            if !(is_other || is_dir_elsewhere || is_empty) {
                 return Ok(None);
             }
-            let index = free_index(editor, tree, dir)?;
-            let kind = FileKind::from_mode(item.mode);
-            let edits = vec![
-                put_index(tree, dir, index, &entry(editor, ino, kind, name_bytes)),
-                put_stated(editor, tree, ino, dir, |names| {
-                    names.push(InodeRef { index, name: name_bytes.clone() });
-                })?,
-            ];
-            let says = format!("{tree}: directory {dir} lists \"{name}\" again, for inode {ino}");
-            return Ok(Some(Fix { says, edits }));
+            let says = format!("{tree}: a lookup of \"{name}\" in directory {dir} is stale");
+            return Ok(Some(Fix { says, edits: vec![without(editor, tree, key, goes)?] }));
+        };
+        if is_stated {
+            return Ok(None);
         }
+        let index = free_index(editor, tree, dir)?;
+        let kind = FileKind::from_mode(item.mode);
+        let edits = vec![
+            put_index(tree, dir, index, &entry(editor, ino, kind, name_bytes)),
+            put_stated(editor, tree, ino, dir, |names| {
+                names.push(InodeRef { index, name: name_bytes.clone() });
+            })?,
+        ];
+        let says = format!("{tree}: directory {dir} lists \"{name}\" again, for inode {ino}");
+        return Ok(Some(Fix { says, edits }));
     }
     Ok(None)
 }
@@ -383,8 +364,8 @@ pub(super) fn wrong_hash(
         return Ok(None);
     }
     // A lookup of the name that the directory lists is added by `lookup_missing`.
-    let lists = listed(editor, tree, Ino(dir))?;
-    if !lists.iter().any(|(_, one)| one.location == found.location) {
+    let lists = listing::of(editor, tree, Ino(dir))?;
+    if !lists.iter().any(|one| one.location == found.location) {
         if !editor.entries(tree, &at)?.is_empty() {
             return Ok(None);
         }
@@ -408,9 +389,9 @@ pub(super) fn wrong_kind(
         return Ok(None);
     }
     let mut keys = vec![Key::new(dir.0, Kind::DIR_ITEM, name_hash(&name.0))];
-    let lists = listed(editor, tree, dir)?;
-    let indexes = lists.iter().filter(|(_, one)| one.name == name.0 && leads_to(one, ino));
-    keys.extend(indexes.map(|(index, _)| Key::new(dir.0, Kind::DIR_INDEX, *index)));
+    let lists = listing::of(editor, tree, dir)?;
+    let indexes = lists.named(&name.0).filter(|(_, one)| leads_to(one, ino));
+    keys.extend(indexes.map(|(index, _)| Key::new(dir.0, Kind::DIR_INDEX, index)));
     let mut edits = Vec::new();
     for key in keys {
         let mut entries = editor.entries(tree, &key)?;

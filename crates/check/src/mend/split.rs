@@ -8,15 +8,14 @@
 //!   new node has the same one reference, and no other node needs a pointer to it.
 //! - **SP3** A new node is recorded in the same fix: its extent item, the bytes of its block group
 //!   and of the volume, and what was free there. Where the record of free space does not fit, it
-//!   becomes invalid, and the next mount makes it anew. Quota groups become inconsistent, and the
-//!   next mount counts them anew.
+//!   becomes invalid, and the next mount makes it anew.
 
 use std::sync::Arc;
 
 use buttress_format::header::{HEADER_LEN, Header, PTR_LEN};
 use buttress_format::{
     BackRef, BlockGroupItem, Chunk, CompatRo, Extent, ExtentFlags, ExtentItem, FreeSpaceInfo,
-    Incompat, Key, Kind, Logical, QuotaStatus, RootItem, TreeId,
+    Incompat, Key, Kind, Logical, RootItem, TreeId,
 };
 use buttress_tree::{Node, NodePtr, NodeSource};
 use buttress_volume::Volume;
@@ -169,7 +168,7 @@ impl Editor {
             let at = items.partition_point(|(other, _)| *other < key);
             items.insert(at, (key, bytes));
         })?;
-        Ok(is_put && self.count(ptr.logical)? && self.mark_quotas()?)
+        Ok(is_put && self.count(ptr.logical)?)
     }
 
     /// Counts a new node for its block group and for the volume.
@@ -248,23 +247,6 @@ impl Editor {
             }
         })?;
         Ok(is_cut && is_counted)
-    }
-
-    /// Marks quotas as inconsistent, if they are on.
-    fn mark_quotas(&self) -> Result<bool> {
-        if self.root_item(TreeId::QUOTA)?.is_none() {
-            return Ok(true);
-        }
-        let Some(bytes) = self.get(TreeId::QUOTA, &QuotaStatus::KEY)? else { return Ok(true) };
-        let Ok(mut status) = QuotaStatus::parse(&bytes) else { return Ok(false) };
-        if status.flags & QuotaStatus::ON == 0 || status.flags & QuotaStatus::INCONSISTENT != 0 {
-            return Ok(true);
-        }
-        status.flags |= QuotaStatus::INCONSISTENT;
-        self.edit_leaf(TreeId::QUOTA, &QuotaStatus::KEY, |items| {
-            let is_it = |(key, _): &&mut (Key, Vec<u8>)| *key == QuotaStatus::KEY;
-            items.iter_mut().filter(is_it).for_each(|(_, bytes)| *bytes = status.to_bytes());
-        })
     }
 
     /// A place for a new node (SP1).

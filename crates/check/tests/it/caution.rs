@@ -223,3 +223,24 @@ fn undo_asks_other_copies_of_a_torn_superblock() {
         assert_eq!(undo(&devices(&patch), &path).is_err(), is_written);
     }
 }
+
+/// Fixes change what quota groups count. The next mount counts them anew.
+#[test]
+fn quotas_are_marked_after_fixes() {
+    let device = victim();
+    let options = MountOptions::parse("rw").expect("options");
+    let fs = Filesystem::open(vec![Arc::clone(&device) as Arc<dyn Device>], options);
+    let fs = fs.expect("a mount");
+    fs.enable_quotas(false).expect("quotas");
+    fs.count_quotas().expect("a count");
+    fs.close().expect("an unmount");
+    let patch = Patch::new(device);
+    patch.finds(&[]);
+    assert!(!patch.report().has("quota-inconsistent"), "{}", patch.report().to_text());
+    mends("quotas", &patch, true, |patch| {
+        patch.remove(FS, is_entry("big", Kind::DIR_INDEX));
+    });
+    let repairs = mend(&patch);
+    assert!(repairs.done.iter().any(|line| line.starts_with("quota groups")), "{repairs:?}");
+    assert!(patch.report().has("quota-inconsistent"), "{}", patch.report().to_text());
+}
