@@ -52,7 +52,7 @@ impl Door {
                 continue;
             }
             let newer = self.present(node.inode.id());
-            let is_same = newer.as_ref().is_some_and(|inode| is_same(&node.inode, inode));
+            let is_same = shows_same(&node, newer.as_ref());
             if !self.renew_node(id, &node, newer.clone()) {
                 continue;
             }
@@ -114,7 +114,7 @@ impl Door {
             return;
         }
         let newer = self.present(node.inode.id());
-        if !self.renew_node(id, node, newer.clone()) {
+        if !self.renew_node(id, node, newer.clone()) || shows_same(node, newer.as_ref()) {
             return;
         }
         // The kernel may have known the node already, and `renew_nodes` passes over it now.
@@ -150,16 +150,20 @@ impl Door {
     /// Renews a file after its last close (F1).
     pub(super) fn renew_closed(&self, id: u64, node: &Arc<Node>) {
         let is_old = self.options.follow.is_some() && !self.fs.is_of_present(&node.inode);
-        if is_old && self.renew_node(id, node, self.present(node.inode.id())) {
+        if !is_old {
+            return;
+        }
+        let newer = self.present(node.inode.id());
+        if self.renew_node(id, node, newer.clone()) && !shows_same(node, newer.as_ref()) {
             self.notifier_threads.after_flush(id, Span::Whole, || ());
         }
     }
 }
 
-/// Whether an inode shows the same in two commits.
-fn is_same(before: &Inode, now: &Inode) -> bool {
+/// Whether a node shows the same in a newer commit, so that the kernel can keep its pages.
+fn shows_same(node: &Node, newer: Option<&Inode>) -> bool {
     let shown = |inode: &Inode| Attr { atime: inode.attr().mtime, ..inode.attr() };
-    shown(before) == shown(now)
+    newer.is_some_and(|newer| shown(&node.inode) == shown(newer))
 }
 
 /// The names of a directory that are in one of two commits only, or name another inode.
