@@ -163,7 +163,12 @@ impl<'a, 'b> Unpack<'a, 'b> {
     ) -> buttress_fs::Result<Result<()>> {
         let key = (target.id(), dir.id().tree);
         // The last name of a copy may have been replaced since.
-        let copy = self.copies.get(&key).and_then(|&id| self.fs.inode(id).ok());
+        let copy = match self.copies.get(&key).map(|&id| self.fs.inode(id)) {
+            Some(Err(error)) if error.kind() != ErrorKind::Name(NameError::NotFound) => {
+                return Err(error);
+            }
+            copy => copy.and_then(Result::ok),
+        };
         match dir.link(copy.as_ref().unwrap_or(target), name) {
             Ok(()) => {
                 self.job.special.link(&at, name);
