@@ -84,9 +84,8 @@ pub fn carry_out(
         Order::DeviceAdd { new, force } => {
             let added = device::fresh_for(fs, new, *force)?;
             let id = fs.add_device(added).context(|| new.display().to_string())?;
-            let seeds: Vec<_> = fs.devices().into_iter().map(|device| device.name).collect();
             match fs.is_seed() {
-                true => Ok(json!({ "devid": id.0, "grown_from": seeds })),
+                true => Ok(json!({ "devid": id.0, "grown_from": device::full_names(fs) })),
                 false => Ok(json!({ "devid": id.0 })),
             }
         }

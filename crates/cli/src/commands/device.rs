@@ -1,7 +1,10 @@
 //! `buttress device`: adds and removes devices, and shows how often they failed.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use buttress_base::text;
 use serde_json::Value;
 
 use crate::client;
@@ -133,7 +136,9 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
         } else {
             // The others become devices of the volume that has grown.
             let seeds = done["grown_from"].as_array().into_iter().flatten();
-            devices.devices = seeds.filter_map(Value::as_str).map(PathBuf::from).collect();
+            let decoded =
+                |name: &str| text::decode(name).map(OsString::from_vec).map(PathBuf::from);
+            devices.devices = seeds.filter_map(Value::as_str).filter_map(decoded).collect();
             image.clone_from(path);
             if !ui.json() {
                 let options: Vec<_> = devices
@@ -158,7 +163,7 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
 fn called(name: &str) -> String {
     let is_number = name.parse::<u64>().is_ok();
     let whole = std::fs::canonicalize(name).ok().filter(|_| !is_number && name != "missing");
-    whole.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned())
+    whole.map_or_else(|| text::encode(name.as_bytes()), |path| text::of_path(&path))
 }
 
 fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {

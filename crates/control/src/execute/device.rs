@@ -1,8 +1,11 @@
 //! Finds devices of a volume, and returns their failure counts.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use buttress_base::text;
 use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::DeviceId;
 use buttress_fs::{DeviceInfo, Filesystem, ReplaceState};
@@ -94,10 +97,26 @@ pub fn holds(path: &Path, found: &str) -> Failure {
 }
 
 /// Returns the device with a number or a path, or the one that is `missing`.
+/// Returns the path of an encoded name of a device ([`text::encode`]). A text with a wrong mark is
+/// itself the path.
+fn path_of(name: &str) -> PathBuf {
+    let bytes = text::decode(name).unwrap_or_else(|| name.as_bytes().to_vec());
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Returns the full names of all devices, encoded. A caller may be in another folder.
+pub(super) fn full_names(fs: &Filesystem) -> Vec<String> {
+    let full = |name: String| match closing::full_name(&path_of(&name)) {
+        Ok(path) => text::of_path(&path),
+        Err(_) => name,
+    };
+    fs.devices().into_iter().map(|device| full(device.name)).collect()
+}
+
 pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     let here = fs.devices();
     let by_path = || {
-        let full = |name: &str| closing::full_name(Path::new(name)).ok();
+        let full = |name: &str| closing::full_name(&path_of(name)).ok();
         let path = full(called);
         let same = |name: &str| name == called || (path.is_some() && path == full(name));
         here.iter().find(|device| same(&device.name)).map(|device| device.id)

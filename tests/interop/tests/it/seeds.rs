@@ -1,7 +1,10 @@
 //! Volumes that grow from a seed: grown here and by Linux, written by both, and without the seed in
 //! the end. The seed keeps every byte.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
@@ -9,7 +12,7 @@ use buttress_format::DeviceId;
 use buttress_format::limits::SUPER_OFFSETS;
 use buttress_interop::linux::{Images, can_mount_fuse, has_linux_btrfs, has_program, run};
 use buttress_interop::manifest::{Depth, Manifest};
-use buttress_interop::program::{Mounted, buttress};
+use buttress_interop::program::{Mounted, buttress, program};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
 use buttress_volume::Volume;
 
@@ -293,4 +296,51 @@ fn the_program_grows_a_volume_from_a_mounted_seed() {
     let mount = all.mount("");
     assert_eq!(mount.shell("cat new"), "new\n");
     mount.unmount();
+}
+
+/// Names of devices that are no UTF-8 lead to the devices again, also from another folder than that
+/// of the mount's server.
+#[test]
+fn devices_of_any_name_are_found_again() {
+    if !can_run() || !can_mount_fuse() {
+        return;
+    }
+    let (images, seed) = seed_of_linux(&[], 1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let inside = folder.path().join(OsStr::from_bytes(b"lit\xe9"));
+    std::fs::create_dir(&inside).expect("a folder");
+    std::fs::copy(seed.path(), inside.join("seed")).expect("a copy");
+    std::fs::copy(images.path(), inside.join("new")).expect("a copy");
+    let more = Images::new(1, LEN);
+    let (top, added) = (folder.path(), more.path());
+    let run = |folder: &Path, arguments: &[&OsStr]| {
+        // A server keeps what it inherits, so it inherits no pipe.
+        let mut command = Command::new(program());
+        let done = command.args(arguments).current_dir(folder).stdin(Stdio::null()).status();
+        assert!(done.expect("the program").success(), "{arguments:?}");
+    };
+    std::fs::create_dir(top.join("mnt")).expect("a folder");
+    let mount = top.join("mnt");
+    run(
+        &inside,
+        &["mount".as_ref(), "-o".as_ref(), "ro".as_ref(), "seed".as_ref(), mount.as_ref()],
+    );
+    // The second device is added to the volume that the first one made.
+    let new = inside.join("new");
+    let add = ["device".as_ref(), "add".as_ref()];
+    run(top, &[&add[..], &[mount.as_ref(), new.as_ref(), added.as_ref()]].concat());
+    run(top, &["umount".as_ref(), mount.as_ref()]);
+    let all = [new, inside.join("seed"), added.to_owned()];
+    let filesystem = open(&all, false);
+    assert_eq!(filesystem.devices().len(), 3);
+    close(filesystem);
+    // By its name, from another folder.
+    let option = |path: &Path| ["--device".into(), path.as_os_str().to_owned()];
+    let others = [option(&all[1]), option(&all[2])].concat();
+    let others: Vec<_> = others.iter().map(|one| &**one).collect();
+    let remove = ["device".as_ref(), "remove".as_ref(), all[0].as_ref(), added.as_ref()];
+    run(top, &[&remove[..], &others[..]].concat());
+    let filesystem = open(&all[..2], false);
+    assert_eq!(filesystem.devices().len(), 2);
+    close(filesystem);
 }
