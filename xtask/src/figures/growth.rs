@@ -73,11 +73,13 @@ impl From<PrintedRow> for Case {
 
 impl Case {
     fn is_above(&self) -> bool {
-        [self.steps, self.allocations, self.written].iter().any(|found| *found > self.most)
+        let counts = [self.steps, self.allocations, self.written, self.memory];
+        counts.iter().any(|found| *found > self.most)
     }
 }
 
-/// Keeps what the program printed in a file of the project, a line for each case.
+/// Keeps what the program printed in a file of the project, a line for each case. Cases that were
+/// not measured keep their lines.
 ///
 /// # Errors
 ///
@@ -86,12 +88,27 @@ pub(super) fn keep(printed: &Path, kept: &Path) -> Result<(), String> {
     let show = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = fs::read_to_string(printed).map_err(|error| show(printed, &error))?;
     let found: Printed = serde_json::from_str(&text).map_err(|error| show(printed, &error))?;
-    let lines = found.rows.into_iter().map(|row| serde_json::to_string(&Case::from(row)));
+    let before = fs::read_to_string(kept).unwrap_or_else(|_| "[]".to_owned());
+    let before: Vec<Case> = serde_json::from_str(&before).map_err(|error| show(kept, &error))?;
+    let cases = merged(before, found.rows.into_iter().map(Case::from));
+    let lines = cases.iter().map(serde_json::to_string);
     let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|error| show(kept, &error))?;
     let text = format!("[\n{}\n]\n", lines.join(",\n"));
     let folder = kept.parent().unwrap_or(kept);
     fs::create_dir_all(folder).map_err(|error| show(folder, &error))?;
     fs::write(kept, text).map_err(|error| show(kept, &error))
+}
+
+/// Puts new figures in the places of older ones, and those of new cases behind them.
+fn merged(mut kept: Vec<Case>, found: impl Iterator<Item = Case>) -> Vec<Case> {
+    for new in found {
+        let is_same = |old: &&mut Case| (&old.case, &old.grows) == (&new.case, &new.grows);
+        match kept.iter_mut().find(is_same) {
+            Some(old) => *old = new,
+            None => kept.push(new),
+        }
+    }
+    kept
 }
 
 /// Writes the part of the page.
@@ -149,13 +166,39 @@ mod tests {
             { "case": "create", "grows": "names", "most": 1.15, "because": null, "steps": 0.984,
               "allocations": 1.0, "written": 0.9, "memory": 1.0, "counts": [{ "size": 4 }] },
             { "case": "link", "grows": "names", "most": 0.3, "because": "one item", "steps": 0.5,
-              "allocations": 0.1, "written": -0.001, "memory": 0.0, "counts": [{ "size": 64 }] } ] }"#;
+              "allocations": 0.1, "written": -0.001, "memory": 0.0, "counts": [{ "size": 64 }] },
+            { "case": "list", "grows": "names", "most": 1.15, "because": null, "steps": 1.0,
+              "allocations": 1.0, "written": 0.0, "memory": 1.3,
+              "counts": [{ "size": 8 }] } ] }"#;
         let found: Printed = serde_json::from_str(printed).expect("an output");
         let cases: Vec<Case> = found.rows.into_iter().map(Case::from).collect();
         let mut page = String::new();
         render(&cases, &mut page);
         assert!(page.contains("| create | names | 4 | 0.98 | 1 | 0.9 | 1 |\n"), "{page}");
         assert!(page.contains("| link | names | 64 | 0.5 | 0.1 | 0 | 0 |\n"), "{page}");
-        assert!(page.ends_with("These grow faster:\n\n- link, names: one item.\n"), "{page}");
+        // Memory counts as well.
+        let above =
+            "These grow faster:\n\n- link, names: one item.\n- list, names: to be mended.\n";
+        assert!(page.ends_with(above), "{page}");
+    }
+
+    /// A run of some cases changes their lines alone.
+    #[test]
+    fn cases_that_were_not_measured_stay() {
+        let case = |name: &str, steps| Case {
+            case: name.to_owned(),
+            grows: "names".to_owned(),
+            size: 4,
+            most: 1.15,
+            steps,
+            allocations: 1.0,
+            written: 1.0,
+            memory: 1.0,
+            because: None,
+        };
+        let kept = vec![case("create", 1.0), case("unlink", 1.0)];
+        let all = merged(kept, [case("unlink", 0.9), case("stat", 1.0)].into_iter());
+        let found: Vec<_> = all.iter().map(|one| (&*one.case, one.steps)).collect();
+        assert_eq!(found, [("create", 1.0), ("unlink", 0.9), ("stat", 1.0)]);
     }
 }
