@@ -244,3 +244,28 @@ fn quotas_are_marked_after_fixes() {
     assert!(repairs.done.iter().any(|line| line.starts_with("quota groups")), "{repairs:?}");
     assert!(patch.report().has("quota-inconsistent"), "{}", patch.report().to_text());
 }
+
+/// A read-only snapshot stays as it was made: no name for a lost inode goes into it.
+#[test]
+fn no_name_goes_into_a_read_only_snapshot() {
+    for read_only in [false, true] {
+        let device = victim();
+        let options = MountOptions::parse("rw").expect("options");
+        let fs = Filesystem::open(vec![Arc::clone(&device) as Arc<dyn Device>], options);
+        let fs = fs.expect("a mount");
+        let sub = fs.root().create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
+        sub.create(b"alone", 0o644, 0, 0, 0).expect("a file");
+        let frozen = fs.root().snapshot(b"frozen", sub.id().tree, read_only).expect("a snapshot");
+        let tree = frozen.id().tree;
+        fs.close().expect("an unmount");
+        let patch = Patch::new(device);
+        patch.remove(tree, |key, _| key.kind == Kind::INODE_REF && key.objectid == 257);
+        patch.remove(tree, |key, _| key.kind == Kind::DIR_INDEX);
+        patch.remove(tree, |key, _| key.kind == Kind::DIR_ITEM);
+        patch.finds_among_others(&["inode-links"]);
+        let repairs = mend(&patch);
+        let is_named = repairs.done.iter().any(|line| line.contains("lost+found"));
+        assert_eq!(is_named, !read_only, "{repairs:?}");
+        assert_eq!(repairs.left.is_empty(), !read_only, "{repairs:?}");
+    }
+}
