@@ -91,12 +91,30 @@ impl Site {
             logs: Vec::new(),
             ..base.clone()
         };
-        pin::create(&from, volume, &base, &name, self.options.at.pin())?;
-        match to.add(id, &first)? {
-            Added::Ours => Ok(name),
-            Added::Theirs(_) => {
-                pin::delete(&from, &name)?;
+        let pinned = pin::create(&from, volume, &base, &name, self.options.at.pin());
+        // Without a clone nothing needs the pin.
+        let unpin = || pin::delete_if_there(&from, &name);
+        if let Err(error) = pinned {
+            let _ = unpin();
+            return Err(error);
+        }
+        match to.add(id, &first) {
+            Ok(Added::Ours) => Ok(name),
+            Ok(Added::Theirs(_)) => {
+                unpin()?;
                 wrong("another volume was made there at the same time")
+            }
+            Err(Error::Store { name: object, source }) if source.is_refusal() => {
+                unpin()?;
+                Err(Error::Store { name: object, source })
+            }
+            // The manifest may still arrive, and then the clone needs the pin.
+            Err(error) => {
+                let place = &self.place;
+                wrong(&format!(
+                    "whether the clone was made is not known: {error}. If it does not appear, \
+                     `remote unpin {place} {name}` frees what it would have needed"
+                ))
             }
         }
     }

@@ -8,12 +8,14 @@
 //!   once.
 //! - **H2** A creation may have succeeded although its answer is an error or was lost. The writer
 //!   then reads the manifest back: its nonce says which writer made it.
+//! - **H3** If [`Chain::add`] returns a refusal of the store, the manifest is not there, and never
+//!   arrives later.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use buttress_base::clock;
+use buttress_base::{clock, thread};
 
 use crate::envelope::{Kind, VolumeId};
 use crate::error::{Error, Result};
@@ -79,7 +81,7 @@ impl Chain {
         // has a newer one.
         for _ in 0..3 {
             let Some(&last) = self.listed()?.last() else { return Ok(None) };
-            if let Some(head) = self.follow(last)? {
+            if let Some(head) = self.follow_listed(last)? {
                 return Ok(Some(head));
             }
         }
@@ -100,7 +102,22 @@ impl Chain {
         Ok(newest)
     }
 
-    /// Adds a manifest to the chain (H1, H2).
+    /// As [`Chain::follow`], from the newest number that is listed. Asks for it and for the next
+    /// one at once, because mostly there is no next one.
+    fn follow_listed(&self, last: CommitNumber) -> Result<Option<(VolumeId, Manifest)>> {
+        let after = CommitNumber(last.0 + 1);
+        let (this, next) = thread::scope(|scope| {
+            let next = scope.spawn(|| self.get(after));
+            (self.get(last), next.join())
+        });
+        let next = next.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        match (this?, next) {
+            (Some(_), Some(next)) => Ok(self.follow(CommitNumber(after.0 + 1))?.or(Some(next))),
+            (this, _) => Ok(this),
+        }
+    }
+
+    /// Adds a manifest to the chain (H1 to H3).
     pub(crate) fn add(&self, volume: VolumeId, manifest: &Manifest) -> Result<Added> {
         let name = self.names.manifest(manifest.number);
         let body = Bytes::from(manifest.encode(Kind::Manifest, volume));
@@ -110,7 +127,11 @@ impl Chain {
             if let Err(source) = &answer
                 && source.is_refusal()
             {
-                let source = source.clone();
+                // An earlier attempt without an answer may still arrive. So the whole is no refusal.
+                let source = match attempt {
+                    0 => source.clone(),
+                    _ => StoreError::Failed(source.to_string()),
+                };
                 return Err(Error::Store { name, source });
             }
             if answer.is_err() {

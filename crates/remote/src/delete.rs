@@ -6,8 +6,11 @@
 //!   clone has a pin in its base, so its base is kept.
 //! - **V2** The manifests are deleted first, the newest last. So a volume is either whole or gone.
 //!   An interrupted deletion is finished by the next one.
-//! - **V3** A volume with a base has a pin there. Before the newest manifest goes, a copy of it is
+//! - **V3** A volume with a base has a pin there. Before any manifest goes, a copy of the newest is
 //!   put into the folder `gone`. It stays until the pin is deleted, so any later deletion finds it.
+//! - **V4** The names in `gone` are numbers from one on without a gap, so a deletion reads them one
+//!   by one. A list may lack what was written last. With encryption the key would be deleted before
+//!   such an object, and nothing could read the object any more.
 
 use bytes::Bytes;
 
@@ -20,6 +23,7 @@ use crate::manifest::{Manifest, Writer};
 use crate::names::Names;
 use crate::open::Site;
 use crate::pin;
+use crate::units::CommitNumber;
 
 /// The folders of a volume's objects, in the order of deletion. The volume has no pins by then.
 const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
@@ -33,32 +37,62 @@ fn is_ours(name: &str) -> bool {
     last.split('-').all(is_hex)
 }
 
-/// Keeps the newest manifest of a volume with a base until its pin is deleted (V3).
+/// Reads what earlier deletions put into `gone`, by number (V4).
+fn numbered(chain: &Chain) -> Result<Vec<(String, Manifest)>> {
+    let mut all = Vec::new();
+    for number in 1.. {
+        let name = chain.names.gone(number);
+        match chain.store.get_as(&name, |bytes| Manifest::decode(&name, Kind::Pin, bytes))? {
+            Some((_, last)) => all.push((name, last)),
+            None => break,
+        }
+    }
+    Ok(all)
+}
+
+/// Looks for a manifest that the list may lack because it was written last. It is the first one of
+/// a new volume, or follows one that an earlier deletion kept.
+fn unlisted(chain: &Chain) -> Result<Option<(VolumeId, Manifest)>> {
+    let kept = numbered(chain)?.into_iter().map(|(_, last)| last.number);
+    for number in kept.chain([CommitNumber(1)]) {
+        if let Some(head) = chain.follow(number)? {
+            return Ok(Some(head));
+        }
+    }
+    Ok(None)
+}
+
+/// Keeps the newest manifest of a volume with a base until its pin is deleted (V3, V4).
 fn keep_last(chain: &Chain, volume: VolumeId, newest: &Manifest) -> Result<()> {
     if newest.base_pin.is_none() {
         return Ok(());
     }
     let body = Bytes::from(newest.encode(Kind::Pin, volume));
-    chain.store.put(&chain.names.gone(&newest.nonce), &body)
+    let number = numbered(chain)?.len() as u64 + 1;
+    chain.store.put(&chain.names.gone(number), &body)
 }
 
 /// Deletes the pins in the bases of volumes that were deleted here (V3). Returns how many such
 /// volumes there were.
 fn release_bases(chain: &Chain) -> Result<u64> {
-    let mut count = 0;
+    let mut all = numbered(chain)?;
+    // Earlier programs gave random names, which only a list has.
     for meta in chain.store.list(&chain.names.folder("gone"))? {
-        if !is_ours(&meta.name) {
+        if !is_ours(&meta.name) || all.iter().any(|(name, _)| *name == meta.name) {
             continue;
         }
         let decode = |bytes: &Bytes| Manifest::decode(&meta.name, Kind::Pin, bytes);
-        let Some((_, last)) = chain.store.get_as(&meta.name, decode)? else { continue };
+        all.extend(chain.store.get_as(&meta.name, decode)?.map(|(_, last)| (meta.name, last)));
+    }
+    // From the highest number down, so that no gap hides the rest from a later deletion (V4).
+    all.sort_by(|(a, _), (b, _)| b.cmp(a));
+    for (name, last) in &all {
         if let Some((base, pin)) = last.bases.last().zip(last.base_pin.as_ref()) {
             chain.store.delete(&Names::new(&base.prefix).pin(pin))?;
         }
-        chain.store.delete(&meta.name)?;
-        count += 1;
+        chain.store.delete(name)?;
     }
-    Ok(count)
+    Ok(all.len() as u64)
 }
 
 /// Deletes the volume's objects in a folder. Returns how many there were.
@@ -73,7 +107,7 @@ fn empty(chain: &Chain, folder: &str) -> Result<u64> {
 }
 
 impl Site {
-    /// Deletes the volume and all of its objects (V1 to V3). Returns how many objects there were.
+    /// Deletes the volume and all of its objects (V1 to V4). Returns how many objects there were.
     ///
     /// # Errors
     ///
@@ -83,7 +117,11 @@ impl Site {
         let chain = self.chain();
         let wrong = |why: String| Err(Error::Pin { place: self.place.clone(), why });
         let mut count = 0;
-        if let Some((volume, head)) = chain.head()? {
+        let head = match chain.head()? {
+            None => unlisted(&chain)?,
+            head => head,
+        };
+        if let Some((volume, head)) = head {
             if let Some((name, _)) = pin::all(&chain)?.first() {
                 return wrong(format!("the pin {name:?} keeps it; remote unpin takes it away"));
             }
@@ -99,13 +137,13 @@ impl Site {
                 claim::end(&chain, newest.epoch, &writer)?;
                 return wrong(format!("{leases} readers and {pins} pins need it"));
             }
+            keep_last(&chain, volume, &newest)?;
             for number in chain.listed()? {
                 if number < newest.number {
                     chain.store.delete(&chain.names.manifest(number))?;
                     count += 1;
                 }
             }
-            keep_last(&chain, volume, &newest)?;
             chain.store.delete(&chain.names.manifest(newest.number))?;
             count += 1;
         }
@@ -115,6 +153,9 @@ impl Site {
         // Nothing of the base is needed here any more.
         count += release_bases(&chain)?;
         count += empty(&chain, KEYS)?;
+        if let Some(seal) = &self.seal {
+            seal.forget();
+        }
         if count == 0 {
             return Err(Error::NoVolume { place: self.place.clone() });
         }

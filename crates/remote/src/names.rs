@@ -52,8 +52,8 @@ impl Names {
     }
 
     /// The name of what stays of a volume until its base is released.
-    pub(crate) fn gone(&self, nonce: &str) -> String {
-        self.under(&format!("gone/{nonce}"))
+    pub(crate) fn gone(&self, number: u64) -> String {
+        self.under(&format!("gone/{number:08}"))
     }
 
     pub(crate) fn writer(&self, epoch: u32, id: &str) -> String {

@@ -114,6 +114,11 @@ pub(crate) fn delete(chain: &Chain, name: &str) -> Result<()> {
     chain.store.delete(&chain.names.pin(name))
 }
 
+/// Deletes a pin that may not be there.
+pub(crate) fn delete_if_there(chain: &Chain, name: &str) -> Result<()> {
+    chain.store.delete(&chain.names.pin(name))
+}
+
 /// All pins.
 pub(crate) fn all(chain: &Chain) -> Result<Vec<(String, Manifest)>> {
     let mut pins = Vec::new();

@@ -1,12 +1,15 @@
 //! Garbage, pins and clones: objects that nothing needs are deleted, and all others stay.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_remote::store::simulated::{SimStore, Weather};
-use buttress_remote::{At, Error, Options, RemoteDevice, Site};
+use buttress_remote::store::{Meta, Store, StoreError};
+use buttress_remote::{At, Error, Options, RemoteDevice, Secret, Site};
+use bytes::Bytes;
 
 use crate::{create, open, options, store};
 
@@ -290,5 +293,106 @@ fn a_deletion_that_ends_anywhere_is_finished_by_the_next() {
         if is_done {
             return;
         }
+    }
+}
+
+/// A store in front of another one that answers as it is told to what is written under one prefix.
+#[derive(Debug)]
+pub(crate) struct Refusing {
+    pub(crate) inner: Arc<SimStore>,
+    pub(crate) prefix: &'static str,
+    pub(crate) answer: StoreError,
+}
+
+impl Refusing {
+    fn of(&self, name: &str) -> Result<(), StoreError> {
+        if name.starts_with(self.prefix) { Err(self.answer.clone()) } else { Ok(()) }
+    }
+}
+
+impl Store for Refusing {
+    fn title(&self) -> String {
+        self.inner.title()
+    }
+
+    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.of(name).and_then(|()| self.inner.create(name, body))
+    }
+
+    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.of(name).and_then(|()| self.inner.put(name, body))
+    }
+
+    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
+        self.inner.get(name)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.inner.get_range(name, range)
+    }
+
+    fn head(&self, name: &str) -> Result<Meta, StoreError> {
+        self.inner.head(name)
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
+        self.inner.list(folder)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), StoreError> {
+        self.inner.delete(name)
+    }
+}
+
+/// A store that refuses to write a clone leaves nothing of it in the base. If it does not answer,
+/// the manifest may still arrive: the pin stays, and the message names it.
+#[test]
+fn a_clone_that_is_refused_leaves_no_pin() {
+    let inner = store(14);
+    drop(create(&inner, LEN));
+    let pins = || inner.names().into_iter().filter(|name| name.contains("/pin/")).count();
+    let clone = |answer: StoreError| {
+        let store = Arc::new(Refusing { inner: inner.clone(), prefix: "w/", answer });
+        let brief = Options { patience: Duration::from_millis(50), ..options() };
+        let site = |prefix| Site::in_store(store.clone(), prefix, brief.clone());
+        site("v").clone_to(&site("w")).expect_err("it is refused")
+    };
+    let error = clone(StoreError::Refused("no permission".to_owned()));
+    assert!(error.to_string().contains("no permission"), "{error}");
+    assert_eq!(pins(), 0);
+    let error = clone(StoreError::Failed("no answer".to_owned()));
+    assert!(error.to_string().contains("remote unpin"), "{error}");
+    assert_eq!(pins(), 1);
+    let base = site(&inner, "v", options());
+    let name = base.commits(9).expect("a store").into_iter().find_map(|commit| commit.pin);
+    let name = name.expect("the pin");
+    assert!(error.to_string().contains(&name), "{error}");
+    base.unpin(&name).expect("it is there");
+    base.delete().expect("nothing needs it");
+}
+
+/// Lists of what the store was given last are stale. A deletion of an encrypted clone releases its
+/// base all the same, also if it is the second one, after a first that ended anywhere.
+#[test]
+fn a_deletion_does_not_trust_lists() {
+    let secret = || Secret::new(b"secret".to_vec()).expect("some bytes");
+    for writes in (6..20).chain([u64::MAX]) {
+        let store = store(15);
+        let site = |prefix| site(&store, prefix, options()).encrypted(secret());
+        drop(site("v").create(LEN).expect("a store"));
+        site("v").clone_to(&site("w")).expect("a clone");
+        store.set_weather(Weather { stale: 1000, ..Weather::default() });
+        store.end_after(writes);
+        let first = site("w").delete();
+        store.end_after(u64::MAX);
+        store.advance_ms(60_000);
+        if first.is_err() {
+            // What was written last is the copy of the manifest, or later.
+            let second = site("w").delete();
+            assert!(second.is_ok(), "after {writes} changes: {second:?}");
+        }
+        store.set_weather(Weather::default());
+        let pins = store.names().into_iter().filter(|name| name.starts_with("v/pin/"));
+        assert_eq!(pins.count(), 0, "after {writes} changes");
     }
 }
