@@ -191,6 +191,8 @@ impl SealedStore {
 
     /// Makes the keys of a new volume, unless there are some. A clone brings its own.
     pub(crate) fn make_key(&self, of_clone: Option<&Keys>) -> Result<()> {
+        // The keys that were read before are those of a volume that was deleted since.
+        self.forget();
         let fresh = Keys::random()?;
         self.secret.create(&*self.inner, &self.names, 1, of_clone.unwrap_or(&fresh))?;
         let found = self.seal()?;
@@ -203,6 +205,11 @@ impl SealedStore {
     /// Encrypts the keys anew by another secret, and deletes the copies that earlier secrets open.
     pub(crate) fn rekey(&self, new: &Secret) -> Result<()> {
         new.replace(&*self.inner, &self.names, &self.seal()?.keys)
+    }
+
+    /// Forgets the keys. The next request reads those that are in the store then.
+    pub(crate) fn forget(&self) {
+        *self.seal.lock() = None;
     }
 
     fn seal(&self) -> Result<Arc<Seal>> {

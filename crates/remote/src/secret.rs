@@ -7,11 +7,15 @@
 //! - **X2** The object `key/NUMBER` with the highest number counts. A new one is read back before
 //!   older ones are deleted. So at each moment one secret opens the volume.
 //! - **X3** No message has a secret in it.
+//! - **X4** What a message says of a change of the secret is true, also if answers were lost: the
+//!   new object was read back, or the message leaves open which secret counts.
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use argon2::{Algorithm, Argon2, Params, Version};
+use buttress_base::thread;
 use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -218,22 +222,63 @@ impl Secret {
         }
     }
 
-    /// Writes the keys for this secret, and deletes them for others (X2).
+    /// Writes the keys for this secret, and deletes them for others (X2, X4).
     pub(crate) fn replace(&self, store: &dyn Store, names: &Names, keys: &Keys) -> Result<()> {
         let older = numbers(store, names)?;
         let number = older.last().map_or(1, |last| last + 1);
-        self.create(store, names, number, keys)?;
-        if self.load(store, names)? != *keys {
-            return wrong("another program changed the key at the same time");
+        let name = names.key(number);
+        let body = self.wrap(keys)?;
+        let other = || wrong("another program changed the key at the same time");
+        match settled(store, &name, &body)? {
+            Some(found) if found == body => {}
+            Some(_) => return other(),
+            None => {
+                return wrong(
+                    "the store did not answer, so the new secret or the old one opens the volume. \
+                     Try the new one first. If it does, run `remote rekey` again with it as both",
+                );
+            }
+        }
+        // A list may have lacked the newest key, and then this one does not count.
+        match store.get(&names.key(number + 1)) {
+            Err(StoreError::NotFound) => {}
+            Ok(_) => return other(),
+            Err(error) => return undeleted(&error),
         }
         let deleted = older.iter().try_for_each(|number| store.delete(&names.key(*number)));
-        deleted.or_else(|error| {
-            wrong(format!(
-                "the new secret opens the volume, and the old one was not deleted: run it again \
-                 ({error})"
-            ))
-        })
+        deleted.or_else(|error| undeleted(&error))
     }
+}
+
+/// The new secret opens the volume, and so may the old one by an older list.
+fn undeleted(error: &StoreError) -> Result<()> {
+    wrong(format!(
+        "the new secret opens the volume, and the old one was not deleted: run `remote rekey` \
+         again with the new one as both ({error})"
+    ))
+}
+
+/// Creates an object, and reads back what its name has then. `None` if that is not known. Asks
+/// again a few times.
+fn settled(store: &dyn Store, name: &str, body: &Bytes) -> Result<Option<Bytes>> {
+    const TRIES: u32 = 6;
+    const PAUSE: Duration = Duration::from_millis(50);
+    let mut is_sent = false;
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            thread::sleep(PAUSE * attempt);
+        }
+        match store.create(name, body.clone()) {
+            Ok(()) => return Ok(Some(body.clone())),
+            // With an earlier attempt that has no answer, a refusal says nothing.
+            Err(refusal) if refusal.is_refusal() && !is_sent => return Err(refusal),
+            Err(_) => is_sent = true,
+        }
+        if let Ok(found) = store.get(name) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// The numbers of the keys, in order.

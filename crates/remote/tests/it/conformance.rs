@@ -6,10 +6,11 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::device::Content;
 use buttress_block::{Device, Error, FileDevice, MemoryDevice, Space, Write};
-use buttress_remote::store::Store;
 use buttress_remote::store::simulated::{SimStore, Weather};
+use buttress_remote::store::{Store, StoreError};
 use buttress_remote::{Options, Secret, Site};
 
+use crate::collecting::Refusing;
 use crate::{create, open, options, store};
 
 pub(crate) const LEN: u64 = 130 << 20;
@@ -164,6 +165,73 @@ fn keys_change_and_clones_have_their_own() {
     encrypted(&store, options(), "four").unpin("nothing").expect_err("no pin");
     clone.delete().expect("nothing needs it");
     assert!(store.list("c").expect("a store").is_empty(), "the key goes last");
+}
+
+/// A volume is deleted and made again at one place: the new one has its own key, also for the
+/// program that knew the former.
+#[test]
+fn a_volume_that_is_made_again_has_its_own_key() {
+    let store = store(3);
+    let site = encrypted(&store, options(), "one");
+    drop(site.create(LEN).expect("a store"));
+    let other = encrypted(&store, options(), "one");
+    drop(other.open().expect("the key"));
+    site.delete().expect("nothing needs it");
+    for site in [&site, &other] {
+        let device = site.create(LEN).expect("a store");
+        device.write_at(0, &[7; 4096]).expect("within");
+        device.close().expect("a store");
+        let mut found = [0; 4096];
+        let reader = encrypted(&store, options(), "one").open().expect("the key");
+        reader.read_at(0, &mut found).expect("within");
+        assert!(found == [7; 4096]);
+        reader.close().expect("a store");
+        encrypted(&store, options(), "one").delete().expect("nothing needs it");
+    }
+}
+
+/// Answers are lost while the secret changes. What the message says is true: after a success only
+/// the new secret opens the volume, and after an error that leaves it open one of the two does.
+#[test]
+fn a_change_of_the_secret_with_lost_answers_says_what_is_true() {
+    let mut done = 0;
+    let two = || Secret::new("two".into()).expect("some bytes");
+    for seed in 0..6 {
+        let store = store(seed);
+        drop(encrypted(&store, options(), "one").create(LEN).expect("a store"));
+        let site = encrypted(&store, options(), "one");
+        site.has_volume().expect("the key");
+        store.set_weather(Weather { refused: 200, lost: 600, ..Weather::default() });
+        let changed = site.rekey(&two());
+        store.set_weather(Weather::default());
+        let opens = |secret: &str| encrypted(&store, options(), secret).has_volume().is_ok();
+        match changed {
+            Ok(()) => {
+                done += 1;
+                assert!(opens("two") && !opens("one"), "seed {seed}");
+                let keys = store.names().into_iter().filter(|name| name.contains("/key/"));
+                assert_eq!(keys.count(), 1, "seed {seed}");
+            }
+            Err(error) => {
+                let text = error.to_string();
+                let says_new = text.contains("the new secret opens the volume, and the old");
+                let says_open = text.contains("the new secret or the old one");
+                assert_eq!(opens("two"), !opens("one"), "seed {seed}");
+                assert!(opens("two") || !says_new, "seed {seed}: {text}");
+                assert!(opens("one") || says_new || says_open, "seed {seed}: {text}");
+            }
+        }
+    }
+    assert!(done > 0);
+    // The creation has no answer, and may still arrive.
+    let inner = store(7);
+    drop(encrypted(&inner, options(), "one").create(LEN).expect("a store"));
+    let answer = StoreError::Failed("no answer".to_owned());
+    let silent = Arc::new(Refusing { inner, prefix: "v/key/", answer });
+    let secret = Secret::new("one".into()).expect("some bytes");
+    let site = Site::in_store(silent, "v", options()).encrypted(secret);
+    let error = site.rekey(&two()).expect_err("no answer").to_string();
+    assert!(error.contains("the new secret or the old one"), "{error}");
 }
 
 fn encrypted(store: &Arc<SimStore>, options: Options, secret: &str) -> Site {
