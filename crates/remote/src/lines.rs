@@ -38,12 +38,34 @@ struct Shard {
 pub(crate) struct Lines {
     shards: [Ranked<Shard>; SHARDS],
     budget: usize,
-    /// Where the last read of an object ended, what was read ahead included, and how far ahead it
-    /// went.
-    runs: Ranked<HashMap<ObjectNumber, (u32, u32)>>,
+    runs: Ranked<Runs>,
     /// The maximum readahead of a sequential reader, in lines.
     ahead_max: u32,
 }
+
+/// The last read of an object.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Where it ended, what was read ahead included.
+    end: u32,
+    /// How far ahead it went.
+    ahead: u32,
+    /// It reached the end of the object.
+    is_at_end: bool,
+    /// How many reads there were before.
+    at: u64,
+}
+
+#[derive(Debug, Default)]
+struct Runs {
+    of: HashMap<ObjectNumber, Run>,
+    /// How many reads there were.
+    count: u64,
+}
+
+/// A run goes on in the next object only if at most so many other reads came between. A run that
+/// ended long ago says nothing of the reader that begins there.
+const RUN_AGE: u64 = 64;
 
 /// The maximum readahead with much memory: a whole object of 8 MiB. What is read ahead must stay
 /// until it is used, so it is at most an eighth of the memory.
@@ -55,7 +77,7 @@ const RUNS_MAX: usize = 4096;
 impl Lines {
     pub(crate) fn new(budget: u64) -> Self {
         let shards = std::array::from_fn(|_| Ranked::new(Rank::Leaf, Shard::default()));
-        let runs = Ranked::new(Rank::Leaf, HashMap::new());
+        let runs = Ranked::new(Rank::Leaf, Runs::default());
         let most = (budget / AHEAD_PART / LINE_BYTES as u64).min(AHEAD_MAX);
         let ahead_max = (most as u32).max(AHEAD_MIN);
         Self { shards, budget: budget as usize / SHARDS, runs, ahead_max }
@@ -98,24 +120,29 @@ impl Lines {
         }
     }
 
-    /// Records a read that lacks lines, and returns how many further lines to read with it. The
-    /// number grows with each sequential read. A read at the start of an object goes on with the
-    /// run of the object before: sequential writes fill one object after the other.
-    pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32) -> u32 {
+    /// Records a read that lacks lines, of an object with `len` lines. Returns how many further
+    /// lines to read with it. The number grows with each sequential read. A read at the start of an
+    /// object goes on with the run that has just reached the end of the object before: sequential
+    /// writes fill one object after the other.
+    pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32, len: u32) -> u32 {
         let mut runs = self.runs.lock();
-        if runs.len() > RUNS_MAX {
-            runs.clear();
+        let Runs { of, count } = &mut *runs;
+        if of.len() > RUNS_MAX {
+            of.clear();
         }
+        *count += 1;
         let before = ObjectNumber(object.0.wrapping_sub(1));
-        let ahead = match runs.get(&object) {
+        let is_next = |run: &&Run| run.is_at_end && *count - run.at <= RUN_AGE;
+        let ahead = match of.get(&object) {
             // The read may begin in lines that were read ahead.
-            Some(&(last, ahead)) if last == first + 1 || (first..=end).contains(&last) => {
-                (ahead * 2).clamp(AHEAD_MIN, self.ahead_max)
+            Some(run) if run.end == first + 1 || (first..=end).contains(&run.end) => {
+                (run.ahead * 2).clamp(AHEAD_MIN, self.ahead_max)
             }
-            _ if first == 0 => runs.get(&before).map_or(0, |&(_, ahead)| ahead),
+            _ if first == 0 => of.get(&before).filter(is_next).map_or(0, |run| run.ahead),
             _ => 0,
         };
-        runs.insert(object, (end + ahead, ahead));
+        let to = end + ahead;
+        of.insert(object, Run { end: to, ahead, is_at_end: to >= len, at: *count });
         ahead
     }
 
@@ -143,18 +170,38 @@ mod tests {
             let (object, first) = (u64::from(read * 16 / OBJECT), read * 16 % OBJECT);
             there = if first == 0 { 0 } else { there };
             if there < first + 16 {
-                let ahead = lines.ahead(ObjectNumber(object), first, first + 16);
+                let ahead = lines.ahead(ObjectNumber(object), first, first + 16, OBJECT);
                 there = (first + 16 + ahead).min(OBJECT);
                 waits += 1;
             }
         }
         assert!(waits < 16 + 8, "{waits} waits for 16 objects");
         for first in [70, 3, 90, 40, 7] {
-            assert_eq!(lines.ahead(ObjectNumber(99), first, first + 1), 0);
+            assert_eq!(lines.ahead(ObjectNumber(99), first, first + 1, OBJECT), 0);
         }
         let small = Lines::new(8 << 20);
         for read in 0..40 {
-            assert!(small.ahead(ObjectNumber(1), read * 2, read * 2 + 2) <= 16);
+            assert!(small.ahead(ObjectNumber(1), read * 2, read * 2 + 2, OBJECT) <= 16);
         }
+    }
+
+    /// A run goes on in the next object only if it reached the end of its own, and not long ago.
+    #[test]
+    fn an_old_run_does_not_go_on() {
+        let begun = |to: u32| {
+            let lines = Lines::new(128 << 20);
+            for read in 0..to {
+                lines.ahead(ObjectNumber(1), read, read + 1, 128);
+            }
+            lines
+        };
+        assert!(begun(128).ahead(ObjectNumber(2), 0, 1, 128) > 0, "it goes on at once");
+        let short = begun(8);
+        assert_eq!(short.ahead(ObjectNumber(2), 0, 1, 128), 0, "it did not reach the end");
+        let old = begun(128);
+        for other in 0..=RUN_AGE {
+            old.ahead(ObjectNumber(1000 + other * 2), 5, 6, 128);
+        }
+        assert_eq!(old.ahead(ObjectNumber(2), 0, 1, 128), 0, "it is old");
     }
 }

@@ -199,7 +199,8 @@ impl Core {
                 }
             }
             if lacks && reads_ahead {
-                let more = self.lines.ahead(fetch.object, first, end);
+                let more =
+                    self.lines.ahead(fetch.object, first, end, source.sectors.div_ceil(LINE));
                 let last = source.sectors.div_ceil(LINE).min(end + more);
                 let ahead = (end..last).map(|line| (fetch.object, line));
                 let is_near = |key: &Key| {
