@@ -87,6 +87,11 @@ impl SimStore {
         self.inside.lock().0.changes.clone()
     }
 
+    /// How many changes there were so far.
+    pub(super) fn effects(&self) -> usize {
+        self.inside.lock().0.changes.len()
+    }
+
     /// A store with the first `count` of some changes.
     #[must_use]
     pub fn replay(changes: &[Change], seed: u64) -> Self {

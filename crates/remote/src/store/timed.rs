@@ -3,10 +3,13 @@
 //! # Invariants
 //!
 //! - **M1** A state after a crash has the effect of each request that had ended. Of the requests
-//!   under way it has any selection.
+//!   under way it has any selection that keeps M3.
 //! - **M2** What a crash left out may still arrive later, since a store does not know that its
 //!   client is dead. A creation that arrives late fails if the name is taken.
+//! - **M3** What an answer has shown stays, although the request that did it has no answer yet. The
+//!   client may have acted on it: it found its manifest by a read, or another one in its place.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,12 @@ use super::{Meta, Store, StoreError};
 enum Event {
     Begun(usize),
     Ended(usize),
+    /// An answer has shown the effect of a request under way, if the effect is one of the first
+    /// `effects` (M3).
+    Seen {
+        number: usize,
+        effects: usize,
+    },
     Mark(u64),
 }
 
@@ -36,6 +45,24 @@ struct Request {
 struct Record {
     events: Vec<Event>,
     requests: Vec<Request>,
+    under_way: BTreeSet<usize>,
+}
+
+impl Record {
+    /// Notes that an answer has shown names of which `is_meant` is true, with `effects` effects.
+    fn see(&mut self, effects: usize, is_meant: impl Fn(&str) -> bool) {
+        let requests = &self.requests;
+        let meant = self.under_way.iter().filter(|number| is_meant(requests[**number].name()));
+        self.events.extend(meant.map(|&number| Event::Seen { number, effects }));
+    }
+}
+
+impl Request {
+    fn name(&self) -> &str {
+        match &self.change {
+            Change::Put(name, _) | Change::Delete(name) => name,
+        }
+    }
 }
 
 /// A store that takes a random time for each change.
@@ -110,14 +137,20 @@ impl TimedStore {
             (record.events.clone(), record.requests.clone())
         };
         let first = rng.below(stride as u64) as usize;
-        let (mut under_way, mut ended, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut under_way, mut ended, mut marks) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         let mut shown = 0;
         for (event, &what) in events.iter().enumerate() {
             match what {
-                Event::Begun(number) => under_way.push(number),
+                Event::Begun(number) => drop(under_way.insert(number)),
                 Event::Ended(number) => {
-                    under_way.retain(|other| *other != number);
-                    ended.push(number);
+                    under_way.remove(&number);
+                    ended.insert(number);
+                }
+                Event::Seen { number, effects } => {
+                    if requests[number].effect.is_some_and(|at| at < effects) {
+                        under_way.remove(&number);
+                        ended.insert(number);
+                    }
                 }
                 Event::Mark(number) => marks.push(number),
             }
@@ -160,13 +193,37 @@ impl TimedStore {
             let number = record.requests.len();
             record.requests.push(Request { change: change.clone(), only_if_absent, effect: None });
             record.events.push(Event::Begun(number));
+            record.under_way.insert(number);
             number
         };
         self.pause();
+        let name = match &change {
+            Change::Put(name, _) | Change::Delete(name) => name.clone(),
+        };
         let (effect, answer) = self.inner.change(change, only_if_absent);
+        let effects = self.inner.effects();
         self.record.lock().0.requests[number].effect = effect;
         self.pause();
-        self.record.lock().0.events.push(Event::Ended(number));
+        let record = &mut self.record.lock().0;
+        record.under_way.remove(&number);
+        // A creation says whether there was such an object.
+        if only_if_absent && matches!(answer, Ok(()) | Err(StoreError::Exists)) {
+            record.see(effects, |other| other == name);
+        }
+        record.events.push(Event::Ended(number));
+        answer
+    }
+
+    /// Notes what an answer to a read has shown (M3).
+    fn seen<T>(
+        &self,
+        answer: Result<T, StoreError>,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> Result<T, StoreError> {
+        if matches!(answer, Ok(_) | Err(StoreError::NotFound)) {
+            let effects = self.inner.effects();
+            self.record.lock().0.see(effects, is_meant);
+        }
         answer
     }
 }
@@ -185,19 +242,20 @@ impl Store for TimedStore {
     }
 
     fn get(&self, name: &str) -> Result<Bytes, StoreError> {
-        self.inner.get(name)
+        self.seen(self.inner.get(name), |other| other == name)
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.inner.get_range(name, range)
+        self.seen(self.inner.get_range(name, range), |other| other == name)
     }
 
     fn head(&self, name: &str) -> Result<Meta, StoreError> {
-        self.inner.head(name)
+        self.seen(self.inner.head(name), |other| other == name)
     }
 
     fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
-        self.inner.list(folder)
+        let prefix = format!("{folder}/");
+        self.seen(self.inner.list(folder), |other| other.starts_with(&prefix))
     }
 
     fn delete(&self, name: &str) -> Result<(), StoreError> {
@@ -222,7 +280,7 @@ mod tests {
                 scope.spawn(move || store.create(name, Bytes::from_static(b"old")).expect("new"));
             }
         });
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let shown = store.crashes(&mut Rng::new(3), 8, 1, |crash| {
             let names = crash.store.names();
             if crash.marks == [7] {
@@ -239,5 +297,28 @@ mod tests {
         });
         assert_eq!(seen, [1, 2, 3].into());
         assert!(shown > store.events());
+    }
+
+    /// A creation has no answer yet, and a read has shown it: by its content, or by a creation that
+    /// was refused. No crash takes it away after that (M3).
+    #[test]
+    fn what_an_answer_has_shown_stays() {
+        for looks in [true, false] {
+            let store = TimedStore::new(4, Weather::default(), Duration::from_millis(20));
+            std::thread::scope(|scope| {
+                scope.spawn(|| store.create("a/1", Bytes::from_static(b"one")).expect("new"));
+                if looks {
+                    while store.get("a/1").is_err() {}
+                } else {
+                    while store.inner.get("a/1").is_err() {}
+                    store.create("a/1", Bytes::from_static(b"two")).expect_err("it is there");
+                }
+                store.mark(1);
+            });
+            store.crashes(&mut Rng::new(3), 4, 1, |crash| {
+                let is_there = crash.store.names() == ["a/1"];
+                assert!(is_there || crash.marks.is_empty(), "{looks}: {}", crash.event);
+            });
+        }
     }
 }
