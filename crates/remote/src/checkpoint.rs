@@ -112,7 +112,7 @@ impl Core {
             }));
         }
         let mut state = self.state.lock();
-        manifest.leaves = state.map.leaves.iter().map(|(&leaf, &at)| (leaf, at)).collect();
+        Self::name_leaves(&state, manifest);
         manifest.next_object = state.next_object;
         manifest.tables.clone_from(&tables);
         manifest.checkpoint = manifest.number;

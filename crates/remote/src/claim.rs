@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use buttress_base::thread;
 use bytes::Bytes;
 use rustix::process::{Pid, test_kill_process};
 
@@ -109,8 +110,12 @@ pub(crate) fn end(chain: &Chain, epoch: u32, writer: &Writer) -> Result<()> {
 /// [`Error::Busy`], with what is known of the other writer.
 pub(crate) fn check(chain: &Chain, head: &Manifest, epoch: u32, mine: &Writer) -> Result<()> {
     let theirs = chain.names.writer(head.epoch, &head.writer.id);
-    let Some(seen) = chain.store.head(&theirs)? else { return Ok(()) };
-    let shown = chain.store.head(&chain.names.writer(epoch, &mine.id))?;
+    let (seen, shown) = thread::scope(|scope| {
+        let shown = scope.spawn(|| chain.store.head(&chain.names.writer(epoch, &mine.id)));
+        (chain.store.head(&theirs), shown.join())
+    });
+    let shown = shown.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let Some(seen) = seen? else { return Ok(()) };
     let now_ms = shown.map_or(seen.modified_ms, |meta| meta.modified_ms);
     let age_ms = now_ms.saturating_sub(seen.modified_ms);
     let writer = chain

@@ -11,7 +11,7 @@
 //! - **C3** After the first failure nothing more is written, and every later write fails with that
 //!   failure.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -263,6 +263,14 @@ impl Core {
         error
     }
 
+    /// Puts the present leaves of the map into a manifest, with the epochs of their objects.
+    pub(crate) fn name_leaves(state: &State, manifest: &mut Manifest) {
+        manifest.leaves = state.map.leaves.iter().map(|(&leaf, &at)| (leaf, at)).collect();
+        let objects: BTreeSet<_> = state.map.leaves.values().map(|at| at.object).collect();
+        let epoch = |object| Some((object, state.map.table.get(object)?.epoch));
+        manifest.leaf_epochs = objects.into_iter().filter_map(epoch).collect();
+    }
+
     /// Returns the name of an object in the table.
     pub(crate) fn object_name(&self, state: &State, number: ObjectNumber) -> Option<String> {
         let entry = state.map.table.get(number)?;
@@ -281,23 +289,33 @@ impl Core {
 
     /// Reads a page of the map.
     pub(crate) fn load_page(&self, missing: Missing) -> Result<()> {
-        let (name, still) = {
+        self.load_pages(&[missing])
+    }
+
+    /// Reads pages of the map at once.
+    pub(crate) fn load_pages(&self, wanted: &[Missing]) -> Result<()> {
+        let mut pages = Vec::with_capacity(wanted.len());
+        let mut ranges = Vec::with_capacity(wanted.len());
+        {
             let state = self.state.lock();
-            (self.object_name(&state, missing.at.object), state.map.missing_still(missing))
-        };
-        if !still {
-            return Ok(());
+            for missing in wanted.iter().filter(|missing| state.map.missing_still(**missing)) {
+                let Some(name) = self.object_name(&state, missing.at.object) else {
+                    let name = self.chain.place.clone();
+                    return Err(Error::Damaged { name, why: "the map names no object".to_owned() });
+                };
+                ranges.push((name, missing.at.range()));
+                pages.push(*missing);
+            }
         }
-        let Some(name) = name else {
-            let name = self.chain.place.clone();
-            return Err(Error::Damaged { name, why: "the map names no object".to_owned() });
-        };
-        let page = self.chain.store.range_as(&name, &missing.at.range(), |bytes| {
-            missing.at.check(&name, bytes)?;
-            Page::decode(&name, bytes)
+        let found = self.chain.store.many_as(&ranges, |index, bytes| {
+            let name = &ranges[index].0;
+            pages[index].at.check(name, bytes)?;
+            Page::decode(name, bytes)
         })?;
         let mut state = self.state.lock();
-        state.map.install(missing, page);
+        for (missing, page) in pages.into_iter().zip(found) {
+            state.map.install(missing, page);
+        }
         let budget = self.options.memory as usize / 4;
         state.map.shrink(budget);
         Ok(())

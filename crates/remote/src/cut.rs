@@ -130,12 +130,12 @@ impl Core {
             epoch: self.epoch,
             recent: state.recent.clone(),
             tables: state.tables.clone(),
-            leaves: state.map.leaves.iter().map(|(&leaf, &at)| (leaf, at)).collect(),
             next_object: state.next_object,
             is_opening: false,
             local: self.local.clone().filter(|_| !state.is_last),
             ..last.clone()
         };
+        Self::name_leaves(state, &mut manifest);
         state.marks.drain(..).for_each(|mark| manifest.mark(mark));
         if self.local.is_some() {
             let (log, position) = (self.writer.id.clone(), state.position);

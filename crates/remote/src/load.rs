@@ -3,82 +3,164 @@
 //! What must always be true: everything that comes from the store was checked against the manifest,
 //! or against what the manifest references, before it counts.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use crate::core::{Core, State};
 use crate::envelope::damaged;
 use crate::error::Result;
-use crate::manifest::Manifest;
-use crate::map::{Entry, Holds, Ref, Refs, Table};
+use crate::manifest::{Manifest, Recent, TablePart};
+use crate::map::{Entry, Holds, PAGE_SECTORS, Ref, Refs, Table};
 use crate::segment::{self, Extent};
 use crate::units::{ObjectNumber, Sector, Spot};
 use crate::write::{SUPERBLOCK, is_btrfs, node_ids};
 
-/// A part of the content that a manifest references.
+/// Pages that are read at once before extents are applied.
+const PAGES_AT_ONCE: usize = 256;
+
+/// A part of an object that a manifest references.
+#[derive(Clone, Copy)]
+enum What<'m> {
+    Table(Ref),
+    Leaf(u32, Ref),
+    Recent(&'m Recent),
+}
+
+/// A part of an object, its name, and its place in the object.
+type Want<'m> = (What<'m>, String, Range<u64>);
+
+/// The content of such a part.
 enum Part {
+    Table(Vec<(ObjectNumber, Entry)>),
     Leaf(Refs),
     Extents(Vec<Extent>),
 }
 
+impl What<'_> {
+    fn decode(self, name: &str, bytes: &[u8]) -> Result<Part> {
+        match self {
+            Self::Table(at) => {
+                at.check(name, bytes)?;
+                Table::decode(name, bytes).map(|entries| Part::Table(entries.into_iter().collect()))
+            }
+            Self::Leaf(leaf, at) => {
+                at.check(name, bytes)?;
+                Refs::decode(name, leaf, bytes).map(Part::Leaf)
+            }
+            Self::Recent(recent) => {
+                let extents = segment::extents(name, recent.shape(), recent.crc, bytes);
+                extents.map(Part::Extents)
+            }
+        }
+    }
+}
+
 impl Core {
     /// Reads the content that the manifest references: the map leaves, the table, and the extents
-    /// of the newest data objects.
+    /// of the newest data objects. Waits for the store twice, or once more for the manifest of an
+    /// earlier program.
     pub(crate) fn load(&self, manifest: &Manifest) -> Result<()> {
-        let store = &self.chain.store;
-        let tables: Vec<(String, Ref)> = manifest
-            .tables
-            .iter()
-            .map(|part| (self.names.of(part.at.object, part.epoch, false), part.at))
-            .collect();
-        let ranges: Vec<_> = tables.iter().map(|(name, at)| (name.clone(), at.range())).collect();
+        let names = &self.names;
+        let of_table = |part: &TablePart| {
+            let name = names.of(part.at.object, part.epoch, false);
+            (What::Table(part.at), name, part.at.range())
+        };
+        let mut wants: Vec<Want<'_>> = manifest.tables.iter().map(of_table).collect();
+        for recent in &manifest.recent {
+            let name = names.of(recent.object, recent.epoch, true);
+            wants.push((What::Recent(recent), name, segment::tail(recent.shape())));
+        }
+        // Without the epochs, only the table says what the objects with the leaves are called.
+        let epochs: BTreeMap<_, _> = manifest.leaf_epochs.iter().copied().collect();
+        let named = manifest.leaves.iter().filter_map(|&(leaf, at)| {
+            let name = names.of(at.object, *epochs.get(&at.object)?, false);
+            Some((What::Leaf(leaf, at), name, at.range()))
+        });
+        let named: Vec<Want<'_>> = named.collect();
+        let is_complete = named.len() == manifest.leaves.len();
+        wants.extend(named.into_iter().filter(|_| is_complete));
         let mut table = Table::default();
-        let parts = store.many_as(&ranges, |index, bytes| {
-            let (name, at) = &tables[index];
-            at.check(name, bytes)?;
-            Table::decode(name, bytes)
-        })?;
-        table.entries.extend(parts.into_iter().flatten());
+        let (mut leaves, mut recents) = (Vec::new(), Vec::new());
+        for (want, part) in wants.iter().zip(self.parts(&wants)?) {
+            match part {
+                Part::Table(entries) => table.entries.extend(entries),
+                Part::Leaf(refs) => leaves.push(refs),
+                Part::Extents(extents) => recents.push((&want.1, extents)),
+            }
+        }
         for recent in &manifest.recent {
             let entry = Entry::new(Holds::Data(recent.shape()), recent.epoch);
             table.entries.insert(recent.object, entry);
         }
-        let mut state = self.state.lock();
-        state.map.table = table;
-        let mut leaves = Vec::new();
-        for &(leaf, at) in &manifest.leaves {
-            let name = self.object_name(&state, at.object);
-            let name = name.ok_or_else(|| {
-                damaged(&self.chain.place, "a leaf of the map is in no object".to_owned())
-            })?;
-            leaves.push((leaf, name, at));
-            state.map.leaves.insert(leaf, at);
+        let mut late = Vec::new();
+        {
+            let mut state = self.state.lock();
+            state.map.table = table;
+            for &(leaf, at) in &manifest.leaves {
+                let name = self.object_name(&state, at.object);
+                let name = name.ok_or_else(|| {
+                    damaged(&self.chain.place, "a leaf of the map is in no object".to_owned())
+                })?;
+                late.push((What::Leaf(leaf, at), name, at.range()));
+                state.map.leaves.insert(leaf, at);
+            }
         }
-        drop(state);
-        let names = &self.names;
-        let recent = manifest.recent.iter().map(|recent| {
-            (names.of(recent.object, recent.epoch, true), segment::tail(recent.shape()))
-        });
-        let of_leaves = leaves.iter().map(|(_, name, at)| (name.clone(), at.range()));
-        let ranges: Vec<_> = of_leaves.chain(recent).collect();
-        let parts = store.many_as(&ranges, |index, bytes| match leaves.get(index) {
-            Some((leaf, name, at)) => {
-                at.check(name, bytes)?;
-                Refs::decode(name, *leaf, bytes).map(Part::Leaf)
+        late.retain(|_| !is_complete);
+        for part in self.parts(&late)? {
+            if let Part::Leaf(refs) = part {
+                leaves.push(refs);
             }
-            None => {
-                let recent = &manifest.recent[index - leaves.len()];
-                let name = &ranges[index].0;
-                segment::extents(name, recent.shape(), recent.crc, bytes).map(Part::Extents)
+        }
+        leaves.into_iter().for_each(|refs| self.state.lock().map.take_leaf(refs));
+        self.load_ahead(recents.iter().flat_map(|(_, extents)| extents))?;
+        for (recent, (name, extents)) in manifest.recent.iter().zip(&recents) {
+            self.apply(name, recent.object, extents)?;
+        }
+        self.finish_loading(manifest)
+    }
+
+    /// Reads parts of objects at once.
+    fn parts(&self, wants: &[Want<'_>]) -> Result<Vec<Part>> {
+        let ranges: Vec<_> = wants.iter().map(|(_, name, at)| (name.clone(), at.clone())).collect();
+        self.chain.store.many_as(&ranges, |index, bytes| {
+            let (what, name, _) = &wants[index];
+            what.decode(name, bytes)
+        })
+    }
+
+    /// Reads the first pages that extents change, and that of the superblock, at once.
+    fn load_ahead<'e>(&self, extents: impl Iterator<Item = &'e Extent>) -> Result<()> {
+        let sectors = self.len / 4096;
+        let mut pages = BTreeMap::new();
+        {
+            let state = self.state.lock();
+            let mut look = |sector: u64| {
+                if let Some(missing) = state.map.missing(Sector(sector), 1) {
+                    pages.insert(sector / PAGE_SECTORS, missing);
+                }
+                pages.len() < PAGES_AT_ONCE
+            };
+            if self.needs_superblock() {
+                look(SUPERBLOCK.0);
             }
-        })?;
-        for (index, part) in parts.into_iter().enumerate() {
-            match part {
-                Part::Leaf(refs) => self.state.lock().map.take_leaf(refs),
-                Part::Extents(extents) => {
-                    let recent = &manifest.recent[index - leaves.len()];
-                    self.apply(&ranges[index].0, recent.object, &extents)?;
+            'all: for extent in extents {
+                // What is past the end is refused when it is applied.
+                let end = extent.first.0.saturating_add(extent.count).min(sectors);
+                let first = extent.first.0 - extent.first.0 % PAGE_SECTORS;
+                for at in (first..end).step_by(PAGE_SECTORS as usize).take(PAGES_AT_ONCE) {
+                    if !look(at) {
+                        break 'all;
+                    }
                 }
             }
         }
-        self.finish_loading(manifest)
+        self.load_pages(&pages.into_values().collect::<Vec<_>>())
+    }
+
+    /// Whether the superblock is read now. A writer and a cache on disk must know what nodes are.
+    fn needs_superblock(&self) -> bool {
+        let is_there = self.len > (SUPERBLOCK.0 + 1) * 4096;
+        is_there && (self.options.write || self.options.cache_dir.is_some())
     }
 
     /// Puts the extents of an object into the map, in their order.
@@ -92,7 +174,7 @@ impl Core {
             let mut at = extent.first.0;
             let end = at + extent.count;
             while at < end {
-                let page = crate::map::PAGE_SECTORS;
+                let page = PAGE_SECTORS;
                 let step = (page - at % page).min(end - at);
                 let spot = (!extent.is_hole).then_some(Spot { object, frame });
                 self.with_pages(Sector(at), step)?.map.set(Sector(at), step, spot);
@@ -104,9 +186,8 @@ impl Core {
     }
 
     fn finish_loading(&self, manifest: &Manifest) -> Result<()> {
-        let has_superblock = self.len > (SUPERBLOCK.0 + 1) * 4096;
         let mut sector = vec![0; 4096];
-        if has_superblock {
+        if self.needs_superblock() {
             self.read_sectors(SUPERBLOCK, &mut sector)?;
         }
         let mut state = self.state.lock();

@@ -118,6 +118,10 @@ pub(crate) struct Manifest {
     /// The commit that wrote the checkpoint of the map.
     pub(crate) checkpoint: CommitNumber,
     pub(crate) leaves: Vec<(u32, Ref)>,
+    /// The epochs of the objects that have leaves, so that leaves are read without the table.
+    /// Earlier programs left them out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) leaf_epochs: Vec<(ObjectNumber, u32)>,
     pub(crate) tables: Vec<TablePart>,
     /// Data objects since the checkpoint, in order.
     pub(crate) recent: Vec<Recent>,
@@ -174,7 +178,7 @@ impl Manifest {
             return wrong("the length of its data objects is impossible");
         }
         let parts = [this.leaves.len(), this.tables.len(), this.recent.len(), this.bases.len()];
-        if parts.iter().any(|&count| count > PARTS_MAX) {
+        if this.leaf_epochs.len() > PARTS_MAX || parts.iter().any(|&count| count > PARTS_MAX) {
             return wrong("it has too many parts");
         }
         let frames = 2 * (this.object_len / SECTOR + 1);

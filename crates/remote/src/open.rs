@@ -4,11 +4,13 @@
 //!
 //! - **Z1** Opening for writing begins a new epoch with a manifest. From then on the store refuses
 //!   manifests of earlier writers.
-//! - **Z2** A store that did not pass its trial is not written.
+//! - **Z2** A store that did not pass its trial gets no manifest. Before, it gets only the trial's
+//!   object and a sign of life.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use buttress_base::thread;
 use buttress_block::{Device, FileDevice, OpenOptions, Window};
 
 use crate::cache::{Cache, Settled};
@@ -181,11 +183,30 @@ impl Site {
             return self.open_at(chain, volume, head, writer);
         }
         let cache = self.cache(volume, &head, &writer)?;
-        let (manifest, settled) = self.take(&chain, volume, head, &writer, cache.as_ref())?;
-        let options = self.options.clone();
-        let mut core = Core::new(chain, volume, manifest.clone(), writer, options, cache);
+        // The map is read while the store is tried and the volume is taken. Taking it does not
+        // change the content.
+        let expected = self.successor(&head, &writer);
+        let begun = |manifest: Manifest, cache| {
+            let (chain, options) = (chain.clone(), self.options.clone());
+            Core::new(chain, volume, manifest, writer.clone(), options, cache)
+        };
+        let mut core = begun(expected.clone(), cache);
+        let (taken, loaded) = thread::scope(|scope| {
+            let load = scope.spawn(|| core.load(&expected));
+            let taken = self.take(&chain, volume, head, &writer, core.cache.as_ref());
+            (taken, load.join())
+        });
+        let loaded = loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let (manifest, settled) = taken?;
+        if (manifest.number, manifest.epoch) == (expected.number, expected.epoch) {
+            loaded?;
+            *core.last.lock() = manifest;
+        } else {
+            // Another writer came in between, and has written.
+            core = begun(manifest.clone(), core.cache.take());
+            core.load(&manifest)?;
+        }
         core.disk = self.disk_lines(volume).map(Arc::new);
-        core.load(&manifest)?;
         RemoteDevice::start(core, &settled)
     }
 
@@ -277,12 +298,39 @@ impl Site {
         cache: Option<&Cache>,
     ) -> Result<(Manifest, Settled)> {
         self.check_size(head.device_len)?;
-        trial::run(&chain.store, &chain.names, RIVALS_KNOWN)?;
+        thread::scope(|scope| {
+            let race = || trial::race(&chain.store, &chain.names, RIVALS_KNOWN);
+            let mut trial = Some(scope.spawn(race));
+            let mut tried = || {
+                let Some(trial) = trial.take() else { return Ok(()) };
+                let joined = trial.join();
+                let (name, outcome) =
+                    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                // Nothing waits for this but the end.
+                scope.spawn(move || trial::end(&chain.store, &name));
+                outcome
+            };
+            let taken = self.take_after(chain, volume, head, writer, cache, &mut tried);
+            // If it was refused before, the trial still ends.
+            tried().and(taken)
+        })
+    }
+
+    /// Takes the volume. Waits with `tried` for the trial before it writes a manifest (Z2).
+    fn take_after(
+        &self,
+        chain: &Chain,
+        volume: VolumeId,
+        head: Manifest,
+        writer: &Writer,
+        cache: Option<&Cache>,
+        tried: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<(Manifest, Settled)> {
         let mut head = head;
         for _ in 0..RACES_MAX {
             let epoch = head.epoch + 1;
             claim::show(chain, volume, epoch, writer)?;
-            let taken = self.take_from(chain, volume, &head, writer, cache);
+            let taken = self.take_from(chain, volume, &head, writer, cache, tried);
             match taken {
                 Ok((Added::Ours, settled, manifest)) => return Ok((manifest, settled)),
                 Ok((Added::Theirs(theirs), ..)) => {
@@ -314,6 +362,7 @@ impl Site {
         head: &Manifest,
         writer: &Writer,
         cache: Option<&Cache>,
+        tried: &mut dyn FnMut() -> Result<()>,
     ) -> Result<(Added, Settled, Manifest)> {
         let epoch = head.epoch + 1;
         if !self.options.takeover {
@@ -322,8 +371,21 @@ impl Site {
         let settled = self.settle(chain, head, cache)?;
         let has_log = self.options.is_local() || settled.replay.is_some();
         let mut taken = Manifest {
+            local: cache.filter(|_| has_log).map(|cache| cache.mark(&writer.host)),
+            ..self.successor(head, writer)
+        };
+        if self.options.is_local() {
+            taken.mark(LogMark { log: writer.id.clone(), position: 0 });
+        }
+        tried()?;
+        Ok((chain.add(volume, &taken)?, settled, taken))
+    }
+
+    /// The manifest that only takes the volume after `head`.
+    fn successor(&self, head: &Manifest, writer: &Writer) -> Manifest {
+        Manifest {
             number: CommitNumber(head.number.0 + 1),
-            epoch,
+            epoch: head.epoch + 1,
             nonce: random::hex(),
             follows: head.nonce.clone(),
             writer: writer.clone(),
@@ -331,13 +393,8 @@ impl Site {
             is_opening: true,
             // The new part of a longer device has no runs in the map, so it reads as zeroes.
             device_len: self.options.size.unwrap_or(0).max(head.device_len),
-            local: cache.filter(|_| has_log).map(|cache| cache.mark(&writer.host)),
             ..head.clone()
-        };
-        if self.options.is_local() {
-            taken.mark(LogMark { log: writer.id.clone(), position: 0 });
         }
-        Ok((chain.add(volume, &taken)?, settled, taken))
     }
 
     /// Decides what to do with the local log of the preceding writer.

@@ -13,13 +13,30 @@ use crate::store::StoreError;
 /// How many threads compete when a volume is made.
 pub(crate) const RIVALS_NEW: u64 = 16;
 
-/// Creates one object by `rivals` threads at once.
+/// Creates one object by `rivals` threads at once, and deletes it again.
+///
+/// # Errors
+///
+/// Those of [`race`].
+pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
+    let (name, outcome) = race(store, names, rivals);
+    end(store, &name);
+    outcome
+}
+
+/// Deletes what a trial left.
+pub(crate) fn end(store: &Patient, name: &str) {
+    let _ = store.delete(name);
+}
+
+/// Creates one object by `rivals` threads at once. Returns its name, which the caller deletes, and
+/// what came of it. Waits for the store three times.
 ///
 /// # Errors
 ///
 /// [`Error::Unsafe`] when not exactly one wins, when the content is not the winner's, or when a
 /// later creation wins too.
-pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
+pub(crate) fn race(store: &Patient, names: &Names, rivals: u64) -> (String, Result<()>) {
     let name = names.trial(&random::hex());
     let body = |rival: u64| {
         Bytes::from(wrap(Kind::Trial, VolumeId::default(), rival, 0, random::hex().as_bytes()))
@@ -36,8 +53,7 @@ pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
         started.into_iter().map(|thread| thread.join().unwrap_or_else(failed)).collect()
     });
     let outcome = verdict(store, &name, racing, &answers, late);
-    let _ = store.delete(&name);
-    outcome
+    (name, outcome)
 }
 
 fn verdict(
@@ -58,24 +74,23 @@ fn verdict(
         let (won, all) = (winners.len(), answers.len());
         return wrong(format!("{won} of {all} creations of one name at once succeeded"));
     }
-    let found = store.get(name)?;
-    let Some(found) = found else {
-        // If answers were lost on the way, perhaps no creation succeeded. Then the trial proves
-        // nothing.
+    // If all answers were lost on the way, perhaps no creation succeeded. Then the late one might.
+    if winners.is_empty() && store.get(name)?.is_none() {
         return wrong("of several creations of one name at once none had an effect".to_owned());
+    }
+    let answer = late.map(|late| store.create_once(name, late.clone()));
+    let Some(found) = store.get(name)? else {
+        return wrong("what a creation made is gone".to_owned());
     };
+    if answer.is_some_and(|answer| answer.is_ok()) || late.is_some_and(|late| *late == found) {
+        return wrong("it creates a name that exists already".to_owned());
+    }
     let is_right = match winners.first() {
         Some(&winner) => racing[winner] == found,
         None => racing.contains(&found),
     };
     if !is_right {
         return wrong("the object is not that of the creation that succeeded".to_owned());
-    }
-    if let Some(late) = late {
-        let answer = store.create_once(name, late.clone());
-        if answer.is_ok() || store.get(name)?.is_some_and(|now| now != found) {
-            return wrong("it creates a name that exists already".to_owned());
-        }
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod following;
 mod hostile;
 mod local;
 mod server;
+mod waits;
 mod writers;
 
 use std::sync::Arc;

@@ -1,0 +1,115 @@
+//! How often an opening waits for the store, one request after the other.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use buttress_block::Device;
+use buttress_remote::store::simulated::SimStore;
+use buttress_remote::store::{Meta, Store, StoreError};
+use buttress_remote::{Options, Site};
+use bytes::Bytes;
+
+use crate::{create, options, store};
+
+/// A store where each request takes a while. A request waits once more than the longest chain of
+/// requests that had ended before it began.
+#[derive(Debug)]
+struct Waits {
+    inner: Arc<SimStore>,
+    longest: Mutex<u32>,
+}
+
+impl Waits {
+    fn wait<T>(&self, request: impl FnOnce(&SimStore) -> T) -> T {
+        let chain = *self.longest.lock().expect("no panic") + 1;
+        std::thread::sleep(Duration::from_millis(80));
+        let answer = request(&self.inner);
+        let mut longest = self.longest.lock().expect("no panic");
+        *longest = chain.max(*longest);
+        answer
+    }
+}
+
+impl Store for Waits {
+    fn title(&self) -> String {
+        self.inner.title()
+    }
+
+    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.wait(|store| store.create(name, body))
+    }
+
+    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.wait(|store| store.put(name, body))
+    }
+
+    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
+        self.wait(|store| store.get(name))
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.wait(|store| store.get_range(name, range))
+    }
+
+    fn get_many(&self, wants: &[(String, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
+        self.wait(|store| store.get_many(wants))
+    }
+
+    fn head(&self, name: &str) -> Result<Meta, StoreError> {
+        self.wait(|store| store.head(name))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
+        self.wait(|store| store.list(folder))
+    }
+
+    fn delete(&self, name: &str) -> Result<(), StoreError> {
+        self.wait(|store| store.delete(name))
+    }
+}
+
+/// The fewest waits of a few openings. On a busy machine requests that are made at once may come
+/// one after the other, so one opening can have more.
+fn waits(inner: &Arc<SimStore>, write: bool, limit: u32) -> u32 {
+    let once = || {
+        let waits = Arc::new(Waits { inner: inner.clone(), longest: Mutex::new(0) });
+        let options = Options { write, ..options() };
+        let device = Site::in_store(waits.clone(), "v", options).open().expect("a volume");
+        let count = *waits.longest.lock().expect("no panic");
+        device.close().expect("a store");
+        count
+    };
+    (0..8)
+        .map(|_| once())
+        .scan(false, |is_done, count| {
+            let goes_on = !*is_done;
+            *is_done |= count <= limit;
+            goes_on.then_some(count)
+        })
+        .min()
+        .expect("some")
+}
+
+/// A reader waits for the list, the manifest, and the parts of the map. A writer waits for the
+/// trial of the store besides, and for its own manifest. Objects since the checkpoint cost one more
+/// wait: their pages.
+#[test]
+fn an_opening_waits_seldom() {
+    let store = store(1);
+    let device = create(&store, 512 << 20);
+    for page in 0..8 {
+        device.write_at(page * (64 << 20), &[7; 300 << 10]).expect("within");
+    }
+    device.checkpoint().expect("a store");
+    device.close().expect("a store");
+    assert!(waits(&store, false, 3) <= 3);
+    assert!(waits(&store, true, 7) <= 7);
+    let device = crate::open(&store, options()).expect("free");
+    for page in 0..8 {
+        device.write_at(page * (64 << 20) + 4096, &[8; 4096]).expect("within");
+    }
+    device.close().expect("a store");
+    assert!(waits(&store, false, 4) <= 4);
+    assert!(waits(&store, true, 7) <= 7);
+}
