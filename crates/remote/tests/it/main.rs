@@ -4,6 +4,7 @@ mod collecting;
 mod conformance;
 mod crashes;
 mod disk;
+mod fight;
 mod following;
 mod hostile;
 mod local;
