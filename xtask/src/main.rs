@@ -7,6 +7,7 @@ mod full;
 mod package;
 mod pictures;
 mod programs;
+mod remote;
 mod round;
 mod suite;
 mod tidy;
@@ -34,6 +35,8 @@ enum Chore {
     Package(package::Options),
     /// Draws the pictures of the documents, from running programs.
     Pictures(pictures::Options),
+    /// Brings up a real distributed store of objects, and runs the tests of volumes on it.
+    Remote(remote::Options),
     /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
     Tidy(tidy::Options),
     /// Runs the generic tests of an xfstests that was fetched and built, and keeps the results.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Chore::Figures(options) => figures::run(&options),
         Chore::Package(options) => package::run(&options),
         Chore::Pictures(options) => pictures::run(&options),
+        Chore::Remote(options) => remote::run(&options),
         Chore::Tidy(options) => tidy::run(&options),
         Chore::Xfstests(options) => xfstests::run(&options),
     }
