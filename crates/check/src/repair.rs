@@ -130,7 +130,7 @@ pub fn repair_with(
             match written.contains(group) {
                 true => repairs.done.push(format!("block group {group}: {used} bytes used")),
                 false => {
-                    repairs.left.push(format!("block group {group}: its item cannot be written"))
+                    repairs.left.push(format!("block group {group}: its item cannot be written"));
                 }
             }
         }
