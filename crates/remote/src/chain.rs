@@ -127,7 +127,7 @@ impl Chain {
             if let Err(source) = &answer
                 && source.is_refusal()
             {
-                // An earlier attempt without an answer may still arrive. So the whole is no refusal.
+                // An earlier attempt without an answer may still arrive: no refusal.
                 let source = match attempt {
                     0 => source.clone(),
                     _ => StoreError::Failed(source.to_string()),
