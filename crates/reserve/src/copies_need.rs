@@ -1,5 +1,5 @@
-//! How much room copies may need according to the root items (Y1, Y2 of `copies`): the known facts
-//! about trees, their sums, and the rules.
+//! Computes from the root items how much room copies may need (Y1, Y2 of `copies`). This file has
+//! the known facts about trees, their sums, and the rules.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ const COPIES_MAX: u128 = 2;
 /// global reserve grows by 1/8 of them.
 const RECORDS: u64 = 32;
 const RESERVE: u64 = 8;
-/// Bytes of the root tree for each root item, and a number of nodes for everything else. They are
-/// in use, but no root item counts them.
+/// Metadata in use that no root item counts: so many bytes of the root tree for each root item, and
+/// so many nodes for everything else.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
 
@@ -56,13 +56,13 @@ pub(crate) struct Sums {
     pub(crate) extents: u64,
 }
 
-/// The other inputs of the space that copies need.
+/// The other figures from which the need for copies is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Bytes of metadata in use; `None` in mixed groups, where the account includes data.
     pub(crate) used: Option<u64>,
-    /// Bytes of the largest subvolume, used if `used` is `None`. All subvolumes together take at
-    /// least as much.
+    /// Bytes of the largest subvolume. All subvolumes together take at least as much, so it
+    /// replaces `used` if that is `None`.
     pub(crate) largest: u64,
     /// Bytes of the devices, divided by the number of copies that the metadata profile makes.
     pub(crate) devices: u64,

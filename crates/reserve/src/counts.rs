@@ -26,8 +26,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Counts a transaction. If the trees are those of the last count, only the changes since are
-    /// noted. `None` if it cannot be counted.
+    /// Counts a transaction. If the trees are those of the last count, only the changes since that
+    /// count are noted. `None` if it cannot be counted.
     pub(crate) fn count(
         &mut self,
         space: &Space,

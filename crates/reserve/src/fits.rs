@@ -5,8 +5,8 @@
 //!
 //! - **F1** A bound is never below what a commit takes. A closer bound replaces the crude one only
 //!   where it is proven (`count`).
-//! - **F2** A grant may rely on chunks that are not allocated yet. Their space is withheld from
-//!   data under the same lock that decided that the request fits.
+//! - **F2** A grant may rely on chunks that are not allocated yet. The decision that the request
+//!   fits and the withholding of their space from data happen under one lock.
 
 use std::sync::atomic::Ordering;
 
@@ -121,9 +121,9 @@ impl Reservations {
         }
     }
 
-    /// The reserved part of the free metadata, in thousandths. `None` if it is at most half. Also
-    /// `None` while a chunk can be added and no commit waits for ordered extents. Always `None`
-    /// under the policy `Levels`, because that baseline does not write back ahead.
+    /// The reserved part of the free metadata, in thousandths. `None` if this part is at most half.
+    /// Also `None` while a chunk can be added and no commit waits for ordered extents. Always
+    /// `None` under the policy `Levels`, because that baseline does not start writeback early.
     #[must_use]
     pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Reservations {
     }
 
     /// Whether operations may lack space beside a frozen transaction. Assumes that the next
-    /// transaction becomes as large before the commit is done.
+    /// transaction becomes as large as the frozen one before the commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
@@ -183,9 +183,9 @@ impl Reservations {
 
     /// Whether chunks not allocated yet can back `excess` bytes beyond the metadata groups. A
     /// commit adds these chunks as it needs them. The limit is half of the unallocated space, and
-    /// the bytes kept for copies must stay. While bytes are kept for copies, an operation that
-    /// frees space may use all unallocated space. The space is withheld from data as long as it is
-    /// reserved (F2).
+    /// the bytes kept for copies must stay unallocated. While bytes are kept for copies, an
+    /// operation that frees space may use all unallocated space. The space is withheld from data as
+    /// long as it is reserved (F2).
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -203,7 +203,8 @@ impl Reservations {
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
-    /// The part of `need` for paths. Existing nodes limit it, however large the transaction is.
+    /// The part of `need` for paths. The existing nodes limit this part, however large the
+    /// transaction is.
     pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
         self.need(items, 0, used)
     }
@@ -254,8 +255,8 @@ impl Reservations {
 
 /// The most bytes of nodes that `items` of `bytes` may dirty. Each item dirties at most a path, and
 /// all together dirty at most the `used` bytes. Twice `bytes` is added to the smaller of the two,
-/// because a leaf may stay half full. This counts for the checksums of one large extent, which are
-/// few items but fill many leaves.
+/// because a leaf may stay half full. This addition matters for the checksums of one large extent,
+/// which are few items but fill many leaves.
 fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     let fills = bytes.saturating_mul(2);
     items.saturating_mul(path).min(used).saturating_add(fills)

@@ -17,8 +17,8 @@ use crate::transaction::Transaction;
 use crate::urgency::{Demand, Urgency};
 
 impl Reservations {
-    /// Reserves if the cost fits now and no ticket waits. A normal request first tries what its
-    /// shard keeps.
+    /// Reserves if the cost fits now and no ticket waits. A normal request first tries the
+    /// reservations that its shard keeps.
     pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
         if urgency == Urgency::Normal
             && let Some(reservation) = self.take_credit(cost)
@@ -157,8 +157,8 @@ impl Reservations {
         true
     }
 
-    /// Reserves for an operation that frees space. Of the other reservations, it includes only
-    /// those that `others` returns (`reserve::P4`).
+    /// Reserves for an operation that frees space. The cost must fit beside only those other
+    /// reservations that `others` returns (`reserve::P4`).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,

@@ -7,7 +7,7 @@
 //! lie between two keys of one tree. If each item counted as a path, a few thousand dirty blocks of
 //! one file would reserve more than the volume has. But they cannot dirty more than the leaves
 //! between these keys. So where nodes are counted (`count`), the reservations for an inode count as
-//! no more than that.
+//! no more than these leaves.
 //!
 //! # Invariants
 //!
@@ -55,7 +55,7 @@ pub struct InodeReserve {
 struct Held {
     /// Items reserved for the inode, in trees that operations change.
     items: u64,
-    /// The bound: at most this many of them count.
+    /// The bound: at most this many items count.
     bound: u64,
     /// Whether the bound was computed since the inode last had nothing reserved.
     is_known: bool,
@@ -66,7 +66,7 @@ struct Held {
 pub(crate) struct Moment {
     /// The committed trees.
     pub roots: Generation,
-    /// What the commit under way needed, in bytes; 0 without one.
+    /// The bytes that the commit under way needed; 0 without such a commit.
     pub below: u64,
     /// How many leaves were dirty, and the bytes put into them.
     pub leaves: u64,

@@ -15,7 +15,8 @@ pub enum ReservePolicy {
     #[default]
     Counted,
     /// Linux's rule: each item takes at least eight nodes, whatever else is reserved. Dirty data
-    /// keeps its reservations for long, so it fills metadata long before it fills memory.
+    /// keeps its reservations for long, so the reservations fill metadata long before the data
+    /// fills memory.
     #[cfg(feature = "baselines")]
     Levels,
 }

@@ -77,12 +77,12 @@ pub struct Reservations {
     pub(crate) ahead: CachePadded<Ahead>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,
-    /// Some metadata is free beside the changes already put. This is the reserved part of it, in
+    /// The reserved part of the metadata that is free beside the changes already put, in
     /// thousandths.
     pub(crate) pressure: AtomicU64,
     /// Bytes of metadata that the commit of the frozen transaction may allocate in total.
     pub(crate) frozen_need: AtomicU64,
-    /// Bytes of metadata that this commit has allocated so far.
+    /// Bytes of metadata that the commit of the frozen transaction has allocated so far.
     pub(crate) frozen_taken: AtomicU64,
     /// The level of the root of the tallest known tree.
     pub(crate) height: AtomicU8,

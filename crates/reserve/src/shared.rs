@@ -15,7 +15,7 @@
 //!   half of all metadata. Linux does the same. So a delete finds space, however many shared leaves
 //!   it is the first to change. While a snapshot shares the deleted data, the delete takes more
 //!   than it frees. `copies` keeps space so that the next delete finds some, too. The drop of the
-//!   snapshot uses what the deletes leave.
+//!   snapshot uses the space that the deletes leave.
 
 use buttress_format::TreeId;
 use buttress_tree::{Roots, Store};
@@ -27,8 +27,8 @@ use crate::{View, ledger};
 /// References to nodes take at most one byte for each `RECORDED` bytes of nodes, because each node
 /// gets at most two more references.
 const RECORDED: u64 = 64;
-/// A margin in nodes for what a delete takes besides the extent tree, and for items that other
-/// operations reserve.
+/// A margin, in nodes, for the nodes outside the extent tree that a delete takes, and for items
+/// that other operations reserve.
 const BESIDE: u64 = 192;
 
 impl Reservations {
@@ -98,8 +98,8 @@ impl Reservations {
         Some(nodes.saturating_mul(u64::from(self.store.geometry().nodesize)))
     }
 
-    /// Nodes that the added references fill when a leaf is first changed. They may be half full. 0
-    /// if trees share no nodes.
+    /// Nodes that the added references fill when a leaf is first changed. These nodes may be only
+    /// half full. 0 if trees share no nodes.
     pub(crate) fn shared_fills(&self) -> u64 {
         if !self.is_shared() {
             return 0;

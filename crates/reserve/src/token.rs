@@ -102,7 +102,7 @@ impl MetaReservation {
         self.cut(self.held.map(self.held, |of, _| share(of)))
     }
 
-    /// Splits off as much of `cost` as the token holds. Returns that and the missing part.
+    /// Splits off as much of `cost` as the token holds. Returns this part and the missing cost.
     pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
         let part = self.held.map(cost.into(), u64::min);
         let short = Cost {

@@ -1,4 +1,4 @@
-//! Counts the nodes of trees from the nodes above leaves: no leaf is read.
+//! Counts the nodes of trees. Only the nodes above the leaves are read.
 
 use buttress_format::header::FLAG_RELOC;
 use buttress_format::{Extent, Generation, Key, TreeId};
@@ -84,8 +84,8 @@ pub(crate) fn all_of<const N: usize>(
     Some(all)
 }
 
-/// Counts the nodes of the extent tree, from `at` down, that hold records of `groups`. These are in
-/// ascending order.
+/// Counts the nodes of the extent tree, from `at` down, that hold records of `groups`. The groups
+/// are in ascending order.
 pub(super) fn recording(
     store: &Store,
     at: &Expect,

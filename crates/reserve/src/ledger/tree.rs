@@ -11,15 +11,15 @@
 //!   at most `2w/room + 1` leaves, since two neighbours hold more than one leaf can. It also
 //!   becomes at most `w/(room - b) + 1`, and the smaller bound counts.
 //! - **L3** Only the last leaf of a run of dirty leaves takes in a clean neighbour. It does so only
-//!   while it is under a quarter full (`tree::merge::M5`). That makes one more leaf, and one more
-//!   inner node for each level on which the leaf was under the last child.
+//!   while it is under a quarter full (`tree::merge::M5`). For this, one more leaf counts, and one
+//!   more inner node for each level at which the last leaf was under the last child.
 //! - **L4** An inner node is split only if it gets more children. If a level has `d` dirty nodes
 //!   and gets `g` new children, at most `min(d, g)` of its nodes are split. One more node is added
 //!   for each half node that the new children fill. A node that may lose most of its children takes
 //!   in a neighbour. It counts one node more for this, and one for each level above.
 //! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
-//!   It then changes the tree that the older one makes. Its leaves have two bounds, and the smaller
-//!   one counts.
+//!   The younger transaction then changes the tree that the older one makes. The leaves that it
+//!   makes have two bounds, and the smaller bound counts.
 //!
 //! By leaves: each leaf that the older one makes is at most full. So it becomes at most three when
 //! the younger one changes it. Bytes that the younger one adds there count twice. Leaves that only
@@ -52,8 +52,8 @@ struct Leaf {
     /// The weight of the leaf's items as committed, and with all noted changes.
     committed: u64,
     weight: u64,
-    /// The bytes put into the leaf, regardless of what they replace. Then the most bytes that it
-    /// lost.
+    /// `put`: the bytes put into the leaf, whether or not they replace others. `lost`: the most
+    /// bytes that the leaf lost.
     put: u64,
     lost: u64,
     /// The weight of the heaviest item, committed or put.
