@@ -1,10 +1,10 @@
-//! Collects the items of a log. After replay, the logged inodes are as they are now.
+//! Collects the items of a log. After replay, the logged inodes have their present state again.
 //!
 //! # Place
 //!
-//! Called between operations, so that nothing changes meanwhile. It reads the committed trees,
-//! which replay starts from. It also reads the present view, which the logged inodes have after
-//! replay.
+//! Collecting runs between operations, so that nothing changes meanwhile. It reads the committed
+//! trees, from which replay starts. It also reads the present view, which is the state of the
+//! logged inodes after replay.
 //!
 //! # Invariants
 //!
@@ -15,8 +15,8 @@
 //!   trees or is in the log. An inode that would lose its last name is logged with its present
 //!   names.
 //! - **C3** Some changes cannot be expressed safely in a log, and are committed instead
-//!   ([`Trouble::Commit`]). These are directories that moved or lost a name, subvolumes, and too
-//!   many inodes at once.
+//!   ([`Trouble::Commit`]). They are changes of subvolumes, of directories that moved or lost a
+//!   name, and of too many inodes at once.
 //! - **C4** In the trees or the log, a logged inode may have a name that now belongs to another
 //!   inode. After replay the name belongs to that other inode. If a file replaces another, replay
 //!   leaves the old or the new one, whichever was synced.
@@ -214,7 +214,7 @@ impl Collect<'_> {
             }
         } else {
             self.log_existence(id, item)?;
-            // The rest of what changed waits until the inode itself is synced.
+            // The other noted changes wait until the inode itself is synced.
             if let Some(mut noted) = noted {
                 noted.retain(|key| !matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF));
                 self.draft.view.tracked().note_again(id, noted);
@@ -243,8 +243,9 @@ impl Collect<'_> {
         self.draft.view.tracked().untrack(id);
         if let Some(before) = self.before(id)? {
             let committed = Self::names(&self.draft.base, id)?;
-            // Otherwise replay would restore the file with content older than its last sync. A
-            // directory is left out: replay would remove its committed entries.
+            // Without the lost names, replay would restore the file with content older than its
+            // last sync. The names of a directory are not logged as lost, because replay would then
+            // remove its committed entries.
             if !is_dir(&before) {
                 for (dir, _, index) in &committed.all {
                     self.log_loss((id.0, dir.0), *index)?;
@@ -258,9 +259,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Logs the inode that now has a name which a logged inode lost. Without it, replay would lose
-    /// the name (C4). It is logged in full, because the inode that it replaced may have been
-    /// synced.
+    /// Logs the inode that now has a name which the logged inode `id` lost. Without that inode,
+    /// replay would lose the name (C4). It is logged in full, because `id` may have been synced.
     fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
         let tree = id.0;
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));

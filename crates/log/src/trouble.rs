@@ -18,7 +18,7 @@ impl<E: Into<Error>> From<E> for Trouble {
     fn from(error: E) -> Self {
         match error.into() {
             // All groups that the last commit recorded are full, or a balance empties them. The
-            // next commit records new ones.
+            // next commit records new groups.
             Error::NoSpace(_) => Self::Commit("no space for a log"),
             error => Self::Failed(error),
         }
