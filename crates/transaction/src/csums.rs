@@ -5,7 +5,7 @@ use buttress_tree::Cursor;
 
 use crate::{Error, Result, View};
 
-/// The checksums of a range, sector by sector, where there are any.
+/// The checksums of a range, sector by sector; a sector may have none.
 #[derive(Clone, Debug)]
 pub struct Csums {
     extent: Extent,

@@ -19,7 +19,7 @@ pub struct Moves {
     pub nodes: Vec<(NodePtr, Key)>,
     /// Number of nodes that the commit will make for these moves, including the nodes above them.
     pub cost: u64,
-    /// Data that lies elsewhere from now on.
+    /// Extents that the transaction replaces by copies elsewhere.
     pub moved: Vec<MovedExtent>,
 }
 

@@ -73,7 +73,7 @@ pub enum QuotaChange {
         /// The group that it was a member of.
         parent: QuotaGroup,
     },
-    /// Replace the counts of full quotas by these.
+    /// Replace the counts of full quotas by these counts.
     Count(Arc<QuotaCounts>),
 }
 
@@ -131,8 +131,8 @@ pub struct Transaction {
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
     /// Changes of quotas, in order.
     pub quotas: Seldom<Vec<WantedQuota>>,
-    /// As `drops`, for relocation trees that an interrupted balance of Linux left. The key is the
-    /// subvolume of each tree.
+    /// Relocation trees that an interrupted balance of Linux left, of which the commit drops a
+    /// further part. The key is the subvolume of each tree; the value is as in `drops`.
     pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
 }
 
@@ -142,7 +142,7 @@ const SNAPSHOT_ITEMS: u64 = 600;
 const QUOTA_ITEM_BYTES: u64 = 65;
 
 impl Transaction {
-    /// An empty one.
+    /// Creates an empty transaction.
     pub fn new(generation: Generation) -> Arc<Self> {
         Arc::new(Self {
             generation,
