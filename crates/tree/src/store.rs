@@ -42,8 +42,8 @@ pub struct Store {
     geometry: Geometry,
     cache: NodeCache,
     steps: StepCounter,
-    /// Whether a node is accepted although the checksum of every copy is wrong. It must pass all
-    /// other checks.
+    /// Whether a node is accepted although the checksum of every copy is wrong. Such a node must
+    /// pass all other checks.
     ignores_csums: bool,
 }
 

@@ -23,7 +23,7 @@ use self::waits::{Wait, WaitCounters, WaitsByQueue};
 pub struct Stats {
     /// Commits made.
     pub commits: u64,
-    /// Time they took together, in nanoseconds.
+    /// Time that all commits took together, in nanoseconds.
     pub commit_nanos: u64,
     /// The longest that a freeze kept operations out, in nanoseconds.
     pub freeze_nanos_max: u64,
@@ -31,8 +31,8 @@ pub struct Stats {
     pub nodes_written: u64,
     /// Most rounds that a commit needed to settle its own nodes.
     pub settle_rounds_max: u64,
-    /// Most bytes of the global reserve that one commit took. It takes them for needs that
-    /// reservations did not cover, and for operations that free space.
+    /// Most bytes of the global reserve that one commit took. A commit takes such bytes for needs
+    /// that reservations did not cover, and for operations that free space.
     pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** An item's count is the sum of its inline and keyed references, before and after.
+//! - **R1** An item's count is the sum of its inline and keyed references, before and after every
+//!   change.
 //!
 //! [`Refs`] holds the references of one extent and has their invariants.
 

@@ -12,7 +12,7 @@ use buttress_tree::Roots;
 
 use crate::{Engine, found_log};
 
-/// The last commit; see the module.
+/// The last commit (H1).
 #[derive(Debug)]
 pub struct HeldCommit {
     superblock: Superblock,

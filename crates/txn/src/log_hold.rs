@@ -10,7 +10,8 @@ use crate::{Engine, Error, Result};
 /// of tree nodes.
 const STREAM: u64 = 1;
 
-/// A hold on the log's space: no commit frees it as long as the hold lives (`log_space::G1`).
+/// A hold on the log's space: no commit frees this space as long as the hold lives
+/// (`log_space::G1`).
 #[derive(Debug)]
 pub struct LogHold<'e> {
     engine: &'e Engine,
@@ -55,7 +56,7 @@ impl LogHold<'_> {
 }
 
 impl Engine {
-    /// Holds the log's space, to write a log or more copies of one.
+    /// Holds the log's space, to write a log or more copies of a log.
     pub fn hold_log(&self) -> LogHold<'_> {
         LogHold { engine: self, nodes: self.log_space.hold() }
     }

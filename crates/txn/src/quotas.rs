@@ -6,10 +6,10 @@ use buttress_tree::{Cursor, Roots};
 use crate::quota_limits::QuotaUse;
 use crate::{Engine, Error, QuotaCharge, Result, commit::quota_status};
 
-/// Quotas, as a commit left them.
+/// The quotas of a volume, as a commit left them.
 #[derive(Clone, Debug)]
 pub struct Quotas {
-    /// How they are kept.
+    /// The status of quotas: their kind and flags.
     pub status: QuotaStatus,
     /// All groups, by number.
     pub groups: Vec<QuotaUse>,
@@ -31,7 +31,7 @@ fn known(groups: &mut [QuotaUse], group: QuotaGroup) -> Option<&mut QuotaUse> {
 
 impl Engine {
     /// Returns how quotas are kept, and all groups in the order of their numbers, as the last
-    /// commit left them. `None` where there are no quotas.
+    /// commit left them. `None` if quotas are off.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Engine {
         self.quotas_of(self.view().roots())
     }
 
-    /// As [`quotas`](Self::quotas), in these trees.
+    /// As [`quotas`](Self::quotas), but from these trees.
     pub(crate) fn quotas_of(&self, roots: &Roots) -> Result<Option<Quotas>> {
         let status = quota_status(&self.store, roots)?;
         let status = status.filter(|status| status.flags & QuotaStatus::ON != 0);
@@ -82,11 +82,11 @@ impl Engine {
 
 impl Engine {
     /// Asks for `bytes` of data that a subvolume is about to write. The charge counts until it is
-    /// dropped or goes with a reservation. Zero bytes are always admitted.
+    /// dropped or merged into a reservation. Zero bytes are always admitted.
     ///
     /// # Errors
     ///
-    /// [`Error::Quota`] when a limit is in the way; those of reading the quota tree.
+    /// [`Error::Quota`] when the bytes exceed a limit; the errors of reading the quota tree.
     pub fn charge_quota(&self, tree: TreeId, bytes: u64) -> Result<QuotaCharge> {
         match bytes {
             0 => Ok(QuotaCharge::default()),
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// Returns an error if the limits leave a subvolume nothing.
+    /// Returns an error if the limits leave no bytes to a subvolume.
     ///
     /// # Errors
     ///

@@ -54,7 +54,8 @@ impl Engine {
         self.wait_for_data(bytes, Priority::Normal, Reach::All)
     }
 
-    /// A token for data that is written in place. The caller has checked that this is allowed.
+    /// A token for data that is written in place. The caller has checked that the data may be
+    /// written in place.
     pub fn no_reserve(&self, bytes: u64) -> buttress_space::NoReserve {
         self.space.no_reserve(bytes)
     }

@@ -15,8 +15,9 @@ use buttress_volume::{Parity, Volume};
 
 use crate::{Engine, Result};
 
-/// The unused rest of the rows that one call writes; freed on drop. Drop it before any extent of
-/// the call is freed unwritten. Otherwise a later extent of the row could lie after a gap.
+/// The unused rest of the rows that one call writes; freed on drop. Drop this value before any
+/// extent of the call is freed unwritten. Otherwise a later extent of the row could lie after a
+/// gap.
 #[derive(Debug)]
 pub struct SharedRows<'e> {
     engine: &'e Engine,
@@ -66,7 +67,7 @@ impl Engine {
     }
 
     /// Makes room when no whole row is left although one was reserved, because the free pieces are
-    /// too short. Returns whether it did something.
+    /// too short. Returns whether a step was taken.
     pub(crate) fn make_room_for_rows(&self, room: &mut RoomForRows) -> Result<bool> {
         while self.row_slack() > 0 && room.steps < 3 {
             room.steps += 1;

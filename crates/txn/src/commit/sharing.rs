@@ -64,7 +64,8 @@ impl Sharing {
         Self { extent_root, blocks: BTreeMap::new(), data: BTreeMap::new(), known: HashMap::new() }
     }
 
-    /// A node's users as this commit has left them so far (B3). `born` if it has no item yet.
+    /// A node's users as this commit has left them so far (B3). With `born`, the node has no item
+    /// yet.
     pub(super) fn state(
         &mut self,
         store: &Store,

@@ -38,8 +38,7 @@ impl Settle<'_> {
         item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))
     }
 
-    /// Replaces root address and generations in root items that operations put by the present ones
-    /// (V1).
+    /// Sets the present root address and generations in the root items that operations put (V1).
     pub(super) fn keep_places(&mut self, changes: &mut [(Key, Change)]) -> Result<()> {
         let root = self.must_root(TreeId::ROOT)?;
         for (key, change) in changes.iter_mut().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {

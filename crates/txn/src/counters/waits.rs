@@ -169,8 +169,8 @@ impl Waits {
         self.classes.iter().sum()
     }
 
-    /// The waits since an earlier snapshot of the counts. The longest wait remains the longest of
-    /// all.
+    /// The waits since an earlier snapshot of the counts. `nanos_max` remains the longest of all
+    /// waits.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut classes = self.classes;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** An extent that lost its last reference is pinned, and its checksums go in the same
-//!   commit.
+//! - **R1** An extent that lost its last reference is pinned, and its checksums are removed in the
+//!   same commit.
 
 use std::collections::btree_map::Entry;
 
