@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A buffer stays only as long as writers need as many at once. Every period, half of
-//!   those that were never needed go back to the system.
+//! - **B1** The pool keeps only as many buffers as writers need at once. Every period, half of the
+//!   buffers that no writer needed in the period go back to the system.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) struct BufferPool(Ranked<Kept>);
 #[derive(Debug)]
 struct Kept {
     buffers: Vec<Vec<u8>>,
-    /// The least number of buffers since the last trim: no writer needed these.
+    /// The least number of buffers since the last trim. No writer needed so many of the buffers.
     spare: usize,
     trimmed: Instant,
 }
@@ -47,7 +47,7 @@ impl BufferPool {
     }
 
     /// Gives half of the buffers that no writer needed since the last trim back to the system. So a
-    /// steady load keeps what it needs, and a volume at rest soon keeps none.
+    /// steady load keeps the buffers that it needs, and a volume at rest soon keeps none.
     pub(crate) fn trim(&self, now: Instant) {
         let given = {
             let mut kept = self.0.lock();

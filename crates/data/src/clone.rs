@@ -8,7 +8,7 @@
 //!   between leaves a target with a part of the range, but never an extent without its reference.
 //! - **S3** Items of the target keep the generation of the items that they were copied from. The
 //!   data is as old as that generation.
-//! - **S4** Extents without checksums and extents with them are never in one file.
+//! - **S4** No file has both extents with checksums and extents without.
 
 use std::ops::Range;
 

@@ -12,7 +12,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// The codec of a file that is to be compressed and names no codec.
+    /// The codec of a file that is marked for compression and names no codec.
     pub const DEFAULT: Self = Self { kind: Compression::Zlib, level: 3 };
 
     /// Reads `zlib`, `lzo` or `zstd`, with a level after a colon. Level 0 is the default level. A

@@ -141,19 +141,19 @@ pub enum Error {
         #[source]
         source: buttress_format::Error,
     },
-    /// Reading or writing the bytes of a file.
+    /// An error of reading or writing the bytes of a file.
     #[error(transparent)]
     Data(#[from] buttress_data::Error),
-    /// A reservation, a commit, or opening the trees.
+    /// An error of a reservation, of a commit, or of opening the trees.
     #[error(transparent)]
     Txn(#[from] buttress_txn::Error),
-    /// Reading a tree.
+    /// An error of reading a tree.
     #[error(transparent)]
     Tree(#[from] buttress_tree::Error),
-    /// Opening the devices.
+    /// An error of opening the devices.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),
-    /// Making a volume.
+    /// An error of making a volume.
     #[error(transparent)]
     Make(#[from] crate::make::MakeError),
 }

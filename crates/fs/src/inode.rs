@@ -46,7 +46,7 @@ pub struct RenameFlags {
     pub exchange: bool,
 }
 
-/// How setting an attribute treats an existing or a missing one.
+/// How setting an attribute treats an existing or a missing attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XattrFlags {
     /// Refuse when the attribute exists.
@@ -72,7 +72,7 @@ pub enum FallocateMode {
     },
 }
 
-/// Deepest path. A deeper one is a loop that damage has made.
+/// The longest chain of parent directories. A longer chain is a loop that damage has made.
 pub(crate) const DEPTH_MAX: usize = 4096;
 
 impl Clone for Inode {

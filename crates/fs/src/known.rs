@@ -301,7 +301,7 @@ fn x10_a_damaged_group_is_left_alone() {
     let kept = file(&fs, "kept");
     kept.write_at(0, &bytes(1, 64)).expect("a write");
     fs.sync().expect("durable");
-    // Record a sector less than is free, in the group that the file lies in.
+    // Record one free sector less than there is, in the group that the file lies in.
     let group = hold(&fs, |index| index == 0).pop().expect("data").group().range();
     let engine = &fs.mount().engine;
     let (low, high) =

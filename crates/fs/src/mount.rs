@@ -128,8 +128,8 @@ impl Mount {
         above(&self.inodes, &self.engine.view(), cell)
     }
 
-    /// Makes everything done before the call durable, also where the devices' own place for that is
-    /// another machine.
+    /// Makes everything done before the call durable, also on another machine if a device uploads
+    /// its content there.
     pub(crate) fn sync(&self) -> Result<()> {
         self.writeback.write_all();
         if self.options.background {

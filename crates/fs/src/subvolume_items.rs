@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //!
-//! - **U1** Both references of a subvolume are put together and deleted together.
+//! - **U1** The two references of a subvolume are put in one transaction, and deleted in one
+//!   transaction.
 
 use buttress_format::{Ino, Key, Kind, RootRef, TreeId, UuidItem};
 use buttress_txn::View;
