@@ -15,8 +15,8 @@ use crate::volume::{memory, mount_with};
 
 const SECTOR: u64 = 4096;
 
-/// The allowed growth of the steps of one unit at 4 and 16 times the size. There is some because
-/// the trees get deeper.
+/// The allowed growth of the steps of one unit at 4 and 16 times the size. The steps of one unit
+/// grow a little because the trees get deeper.
 const MOST: f64 = 1.6;
 
 /// A load: its name, the preparation of a volume, and the work with counted steps.
@@ -26,7 +26,7 @@ struct Load<P> {
     run: fn(&Filesystem, u64, P),
 }
 
-/// Steps for each of `count` units, an unmount included.
+/// The average steps of a unit, over `count` units and an unmount.
 fn steps<P>(load: &Load<P>, count: u64, look: fn(&Arc<dyn Device>)) -> f64 {
     let device = memory(512);
     // With this option no commit comes by the clock.
