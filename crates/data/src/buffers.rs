@@ -67,7 +67,7 @@ impl BufferPool {
         (self.0.lock().buffers.len() * PIECE_BYTES) as u64
     }
 
-    /// Takes back those buffers of a run that no thread reads any more.
+    /// Takes back the buffers of a run, except buffers that a thread still reads.
     pub(crate) fn give(&self, run: Run) {
         for piece in run.pieces {
             let Ok(mut piece) = Arc::try_unwrap(piece) else { continue };
@@ -87,7 +87,8 @@ impl BufferPool {
 mod tests {
     use super::*;
 
-    /// B1: under a load that never rests the pool keeps what the load needs, and no more.
+    /// B1: under a load that never rests, the pool keeps the buffers that the load needs, and no
+    /// more.
     #[test]
     fn b1_pool_gives_up_what_no_writer_needs() {
         let pool = BufferPool::new();

@@ -109,7 +109,7 @@ impl Files {
         }
     }
 
-    /// Lets `target` show a range of `source` instead of its own if both hold the same bytes.
+    /// Makes `target` share a range of `source` if the ranges of both files hold the same bytes.
     /// Returns whether they do.
     ///
     /// The caller keeps other threads from changing length or content of the two meanwhile.

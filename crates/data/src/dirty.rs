@@ -72,7 +72,8 @@ pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) pieces: Vec<Arc<Vec<u8>>>,
     pub(crate) len: u64,
-    /// The token for the part that is to be written in place. The rest has its space reserved.
+    /// The token for the part that is to be written in place. Space is reserved for the rest of the
+    /// run.
     pub(crate) unreserved: Option<NoReserve>,
 }
 

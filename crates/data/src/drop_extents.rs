@@ -9,8 +9,8 @@
 //!
 //! - **D1** Every item that names an extent holds exactly one reference to it, keyed by the item's
 //!   file offset minus the region's offset. Splitting an item in two adds one reference. Cutting an
-//!   end off adds none.
-//! - **D2** `nbytes` changes by exactly what the items gained and lost.
+//!   end off adds no reference.
+//! - **D2** `nbytes` changes by exactly the bytes that the items gained and lost.
 
 use std::ops::Range;
 

@@ -164,7 +164,7 @@ impl File {
     }
 
     /// Returns the allocator's key for this file. The key keeps its extents together, apart from
-    /// those of other files.
+    /// the extents of other files.
     pub(crate) fn stream(&self) -> u64 {
         self.ino.0 ^ self.tree.0.rotate_left(32)
     }
@@ -373,7 +373,7 @@ impl File {
         DataRef { root: self.tree, ino: self.ino, offset }
     }
 
-    /// Bytes that wait for writeback, including those on their way.
+    /// Bytes that wait for writeback, including bytes on their way to the devices.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
         let dirty = self.dirty.lock();

@@ -48,7 +48,7 @@ pub(crate) struct Packed {
 pub(crate) struct Goal {
     /// The address after the file's last extent, if that is known.
     pub(crate) at: Option<Logical>,
-    /// Without `at`, the allocator keeps extents of one stream together and apart from those of
+    /// Without `at`, the allocator keeps extents of one stream together and apart from extents of
     /// other files.
     pub(crate) stream: u64,
 }

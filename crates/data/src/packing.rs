@@ -71,7 +71,7 @@ impl Params {
         Some(Choice { codec, forced, kept: property.is_some() })
     }
 
-    /// Compresses those parts of the jobs' runs that are to be compressed.
+    /// Compresses the parts of the jobs' runs that are selected for compression.
     pub(crate) fn pack(&self, jobs: &mut [Job<'_>]) {
         let mut incompressible = Vec::new();
         let outcomes = {

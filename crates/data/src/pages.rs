@@ -14,7 +14,8 @@
 //!   [`Pages::forget`] after the write, and before any thread learns of the write. A run that was
 //!   being read meanwhile goes to its reader, which has an older view, and is not kept.
 //! - **P2** Kept runs do not overlap, and none crosses a boundary of [`REGION`].
-//! - **P3** Every claim ends: its holder publishes or drops it, and both wake the waiting threads.
+//! - **P3** Every claim ends: its holder publishes or drops it, and either step wakes the waiting
+//!   threads.
 //! - **P4** The cache keeps at most its budget. It may exceed the budget by the run that was kept
 //!   last, and while entries are swept ([`queues`]).
 //!

@@ -30,7 +30,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Many readers of the same run: one reads it, all see it.
+/// Many readers want the same run: one reader reads it, and all get its bytes.
 #[test]
 fn a_run_is_read_once() {
     let pages = Pages::new(64 << 20);
@@ -182,7 +182,7 @@ fn a_scan_drives_out_nothing_that_is_used() {
 fn used_runs_give_way_to_newer_ones() {
     let pages = Pages::new(16 << 20);
     let runs = |base: u64, count: u64| (0..count).map(move |index| base + index * REGION);
-    // Three quarters of the budget, in use until something else is read.
+    // These runs take three quarters of the budget, and are in use until other data is read.
     for _ in 0..3 {
         runs(0, 48).for_each(|at| _ = touch(&pages, at, false));
     }
@@ -193,7 +193,7 @@ fn used_runs_give_way_to_newer_ones() {
         found = runs(2 << 40, 32).filter(|at| touch(&pages, *at, false)).count();
     }
     assert!(found >= 28, "{found} of 32 are found in the sixth round");
-    // A cycle of reads that is too long to be cached does not drive out these runs.
+    // A cycle of reads that is too long to be cached does not evict these runs.
     for _ in 0..6 {
         runs(3 << 40, 128).for_each(|at| _ = touch(&pages, at, false));
     }

@@ -1,4 +1,4 @@
-//! Removes the items of an inode that has neither a name nor a user.
+//! Removes the items of an inode that has no name and no user.
 //!
 //! # Invariants
 //!

@@ -55,7 +55,7 @@ pub(crate) trait Listable {
     where
         Self: Sized;
 
-    /// Whether it has neither a name nor a user.
+    /// Whether the inode has no name and no user.
     fn is_gone(&self) -> bool;
 }
 

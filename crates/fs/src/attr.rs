@@ -120,7 +120,8 @@ pub struct Attr {
     pub ctime: Timespec,
     /// Creation.
     pub otime: Timespec,
-    /// The transaction that created the inode. It distinguishes inodes that had the same number.
+    /// The transaction that created the inode. It distinguishes inodes that had the same number at
+    /// different times.
     pub generation: u64,
     /// Inode flags (`buttress_format::InodeFlags`).
     pub flags: u64,

@@ -2,7 +2,7 @@
 //!
 //! A cell has no references to higher layers. Functions that need the volume's owners take them as
 //! arguments. A dropped cell reports to [`Departures`], which has its own lock order, separate from
-//! that of any owner.
+//! the lock orders of the owners.
 //!
 //! # Invariants
 //!

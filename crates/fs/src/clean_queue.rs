@@ -111,7 +111,7 @@ impl CleanQueue {
         self.called.notify_all();
     }
 
-    /// The deleted subvolumes that wait, and those of the current step (C2).
+    /// The deleted subvolumes that wait, and the subvolumes of the current step (C2).
     pub(crate) fn dying(&self) -> Vec<TreeId> {
         let state = self.state.lock();
         state.dropping.iter().chain(&state.trees).copied().collect()

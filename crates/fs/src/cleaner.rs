@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::inodes::{Inodes, read_item};
 use crate::orphan;
 
-/// Removes inodes that have neither a name nor a user, and deleted subvolumes.
+/// Removes inodes that have no name and no user, and drops deleted subvolumes.
 pub(crate) struct Cleaner {
     engine: Arc<Engine>,
     files: Arc<Files>,

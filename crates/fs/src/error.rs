@@ -64,7 +64,7 @@ pub enum NameError {
 pub enum ErrorKind {
     /// The device failed; retry elsewhere, or report it.
     Io,
-    /// The data on disk is wrong; repair from a mirror, else run a checker.
+    /// The data on disk is wrong; repair it from a mirror, or run a checker.
     Corrupt,
     /// The volume is full.
     NoSpace,

@@ -94,11 +94,11 @@ impl Drop for Mounted {
 }
 
 impl Filesystem {
-    /// Makes an empty volume on `device`. The same as [`make`](make::make).
+    /// Makes an empty volume on `device`. Calls [`make`](make::make).
     ///
     /// # Errors
     ///
-    /// Those of [`make`](make::make).
+    /// The errors of [`make`](make::make).
     pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
         make::make(device, options)
     }
@@ -226,7 +226,7 @@ impl Filesystem {
         self.mount().engine.hold_commit()
     }
 
-    /// The reason why the volume cannot be changed. `None` if it can.
+    /// The reason why the volume cannot be changed. `None` if it can be changed.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.mount().status.read_only_reason()
@@ -337,7 +337,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// Those of reading the list of chunks.
+    /// The errors of reading the list of chunks.
     pub fn least_device_len(&self, id: DeviceId) -> Result<u64> {
         let engine = &self.mount().engine;
         engine.know_groups()?;
@@ -447,7 +447,7 @@ impl Filesystem {
     /// Adds a device. The former content of the device is lost.
     ///
     /// If this volume is a seed, a new volume grows from it on the device. This handle goes on
-    /// showing the seed. The new volume is opened with its own device and those of the seed.
+    /// showing the seed. The new volume is opened with its own device and the devices of the seed.
     ///
     /// # Errors
     ///

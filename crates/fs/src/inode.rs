@@ -113,8 +113,8 @@ impl Inode {
         self.cell.kind
     }
 
-    /// Whether it is an empty directory that stands for a subvolume. Stubs share one number, so
-    /// [`Filesystem::inode`](crate::Filesystem::inode) finds none of them.
+    /// Whether the inode is a stub, an empty directory in place of a subvolume. Stubs share one
+    /// number, so [`Filesystem::inode`](crate::Filesystem::inode) finds none of them.
     #[must_use]
     pub fn is_stub(&self) -> bool {
         self.cell.stub_in.is_some()

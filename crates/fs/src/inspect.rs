@@ -120,7 +120,7 @@ impl Filesystem {
     }
 
     /// The directory with the highest number that has a name of this inode, and the inode's first
-    /// name there. `None` for an inode without a name, as the top of a subvolume is.
+    /// name there. `None` for an inode without a name, such as the top of a subvolume.
     ///
     /// # Errors
     ///

@@ -96,7 +96,7 @@ fn content(file: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Holds the data groups with these numbers read-only, except those that reservations need. The
+/// Holds the data groups with these numbers read-only, except groups that reservations need. The
 /// numbers follow the order of addresses.
 fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
     let view = fs.view();

@@ -92,7 +92,7 @@ pub struct MountOptions {
     /// Read data without comparing it with its checksums; with `read_only` only
     /// (`rescue=ignoredatacsums`).
     pub ignore_data_csums: bool,
-    /// Accept nodes with wrong checksums if everything else in them is right; with `read_only` only
+    /// Accept nodes with wrong checksums if they pass all other checks; with `read_only` only
     /// (`rescue=ignoremetacsums`).
     pub ignore_meta_csums: bool,
     /// Let fsync commit the whole volume instead of writing a log.
@@ -393,7 +393,8 @@ mod tests {
         assert!(text.len() < 80, "{text}");
     }
 
-    /// All options of Linux's manual page are accepted. Those without an effect here are reported.
+    /// All options of Linux's manual page are accepted. Options without an effect here are
+    /// reported.
     #[test]
     fn options_of_linux_are_taken() {
         let taken = "acl noacl autodefrag noautodefrag barrier nobarrier check_int check_int_data \

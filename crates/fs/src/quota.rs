@@ -96,7 +96,7 @@ impl Filesystem {
         })
     }
 
-    /// Makes a group above those of subvolumes.
+    /// Makes a group of a level above the groups of subvolumes.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// Those of [`Filesystem::open`]. The handle then keeps its commit.
+    /// The errors of [`Filesystem::open`]. The handle then keeps its commit.
     pub fn renew(&self) -> Result<bool> {
         let mounted = self.mounted();
         let mut has_newer = false;

@@ -120,7 +120,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// Those of a commit. `Interrupted` if the caller is cancelled before the next step.
+    /// The errors of a commit. `Interrupted` if the caller is cancelled before the next step.
     pub(crate) fn free_all_possible(&self) -> Result<()> {
         self.engine.expect_wanted()?;
         self.cleaner.clean_all();

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 /// The smallest device that a volume takes, in bytes.
 const DEVICE_MIN: u64 = 16 << 20;
 
-/// The item of a device that is to join a volume with this identifier.
+/// The item of a device that will become part of a volume with this identifier.
 ///
 /// # Errors
 ///

@@ -57,7 +57,8 @@ pub(crate) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64
     }
 }
 
-/// Collects the removal of both references. Returns the index of the name in its directory.
+/// Collects the removal of the two references of a subvolume's name. Returns the index of the name
+/// in its directory.
 pub(crate) fn remove_refs(
     view: &View,
     roots: &mut Batch,

@@ -12,8 +12,8 @@
 //!
 //! # Locks
 //!
-//! Removals first, then the inodes in order, then their extents in the same order. Space is
-//! reserved before all of them.
+//! First `Cleaner::removing`, then the locks of the inodes in order, then the locks of their
+//! extents in the same order. Space is reserved before all of these locks are taken.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

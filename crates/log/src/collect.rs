@@ -9,8 +9,8 @@
 //! # Invariants
 //!
 //! - **C1** After replay, every inode in the log has exactly its present names. An inode that was
-//!   in the log and no longer exists has none. An inode that was never in the log has its committed
-//!   names, except those that now belong to another inode.
+//!   in the log and no longer exists has no name. An inode that was never in the log has its
+//!   committed names, except names that now belong to another inode.
 //! - **C2** No inode that exists now loses all its names at replay, if it had one in the committed
 //!   trees or is in the log. An inode that would lose its last name is logged with its present
 //!   names.
@@ -75,7 +75,7 @@ fn malformed(tree: TreeId, key: Key) -> impl Fn(buttress_format::Error) -> Error
     move |source| Error::Item { tree, key, source }
 }
 
-/// Logs inodes; says whether there was anything to log.
+/// Logs inodes. Returns whether there was anything to log.
 pub(crate) fn collect(
     engine: &Engine,
     logs: &mut Logs,
@@ -113,7 +113,7 @@ pub(crate) fn collect(
 }
 
 impl Collect<'_> {
-    /// Whether an inode has changes that neither the trees nor the log on disk have.
+    /// Whether an inode has changes that are not on disk, in the trees or in the log.
     fn is_changed(&self, id: LoggedId) -> bool {
         let view = &self.draft.view;
         match (view.tracked().has_changes(id), self.draft.logs.levels.get(&id)) {
@@ -293,7 +293,7 @@ impl Collect<'_> {
         self.log_attributes(id)
     }
 
-    /// Logs all attributes, because replay removes those that the log does not have.
+    /// Logs all attributes, because replay removes attributes that the log does not have.
     fn log_attributes(&mut self, (tree, ino): LoggedId) -> Outcome<()> {
         let (low, high) = (key(ino, Kind::XATTR_ITEM, 0), key(ino, Kind::XATTR_ITEM, u64::MAX));
         let mut items: BTreeMap<Key, Payload> = BTreeMap::new();

@@ -30,8 +30,8 @@ const POLL_MAX: Duration = Duration::from_micros(500);
 /// After this many futile waits for other threads in a row, most logs do not wait.
 const VAIN_MAX: u32 = 6;
 
-/// What a waiting thread waits for. The first thread in the queue has its own waiter; all others
-/// share one.
+/// The event for which a thread waits. The first thread in the queue has its own waiter; all other
+/// threads share one.
 #[derive(Debug, Default)]
 struct Waiter {
     message: OnceLock<Joined>,

@@ -2,7 +2,7 @@
 
 use buttress_txn::Error;
 
-/// Why there is no log.
+/// The reason why no log was made.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// A commit is needed instead, for this reason.

@@ -108,7 +108,7 @@ impl Reservations {
     }
 
     /// The present uses of metadata, by cause, for the preemptive flusher. `dirty` is the number of
-    /// bytes of dirty data in memory, `ordered` that of bytes in ordered extents.
+    /// bytes of dirty data in memory, `ordered` the number of these bytes in ordered extents.
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
         let outstanding = self.outstanding.lock().sum();

@@ -15,7 +15,7 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-/// What the thread of the preemptive flusher waits for while it sleeps.
+/// The state on which the thread of the preemptive flusher waits.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     /// Reserved bytes, as of the last reservation.

@@ -23,7 +23,7 @@
 //! - **Y2** A volume may have too little space for this room when it is mounted. Then a part is
 //!   kept: half of the space left, or the need less twice the missing bytes, whichever is more.
 //!   Operations that free space use up this part; other operations do not.
-//! - **Y3** The room is kept first in chunks that are not allocated yet. There it is withheld from
+//! - **Y3** The room is kept first in chunks that are not allocated yet. This part is withheld from
 //!   data and from reservations of ordinary writers. Only the rest is kept in block groups, where
 //!   it enlarges the global reserve. So a volume with enough unallocated space keeps nothing in
 //!   block groups.
@@ -96,7 +96,7 @@ impl Reservations {
     }
 
     /// Computes how many bytes are kept for copies. `reserve` is the global reserve without them.
-    /// Returns the bytes kept in chunks not allocated yet, and those kept in block groups.
+    /// Returns two numbers of kept bytes: in chunks not allocated yet, and in block groups.
     pub(crate) fn keep_for_copies(
         &self,
         account: &Account,

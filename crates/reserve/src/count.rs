@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! The commit makes no more nodes than were counted, plus those added for later items and bytes.
-//! Reasons:
+//! The commit makes no more nodes than were counted, plus the nodes added for later items and
+//! bytes. Reasons:
 //!
 //! - **N1** The items put before the count make no more nodes than the ledger says (`ledger::G1`).
 //! - **N2** Each later item dirties one path and causes one split. A later item may cause another

@@ -61,7 +61,7 @@ impl Work {
     }
 }
 
-/// What is known of the nodes of one transaction.
+/// The count of the nodes of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Unranked: held across reads of nodes.

@@ -1,10 +1,10 @@
-//! Bounds what the running transaction and all reservations need, and decides whether a request
+//! Bounds the need of the running transaction and all reservations, and decides whether a request
 //! fits (`reserve::P1`).
 //!
 //! # Invariants
 //!
-//! - **F1** A bound is never below what a commit takes. A closer bound replaces the crude one only
-//!   where it is proven (`count`).
+//! - **F1** A bound is never below the space that a commit takes. A closer bound replaces the crude
+//!   one only where it is proven (`count`).
 //! - **F2** A grant may rely on chunks that are not allocated yet. The decision that the request
 //!   fits and the withholding of their space from data happen under one lock.
 
@@ -34,9 +34,9 @@ impl Reservations {
         alone + self.shared_need(running.shared_leaf_changes_max() + to_come.items, used)
     }
 
-    /// Recomputes what the running transaction and reservations need beyond the block groups, and
-    /// withholds it from data. This is one step under the lock, so data cannot take the space in
-    /// between.
+    /// Recomputes the bytes that the running transaction and reservations need beyond the block
+    /// groups, and withholds them from data. This is one step under the lock, so data cannot take
+    /// the space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
         let excess = self.excess(outstanding.sum(), Urgency::Normal, true);
@@ -50,7 +50,7 @@ impl Reservations {
         excess == 0 || self.overcommit(excess, urgency)
     }
 
-    /// What the running transaction and `to_come` need beyond the block groups, in bytes; 0 if they
+    /// The bytes that the running transaction and `to_come` need beyond the block groups; 0 if they
     /// fit. The smaller of the crude bound and a count applies. For `by_inodes` see
     /// [`need_by_count`](Self::need_by_count).
     pub(crate) fn excess(&self, to_come: Costs, urgency: Urgency, by_inodes: bool) -> u64 {
@@ -88,7 +88,7 @@ impl Reservations {
         let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
         let taken = frozen + kept;
-        // In mixed groups, `may_use` is what data has reserved.
+        // In mixed groups, `may_use` has the reservations of data.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
             note_pressure(0);
@@ -96,8 +96,8 @@ impl Reservations {
         }
         let known = self.known(running.running());
         let closer = known.map(|known| self.need_by_count(&known, to_come, by_inodes));
-        // The need without reservations. Operations that put less than they reserved give the rest
-        // back.
+        // The need without reservations. It matters because operations that put less than they
+        // reserved give the rest back.
         let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
@@ -171,9 +171,9 @@ impl Reservations {
         need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
     }
 
-    /// The metadata account, and what the frozen transaction may still allocate. Bytes that its
-    /// commit allocates or gives back meanwhile count twice rather than not at all. The commit adds
-    /// bytes to the account first, and then to `frozen_taken`. It subtracts bytes from
+    /// The metadata account, and the bytes that the frozen transaction may still allocate. Bytes
+    /// that its commit allocates or gives back meanwhile count twice rather than not at all. The
+    /// commit adds bytes to the account first, and then to `frozen_taken`. It subtracts bytes from
     /// `frozen_taken` first, and then from the account.
     pub fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
@@ -197,7 +197,7 @@ impl Reservations {
     }
 
     /// The most bytes of metadata that the commit of `items` and `bytes` may allocate before it
-    /// frees any. What shared nodes add is not included (`shared_need`).
+    /// frees any. The need of shared nodes is not included (`shared_need`).
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize

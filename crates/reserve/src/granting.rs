@@ -66,8 +66,8 @@ impl Reservations {
         }
     }
 
-    /// Records what the commit of a frozen transaction may allocate. No handle is held, and the
-    /// next transaction is not visible yet.
+    /// Records how many bytes the commit of a frozen transaction may allocate. No handle is held,
+    /// and the next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
         self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
@@ -85,8 +85,8 @@ impl Reservations {
         self.frozen_taken.fetch_sub(bytes, Ordering::Release);
     }
 
-    /// Sets what the current commit may still allocate, whatever was counted. For tests with little
-    /// space beside a commit.
+    /// Sets how many bytes the current commit may still allocate, whatever was counted. For tests
+    /// with little space beside a commit.
     pub fn set_frozen_need(&self, bytes: u64) {
         self.frozen_need.store(bytes, Ordering::Release);
     }

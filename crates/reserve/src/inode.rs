@@ -5,15 +5,15 @@
 //!
 //! Writing back dirty data changes the inode item and the inode's extent items. The extent items
 //! lie between two keys of one tree. If each item counted as a path, a few thousand dirty blocks of
-//! one file would reserve more than the volume has. But they cannot dirty more than the leaves
-//! between these keys. So where nodes are counted (`count`), the reservations for an inode count as
-//! no more than these leaves.
+//! one file would reserve more metadata than the volume has. But they cannot dirty more than the
+//! leaves between these keys. So where nodes are counted (`count`), the reservations for an inode
+//! count as no more than these leaves.
 //!
 //! # Invariants
 //!
-//! - **I1** The spared items are those reserved beyond the bound of their inode, summed over all
-//!   inodes. A count leaves them out. The sum grows after a reservation was counted, and shrinks
-//!   before one is given back. So the sum never exceeds what is reserved.
+//! - **I1** The spared items are the items reserved beyond the bound of their inode, summed over
+//!   all inodes. A count leaves them out. The sum grows after a reservation was counted, and
+//!   shrinks before one is given back. So the sum never exceeds the number of reserved items.
 //! - **I2** A bound is valid for the committed trees on which a count was made, and for the commit
 //!   then under way. It is used only with a count on these trees. Bounds change only under the lock
 //!   of `Outstanding`.
@@ -219,7 +219,7 @@ impl InodeReserves {
 
     /// Whether a commit waits for ordered extents to finish. Writeback then starts at once, even if
     /// a chunk could still be allocated. Reservations may use only half of the unallocated space.
-    /// If the commit waited in vain, it may use the rest.
+    /// If the commit waited in vain, it may use the other half.
     pub(crate) fn are_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
     }

@@ -176,7 +176,7 @@ impl Ledger {
         free.note_range(store, range, (0, most), FREE_SPACE_ITEM)
     }
 
-    /// Notes what a transaction changed since the last call, or all its changes if `anew`.
+    /// Notes the changes of a transaction since the last call, or all its changes if `anew`.
     pub(crate) fn feed(
         &mut self,
         view: &View,
@@ -325,7 +325,7 @@ impl Ledger {
         (!self.is_mixed).then(|| of_items.map(|(_, tree)| tree.nodes()).sum())
     }
 
-    /// The most nodes that all dirty data of an inode can dirty, besides those already noted.
+    /// The most nodes that all dirty data of an inode can dirty, besides the nodes already noted.
     /// `frozen` is the ledger of the commit under way (`span`).
     pub(crate) fn nodes_of_inode(
         &self,

@@ -33,7 +33,7 @@ pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
     }
 }
 
-/// What reservations are built on: lower parts of the engine, and the rules.
+/// The parts that reservations use: lower parts of the engine, and the rules.
 pub struct Beneath {
     /// Committed nodes.
     pub store: Arc<Store>,
@@ -73,7 +73,7 @@ pub struct Reservations {
     pub(crate) inode_reserves: Arc<InodeReserves>,
     /// Reservations that shards keep.
     pub(crate) credits: Credits,
-    /// What the preemptive flusher waits for while it sleeps.
+    /// The state on which the preemptive flusher waits.
     pub(crate) ahead: CachePadded<Ahead>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,

@@ -45,8 +45,8 @@ impl<'e> MetaTicket<'e> {
         Self { all, ticket: Some(ticket), demand, priority, waits_for_others: None }
     }
 
-    /// What the waiting thread may wait for. A ticket of high priority never waits for the flusher,
-    /// since the flusher may wait for the operation that owns the ticket.
+    /// The events for which the waiting thread may wait. A ticket of high priority never waits for
+    /// the flusher, since the flusher may wait for the operation that owns the ticket.
     pub fn reach(&self, asked: Reach) -> Reach {
         if self.priority == Priority::High { Reach::Commit } else { asked }
     }

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! There is one account for data, one for metadata, one for system. When a group's state changes,
-//! the group adds the difference to its account, under the group's lock. So an account is always
-//! the sum of its groups. Reservations change the account without a group.
+//! Data, metadata and system space each have an account. When a group's state changes, the group
+//! adds the difference to its account, under the group's lock. So an account is always the sum of
+//! its groups. Reservations change the account without a group.
 //!
 //! # Invariants
 //!

@@ -12,7 +12,7 @@
 //!   number of usable bytes: the bytes of the whole units inside the extent.
 //! - **F3** `bytes` is the sum of the extents' lengths, `whole` the sum of their usable bytes.
 //!
-//! Allocations are whole units: a sector for data, a node for metadata, a row where there is
+//! Allocations are whole units: a sector for data, a node for metadata, a row in groups with
 //! parity. Metadata groups of old volumes can have free extents that do not begin at a multiple of
 //! the node size. An index by plain length would include bytes that cannot be allocated because of
 //! alignment. The rest of a row beside an extent is free, but cannot be used until all of the row

@@ -102,7 +102,7 @@ pub enum FormError {
         /// The item's key.
         key: Key,
     },
-    /// The range overlaps that of an earlier item, or comes before it.
+    /// The range overlaps the range of an earlier item, or comes before it.
     #[error("item {key} overlaps an earlier one")]
     Disorder {
         /// The item's key.

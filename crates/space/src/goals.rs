@@ -11,7 +11,8 @@
 //!
 //! # Locks
 //!
-//! None in normal builds. The published baseline has one goal under one lock ([`Rank::Leaf`]).
+//! Normal builds have no lock here. The published baseline has one goal under one lock
+//! ([`Rank::Leaf`]).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

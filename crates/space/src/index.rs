@@ -5,10 +5,10 @@
 //! There is one index for each kind of space. A group has a slot, a number that it keeps for as
 //! long as it lives. A plane has the groups of one size class, or the groups that are not loaded.
 //! The order of a run is the power of two of its length ([`order_of`]). A group is entered in one
-//! plane, under every order up to that of its largest free run. So one bitmap names all groups of a
-//! plane with a run of at least that order. A search goes from a slot to the last slot, and then on
-//! from the first. Groups that are added together get slots in the order of their addresses, so a
-//! search meets neighbours in turn.
+//! plane, under every order up to the order of its largest free run. So one bitmap names all groups
+//! of a plane with a run of at least that order. A search goes from a slot to the last slot, and
+//! then on from the first. Groups that are added together get slots in the order of their
+//! addresses, so a search meets neighbours in turn.
 //!
 //! # Invariants
 //!
@@ -32,7 +32,7 @@ const ORDER_MIN: u32 = 12;
 /// The plane in which a group is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
-    /// Its free extents are not known yet; the order is that of all its free bytes.
+    /// Its free extents are not known yet; its order is computed from all its free bytes.
     Unloaded,
     /// Loaded, for allocations of any size.
     Unset,
@@ -124,7 +124,7 @@ impl Index {
         self.next(plane, order, 0).is_some()
     }
 
-    /// Compares a group's bits with what they should be (I1).
+    /// Checks that a group's bits agree with its entry (I1).
     pub(crate) fn verify(&self, slot: usize, entry: Entry) -> Result<(), String> {
         for plane in [Plane::Unloaded, Plane::Unset, Plane::Small, Plane::Medium, Plane::Large] {
             let bits = &self.bits[plane as usize];

@@ -60,7 +60,7 @@ impl<const N: usize> TokenAudit<N> {
     ///
     /// # Panics
     ///
-    /// When one of them is not alive.
+    /// When one of the two tokens is not alive.
     pub fn merge(&mut self, token: u64, other: u64) {
         let what = self.tokens.remove(&other).expect("O1: a live token");
         add(self.tokens.get_mut(&token).expect("O1: a live token"), what);

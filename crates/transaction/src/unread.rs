@@ -99,7 +99,8 @@ mod tests {
         }
     }
 
-    /// However often the same addresses change, a list says what became of each, and stays short.
+    /// However often the same addresses change, a list has the whole change of each address, and
+    /// stays short.
     #[test]
     fn a_list_of_unread_changes_stays_short_when_few_addresses_change_often() {
         let (mut unread, mut rng) = (Unread::default(), Rng::new(1));

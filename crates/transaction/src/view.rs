@@ -35,7 +35,7 @@ impl View {
         Self { trees, running, frozen }
     }
 
-    /// The running transaction: what is put now becomes durable with it.
+    /// The running transaction, of which all present puts are a part.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.running.generation

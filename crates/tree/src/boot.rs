@@ -66,9 +66,9 @@ pub fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
     }
 }
 
-/// Reads the chunk tree through the chunks that the superblock carries, and adds the rest to the
-/// volume. All nodes of the chunk tree lie in the superblock's chunks, so one pass is enough. The
-/// volume repairs bad copies once it knows all chunks.
+/// Reads the chunk tree through the chunks that the superblock carries, and adds all other chunks
+/// to the volume. All nodes of the chunk tree lie in the superblock's chunks, so one pass is
+/// enough. The volume repairs bad copies once it knows all chunks.
 ///
 /// # Errors
 ///

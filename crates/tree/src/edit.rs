@@ -23,7 +23,7 @@ use crate::{
 /// Bytes of a key in the table of items. The payload's offset and length follow the key.
 const KEY_LEN: usize = 17;
 
-/// A leaf that is edited in its own buffer; see the module.
+/// A leaf that is edited in its own buffer (E1, E2).
 #[derive(Clone)]
 pub struct LeafEdit {
     buf: AlignedBuf,
@@ -246,8 +246,8 @@ mod tests {
     use super::*;
     use crate::LeafBuilder;
 
-    /// Whatever the order of the changes, the leaf is byte for byte the one that a builder makes of
-    /// the same items.
+    /// Whatever the order of the changes, the leaf equals, byte for byte, the leaf that a builder
+    /// makes of the same items.
     #[test]
     fn is_what_a_builder_makes() {
         let geometry = Geometry {

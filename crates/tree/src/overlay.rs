@@ -100,7 +100,7 @@ fn shard_index(tree: TreeId, objectid: u64) -> usize {
 }
 
 impl Overlay {
-    /// Sets or deletes an item: O(log n) in what a shard holds.
+    /// Sets or deletes an item: O(log n) in the entries of a shard.
     pub fn set(&self, tree: TreeId, key: Key, payload: Option<Payload>) {
         self.insert(&mut self.shards[shard_index(tree, key.objectid)].write(), tree, key, payload);
     }
@@ -153,7 +153,7 @@ impl Overlay {
     }
 
     /// The change of a key in this transaction: none, a deletion (`Some(None)`), or its payload.
-    /// O(log n) in what a shard holds.
+    /// O(log n) in the entries of a shard.
     #[must_use]
     pub fn find(&self, tree: TreeId, key: &Key) -> Option<Option<Payload>> {
         if self.is_empty() {

@@ -265,7 +265,7 @@ impl Stepped {
         }
     }
 
-    /// Counts one more deletion. If there are enough of them to note as a gap, returns the key
+    /// Counts one more deletion. If there are enough deletions to note as a gap, returns the key
     /// where they began.
     fn over(&mut self) -> Option<Key> {
         self.count += 1;

@@ -111,7 +111,7 @@ impl Engine {
         Ok(self.published())
     }
 
-    /// Commits what is running, under the commit lock.
+    /// Commits the running transaction, under the commit lock.
     fn commit_held(
         &self,
         state: &mut CommitState,

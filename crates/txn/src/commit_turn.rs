@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** As long as a [`CommitTurn`] lives no commit begins or ends: the last superblock and the
-//!   trees that it names stay the last.
+//! - **C1** As long as a [`CommitTurn`] lives no commit begins or ends: the superblock of the last
+//!   commit and its trees stay the newest.
 
 use std::sync::atomic::Ordering;
 

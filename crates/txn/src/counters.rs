@@ -1,4 +1,4 @@
-//! Counters of what an engine has done.
+//! Counters of the work of an engine.
 //!
 //! # Invariants
 //!
@@ -18,7 +18,7 @@ use self::refusal::Refused;
 use self::steps::{Before, FlushSteps, Gain, StepCounters};
 use self::waits::{Wait, WaitCounters, WaitsByQueue};
 
-/// What an engine has done since it was opened.
+/// The work of an engine since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Commits made.
@@ -36,9 +36,9 @@ pub struct Stats {
     pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
-    /// Waits for space, by kind of space and by what the waiting thread could wait for.
+    /// Waits for space, by kind of space and by the reach of the waiting thread.
     pub waits: WaitsByQueue,
-    /// Flush steps that were taken for waiting tickets, and what they gained.
+    /// Flush steps that were taken for waiting tickets, and their gains.
     pub steps: FlushSteps,
     /// Number of requests for space that were refused.
     pub enospc: u64,

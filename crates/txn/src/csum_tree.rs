@@ -1,4 +1,4 @@
-//! The checksum tree at commit: adds the sums of new data and removes those of freed data.
+//! The checksum tree at commit: adds the sums of new data and removes the sums of freed data.
 //!
 //! # Invariants
 //!

@@ -4,8 +4,8 @@
 //!
 //! - **R2** A count that would fall below zero means that the volume was inconsistent: the commit
 //!   fails, nothing is written.
-//! - **R3** One user has one reference, inline or keyed, never both. Before a reference is made,
-//!   both forms are searched.
+//! - **R3** One user has either an inline reference or a keyed one, never two references. Before a
+//!   reference is made, the references of both forms are searched.
 //! - **R4** The cost grows with the number of changed references, not with the number of all
 //!   references. Each keyed reference is found by its own key, and only changes are written.
 

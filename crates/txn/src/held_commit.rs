@@ -32,7 +32,7 @@ impl Engine {
     /// Holds the last commit (H1).
     #[must_use]
     pub fn hold_commit(&self) -> HeldCommit {
-        // No commit is published between the read of the superblock and that of the roots.
+        // No commit is published between the reads of the superblock and of the roots.
         self.between_commits(|superblock| {
             let mut superblock = superblock.clone();
             if self.read_only().is_none() {

@@ -159,8 +159,8 @@ impl Engine {
     }
 }
 
-/// Reads every block group's item. If the items have a tree of their own, this is one walk over its
-/// leaves. In the extent tree it is one search per group, except for items in the same leaf.
+/// Reads every block group's item. If the items have a tree of their own, one walk over its leaves
+/// reads them. In the extent tree each group needs a search, except for items in the same leaf.
 fn read_groups(
     store: &Store,
     sb: &Superblock,

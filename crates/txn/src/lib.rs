@@ -19,7 +19,7 @@
 //! - **T8** After a crash the volume contains the last committed transaction and the changes that
 //!   fsync logged.
 //! - **T10** Whether an extent is shared follows from the committed trees and the frozen and
-//!   running references together. None of the three suffices alone.
+//!   running references together. One of the three alone is not enough.
 //! - **T11** Changes of block groups, free space and references belong to the same transaction as
 //!   the overlay changes that caused them.
 

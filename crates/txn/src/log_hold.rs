@@ -6,8 +6,8 @@ use buttress_space::{AllocRequest, Outcome, SpaceKind};
 
 use crate::{Engine, Error, Result};
 
-/// The stream of allocations of log nodes. It is separate, because their lifetime differs from that
-/// of tree nodes.
+/// The stream of allocations of log nodes. It is separate, because log nodes and tree nodes live
+/// for different times.
 const STREAM: u64 = 1;
 
 /// A hold on the log's space: no commit frees this space as long as the hold lives

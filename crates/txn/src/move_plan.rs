@@ -5,7 +5,7 @@
 //!
 //! - **O1** A node moves with all its users: each node above it, in every tree, moves, too. So a
 //!   move changes which address a back reference names, but not how many back references there are.
-//!   If this is impossible, there is no plan.
+//!   If a user cannot move, there is no plan.
 //! - **O2** A node that trees share is visited once. A plan costs the nodes on the paths to the
 //!   moved nodes, and one root for each tree.
 
@@ -43,7 +43,7 @@ pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, No
 struct Want {
     key: Key,
     level: u8,
-    /// Whether the key is that of an item which points to moved data.
+    /// Whether the item of the key points to moved data.
     is_data: bool,
 }
 

@@ -30,7 +30,7 @@ fn known(groups: &mut [QuotaUse], group: QuotaGroup) -> Option<&mut QuotaUse> {
 }
 
 impl Engine {
-    /// Returns how quotas are kept, and all groups in the order of their numbers, as the last
+    /// Returns the status of quotas and all groups, in the order of their numbers, as the last
     /// commit left them. `None` if quotas are off.
     ///
     /// # Errors
@@ -53,7 +53,8 @@ impl Engine {
             let malformed = |source| Error::Item { tree: TreeId::QUOTA, key, source };
             let group = QuotaGroup(key.offset);
             match key.kind {
-                // All counts stand before all limits, and both before memberships.
+                // In the tree, all counts come before all limits, and all limits before
+                // memberships.
                 Kind::QGROUP_INFO => {
                     let info = QuotaInfo::parse(item).map_err(malformed)?;
                     let (limit, parents, children) = Default::default();

@@ -98,7 +98,7 @@ impl Engine {
         Ok(reserved.into())
     }
 
-    /// Whether the space that metadata has reserved is still there. Always true without mixed
+    /// Whether data has left all space that metadata has reserved. Always true without mixed
     /// groups.
     pub(crate) fn data_leaves_metadata(&self) -> bool {
         !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)

@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Reads the free space of groups with parity when the volume is opened. Before that, the
-    /// number of whole rows is unknown, so none can be reserved.
+    /// number of whole rows is unknown, so no rows can be reserved.
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());
@@ -97,8 +97,8 @@ impl Engine {
     }
 }
 
-/// The row length for data in the block group at `start`. `None` if its data is not allocated in
-/// rows, or without parity.
+/// The row length for data in the block group at `start`. `None` if the group has no parity, or if
+/// its data is not allocated in rows.
 pub(crate) fn row_of_data(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
     let is_data = flags.kind() == BlockGroupFlags::DATA;
     let is_written = is_data && volume.parity() == Parity::Rows && !volume.is_on_seed(start);

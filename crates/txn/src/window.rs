@@ -122,7 +122,7 @@ impl Windows {
         }
     }
 
-    /// Closes all windows. Returns whether one of them held space.
+    /// Closes all windows. Returns whether a window held space.
     pub(crate) fn close(&self) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;

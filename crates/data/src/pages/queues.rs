@@ -101,7 +101,7 @@ impl Remembered {
     }
 }
 
-/// Both queues, and the runs that left them.
+/// The two queues, and the runs that left them.
 #[derive(Debug)]
 pub(super) struct Queues {
     budget: u64,

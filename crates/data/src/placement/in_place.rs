@@ -1,5 +1,5 @@
-//! Writing in place: into preallocated extents, and over extents of files that neither copy on
-//! write nor carry checksums.
+//! Writing in place: into preallocated extents, and over extents of files without copy-on-write and
+//! without checksums.
 //!
 //! # Invariants
 //!

@@ -89,7 +89,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Unpacks extents that will be asked for in parts. Skips those that are cached or being
+    /// Unpacks extents that will be asked for in parts. Skips extents that are cached or being
     /// unpacked.
     pub(crate) fn read_packed_ahead(
         &self,

@@ -168,7 +168,8 @@ mod tests {
         assert!(matches!(all.find(key), Known::Ready(_)));
     }
 
-    /// Eight threads want the same extent at one moment: one unpacks it (U3), unless it fails.
+    /// Eight threads want the same extent at one moment. One of them unpacks it (U3); if it fails,
+    /// another does.
     #[test]
     fn one_unpacks_for_all() {
         let all = Unpacked::new();

@@ -123,7 +123,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// Those of reading and writing; `Invalid` for ranges of one file that overlap.
+    /// The errors of reading and writing; `Invalid` for ranges of one file that overlap.
     pub fn copy_range(
         &self,
         offset: u64,

@@ -155,7 +155,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// Those of [`Inode::write_at`], and `Io`.
+    /// The errors of [`Inode::write_at`], and `Io`.
     pub fn write_direct(&self, offset: u64, data: &[u8]) -> Result<usize> {
         self.write_direct_stamped(offset, data, changed)
     }

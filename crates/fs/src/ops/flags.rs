@@ -35,8 +35,8 @@ const SETTABLE: u64 = InodeFlags::NODATACOW
 const PACKING: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 
 impl Inode {
-    /// Sets the settable flags of an inode, and clears the other settable flags. `COMPRESS` also
-    /// sets a property on the inode, as `chattr +c` does.
+    /// Sets the settable flags of an inode to `flags`: settable flags that are not in `flags` are
+    /// cleared. `COMPRESS` also sets a property on the inode, as `chattr +c` does.
     ///
     /// # Errors
     ///

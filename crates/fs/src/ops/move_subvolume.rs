@@ -255,7 +255,7 @@ impl Changes {
         self.of(side).add_name(view, side.dir.ino(), index, entry, item_len_max)
     }
 
-    /// The cost of all changes, with three inode items: those of both directories, and of the
+    /// The cost of all changes, with three inode items: the items of both directories, and of the
     /// replaced or moved inode.
     fn cost(&self) -> Cost {
         let mut cost = self.roots.cost(3);

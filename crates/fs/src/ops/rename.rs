@@ -46,7 +46,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// Those of [`Inode::rename`]; `Invalid` for an exchange; `Unsupported` for a subvolume.
+    /// The errors of [`Inode::rename`]; `Invalid` for an exchange; `Unsupported` for a subvolume.
     pub fn rename_leaving_whiteout(
         &self,
         old: &[u8],
@@ -274,7 +274,7 @@ fn exchange(
     for cell in [first, second] {
         cell.file.update(&handle, |item| item.ctime = stamp);
     }
-    // Each directory loses a name and gets the other one, so only its times change.
+    // Each directory keeps its name, with another inode, so only its times change.
     for dir in [source.dir, target.dir] {
         dir.file.update(&handle, |item| {
             item.mtime = stamp;

@@ -99,8 +99,8 @@ const SO_ANYWAY: &[&str] = &[
     "silent",
 ];
 
-/// Options that have an effect in Linux and none here. The table in `docs/mount-options.md` has the
-/// reasons.
+/// Options that have an effect in Linux, but no effect here. The table in `docs/mount-options.md`
+/// has the reasons.
 const WITHOUT_EFFECT: &[&str] = &[
     "noacl",
     "autodefrag",

@@ -62,8 +62,8 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Creates an empty count. It records what the transaction contains now; later changes are
-    /// measured from there.
+    /// Creates an empty count. The count records the present content of the transaction; later
+    /// changes are measured against it.
     pub(crate) fn begin(transaction: &Transaction, roots: Generation) -> Self {
         Self {
             nodes: 0,

@@ -50,9 +50,10 @@ impl Span {
         Ok(Self { keys, nodes: survey.under(&Expect::root(root))? })
     }
 
-    /// The most nodes that all dirty data of the inode can dirty, without those that are in `noted`
-    /// already. `noted` has the changes of the running transaction to the inode's tree. During a
-    /// commit, `frozen` has the changes of the frozen transaction. A path has `levels` nodes.
+    /// The most nodes that all dirty data of the inode can dirty, without the nodes that are
+    /// already in `noted`. `noted` has the changes of the running transaction to the inode's tree.
+    /// During a commit, `frozen` has the changes of the frozen transaction. A path has `levels`
+    /// nodes.
     pub(crate) fn nodes(
         &self,
         view: &View,

@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //!
-//! - **K1** When the trees are settled or the commit has failed, the rest of each run is free
-//!   again. The next commit begins to allocate at the start of that rest.
+//! - **K1** When the trees are settled, or the commit has failed, the unused rest of each run is
+//!   free again. The next commit begins to allocate at the start of that rest.
 //! - **K2** No reservation covers a run. In mixed groups there are no runs, because data would lack
 //!   the rest of a run as long as the commit runs.
 

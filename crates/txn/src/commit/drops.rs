@@ -2,8 +2,8 @@
 //!
 //! A step cuts the front off a tree. It frees the nodes that only this tree uses, and drops the
 //! references of their entries. For a node that others use, it drops only this tree's reference.
-//! The rest is a valid tree. After a crash another system or a checker finds nothing unusual, and
-//! the next step starts at the new root.
+//! The remaining tree is valid. After a crash another system or a checker finds nothing unusual,
+//! and the next step starts at the new root.
 //!
 //! # Invariants
 //!

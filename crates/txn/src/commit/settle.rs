@@ -343,7 +343,7 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// The first item from a key on, as a change that puts it once more.
+    /// The first item from a key on, as a change that puts the same item again.
     fn first_item(
         &mut self,
         tree: TreeId,

@@ -32,7 +32,8 @@ impl Settle<'_> {
         }
     }
 
-    /// Bytes of the nodes of a tree: those in its root item, and the change in this transaction.
+    /// Bytes of the nodes of a tree: the bytes in its root item, plus the change in this
+    /// transaction.
     pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
         let delta = self.addresses.node_delta.get(&tree).copied().unwrap_or(0);
         item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))

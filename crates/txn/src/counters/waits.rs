@@ -33,7 +33,7 @@ pub(crate) enum End {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) kind: SpaceKind,
-    /// The other events that the waiting thread could wait for.
+    /// The events for which the waiting thread could wait.
     pub(crate) reach: Reach,
     /// Number of bytes requested.
     pub(crate) bytes: u64,
