@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of reads that do not try after a failed attempt. A failed attempt reads its bytes
-/// twice.
+/// The number of reads that do not try after a failed attempt. After a failed attempt, the bytes
+/// are read a second time.
 const BEHIND_VAIN: u32 = 64;
 
 /// The number of reads of a file before a read tries again.

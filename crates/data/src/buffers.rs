@@ -27,7 +27,8 @@ pub(crate) struct BufferPool(Ranked<Kept>);
 #[derive(Debug)]
 struct Kept {
     buffers: Vec<Vec<u8>>,
-    /// The least number of buffers since the last trim. No writer needed so many of the buffers.
+    /// The least number of buffers in the pool since the last trim. In that time no writer needed
+    /// these buffers.
     spare: usize,
     trimmed: Instant,
 }

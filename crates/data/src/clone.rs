@@ -57,7 +57,7 @@ impl Files {
     /// # Errors
     ///
     /// [`Error::Unshareable`] for ranges that cannot be shared, [`Error::TooBig`], no space, or an
-    /// error of the trees. A part of the range may be shared then.
+    /// error of the trees. In these cases a part of the range may be shared.
     pub fn clone_range(
         &self,
         range: &CloneRange<'_>,

@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Data is on the device before any of its extents is visible. The
-//!   exception is `prepared`.
+//! - **B1** Data is on the device before any of its extents is visible. The exception is the data
+//!   of `prepared`.
 //! - **B2** One thread at a time writes back a file. Only the thread with the claim allocates for
 //!   the file, finishes its ordered extents, truncates it or punches holes into it.
 //!

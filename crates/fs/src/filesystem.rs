@@ -244,8 +244,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] if the volume is to become writable
-    /// and cannot. This is the case if the volume was opened for reading without
+    /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] if the volume should become writable
+    /// but cannot. This is the case if the volume was opened for reading without
     /// [`MountOptions::may_begin_writing`], or has failed. Also the error of a device that cannot
     /// be written.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {

@@ -33,8 +33,8 @@ pub struct Searched {
     pub tree: TreeId,
     /// The first and the last key.
     pub keys: (Key, Key),
-    /// The first and the last transaction. The search shows items of leaves that one of the
-    /// transactions between them wrote.
+    /// The first and the last transaction. The search shows items of leaves that a transaction in
+    /// this range wrote.
     pub generations: (Generation, Generation),
 }
 

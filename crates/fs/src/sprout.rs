@@ -4,8 +4,8 @@
 //!
 //! - **SP1** The devices of the seed are only read. The seed may be mounted meanwhile, here or in
 //!   other processes, and several volumes can grow from it.
-//! - **SP2** The new volume is on its device with one write of a superblock. A crash before this
-//!   write leaves a device without a volume.
+//! - **SP2** One write of a superblock makes the new volume exist on its device. A crash before
+//!   this write leaves a device without a volume.
 
 use std::sync::Arc;
 

@@ -27,7 +27,8 @@ const SAMPLE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct Queue {
     start: Instant,
-    /// The end of the time of all admitted writes, in nanoseconds from the start.
+    /// The moment until which the admitted writes use up the allowed rate, in nanoseconds from the
+    /// start.
     taken_until: AtomicU64,
 }
 

@@ -307,7 +307,8 @@ impl Users for Holders<'_> {
         inodes: &BTreeSet<(TreeId, Ino)>,
         work: &mut dyn FnMut() -> buttress_txn::Result<()>,
     ) -> buttress_txn::Result<()> {
-        // An inode without names has a cell, or only the cleaner uses it, which waits.
+        // An inode without names has a cell, or only the cleaner uses the inode. The cleaner waits
+        // for `_removing`.
         let _removing = self.cleaner.hold_removals();
         let table = self.inodes.table();
         let ids = || {

@@ -1,5 +1,5 @@
-//! Stretches of keys that hold no item, learned by walks, so that no walk steps over the same
-//! deletions twice.
+//! Gaps: ranges of keys that hold no item. Walks note them, so that no later walk steps over the
+//! same deletions again.
 //!
 //! A walk that steps over many deletions notes their first and last key as a gap. A later walk that
 //! meets a deletion in the gap goes on after the end of the gap.

@@ -251,7 +251,7 @@ impl Engine {
         }
     }
 
-    /// Seals every node, which verifies it again, and writes all nodes in one sorted batch.
+    /// Seals every node and writes all nodes in one sorted batch. Sealing verifies a node again.
     pub(crate) fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<Vec<Arc<Node>>> {
         let geometry = self.store.geometry();
         let mut sealed = Vec::with_capacity(nodes.len());

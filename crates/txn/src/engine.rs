@@ -57,8 +57,8 @@ use crate::{
 };
 
 /// An open volume, below files and names. It is shared by reference; many threads may call every
-/// method. Fields that every operation changes have cache lines of their own. They are also apart
-/// from the counts that `Arc` keeps in front of the engine.
+/// method. Fields that every operation changes have cache lines of their own. These lines are also
+/// separate from the counts that `Arc` keeps in front of the engine.
 #[repr(align(128))]
 pub struct Engine {
     pub(crate) volume: Arc<Volume>,

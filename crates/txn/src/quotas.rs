@@ -114,8 +114,8 @@ impl Engine {
         self.quota_limits.charge(tree, bytes, look)?.ok_or(Error::Quota)
     }
 
-    /// Says whether a commit could show that a subvolume uses less than it seems to. That may be so
-    /// if bytes are on the way, or if extents were freed since the last commit.
+    /// Says whether a commit could show that a subvolume uses less than it seems to. This is
+    /// possible if bytes are on the way, or if extents were freed since the last commit.
     #[must_use]
     pub fn commit_may_free_quota(&self, tree: TreeId) -> bool {
         self.quota_limits.is_any_on_the_way(tree) || !self.view.load().running().refs.is_empty()

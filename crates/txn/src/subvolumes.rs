@@ -22,7 +22,8 @@ impl Handle<'_> {
     }
 
     /// Asks the commit of this transaction to change quotas. `items` is the most items of the quota
-    /// tree that the commit may set or delete for that. They count as items of the transaction.
+    /// tree that the commit may set or delete for the change. These items count as items of the
+    /// transaction.
     pub fn change_quotas(&self, change: QuotaChange, items: u64) {
         let wanted = WantedQuota { change, items };
         self.transaction().quotas.change(|changes| changes.push(wanted));

@@ -52,7 +52,7 @@ pub(super) enum Verdict {
     EvictUnread,
     /// The run was not read again: it leaves.
     Evict,
-    /// The reader of a run that was read ahead is still to come: the run stays.
+    /// The run was read ahead, and its reader has not come to it yet: the run stays.
     Spare,
     /// The run was read again: it stays.
     Keep,

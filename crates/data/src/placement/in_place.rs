@@ -161,7 +161,8 @@ impl Placement {
         Some(Placed { range, target, sums: Vec::new(), packed: None, _right: right })
     }
 
-    /// Repeats all checks of a remembered part. Returns true if a tree cannot be read.
+    /// Repeats all checks of a remembered part, and returns whether it can still be written in
+    /// place. Also returns true if a tree cannot be read.
     fn still_exclusive(&self, file: &File, hint: &InPlaceHint) -> bool {
         let view = self.engine.view();
         let look = || -> Result<bool> {

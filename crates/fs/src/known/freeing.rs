@@ -1,5 +1,5 @@
 //! P4: operations that free space have their own reservations, in addition to those of other such
-//! operations. Each finds its reserved space when all of them use it.
+//! operations. Each finds its reserved space even if all of them use theirs.
 
 use std::time::{Duration, Instant};
 

@@ -103,8 +103,8 @@ fn a_new_subvolume_is_limited_at_once() {
     expect_sound(&device);
 }
 
-/// A write that needs no new space is not refused at the limit: into allocated space, and over data
-/// that is overwritten in place.
+/// At the limit, writes that need no new space are not refused: writes into allocated space, and
+/// writes in place.
 #[test]
 fn writes_that_need_no_space_pass_the_limit() {
     let device = memory(512);

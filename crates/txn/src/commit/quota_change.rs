@@ -1,4 +1,4 @@
-//! Changes of quotas that were asked for: switching them on and off, groups, limits, memberships.
+//! The requested changes of quotas: switching them on and off, groups, limits, memberships.
 //!
 //! # Invariants
 //!
