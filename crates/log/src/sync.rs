@@ -16,8 +16,8 @@
 //!
 //! # Locks
 //!
-//! Commit, log, gate, in this order. A thread that waits for a log holds none of them. It may hold
-//! the claim of a file whose data that log writes.
+//! Commit, log, gate, in this order. A thread that waits for a log holds none of these locks. It
+//! may hold the claim of a file whose data that log writes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

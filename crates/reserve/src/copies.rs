@@ -95,8 +95,8 @@ impl Reservations {
         }
     }
 
-    /// Computes how many bytes are kept for copies. `reserve` is the global reserve without them.
-    /// Returns two numbers of kept bytes: in chunks not allocated yet, and in block groups.
+    /// Computes how many bytes are kept for copies. `reserve` is the global reserve without these
+    /// bytes. Returns two numbers of kept bytes: in chunks not allocated yet, and in block groups.
     pub(crate) fn keep_for_copies(
         &self,
         account: &Account,

@@ -186,8 +186,8 @@ impl Reservations {
     fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
         let geometry = self.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
-        // The caller holds `work` of the younger transaction. No thread locks them in the other
-        // order.
+        // The caller holds `work` of the younger transaction. No thread takes the locks of the two
+        // transactions in the other order.
         let counted = self.counts.of(frozen);
         let older = counted.work.lock();
         let is_whole = counted.seen.lock().is_some_and(|known| known.is_whole);

@@ -69,7 +69,7 @@ pub(crate) struct Counted {
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
     /// Set if the transaction was frozen with changes that are not counted (`count::N4`). The
-    /// commit takes them out of the transaction, so `is_plain` no longer shows them.
+    /// commit takes these changes out of the transaction, so `is_plain` no longer shows them.
     pub(crate) never: AtomicBool,
 }
 

@@ -376,7 +376,7 @@ impl Group {
         let result = act(&mut state);
         self.summarise(&mut state);
         let after = self.counts(&state);
-        // A removed group is in no account any more, but a hold of it may still end.
+        // A removed group is in no account any more, but a hold on the group may still end.
         if state.is_counted() {
             account.apply_change(before, after, 0);
         }

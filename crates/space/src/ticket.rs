@@ -12,8 +12,8 @@
 //!   does not fit, no request behind it is served.
 //! - **Q2** No request is served at once while another waits in its list, or in a list with higher
 //!   priority.
-//! - **Q3** After a ticket has left, the queue has no entry for it. If it was granted meanwhile, it
-//!   reports that to its caller, which must give the grant back.
+//! - **Q3** After a ticket has left, the queue has no entry for it. If the ticket was granted
+//!   meanwhile, the caller gets the grant and must give it back.
 //! - **Q4** Each waiter has its own event, so a grant wakes only its own waiter.
 //! - **Q5** Space that comes free after a request did not fit is offered to that request. If a
 //!   thread makes room and then sees no waiter, a request that comes later checks for space itself

@@ -77,7 +77,7 @@ pub enum QuotaChange {
     Count(Arc<QuotaCounts>),
 }
 
-/// What the groups of full quotas use, counted from the trees of a commit.
+/// The use of each group of full quotas, counted from the trees of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct QuotaCounts {
     /// The commit.

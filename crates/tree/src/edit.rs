@@ -98,7 +98,7 @@ impl LeafEdit {
         HEADER_LEN + self.le32(Self::at(slot) + KEY_LEN)
     }
 
-    /// The end of a slot's payload: where the payload of the slot before begins (E1).
+    /// The end of a slot's payload, which is the start of the payload of the slot before (E1).
     fn end(&self, slot: usize) -> usize {
         if slot == 0 { self.buf.len() } else { self.start(slot - 1) }
     }

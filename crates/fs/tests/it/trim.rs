@@ -201,8 +201,8 @@ fn beside_a_writer_where_little_is_free() {
     let extent = FileExtent::parse(&item).expect("an extent");
     let from = extent.region().expect("not inline").disk;
     drop(room::fill(&fs, 0));
-    // Then the free space is one piece. A trim could take so much of it that the rest is too little
-    // for a write.
+    // After this drop the free space is one piece. A trim could take so much of it that the rest is
+    // too little for a write.
     drop(removed);
     fs.root().unlink(b"removed").expect("removed");
     fs.sync().expect("durable");

@@ -18,8 +18,8 @@
 //!   for each half node that the new children fill. A node that may lose most of its children takes
 //!   in a neighbour. It counts one node more for this, and one for each level above.
 //! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
-//!   The younger transaction then changes the tree that the older one makes. The leaves that it
-//!   makes have two bounds, and the smaller bound counts.
+//!   The younger transaction then changes the tree that the older one makes. The leaves that the
+//!   younger one makes have two bounds, and the smaller bound counts.
 //!
 //! By leaves: each leaf that the older one makes is at most full. So it becomes at most three when
 //! the younger one changes it. Bytes that the younger one adds to such leaves count twice. Leaves

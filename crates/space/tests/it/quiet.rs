@@ -73,8 +73,8 @@ fn n3_refused_writers_are_not_waited_for() {
     }
 }
 
-/// A hold that another thread ends also ends its drain, whatever is allocated, and the hold does
-/// not end a second time.
+/// If another thread ends a hold, the drain of this hold also ends, whatever is allocated. The hold
+/// does not end a second time.
 #[test]
 fn a_drain_ends_when_the_hold_is_released() {
     for policy in LookupPolicy::ALL {

@@ -194,8 +194,8 @@ fn number(count: usize) -> Vec<u8> {
 /// overwrite, clone, cut and remove them, in the live tree and in snapshots. They also take and
 /// delete snapshots. Debug builds compare the accounts with groups and tokens at every commit.
 ///
-/// Before the storm, the volume is filled, except for `left` bytes of the devices and the metadata
-/// that `nodes` says.
+/// Before the storm, the volume is filled, except for `left` bytes of the devices and some
+/// metadata, according to `nodes`.
 fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = checker::volume(dir.path(), size, &MakeOptions::default());
