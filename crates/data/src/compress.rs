@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(out.expect("frame"), content);
     }
 
-    /// Segments unpack one sector each, and a length never straddles a sector boundary.
+    /// Each segment unpacks to one sector, and no length lies across a sector boundary.
     #[test]
     fn lzo_unpacks() {
         let content = sample();

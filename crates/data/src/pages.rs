@@ -45,7 +45,7 @@ use queues::{PROBATION, Queued, Queues, Verdict};
 /// Longest run, in bytes. No run crosses a multiple of this.
 pub(crate) const REGION: u64 = 2 << 20;
 
-/// Number of locks. Several regions share each.
+/// Number of locks. Several regions share each lock.
 const SHARDS: usize = 64;
 
 /// Most buffers that are kept for the next runs, in addition to the budget.

@@ -8,8 +8,8 @@
 //! tags: 1 owner, 2 user, 4 owning group, 8 group, 16 mask, 32 others
 //! ```
 //!
-//! This crate parses lists itself: `exacl` and `posix-acl` call libacl, which reads the list of a
-//! file and not of bytes.
+//! This crate parses lists itself: `exacl` and `posix-acl` call libacl, which reads a list from a
+//! file and not from bytes.
 
 use buttress_txn::View;
 

@@ -132,7 +132,7 @@ impl Upkeep {
     pub(crate) fn begin_work(&self, work: Work) -> Result<Turn<'_>> {
         self.status.expect_writable()?;
         let mut state = self.state.lock();
-        // Work that the mount began on its own stops for this one.
+        // Work that the mount began on its own stops, so that this work can begin.
         if state.work == Some(Work::Reclaim) && !state.is_closing {
             self.maintenance.stop_moving(true);
             while state.work == Some(Work::Reclaim) {

@@ -272,8 +272,8 @@ mod tests {
         other.take(15);
     }
 
-    /// All bounds are computed again on other trees, or with many more leaves or bytes. Otherwise
-    /// only those of inodes that are new or were idle are computed.
+    /// All bounds are computed again if the trees changed, or if there are many more leaves or
+    /// bytes. Otherwise only the bounds of inodes that are new or were idle are computed.
     #[test]
     fn bounds_are_looked_up_when_they_are_old() {
         let all = Arc::new(InodeReserves::default());

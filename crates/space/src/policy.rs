@@ -18,7 +18,8 @@ pub enum AllocPolicy {
     /// As `Linear`, but a group that is held is skipped while there are others.
     #[cfg(feature = "baselines")]
     LinearTrylock,
-    /// An index by the largest free run. Held groups are skipped, and one goal has no lock.
+    /// An index by the largest free run. Held groups are skipped. All streams share one goal, which
+    /// has no lock.
     #[cfg(feature = "baselines")]
     IndexSingleGoal,
     /// As `IndexSingleGoal`, with a goal for each of several streams.

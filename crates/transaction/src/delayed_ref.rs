@@ -324,7 +324,8 @@ fn alter(sum: &AtomicU64, before: u64, after: u64) {
 /// The changes of one transaction.
 #[derive(Debug)]
 pub struct DelayedRefs {
-    /// Unranked: `disputed` is taken inside, and `look` runs code of the caller inside.
+    /// Unranked: while a shard is locked, `disputed` is locked too, and `look` runs code of the
+    /// caller.
     shards: Vec<CachePadded<Mutex<Shard>>>,
     sums: CachePadded<Sums>,
     /// Unranked: taken inside a shard; nothing is taken inside.

@@ -351,7 +351,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Interrupted`], with nothing done; as [`commit`](Self::commit).
+    /// [`Error::Interrupted`], and then nothing was done. Also the errors of
+    /// [`commit`](Self::commit).
     pub fn commit_while_wanted(&self) -> Result<Generation> {
         let wanted = self.view.load().generation();
         while interrupt::is_heeded()

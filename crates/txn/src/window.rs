@@ -100,7 +100,7 @@ impl std::fmt::Debug for Window {
 /// The windows that may hold space.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    /// Unranked: the outer one; locks of windows are taken inside.
+    /// Unranked: locks of windows are taken while this lock is held.
     open: Mutex<Vec<Weak<Window>>>,
     any: AtomicBool,
 }

@@ -13,8 +13,8 @@
 //!   check that decides, and keeps it until the data is visible. So no block group is emptied
 //!   during the write. Linux takes the right last, after the checks of snapshots, references and
 //!   checksums. Taken first, the right also protects the checked extents from being moved before
-//!   the write is visible. If the check refuses a part, its right is given back. Such a right can
-//!   only have delayed a thread that drains this block group.
+//!   the write is visible. If the check refuses a part, its right is given back. Until then, the
+//!   right at most delays a thread that drains this block group.
 
 use std::ops::Range;
 

@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! - **S1** Each reported step is counted with the same figures, also without a subscriber.
-//! - **S2** A thread that measures or reports a step holds no lock before, because it takes short
-//!   locks, one after the other.
+//! - **S2** A thread that begins to measure or report a step holds no lock, because it then takes
+//!   short locks, one after the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -42,16 +42,16 @@ const FULL_MAX_MILLIS: u128 = 120_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nodes {
     Plenty,
-    /// A few leaves, and no tree shares nodes. From the first request for a snapshot on, even a
-    /// refused one, reservations include copies of nodes. Then hardly anything fits, so threads
-    /// request snapshots only in the second half.
+    /// A few leaves are free, and no tree shares nodes. From the first request for a snapshot on,
+    /// even if it is refused, reservations include copies of nodes. Then hardly anything fits, so
+    /// threads request snapshots only in the second half.
     Few,
-    /// Some leaves, and reservations include copies from the beginning. Files fill these leaves,
-    /// and snapshots share them.
+    /// Some leaves are free, and reservations include copies from the beginning. Files fill these
+    /// leaves, and snapshots share them.
     Shared,
-    /// A few leaves. Files that snapshots share take the rest of the metadata, and room is kept for
-    /// copies of their nodes. Each thread has one snapshot. The shared files are removed during the
-    /// storm, in random order.
+    /// A few leaves are free. Files that snapshots share take the rest of the metadata, and room is
+    /// kept for copies of their nodes. Each thread has one snapshot. The shared files are removed
+    /// during the storm, in random order.
     Kept,
 }
 
