@@ -17,7 +17,7 @@
 //! # Locks
 //!
 //! Commit, log, gate, in this order. A thread that waits for a log holds none of these locks. It
-//! may hold the claim of a file whose data that log writes.
+//! may hold the claim of a file, if the log writes data of this file.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

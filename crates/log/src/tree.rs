@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** The place of a node on disk is not written again before a log that does not use the
-//!   node is durable. With each log, a changed leaf and all nodes above it get new addresses. The
+//! - **L1** A node's place on disk is written again only after a later log without the node is
+//!   durable. With each log, a changed leaf and all nodes above it get new addresses. The
 //!   superblock on disk still references the nodes of the log before.
 //! - **L2** Every item lies in the leaf with the last bound at or before its key. The first leaf's
 //!   bound is the least key. A leaf is empty only if it is the only one.

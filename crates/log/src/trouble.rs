@@ -10,7 +10,7 @@ pub(crate) enum Trouble {
     /// A read or the write of a node failed.
     Failed(Error),
     /// A flush or the write of the superblock failed. Data written since the last good flush may be
-    /// lost, and another flush would prove nothing. No commit may build on it.
+    /// lost, and another flush would prove nothing. No commit may build on this data.
     Lost(Error),
 }
 

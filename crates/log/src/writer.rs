@@ -107,7 +107,8 @@ impl Writer {
         &mut self,
         hold: &mut LogHold<'_>,
         geometry: &Geometry,
-        // Chunks of this transaction are unknown after a crash.
+        // The log uses only groups that are not younger than `limit`, because a crash loses younger
+        // chunks.
         limit: Generation,
     ) -> Outcome<Made> {
         let Self { logs, root, last, spare, next, .. } = self;

@@ -5,8 +5,8 @@
 //!
 //! - **F1** A bound is never below the space that a commit takes. A closer bound replaces the crude
 //!   one only where it is proven (`count`).
-//! - **F2** A grant may rely on chunks that are not allocated yet. The decision that the request
-//!   fits and the withholding of their space from data happen under one lock.
+//! - **F2** A grant may rely on chunks that are not allocated yet. One lock covers two steps:
+//!   deciding that the request fits, and withholding the space of these chunks from data.
 
 use std::sync::atomic::Ordering;
 

@@ -109,8 +109,8 @@ impl Reservations {
         2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
     }
 
-    /// The most bytes that references to nodes can add, if `used` bytes of nodes exist. A node has
-    /// one parent in each tree.
+    /// The most bytes that references to nodes can add, if `used` bytes of nodes exist. Each node
+    /// gets at most two more references (`RECORDED`).
     pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
         if self.is_shared() { used / RECORDED } else { 0 }
     }

@@ -1,4 +1,5 @@
-//! Holds stop allocations and writes in a group. A drain waits until the last write is done.
+//! A hold on a group stops allocations and writes in it. A drain waits until the last write is
+//! done.
 //!
 //! # Place
 //!

@@ -4,8 +4,8 @@
 //!
 //! - **V1** Every item that points to moved data is put into the overlay, and every reference is
 //!   counted, as for a change by any operation. [`MovedExtent`] repeats these changes. With it, the
-//!   commit can change a leaf that several trees share once for all of them. A commit that ignores
-//!   it is correct, too.
+//!   commit changes a shared leaf only once, for all trees that share the leaf. A commit that
+//!   ignores it is correct, too.
 
 use std::sync::Arc;
 

@@ -186,7 +186,7 @@ impl PendingSums {
         }
     }
 
-    /// The most bytes of all their items. Takes no lock.
+    /// The most bytes that the checksum items of all runs take. Takes no lock.
     pub fn planned(&self) -> u64 {
         self.planned.load(Ordering::Relaxed)
     }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **X1** A change belongs to the transaction of the gate that its handle passed
+//! - **X1** A change belongs to the transaction that ran when its handle passed the gate
 //!   (`transaction::T11`). Overlay, references, checksums and new chunks freeze together, in one
 //!   step.
 
@@ -201,7 +201,7 @@ impl Transaction {
         self.quotas.count(|changes| changes.iter().map(|wanted| wanted.items).sum())
     }
 
-    /// The most changes that can be the first change of a leaf shared with a snapshot. Such a
+    /// The number of changes that may each be the first change of a shared leaf, at most. Such a
     /// change must copy the leaf.
     pub fn shared_leaf_changes_max(&self) -> u64 {
         self.overlay.items()

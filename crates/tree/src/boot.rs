@@ -51,8 +51,8 @@ pub fn backups(superblock: &Superblock) -> Vec<RootBackup> {
 }
 
 /// Switches to an older root. If the chunk tree is newer than that root, the backup of the chunk
-/// tree is used, too. Otherwise the present chunk tree has most chunks that the older root needs,
-/// since chunks change seldom.
+/// tree is used, too. Otherwise the present chunk tree has not changed since the older root, so it
+/// is kept.
 pub fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
     superblock.root = backup.tree_root;
     superblock.root_level = backup.tree_root_level;

@@ -444,7 +444,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Splits all pending entries of a level into nodes; the last two have even size.
+    /// Splits all pending entries of a level into nodes. The last two nodes get about equal sizes.
     fn flush(&mut self, level: u8) -> Result<()> {
         let room = self.room();
         if level == 0 {

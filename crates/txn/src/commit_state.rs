@@ -41,7 +41,7 @@ pub(crate) struct Commits {
     is_wanted: AtomicBool,
     /// Incompat flags that written data or items need. The next superblock gets them.
     features: AtomicU64,
-    /// For each dead subvolume, the key up to which its shared nodes were handed over
+    /// For each dead subvolume, the key before which its shared nodes have FULL_BACKREF already
     /// (`drops::D2`). Unranked: nothing is taken under it.
     drop_marks: Mutex<HashMap<TreeId, Key>>,
 }

@@ -241,7 +241,8 @@ impl Engine {
         }
     }
 
-    /// As `check_writable`, for calls that change nothing on an unchanged volume.
+    /// As `check_writable`, but without reading the block groups. A commit without changes needs
+    /// only this check.
     pub(crate) fn check_unlatched(&self) -> Result<()> {
         self.health.expect_no_failure()?;
         if self.found_log.is_pending() {

@@ -47,8 +47,8 @@ struct Want {
     is_data: bool,
 }
 
-/// A node that moves and its users; and whether the references to its children or data name its
-/// address.
+/// A node that moves, and its users. With `full`, references to its children or data name the
+/// node's address.
 pub(crate) struct Mover {
     pub(crate) node: Arc<Node>,
     pub(crate) users: Vec<(User, i64)>,

@@ -192,7 +192,7 @@ impl Writeback {
 
 impl<'f> PreparedData<'f> {
     /// Makes the file durable with this data: by a log, or by a commit if a log cannot record the
-    /// change. A commit calls `before_commit` first.
+    /// change. Before a commit, this function calls `before_commit`.
     ///
     /// # Errors
     ///

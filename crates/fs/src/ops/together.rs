@@ -50,7 +50,7 @@ pub enum NameChange {
         /// The file.
         inode: Inode,
     },
-    /// Makes a directory. Flags and default lists of access come from `like`.
+    /// Makes a directory. The new directory inherits flags and default ACLs from `like`.
     MakeDir {
         /// The parent directory.
         dir: NameDir,
@@ -126,8 +126,8 @@ impl Inode {
 
 /// The inodes and names of the changes, as they were before the locks were taken.
 struct Known {
-    /// Separate users of the inodes. They are dropped after the locks, because they may be the last
-    /// users.
+    /// Inode values that this step holds itself. They are dropped after the locks, because they may
+    /// be the last users.
     inodes: BTreeMap<InodeId, Inode>,
     /// Each name with its target before the locks were taken.
     led: Vec<(InodeId, Vec<u8>, Option<Key>)>,

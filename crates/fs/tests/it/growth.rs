@@ -1,5 +1,5 @@
-//! The steps over trees that operations of the file system and their unmount take. They grow with
-//! the work and no faster.
+//! Counts the steps that operations and an unmount take in trees. They grow with the work and no
+//! faster.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size, on a volume of its
 //! own. Afterwards our checker looks at each volume, and `btrfs check` at the last.
@@ -197,7 +197,8 @@ fn names_of_one_folder_cost_the_same_each() {
     grows_with_the_work(&Load { name: "list and unlink", prepare: fill, run }, 250);
 }
 
-/// A file of one sector each, and a snapshot of all of them for each change of one.
+/// Makes `files` files of one sector. Then takes `snapshots` snapshots, and changes one file after
+/// each.
 fn snapshots_of_files(fs: &Filesystem, files: u64, snapshots: u64) {
     for at in 0..files {
         let file = fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file");

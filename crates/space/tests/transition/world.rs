@@ -113,10 +113,11 @@ impl Directory<'_> {
     }
 }
 
-/// The first failure, in any order. It is no part of the model, so the scheduler does not see it.
+/// The first failure that was found, whatever order of threads led to it. It is no part of the
+/// model, so the scheduler does not see it.
 pub(crate) type Complaint = Arc<std::sync::Mutex<Option<&'static str>>>;
 
-/// A writer that searches again uses the same volume.
+/// The baseline's writer finds its group a second time with this value; here it is the volume.
 pub(crate) type Finder = Arc<Space>;
 
 /// A volume as `quiesce` sees it.
