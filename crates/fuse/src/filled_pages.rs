@@ -4,15 +4,16 @@
 //!
 //! The kernel drops the pages of a direct write's range before it sends the write. A read during
 //! the write may bring the old bytes in again. After an asynchronous write the kernel does not drop
-//! them (Linux 6.18). So the server makes the kernel drop them before it answers, which costs a
-//! notification. Only files with pages that the kernel read through its cache need that.
+//! these pages (Linux 6.18). So the server makes the kernel drop them before it answers, which
+//! costs a notification. Only files with pages that the kernel read through its cache need the
+//! notification.
 //!
 //! # Invariants
 //!
 //! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero. A
-//!   READ sets the count before it reads the volume. If the count is zero afterwards, it reads
-//!   again. Only dropping all pages sets the count to zero, and only if no READ came since the drop
-//!   began.
+//!   READ sets the count before it reads the volume. If the count is zero afterwards, the READ
+//!   reads again. Only dropping all pages sets the count to zero, and only if no READ came since
+//!   the drop began.
 //! - **S2** A write changes the volume before it checks the count. So a READ that sets the count
 //!   after this check reads the new bytes.
 
@@ -36,7 +37,7 @@ impl FilledPages {
         Self(AtomicU64::new(0))
     }
 
-    /// Reads what the kernel will keep (S1).
+    /// Reads bytes that the kernel will keep in its cache (S1).
     pub(crate) fn read_for_kernel(&self, mut read: impl FnMut() -> Answer<usize>) -> Answer<usize> {
         loop {
             self.set();

@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 /// The file in which the kernel lists mounts.
 const LIST: &str = "/proc/self/mountinfo";
 
-/// The same for a thread that may have mounts of its own.
+/// The list of mounts that a thread sees, which may have mounts of its own.
 pub(crate) const LIST_OF_THREAD: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
@@ -39,7 +39,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// All mounts, in the order in which they were made; of several at one place the last is seen.
+    /// All mounts, in the order in which they were made. If several mounts are at one place,
+    /// programs see the last.
     ///
     /// # Errors
     ///
@@ -49,7 +50,7 @@ impl Listed {
     }
 
     /// The mount that is visible at a path, which is absolute and has no symbolic links. Asks no
-    /// server, so that a dead one cannot block the caller.
+    /// server, so that a dead server cannot block the caller.
     ///
     /// # Errors
     ///

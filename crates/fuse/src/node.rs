@@ -30,7 +30,7 @@
 //!
 //! - **N1** Two inodes of a volume never have the same node id, and an inode has one id as long as
 //!   the mount lives. An id can be turned back into (tree, inode number). Only ids with 0x7fff need
-//!   a table for that, which keeps them until the end.
+//!   a table for the conversion. This table keeps them until the mount ends.
 //! - **N2** The table holds a node while the kernel holds a reference, and no longer.
 //! - **N3** A handle rests only if no other thread has it and `rest` returns a number, from which
 //!   an equal handle can be made. A resting handle is remade before a request works on its node,
@@ -100,7 +100,8 @@ pub(crate) struct Nodes<H> {
     next_pruned: AtomicUsize,
 }
 
-/// How many handles and nodes a table has before it lets go of some.
+/// How many handles and nodes a table has before it drops handles and makes the kernel forget
+/// nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeLimits {
     pub(crate) handles: usize,
@@ -202,7 +203,7 @@ impl<H: Handle> Nodes<H> {
         self.user_ino(place)
     }
 
-    /// Returns the number that programs see as `st_ino`: the node id, but for the root.
+    /// Returns the number that programs see as `st_ino`: the node id, except for the root.
     pub(crate) fn user_ino(&self, place: Place) -> u64 {
         if place.tree == self.home && place.ino < FOREIGN && place.ino > ROOT {
             place.ino
@@ -224,7 +225,7 @@ impl<H: Handle> Nodes<H> {
         id
     }
 
-    /// Returns the inode that a node id stands for, or nothing when it stands for none.
+    /// Returns the inode that a node id stands for, or `None` if there is no such inode.
     pub(crate) fn place_of(&self, id: u64) -> Option<Place> {
         if id == ROOT {
             return Some(self.root.0);
@@ -394,7 +395,7 @@ impl<H: Handle> Nodes<H> {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Returns how many of them have a handle.
+    /// Returns how many nodes have a handle.
     pub(crate) fn handles(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().awake.len()).sum()
     }
@@ -469,8 +470,8 @@ mod tests {
         assert_ne!(nodes.user_ino(HOME), 256);
     }
 
-    /// N1: an id leads back to its inode, for the root, the mounted subvolume, others, and numbers
-    /// that fit nowhere.
+    /// N1: an id leads back to its inode, for the root, the mounted subvolume, other subvolumes,
+    /// and numbers that need the table.
     #[test]
     fn n1_ids_turn_back_into_places() {
         let nodes = nodes();

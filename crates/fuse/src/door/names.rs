@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The mode of a new inode is limited by the default list of its directory, if it has one.
-//!   Otherwise it is limited by the umask, never by both. The volume applies the list; only this
-//!   crate knows the umask.
+//! - **M1** If the directory has a default list, this list limits the mode of a new inode.
+//!   Otherwise the umask limits the mode. The two never both apply. The volume applies the list;
+//!   only this crate knows the umask.
 
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
 use buttress_protocol::{Errno, OpenFlags, RenameFlags as Flags};

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to us. It takes capabilities away by
-//! itself before most changes, but not before direct writes and not where an open truncates.
+//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to the server. The kernel itself takes
+//! only capabilities away, before most changes, but not before a direct write or a truncating open.
 //!
 //! # Invariants
 //!
@@ -16,8 +16,8 @@
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
 //! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
-//!   attributes, the cached ones are invalidated before the answer is sent. That takes no lock of
-//!   an inode or a folio (`door::D4`).
+//!   attributes, the cached ones are invalidated before the answer is sent. The invalidation takes
+//!   no lock of an inode or a folio (`door::D4`).
 
 use buttress_fs::{FileKind, mode};
 

@@ -2,7 +2,8 @@
 //!
 //! On a local file system the last close of an unlinked file also frees it. Here the kernel tells
 //! the server later, in requests of its own: `release` after the close, and `forget` after the
-//! answer to that. A program that frees space and then writes can be faster than these requests.
+//! answer to `release`. A program that frees space and then writes can be faster than these
+//! requests.
 //!
 //! # Invariants
 //!
@@ -46,11 +47,11 @@ const ASIDE_MAX: usize = 256;
 
 /// Whether space is expected to become free.
 enum SpaceOutlook {
-    /// Some became free since the last check.
+    /// Space became free since the last check.
     Freed,
-    /// Some may become free, once the kernel has sent this request.
+    /// Space may become free, once the kernel has sent this request.
     MayBeFreed(AwaitedRequest),
-    /// None will become free.
+    /// No space will become free.
     None,
 }
 

@@ -11,8 +11,8 @@ pub(super) const LONG: Duration = Duration::from_micros(40);
 const VERY_LONG: Duration = Duration::from_micros(150);
 /// Above this average, `stopwatch` checks whether the thread had the processor.
 const SUSPECT: Duration = Duration::from_micros(20);
-/// Without that check no sample counts for more than this. So an average does not rise from below
-/// [`SUSPECT`] to above [`LONG`] without a check.
+/// Without the check of `stopwatch`, no sample counts for more than this. So an average does not
+/// rise from below [`SUSPECT`] to above [`LONG`] without a check.
 const UNSEEN_MAX: Duration = Duration::from_micros(160);
 /// One stall or one preemption does not predict the next request, so no sample counts for more than
 /// this.
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     /// A kind that computes for long does not count as waiting. A kind that is long off the
-    /// processor does, unless it is short on average.
+    /// processor counts as waiting, except if its requests are short on average.
     #[test]
     fn costs_tell_waiting_from_computing() {
         let costs = Costs::new();

@@ -62,7 +62,7 @@ pub(crate) fn mounted_small(len: u64, options: &str) -> Option<Mounted> {
     can_mount().then(|| Mounted::new(Volume::with_len(len), options))
 }
 
-/// Mounts a new volume with options. `look` gets its image before.
+/// Mounts a new volume with options. `look` gets the image before the mount.
 pub(crate) fn mounted_behind<T>(
     options: &str,
     look: impl FnOnce(&Path) -> T,
@@ -118,7 +118,7 @@ impl Mounted {
         }
     }
 
-    /// Kills the process that serves it, so that all waiting requests fail.
+    /// Kills the process that serves the volume, so that all waiting requests fail.
     pub(crate) fn kill(&self) {
         let server = self.server.as_ref().expect("it is mounted");
         let pid = rustix::process::Pid::from_child(&server.child);
@@ -230,7 +230,7 @@ fn serve() {
     let mut options = Options::default();
     let mut of_volume = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
-        // This is no option of mounts. With so few handles, inodes lose theirs in any test.
+        // This is no option of mounts. With this limit, idle inodes lose their handles in any test.
         if word == FEW_HANDLES {
             options.handles_max = 0;
             continue;
