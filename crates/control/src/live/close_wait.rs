@@ -103,7 +103,7 @@ pub struct CloseWait {
     closed: Option<Value>,
 }
 
-/// What happens to a mount after it was unmounted at one place.
+/// The state of a mount after it was unmounted at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountUse {
     /// The server closes the volume, or has done so.
