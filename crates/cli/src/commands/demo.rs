@@ -53,7 +53,7 @@ struct Demo<'a> {
     interrupted: Arc<AtomicBool>,
 }
 
-/// The folder of this run. Dropping it removes it, unless `keep` is set.
+/// The folder of this run. Dropping this value removes the folder, unless `keep` is set.
 struct Folder {
     path: PathBuf,
     keep: bool,

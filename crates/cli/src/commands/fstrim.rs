@@ -1,4 +1,4 @@
-//! `buttress fstrim`: tells the devices of everything that is free.
+//! `buttress fstrim`: tells the devices which space is free.
 
 use std::path::PathBuf;
 
