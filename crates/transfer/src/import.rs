@@ -127,7 +127,7 @@ impl<'a, 'b> Import<'a, 'b> {
             match level.left.next()? {
                 Some(name) => {
                     // If the entry is a directory, it is now on the stack. This level goes back
-                    // below it.
+                    // onto the stack below that directory.
                     let at = self.stack.len();
                     self.copy(&level.source, &name, &level.target, name.as_bytes())?;
                     self.stack.insert(at, level);
