@@ -39,7 +39,7 @@ pub use path::{PATH_BYTES_MAX, StreamPath};
 pub use reader::{COMMAND_BYTES_MAX, StreamReader};
 pub use writer::{StreamWriter, Version};
 
-/// How a stream begins.
+/// The first bytes of a stream.
 pub const MAGIC: &[u8; 13] = b"btrfs-stream\0";
 
 /// Bytes of a command's header.
