@@ -1,4 +1,4 @@
-//! The connections of a server, so that it can end them and wait until they are gone.
+//! The connections of a server, so that the server can end them and wait until they are gone.
 //!
 //! # Locks
 //!
