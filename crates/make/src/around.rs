@@ -17,22 +17,22 @@ use super::options::MakeOptions;
 
 const MIB: u64 = 1 << 20;
 
-/// Free ranges that are shorter become a part of the data chunks around them. They are of little
-/// use for other chunks, and each chunk costs items.
+/// A shorter free range becomes a part of the data chunk around it. It would be of little use for
+/// other chunks, and each chunk costs items.
 const GAP_MIN: u64 = MIB;
 
-/// The most data chunks. The smallest system chunk has room for the items of so many. If there were
-/// more, longer free ranges join the chunks around them.
+/// The most data chunks. The smallest system chunk has room for the items of this number. If more
+/// chunks would be needed, longer free ranges also become parts of data chunks.
 const CHUNKS_MAX: u64 = 8000;
 
 /// Bytes of trees that a chunk needs at first, generously.
 const CHUNK_BYTES: u64 = 512;
 
-/// The longest data chunk. Linux makes none that is longer.
+/// The longest data chunk. Linux makes no longer one.
 const DATA_MAX: u64 = 1 << 30;
 
 /// The first chunk of trees is a twentieth of the volume within these limits, if its gap is as
-/// long. The others come as they are needed.
+/// long. Further chunks are allocated when they are needed.
 const METADATA_MIN: u64 = 8 * MIB;
 const METADATA_MAX: u64 = 256 * MIB;
 
@@ -81,9 +81,9 @@ pub(super) fn plan(
     Ok(Layout { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
 }
 
-/// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
-/// is kept, and the gaps between them. Both consist of whole stripes, except at the end of the
-/// device.
+/// Divides the device behind its first mebibyte into ranges for data chunks, which cover all kept
+/// ranges, and the gaps between them. Ranges and gaps consist of whole stripes, except at the end
+/// of the device.
 fn divide(kept: &[Range<u64>], size: u64, gap_min: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let mut covered = RangeSet::new();
     for range in kept {
