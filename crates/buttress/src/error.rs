@@ -83,7 +83,7 @@ impl Error {
         Self::new(ErrorKind::Other, "transaction", None, source)
     }
 
-    /// What sort of failure it was.
+    /// The kind of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
