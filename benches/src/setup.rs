@@ -238,7 +238,7 @@ impl Setup {
         }
     }
 
-    /// The loop device, or the image where there is none.
+    /// The loop device, or the image if there is no loop device.
     pub(crate) fn device(&self) -> &Path {
         self.loop_device.as_ref().map_or(&self.image, |device| Path::new(device))
     }

@@ -48,7 +48,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A commit failed before. The volume is read-only until it is opened again.
     Aborted,
-    /// Anything else; the text says what.
+    /// Any other error; the text describes it.
     Other,
 }
 

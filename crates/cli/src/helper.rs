@@ -4,7 +4,7 @@
 //!
 //! `mount -t buttress` runs `/sbin/mount.buttress`. `umount` of a Buttress mount runs
 //! `/sbin/umount.fuse.buttress`. Both are links to this program. `docs/internals/mount.md` lists
-//! the links and says how to make them.
+//! the links and describes how to make them.
 //!
 //! # Invariants
 //!

@@ -2,7 +2,7 @@
 //! written examples. `buttress-format(5)` is written as a whole.
 //!
 //! Each verb without verbs below it has at least one example. Each example is a valid command line.
-//! Tests verify both.
+//! Tests verify both rules.
 
 use clap::Command;
 use clap_mangen::Man;

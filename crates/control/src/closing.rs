@@ -6,8 +6,8 @@
 //! - **W1** Every verb opens devices through this file, even a verb that ignores locks. So a server
 //!   that is about to release its lock makes no verb fail. And no verb reads the volume before the
 //!   server's last commit.
-//! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints what it waits
-//!   for.
+//! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints the reason for
+//!   the wait.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

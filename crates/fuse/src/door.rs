@@ -103,7 +103,7 @@ pub(crate) struct Node {
     /// The number of opens of any kind. If it is zero and the file has no name, the kernel will
     /// soon forget the file.
     openers: AtomicU32,
-    /// Why a write from the kernel's cache failed, until a writer is told (D3).
+    /// The error of a failed write from the kernel's cache, kept until a writer gets it (D3).
     failed_write: AtomicI32,
     /// Whether a directory has a default list, if that was read before.
     default_list: AtomicU8,
@@ -135,7 +135,7 @@ const UNKNOWN: u8 = 0;
 const ABSENT: u8 = 1;
 const PRESENT: u8 = 2;
 
-/// What a lookup answers.
+/// The answer to a lookup.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) attr: WireAttr,
@@ -160,7 +160,7 @@ impl Node {
 }
 
 impl Door {
-    /// Creates the door of a mount that shows `root` and what lies below it. `agreed` are the
+    /// Creates the door of a mount that shows `root` and everything below it. `agreed` are the
     /// features that both sides support.
     pub(crate) fn new(
         fs: Filesystem,
@@ -270,14 +270,14 @@ impl Door {
     }
 
     /// How long the kernel may use attributes and names, in seconds. If another machine writes the
-    /// volume, notifications tell the kernel what has changed. A short time limits the harm if a
+    /// volume, notifications tell the kernel of each change. A short time limits the harm if a
     /// notification comes before the answer to an earlier request.
     pub(crate) fn valid_secs(&self) -> u64 {
         self.options.follow.map_or(VALID_SECS, |interval| interval.as_secs().max(1))
     }
 
     /// Records a reference of the kernel to an inode. If the kernel then knows more nodes than the
-    /// limit, it is told to forget some.
+    /// limit, the server asks it to forget some.
     fn remember(&self, id: u64, inode: Inode) {
         let node = self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
         self.renew_late(id, &node);

@@ -23,9 +23,9 @@ pub enum Error {
     /// The helper refused.
     #[error("fusermount3 could not mount on {}: {message}", target.display())]
     Helper {
-        /// Where the mount was to be.
+        /// The directory to mount on.
         target: PathBuf,
-        /// What the helper said.
+        /// The message of the helper.
         message: String,
     },
     /// The place to mount on is not a directory that can be used.
@@ -46,7 +46,7 @@ pub enum Error {
     /// The kernel refused the mount.
     #[error("the kernel refused to mount on {} with options {options}", target.display())]
     Mount {
-        /// Where the mount was to be.
+        /// The directory to mount on.
         target: PathBuf,
         /// The mount options that the kernel got.
         options: String,

@@ -63,8 +63,8 @@ impl FilledPages {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
     }
 
-    /// Returns which pages the kernel must drop after a write to `part`: those of `part`, or all.
-    /// Also returns the value of the count. `None` if the kernel holds none.
+    /// Returns the pages that the kernel must drop after a write to `part`: the pages of `part`, or
+    /// all. Also returns the value of the count. `None` if the kernel holds no pages.
     pub(crate) fn after_write(&self, part: Span) -> Option<(Span, u64)> {
         let fewer = |now: u64| match now & COUNT {
             0 => None,
@@ -122,7 +122,7 @@ mod tests {
         for _ in 1..QUIET_WRITES {
             assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(PART));
         }
-        // The count is the same, but the READ is another one.
+        // The count is the same, but it counts another READ.
         pages.note_dropped(seen);
         assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
     }

@@ -5,10 +5,10 @@
 //!
 //! # Memory
 //!
-//! The kernel caches what is read through a mount. So a volume that is to be mounted is opened with
-//! [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the `buttress` program
-//! does. Otherwise clean data is in memory twice. The library's default is for programs without a
-//! kernel above them.
+//! The kernel caches all content that is read through a mount. So a volume that is to be mounted is
+//! opened with [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the
+//! `buttress` program does. Otherwise clean data is in memory twice. The library's default is for
+//! programs without a kernel above them.
 //!
 //! # What a FUSE mount cannot do
 //!

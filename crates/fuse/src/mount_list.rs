@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **L1** A line that cannot be read is left out; it hides none of the others.
-//! - **L2** Names are bytes: those of other mounts need not be UTF-8.
+//! - **L2** Names are bytes: the names of other mounts need not be UTF-8.
 
 use std::ffi::OsString;
 use std::io;
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     /// Escaped names are decoded, a mount of a part of a file system names the part, and odd lines
-    /// hide no others.
+    /// do not hide the other lines.
     #[test]
     fn list_gives_every_mount_it_can_read() {
         let all = Listed::parse(

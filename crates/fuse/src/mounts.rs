@@ -8,7 +8,8 @@ use crate::node::Place;
 /// All mounts of one volume. The calls wait for the kernel: a thread that serves requests must not
 /// make them.
 pub(crate) trait Mounts: std::fmt::Debug + Send + Sync {
-    /// Makes the kernel write back what programs wrote to a subvolume, or to all subvolumes.
+    /// Makes the kernel write back the data that programs wrote to a subvolume, or to all
+    /// subvolumes.
     ///
     /// # Errors
     ///

@@ -9,8 +9,8 @@
 //! A handle costs much more memory than a node, and most handles are idle: the kernel knows the
 //! inode, but no program has it open. So a table limits its handles. Above the limit, idle handles
 //! *rest*: the table drops the handle and keeps a number from which it can be remade ([`Handle`]).
-//! The number of nodes is limited, too. Above that limit the kernel is told to forget some nodes
-//! ([`Nodes::surplus`]).
+//! The number of nodes is limited, too. Above that limit the server asks the kernel to forget some
+//! nodes ([`Nodes::surplus`]).
 //!
 //! The kernel gets one number both as node id and as the `st_ino` that programs see
 //! (`door::Entry::wire`). So a node id is the inode number wherever it can be:
@@ -92,7 +92,7 @@ pub(crate) struct Nodes<H> {
     has_rested: AtomicBool,
     /// How many nodes there are.
     known: AtomicUsize,
-    /// The kernel is told to forget nodes above this number.
+    /// If the kernel knows more nodes than this, the server asks it to forget some.
     known_max: usize,
     /// Whether the kernel is being told to forget nodes.
     is_pruning: AtomicBool,
@@ -301,8 +301,8 @@ impl<H: Handle> Nodes<H> {
     }
 
     /// Counts one more reference of the kernel to a node; returns the node's handle. An existing
-    /// handle is kept, since it carries what was learnt about the node. Otherwise `handle` makes
-    /// one, from the number of a resting node if there is one.
+    /// handle is kept, since it carries facts that were learnt about the node. Otherwise `handle`
+    /// makes one, from the number of a resting node if there is one.
     pub(crate) fn remember(&self, id: u64, handle: impl FnOnce(Option<Resting>) -> H) -> H {
         if id == ROOT {
             return self.root.1.read().clone();

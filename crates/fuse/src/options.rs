@@ -74,7 +74,7 @@ pub const KNOWN: &[&str] = &[
 /// The front end's own options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What `/proc/mounts` names as the source.
+    /// The source that `/proc/mounts` shows.
     pub source: String,
     /// About how many nodes keep a handle that takes 1 KiB ([`crate::node`]). Open inodes may
     /// exceed this.
@@ -288,7 +288,7 @@ impl Options {
 mod tests {
     use super::*;
 
-    /// Every option that is said to be known is taken, and a misspelt one is not.
+    /// Every option in the list of known ones is accepted, and a misspelt one is not.
     #[test]
     fn known_options_are_accepted() {
         for known in KNOWN {
@@ -324,7 +324,7 @@ mod tests {
         );
     }
 
-    /// A value out of range says what would be in range.
+    /// The error for a value out of range names the range.
     #[test]
     fn wrong_values_say_what_is_right() {
         let error =

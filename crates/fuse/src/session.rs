@@ -117,7 +117,7 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     Ok(Session { unserved: Some(Unserved { device_threads, ring, first }), unmounter, submounts })
 }
 
-/// Mounts what lies below `root` on `target`.
+/// Mounts `root` and everything below it on `target`.
 pub(crate) fn open(
     fs: Filesystem,
     root: Inode,

@@ -186,7 +186,7 @@ impl Submounts {
         below.chain([&self.notifier]).cloned().collect()
     }
 
-    /// Where subvolumes are mounted by themselves, and the device number of each.
+    /// The mounts of single subvolumes: the path and the device number of each.
     pub(crate) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let mounts = self.mounts.lock();
         let there = mounts.values().filter(|mount| mount.is_there());

@@ -53,7 +53,7 @@ pub(super) fn volume(
     }
     flush(devices)?;
     let superblock = superblock(bytes_used, layout, identity, options, trees);
-    // Write the first copies last, because programs look at these.
+    // Write the first copies last, because programs recognise a volume by its first copy.
     for first in [false, true] {
         for (index, device) in devices.iter().enumerate() {
             let mut own = superblock.clone();

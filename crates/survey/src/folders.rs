@@ -29,7 +29,7 @@ pub struct FolderRow {
     /// The extents with this content. Each extent counts once and whole, without the copies that a
     /// profile makes.
     pub disk: u64,
-    /// The same extents unpacked.
+    /// The length of these extents unpacked.
     pub unpacked: u64,
     /// The part of `disk` that no file elsewhere uses. A deletion of the folder frees this part.
     pub exclusive: u64,

@@ -14,7 +14,7 @@ use crate::walk::{File, Start, Visitor, walk};
 pub struct Sums {
     /// On the devices, each extent once, without copies of a profile.
     pub disk: u64,
-    /// The same extents unpacked.
+    /// The length of these extents unpacked.
     pub unpacked: u64,
     /// The bytes of files that refer to these extents. Each reference counts.
     pub referenced: u64,

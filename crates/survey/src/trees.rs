@@ -65,7 +65,7 @@ impl<'v> Trees<'v> {
     }
 }
 
-/// Says which item of a tree could not be read.
+/// Makes the error that names the item of a tree that could not be read.
 pub(crate) fn malformed(tree: TreeId, key: Key) -> impl FnOnce(buttress_format::Error) -> Error {
     move |source| Error::Item { tree, key, source }
 }

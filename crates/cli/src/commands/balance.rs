@@ -204,6 +204,6 @@ fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
     for (kind, text) in told["filters"].as_object().into_iter().flatten() {
         ui.line(format!("  {kind}: {}", text.as_str().unwrap_or_default()))?;
     }
-    // As in btrfs-progs, status 1 says that there is a balance.
+    // As in btrfs-progs, status 1 means that there is a balance.
     Ok(if is_none { Exit::Success } else { Exit::Failure })
 }

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     large: u64,
 }
 
-/// What the steps share.
+/// The values that all steps use.
 struct Demo<'a> {
     ui: &'a Ui,
     folder: Folder,

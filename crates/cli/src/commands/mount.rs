@@ -230,7 +230,7 @@ pub(crate) fn words(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Sets the options of the front end, and returns those of the volume.
+/// Sets the options of the front end, and returns the options of the volume.
 fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>> {
     let mut volume = Vec::new();
     for word in words {

@@ -199,7 +199,7 @@ fn a_mount_within_a_mount_is_its_own() {
 }
 
 /// For a folder on another file system, the message names that file system. For a verb that opens
-/// volumes itself, the message says what to name instead.
+/// volumes itself, the message tells the user which place to name instead.
 #[test]
 fn a_folder_is_no_image() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -64,7 +64,7 @@ fn a_volume_grows_by_its_name() {
     assert_eq!(std::fs::metadata(bench.path("copy.img")).expect("a copy").len(), 3 << 30);
 }
 
-/// For a wrong place, the message says what is wrong with it.
+/// For a wrong place, the message describes the mistake.
 #[test]
 fn wrong_places_are_named() {
     let bench = bench();

@@ -30,7 +30,7 @@ pub struct Section {
 pub struct Answer {
     /// The process.
     pub pid: u32,
-    /// What it serves.
+    /// The volume that it serves.
     pub subject: Subject,
     /// Its parts.
     pub sections: Vec<Section>,

@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! - **H1** The commit has everything that programs wrote before the question. Otherwise the answer
-//!   says why not.
+//!   has the reason.
 //! - **H2** The server keeps everything that the commit refers to until the asking process closes
 //!   the connection. If the server ends earlier, the connection ends too, and [`Hold::is_kept`]
 //!   returns false.
@@ -42,7 +42,7 @@ struct HeldCommit {
     superblock: Vec<u8>,
     /// The devices that the volume has now, as full paths.
     devices: Vec<String>,
-    /// Why the commit lacks the last writes. `None` if it lacks none.
+    /// Why the commit lacks the last writes. `None` if it has them all.
     left_out: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub struct Hold {
     pub superblock: Superblock,
     /// The devices of the volume.
     pub devices: Vec<PathBuf>,
-    /// Why the commit lacks the last writes. `None` if it lacks none.
+    /// Why the commit lacks the last writes. `None` if it has them all.
     pub left_out: Option<String>,
     server: UnixStream,
 }

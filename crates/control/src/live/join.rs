@@ -88,7 +88,7 @@ pub enum JoinHandler {
         sharer: Sharer,
         /// The options of the first mount.
         words: Vec<String>,
-        /// Says which of the options differ from the first mount's.
+        /// Lists the options that differ from the first mount's.
         differing: fn(&[String], &[String]) -> Vec<String>,
     },
 }

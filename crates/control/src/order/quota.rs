@@ -111,7 +111,7 @@ pub struct Group {
 ///
 /// # Errors
 ///
-/// A sentence that says what is expected.
+/// A sentence about the expected form.
 pub fn group(text: &str) -> Result<u64, String> {
     let (level, number) = text.split_once('/').unwrap_or(("0", text));
     let parsed = level.parse::<u16>().ok().zip(number.parse::<u64>().ok());

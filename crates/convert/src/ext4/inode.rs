@@ -28,7 +28,7 @@ pub(crate) enum Kind {
 
 /// An inode.
 ///
-/// Plain data: a copy of what the device has.
+/// Plain data: a copy of the inode on the device.
 #[derive(Clone, Debug)]
 pub(crate) struct Inode {
     pub(crate) number: u32,

@@ -157,7 +157,8 @@ impl Door {
     }
 
     /// Refuses to open an immutable file for writing, and an append-only one without `O_APPEND`.
-    /// Later writes from the kernel's cache do not say which program made them.
+    /// The check is made here, because later writes from the kernel's cache do not name the
+    /// program.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());
@@ -169,7 +170,7 @@ impl Door {
         if refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Takes note of an open file, and says how the kernel shall treat it.
+    /// Takes note of an open file, and returns how the kernel shall treat it.
     pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<OpenFlags> {
         let node = self.node_to_open(id)?;
         if is_for_writing(oflags(flags)) {
@@ -288,7 +289,7 @@ impl Door {
         Ok(if is_behind { Read::Behind(node) } else { Read::Bytes(count) })
     }
 
-    /// Runs `work` after the kernel has sent what it holds of a node's content.
+    /// Runs `work` after the kernel has sent the unwritten content of a node that it still holds.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
         self.notifier_threads.after_flush(id, Span::Whole, work);
     }
@@ -439,7 +440,8 @@ impl Write {
         self.how.contains(WriteFlags::LOCKOWNER) && !self.is_from_cache()
     }
 
-    /// Which privileges of the file the write removes. `None` for writes from the kernel's cache.
+    /// The privileges of the file that the write removes. `None` for writes from the kernel's
+    /// cache.
     fn takes_privileges(self) -> Option<Change> {
         let is_unprivileged = self.how.contains(WriteFlags::KILL_SUIDGID);
         match (self.is_from_cache(), is_unprivileged) {

@@ -13,7 +13,7 @@ use super::{Caller, Door, Entry, Node, place, refuse};
 use crate::attr;
 use crate::errno::Answer;
 
-/// What `create` answers.
+/// The answer to `create`.
 pub(crate) struct Created {
     pub(crate) entry: Entry,
     pub(crate) flags: OpenFlags,
@@ -195,7 +195,7 @@ impl Door {
         Ok(())
     }
 
-    /// Says which number stands for `..` in a listing.
+    /// Returns the inode number of `..` in a listing.
     pub(super) fn parent_ino(&self, node: &Node) -> u64 {
         let parent = node.inode.parent().unwrap_or_else(|_| node.inode.id());
         self.nodes.user_ino(place(parent))

@@ -32,9 +32,9 @@ const GROUP_RUNS: u32 = 0o010;
 pub(super) enum Change {
     /// Of content, by a caller that may have `CAP_FSETID`.
     Content,
-    /// Of content, by a caller of which the kernel says that it lacks `CAP_FSETID`.
+    /// Of content, by a caller without `CAP_FSETID`, as the kernel says.
     ContentUnprivileged,
-    /// Of content, by a caller of which the kernel says that it has `CAP_FSETID`.
+    /// Of content, by a caller with `CAP_FSETID`, as the kernel says.
     ContentPrivileged,
     /// Of owner or group.
     Owner,
@@ -59,7 +59,7 @@ impl Door {
         Ok(())
     }
 
-    /// Says which set-id bits a change takes (S1 to S3).
+    /// Returns the set-id bits that a change removes (S1 to S3).
     pub(super) fn lost_bits(&self, node: &Node, caller: Caller, change: Change) -> u32 {
         let attr = node.inode.attr();
         let (set_uid, set_gid) = (attr.mode & mode::SETUID, attr.mode & mode::SETGID);
@@ -90,7 +90,7 @@ impl Door {
     }
 }
 
-/// Takes file capabilities away; most files are known to have none.
+/// Removes the file capabilities, if there may be any.
 pub(super) fn drop_capability(node: &Node) -> Answer<()> {
     if node.lacks_capability() {
         return Ok(());

@@ -42,7 +42,7 @@ impl Door {
         }
     }
 
-    /// Gives nodes inodes of the present commit, and notifies the kernel of what has changed (F2).
+    /// Gives nodes inodes of the present commit, and notifies the kernel of the changes (F2).
     fn renew_nodes(&self) {
         let mut names = Vec::new();
         // In this order, a node that comes to rest meanwhile is in the second list.

@@ -1,4 +1,4 @@
-//! What a caller may do, where the kernel leaves the answer to the server.
+//! The rights of a caller, where the kernel leaves the check to the server.
 //!
 //! # Place
 //!
@@ -119,7 +119,7 @@ impl Door {
     ///
     /// # Errors
     ///
-    /// `EACCES`; `EPERM` for writing to what is immutable.
+    /// `EACCES`; `EPERM` for writing to an immutable file or directory.
     pub(super) fn expect_access(&self, rights: &Rights, inode: &Inode, wanted: u32) -> Answer<()> {
         let attr = inode.attr();
         if wanted & WRITE != 0 && attr.flags & InodeFlags::IMMUTABLE != 0 {

@@ -93,7 +93,7 @@ impl Door {
     /// write.
     pub(super) fn with_space<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {
         self.retry_for_space(work, |freed, refused| {
-            // One thread must be left to read, and one to serve what it reads (R3).
+            // One thread must be left to read requests, and one to serve them (R3).
             let others = self.freed_files.waiting.fetch_add(1, Ordering::SeqCst);
             let has_hope =
                 others + 2 < self.options.thread_count() && self.wait_for_space(id, freed, refused);

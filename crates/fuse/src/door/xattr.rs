@@ -130,7 +130,7 @@ impl Door {
     }
 }
 
-/// Forgets what was learnt about an attribute that changed.
+/// Forgets all that was learnt about an attribute that has changed.
 fn unlearn(node: &Node, name: &[u8]) {
     if name == CAPABILITY {
         node.set_lacks_capability(false);

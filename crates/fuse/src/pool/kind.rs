@@ -1,4 +1,4 @@
-//! Requests by what they may cost.
+//! Kinds of requests, and their likely costs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const UNSEEN_MAX: Duration = Duration::from_micros(160);
 /// this.
 pub(super) const SAMPLE_MAX: Duration = Duration::from_micros(200);
 
-/// Kinds of requests, by what they may cost.
+/// Kinds of requests, by their likely cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Names and attributes.
@@ -79,7 +79,7 @@ impl Kind {
     ];
 }
 
-/// What each kind has cost lately: averages, in nanoseconds.
+/// The latest costs of each kind: averages, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Costs {
     took: [AtomicU32; KIND_COUNT],

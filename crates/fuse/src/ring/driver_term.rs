@@ -1,4 +1,4 @@
-//! Which thread drives a queue.
+//! The choice of the thread that drives a queue.
 //!
 //! # Invariants
 //!

@@ -18,7 +18,7 @@ use rustix::thread::CpuSet;
 use super::queue::{Queue, Taken};
 use crate::pool::{Costs, Kind, Stopwatch};
 
-/// How often the watch looks while there is work, and while there is none.
+/// How often the watch looks: `TICK` while there is work, otherwise `DOZE`.
 const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
 /// Ticks without a request after which the watch dozes.
@@ -36,7 +36,7 @@ pub(crate) trait RequestHandler: Send + Sync {
     fn work(&self, taken: Taken);
 }
 
-/// What all threads of a connection share.
+/// The state that all threads of a connection share.
 pub(super) struct Shared {
     handler: Box<dyn RequestHandler>,
     queues: Vec<(u16, Arc<Queue>)>,

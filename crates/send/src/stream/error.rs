@@ -15,7 +15,7 @@ pub enum StreamError {
     /// A value that is longer than the stream's fields can express, or than receivers accept.
     #[error("{what} is {len} bytes long, and a stream holds at most {max}")]
     DoesNotFit {
-        /// What does not fit.
+        /// The kind of value that does not fit.
         what: &'static str,
         /// Its length, in bytes.
         len: usize,

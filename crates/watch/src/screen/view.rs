@@ -184,7 +184,7 @@ impl View {
         }
     }
 
-    /// Does what a key asks for.
+    /// Carries out the request of a key.
     pub fn key(&mut self, key: KeyCode) -> Next {
         self.message = None;
         match key {

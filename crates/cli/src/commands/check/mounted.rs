@@ -91,7 +91,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
 }
 
 /// Opens the devices in spite of the server's lock. Uses the devices of the command line if it
-/// names all of them, otherwise those that the server names.
+/// names all of them, otherwise the devices that the server names.
 fn open(args: &Args, hold: &Hold) -> Result<Vec<Arc<dyn Device>>> {
     let others = &args.devices.devices;
     let are_named = !args.image.is_dir() && (hold.devices.len() == 1 || !others.is_empty());

@@ -23,7 +23,7 @@ text{font-family:Inter,'Helvetica Neue','Segoe UI',Helvetica,Arial,'DejaVu Sans'
 .e{fill:#23282e}.line{stroke:#2a3037}.D{fill:#6aa3dc}.M{fill:#e0a552}.S{fill:#ab93d6}.H{fill:#4fbcb2}}
 ";
 
-/// Where the cells of a block group are drawn.
+/// The place of a block group's cells in the picture.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Card {
     pub(super) x: f64,
