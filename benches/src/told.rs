@@ -1,5 +1,5 @@
-//! Counters of file systems while they are measured: for the library from the library itself, for
-//! our mounts from `buttress --json stats`, for Linux's file systems from `/sys`.
+//! Counters of file systems while they are measured. The library reports its own counters,
+//! `buttress --json stats` those of our mounts, and `/sys` those of Linux's file systems.
 //!
 //! # Invariants
 //!

@@ -391,10 +391,10 @@ impl Handle for Arc<Node> {
             && self.failed_write.load(Ordering::Relaxed) == 0
     }
 
-    /// A node may rest if it has a name and is idle, and is no stub: a stub has no number that its
-    /// handle could be remade from. The returned number records what must not be lost: how far
-    /// listings of a directory go (L2 of `listing`), or whether the kernel may hold pages of a file
-    /// (S1 of `filled_pages`).
+    /// A node may rest if it has a name, is idle, and is no stub. A stub has no number from which
+    /// its handle could be remade. The returned number keeps the one fact that must not be lost.
+    /// For a directory, this is how far its listings go (L2 of `listing`). For a file, it is
+    /// whether the kernel may hold pages of it (S1 of `filled_pages`).
     fn rest(&self) -> Option<u64> {
         // `is_idle` allows one reference, the table's own. The table hands out further references
         // under its lock, which the caller holds.

@@ -6,10 +6,10 @@
 //!   meanwhile: the kernel has one cache for a file. The file moves to the present commit when its
 //!   last user has closed it. Directories move at once.
 //! - **F2** Nodes get inodes of the new commit first, and then the kernel is notified. A request
-//!   that still uses an inode of the old commit holds a lock of the kernel which the notification
-//!   waits for: that of a folio, or of a directory. For attributes the kernel compares versions. A
-//!   stale answer that still gets into the kernel's cache is valid for one interval only
-//!   ([`Door::valid_secs`]).
+//!   that still uses an inode of the old commit holds a lock of the kernel: the lock of a folio or
+//!   of a directory. The notification waits for this lock. For attributes the kernel compares
+//!   versions. A stale answer that still gets into the kernel's cache is valid for one interval
+//!   only ([`Door::valid_secs`]).
 //! - **F3** The thread that notifies answers no request (K1 of `notifier_threads`).
 
 use std::collections::BTreeMap;
