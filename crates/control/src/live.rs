@@ -82,7 +82,7 @@ struct OpenVolume {
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 
-/// The reports that a process gives and the requests that it takes, before it listens.
+/// Collects the reports and request handlers of a process until [`Live::listen`] starts the socket.
 #[derive(Default)]
 pub struct Live {
     subject: Subject,
@@ -235,8 +235,8 @@ impl Live {
         stream.write_all(format!("{document}\n").as_bytes())
     }
 
-    /// Returns the volume if its last commit can be held. Otherwise returns the answer with the
-    /// reason.
+    /// Returns the volume if [`hold`] can keep the nodes of its last commit from reuse. Otherwise
+    /// returns the answer with the reason.
     fn holder(&self) -> Result<&OpenVolume, Value> {
         let refuse = |what, exit| Err(json!({ "error": what, "exit": exit as u8 }));
         match &self.volume {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 /// closed.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
-    /// Whether the session is served, so that its end is the end of the volume.
+    /// Whether the session is served. If so, the end of the session closes the volume.
     pub(crate) is_served: AtomicBool,
     /// Whether the kernel has ended the last mount.
     pub(crate) has_begun: AtomicBool,

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 /// The terms that client and server agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Answers may come in chunks, with reasons.
+    /// Answers may come in chunks, and errors carry a text.
     pub structured: bool,
     /// The client may ask which parts are holes.
     pub allocation: bool,

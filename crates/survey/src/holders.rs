@@ -20,8 +20,8 @@ pub struct Holder {
     pub tree: u64,
     /// The file.
     pub ino: u64,
-    /// The offset of the address in the file, in bytes. In a compressed extent, and if any part
-    /// counts, this is the start of the part.
+    /// The offset of the address in the file, in bytes. With `any_part`, or in a compressed extent,
+    /// this is the start of the part.
     pub at: u64,
     /// All names of the file, as paths below the top of its subvolume.
     pub paths: Vec<Vec<u8>>,

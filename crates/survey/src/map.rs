@@ -3,8 +3,8 @@
 //! # What must hold
 //!
 //! - The size is limited. A block group has at most [`GROUP_CELLS_MAX`] cells. All groups together
-//!   have about [`CELLS_MAX`] cells. They have more only if [`GROUP_CELLS_MIN`] cells for each
-//!   group are more.
+//!   have about [`CELLS_MAX`] cells. A volume with many groups has more, because each group has at
+//!   least [`GROUP_CELLS_MIN`] cells.
 
 use buttress_format::{
     BackRef, Chunk, DeviceItem, ExtentFlags, ExtentItem, Ino, Key, Kind, TreeId, ids,

@@ -14,7 +14,7 @@ use crate::walk::{File, Start, Visitor, walk};
 pub struct ShareRow {
     /// The path from the place of the walk, with slashes.
     pub path: Vec<u8>,
-    /// Bytes of files outside of tree items, without holes.
+    /// Bytes of file data in extents, without holes and without data inside tree items.
     pub total: u64,
     /// The bytes of `total` that no other file has.
     pub exclusive: u64,

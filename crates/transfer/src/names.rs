@@ -4,8 +4,8 @@
 //!
 //! - **N1** The names come in the order of their bytes, whatever order the host lists them in. So
 //!   two runs make the same volume.
-//! - **N2** A directory holds at most [`PART`] bytes of its names, and one block for each part that
-//!   was written out. The rest is in a temporary file, which has no name and does not outlive the
+//! - **N2** [`Names`] holds at most [`PART`] bytes of names in memory, and one block for each part
+//!   in the file. The rest is in a temporary file, which has no name and does not outlive the
 //!   program.
 
 use std::cmp::Reverse;

@@ -243,8 +243,8 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns how fast a number changes. For an object this is the number of its events. `None` if the
-/// number has not changed.
+/// Returns how fast a number changes. For an object, the number is its count of events. `None` if
+/// the number has not changed.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
     let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();

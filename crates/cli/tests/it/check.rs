@@ -174,8 +174,8 @@ fn a_mounted_volume_of_several_devices_is_checked() {
     mounted.end();
 }
 
-/// If another server keeps some of the data elsewhere, the message names it. So does the message if
-/// a program without a mount has the volume.
+/// If the volume is mounted with a cache, the message names the cache. If another program has the
+/// volume open without a mount, the message names that program.
 #[test]
 fn a_volume_that_another_program_has_is_not_checked() {
     if !has(&["umount"], Some("/dev/fuse")) {

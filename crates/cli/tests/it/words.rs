@@ -201,7 +201,7 @@ fn replacements_are_told_as_by_btrfs_progs() {
         .map(|file| run("losetup", &["--find", "--show", text(file)]));
     let [old, new] = devices.each_ref().map(|device| device.trim());
     run("mount", &[old, text(&top)]);
-    // Under the name `btrfs`, the program passes commands for mounts of Linux to btrfs-progs.
+    // `btrfs` is btrfs-progs here. Our program would only pass these commands on to btrfs-progs.
     let wanted = told(Path::new("btrfs"), &top, "1", new);
     run("umount", &[text(&top)]);
     for device in [old, new] {
@@ -279,8 +279,8 @@ fn addresses_lead_to_the_files_that_linux_finds() {
     assert_eq!(said.lines().count(), 6, "{said}");
 }
 
-/// The code of btrbk that reads the list of mounts, and its replacement: types of FUSE are always
-/// like `fuse.buttress`.
+/// A line of btrbk and its replacement. btrbk accepts only the type `btrfs`, but FUSE mounts have
+/// types such as `fuse.buttress`.
 const OF_BTRBK: (&str, &str) = (
     "    my %line = %+;\n",
     "    my %line = %+; $line{fs_type} =~ s{^fuse(blk)?[.]buttress$}{btrfs};\n",

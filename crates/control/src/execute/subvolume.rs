@@ -44,7 +44,7 @@ impl Act {
         }
     }
 
-    /// Carries out the act. `beside` is the mount, if the volume is mounted.
+    /// Carries out the act. `kernel_sync` is the mount, if the volume is mounted.
     pub fn carry_out(
         &self,
         fs: &Filesystem,
@@ -174,9 +174,9 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
 /// of it.
 const USED_MAX: Duration = Duration::from_secs(2);
 
-/// Waits until the cleaner has freed the space of a subvolume. Does not wait for programs that use
-/// the subvolume, which could take for ever. Returns whether the space was freed. If the client
-/// goes away earlier, the cleaner continues by itself.
+/// Waits until the cleaner has freed the space of a subvolume. Waits at most [`USED_MAX`] for
+/// programs that use the subvolume. Returns false if programs still use the subvolume. If the
+/// client goes away earlier, the cleaner continues by itself.
 fn wait_dropped(
     fs: &Filesystem,
     tree: TreeId,

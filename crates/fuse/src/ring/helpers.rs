@@ -178,8 +178,8 @@ impl Shared {
             drop(driver);
             self.work_or_hand_over(kind, taken, others_wait);
             if !queue.term.come_back(term) {
-                // `driver_term::R6`: the new driver may hold the state's lock while it waits for
-                // the kernel.
+                // `driver_term::R6`: this thread must not lock the driver state. The new driver may
+                // hold that lock while it waits for the kernel.
                 return;
             }
             queue.finished.fetch_add(1, Ordering::Relaxed);
@@ -333,7 +333,7 @@ struct Affinity {
     local: CpuSet,
     anywhere: Option<CpuSet>,
     is_local: bool,
-    /// Large requests in a row, minus small ones.
+    /// Recent large requests minus recent small ones, from `-MANY` to `MANY`.
     large: i8,
 }
 

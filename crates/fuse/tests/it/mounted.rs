@@ -109,7 +109,7 @@ impl Mounted {
         }
     }
 
-    /// Waits for the end of a mount that is gone, and for the volume to be closed.
+    /// Waits until the server of a removed mount has closed the volume and ended.
     pub(crate) fn finish(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.hear(&[CLOSED]);
@@ -141,8 +141,8 @@ impl Mounted {
     /// Unmounts, and gives the volume back.
     pub(crate) fn into_volume(mut self) -> Volume {
         if self.server.is_some() && !self.is_gone() {
-            // The mount may be busy for a moment, because a process that another test has just
-            // started has its files open.
+            // The result is ignored. A process that another test has just forked may still hold
+            // inherited files of this mount.
             self.unmount();
         }
         self.finish();

@@ -166,8 +166,9 @@ fn threads_that_waited_help_again() {
     });
 }
 
-/// A search for data makes the kernel first send the dirty data of the file. With as many searches
-/// as a queue has entries, the kernel still has an entry for that data. One more search is refused.
+/// A search for data makes the kernel first send the dirty data of the file. The kernel needs one
+/// entry of the queue for that data. So the server refuses a search that would take the last entry
+/// of its queue.
 #[test]
 fn searches_leave_room_for_the_kernels_writes() {
     let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
@@ -175,8 +176,8 @@ fn searches_leave_room_for_the_kernels_writes() {
     for round in 0..ROUNDS {
         let names: Vec<String> = (0..all * 2).map(|number| format!("{round} {number}")).collect();
         let files = names.iter().map(|name| {
-            // When no program has the file open for writing, the kernel sends all dirty data of the
-            // file.
+            // The file stays open for writing. At the last close, the kernel would send the dirty
+            // data too early.
             let mut file = File::create_new(mount.path(name)).expect("made");
             file.write_all(&vec![7; HELD_LEN]).expect("written");
             file

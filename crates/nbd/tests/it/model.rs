@@ -12,7 +12,8 @@ use crate::client::{
     BLOCK_STATUS, Body, Client, DF, FLUSH, FUA, NO_HOLE, READ, REQ_ONE, TRIM, WRITE, WRITE_ZEROES,
 };
 
-/// The region of one connection, because requests of different connections have no order.
+/// Bytes of the region that each connection has for itself. Requests of different connections have
+/// no order.
 const REGION: u64 = 3 << 20;
 const CONNECTIONS: u64 = 4;
 
@@ -138,8 +139,8 @@ fn agree(device: Arc<dyn Device>, seed: u64) {
     }
 }
 
-/// Four connections, with eight requests of every kind at a time each. All connections read back
-/// the written bytes. So does a connection without structured replies.
+/// Each of four connections has up to eight requests of mixed kinds under way. All connections read
+/// back the written bytes. So does a connection without structured replies.
 #[test]
 fn connections_agree_with_arrays() {
     for seed in [1, 2] {
@@ -173,7 +174,7 @@ fn large_requests_pass() {
         if structured {
             assert_eq!(client.call(READ, DF, 0, Body::Len(2 << 20)).error, 75);
         }
-        // A length of 4 GiB less one would reach beyond the end. The length of the device does not.
+        // Zeroes may be longer than a payload: 40 MiB here. The length of the device does not.
         assert_eq!(client.call(WRITE_ZEROES, 0, 0, Body::Len(LEN as u32)).error, 0);
         let answer = client.call(READ, 0, 0, Body::Len(MAX));
         assert!(answer.data.iter().all(|&byte| byte == 0));

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a stream cannot be read on.
+/// Why reading or writing a stream failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {

@@ -64,8 +64,8 @@ impl<'p> Both<'p> {
         found.map(|(_, value)| value.as_slice())
     }
 
-    /// Returns the length of the stored content, if the extensions have it. They have it if it is
-    /// too large for the field of the header.
+    /// Returns the length of the stored content, if the extensions have it. A length that is too
+    /// large for the header's field is in the extensions.
     pub(super) fn size(&self) -> io::Result<Option<u64>> {
         self.get(b"size").map(decimal).transpose()
     }

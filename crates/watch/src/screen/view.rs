@@ -156,7 +156,8 @@ impl View {
             }
         }
         self.sort();
-        // The shown server stays the same when another server becomes the first in the list.
+        // Select the first server by its process. Otherwise, the shown server would change with the
+        // order of the list.
         if !self.servers.iter().any(|server| Some(server.pid()) == self.selected) {
             self.selected = self.servers.first().map(Server::pid);
         }

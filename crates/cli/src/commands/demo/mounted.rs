@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Mounted {
     image: PathBuf,
     target: PathBuf,
-    /// The server. `None` when the server has ended, or when it must stay.
+    /// The server. `None` when the server has ended, or when it keeps running after the demo.
     server: Option<Child>,
     /// The file that `append` and `read` use. It stays open, because opening it for each piece
     /// would distort the measurement.
