@@ -4,10 +4,10 @@
 //! # Invariants
 //!
 //! - **W1** Every verb opens devices through this file, even a verb that ignores locks. So a server
-//!   that is about to release its lock makes no verb fail. And no verb reads the volume before its
-//!   last commit.
-//! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints what it waits
-//!   for.
+//!   that is about to release its lock makes no verb fail. And no verb reads the volume before the
+//!   server's last commit.
+//! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints the reason for
+//!   the wait.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -60,11 +60,12 @@ impl<'p> Wait<'p> {
     }
 }
 
-/// Opens a device. If the server of its last mount is making its last commit, waits for it (W1).
+/// Opens a device. If the server of its last mount is making its last commit, waits for that commit
+/// (W1).
 ///
 /// # Errors
 ///
-/// Those of opening it.
+/// Those of opening the device.
 pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
     open_asked(path, how, &Asked::default())
 }
@@ -124,7 +125,8 @@ pub fn when_free(
     }
 }
 
-/// Returns the process that has locked a volume, or the disk that it is a part of, if it is seen.
+/// Returns the process that has locked a volume, or the disk with the volume. `None` if that
+/// process is not visible.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<u32> {
     buttress_block::locked_by(&host_file(path))
@@ -142,8 +144,8 @@ pub fn until_closed(path: &Path) {
 }
 
 /// Returns whether a process will soon release the lock, because it is a server that has lost its
-/// mount. True also for a process that has ended. False for a process that is only hidden from this
-/// user (`hidepid`).
+/// mount. Also returns true for a process that has ended. Returns false for a process that is only
+/// hidden from this user (`hidepid`).
 fn is_closing(pid: u32, image: &Path) -> bool {
     let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
         let raw = pid.try_into().ok().and_then(Pid::from_raw);

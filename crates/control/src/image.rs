@@ -87,8 +87,8 @@ impl Devices {
 pub enum Access {
     /// Only reads.
     Read,
-    /// Only reads, in spite of another writer's lock. The verb sees the last commit, or one that is
-    /// made while it reads.
+    /// Only reads, in spite of another writer's lock. The verb sees the last commit, or a commit
+    /// that is made while the verb reads.
     Peek,
     /// Changes the volume; refused if another program has the volume open.
     Write,
@@ -112,8 +112,8 @@ pub fn open_devices(
     paths.map(open).collect()
 }
 
-/// Whether a local file or block device is one of a seed. Other volumes grow from a seed and read
-/// it, at the same time. So where it is one device of several, it is opened for reading.
+/// Whether a local file or block device belongs to a seed. Several sprouts may read one seed at the
+/// same time. So a seed that is one device of several is opened only for reading.
 #[must_use]
 pub fn is_seed(path: &Path) -> bool {
     if buttress_remote::is_remote(path) || path.is_dir() {

@@ -82,7 +82,7 @@ struct OpenVolume {
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 
-/// What a process reports and which requests it takes, before it listens.
+/// Collects the reports and request handlers of a process until [`Live::listen`] starts the socket.
 #[derive(Default)]
 pub struct Live {
     subject: Subject,
@@ -94,15 +94,15 @@ pub struct Live {
     close_waiters: Arc<CloseWaiters>,
 }
 
-/// A socket that listens. It is removed when this is dropped.
+/// A socket that listens. The socket is removed when this value is dropped.
 pub struct Listening {
     path: Option<PathBuf>,
     close_waiters: Arc<CloseWaiters>,
 }
 
 impl Listening {
-    /// Tells all programs that wait for the end of the mount: the volume is closed, or why closing
-    /// failed.
+    /// Tells all programs that wait for the end of the mount that the volume is closed, or why
+    /// closing failed.
     pub fn report_closed(&self, failure: Option<String>) {
         self.close_waiters.report(failure);
     }
@@ -191,7 +191,7 @@ impl Live {
         std::thread::Builder::new().name("live".to_owned()).spawn(move || {
             for stream in listener.incoming().filter_map(std::result::Result::ok) {
                 let this = Arc::clone(&this);
-                // A flush of a cache may take long: others get their answers meanwhile.
+                // A flush of a cache may take long, and other clients get their answers meanwhile.
                 let answer = move || {
                     if let Err(error) = this.answer(&stream) {
                         tracing::debug!(%error, "a program asked and went away");
@@ -235,8 +235,8 @@ impl Live {
         stream.write_all(format!("{document}\n").as_bytes())
     }
 
-    /// Returns the volume if its last commit can be held. Otherwise returns the answer with the
-    /// reason.
+    /// Returns the volume if [`hold`] can keep the nodes of its last commit from reuse. Otherwise
+    /// returns the answer with the reason.
     fn holder(&self) -> Result<&OpenVolume, Value> {
         let refuse = |what, exit| Err(json!({ "error": what, "exit": exit as u8 }));
         match &self.volume {

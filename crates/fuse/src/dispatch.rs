@@ -57,8 +57,8 @@ const NARROW_COPY_MAX: u64 = 1 << 30;
 /// The features and limits that a mount with these options asks for. A feature that an older kernel
 /// lacks costs speed or an attribute, never data.
 pub(crate) fn terms(options: &Options) -> Terms {
-    // With the write-back cache the kernel believes its own lengths of files. Another machine
-    // changes the files of a volume that is followed.
+    // With the write-back cache on, the kernel trusts its own lengths of files. A followed volume
+    // goes without the cache, since another machine changes its files.
     let gathers_writes = options.writeback_cache && options.follow.is_none();
     let options_wanted = [
         (gathers_writes, InitFlags::WRITEBACK_CACHE),

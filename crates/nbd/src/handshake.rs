@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Works on any pair of streams, so that tests and fuzzers need no socket. The stream sets the time
-//! limit of the client.
+//! The handshake works on any pair of streams, so that tests and fuzzers need no socket. The stream
+//! sets the time limit of the client.
 //!
 //! # Invariants
 //!
@@ -23,7 +23,7 @@ use crate::export::Export;
 use crate::terms::{PAYLOAD_MAX, Terms, skip};
 use crate::wire::{self, Fields, info, option, option_reply};
 
-/// The longest option that is parsed. The longest useful one is a list of queries.
+/// The longest option that is parsed. The longest useful option is a list of queries.
 pub const OPTION_MAX: u32 = 64 << 10;
 /// The longest option that is skipped. A longer one ends the connection.
 const SKIP_MAX: u32 = 1 << 20;
@@ -236,7 +236,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
     }
 }
 
-/// Any range can be served.
+/// The smallest block. Ranges of any length can be served.
 const BLOCK_MIN: u32 = 1;
 /// The size of a page, and of a sector on most disks. For shorter writes such a disk reads a whole
 /// sector, changes it and writes it.

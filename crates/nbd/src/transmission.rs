@@ -2,16 +2,16 @@
 //!
 //! # Place
 //!
-//! Works on any pair of streams. All threads of a connection do the same. One has the input and
-//! reads a request with its payload. Then it gives the input to the next thread and serves the
-//! request. So the thread that reads a request also serves it, without a handover. A thread is
-//! added only while all existing ones are busy.
+//! A transmission works on any pair of streams. All threads of a connection run the same loop. The
+//! thread that has the input reads a request with its payload. It then gives the input to the next
+//! thread and serves the request itself, without a handover. A thread is added only while all
+//! existing ones are busy.
 //!
 //! # Invariants
 //!
 //! - **X1** The number of requests in flight is at most the connection's number of threads. Each
-//!   holds at most [`PIECE`] bytes: longer ones are moved piece by piece.
-//! - **X2** Either a whole answer is sent, without another one in between, or the connection ends.
+//!   request holds at most [`PIECE`] bytes: a longer one is moved piece by piece.
+//! - **X2** Either a whole answer is sent, with no other answer in between, or the connection ends.
 //! - **X3** When the connection ends, requests that were read whole are still served.
 //!
 //! # Locks
@@ -69,8 +69,8 @@ pub struct Transmission<'a, R, W> {
 /// A request that was read whole.
 struct Work {
     request: Request,
-    /// Its range, or the reason of its refusal. For a write this is only the last part, not written
-    /// yet. Its bytes are in the buffer.
+    /// Its range, or the reason of its refusal. For a write, this is only the last part. That part
+    /// is not written yet, and its bytes are in the buffer.
     range: Result<Range<u64>, Fault>,
 }
 
@@ -204,7 +204,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Waits for a request, for as long as the client likes between two.
+    /// Waits for a request. Between two requests, the client may be silent for any time.
     fn next_header(&self, input: &mut BufReader<R>) -> Result<[u8; REQUEST_LEN], Disconnect> {
         let mut header = [0; REQUEST_LEN];
         let mut filled = 0;
@@ -472,7 +472,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// A client gets a number and a few words. The details for the operator are logged here.
+/// A client gets a number and a few words. This logs the details for the operator.
 fn log(request: &Request, fault: &Fault) {
     let Request { command, offset, len, .. } = request;
     match fault {

@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused. So
-//!   is one that leads through a symbolic link.
-//! - **A2** If several entries have one name, the last one wins. Hard links to an earlier one keep
-//!   its content.
+//!   is a name that leads through a symbolic link.
+//! - **A2** If several entries have one name, the last one wins. Hard links to an earlier entry
+//!   keep the content of that entry.
 //! - **A3** A hard link across a subvolume is a copy of the file. More links from there to the same
 //!   file are links to the copy.
 //! - **A4** Whiteouts of container layers are copied like any other file or device.
@@ -59,7 +59,7 @@ pub struct Unpack<'a, 'b> {
     /// Attributes of directories. They are set at the end, because filling a directory changes its
     /// times.
     directories: BTreeMap<InodeId, SetAttr>,
-    /// The copy of a file in another subvolume, by the file and that subvolume (A3).
+    /// The copies of files in other subvolumes, by the file and the subvolume of the copy (A3).
     copies: BTreeMap<(InodeId, TreeId), InodeId>,
     has_acls: bool,
 }
@@ -94,7 +94,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         self.job.bar.set_message(&text());
         let mut parts = parts(&entry.path)?;
         let Some(name) = parts.pop() else {
-            // The top itself.
+            // An entry without parts is the top itself.
             if entry.kind != Kind::Directory {
                 return Err(Failure::new(Exit::Failure, format!("{}: has no name", text())));
             }
@@ -162,7 +162,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         name: &[u8],
     ) -> buttress_fs::Result<Result<()>> {
         let key = (target.id(), dir.id().tree);
-        // The last name of a copy may have been replaced since.
+        // The last name of the copy may have been replaced meanwhile, and the copy is then gone.
         let copy = self.copies.get(&key).and_then(|&id| self.fs.inode(id).ok());
         match dir.link(copy.as_ref().unwrap_or(target), name) {
             Ok(()) => {
@@ -180,7 +180,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Ok(Ok(()))
     }
 
-    /// Makes a directory, or takes the one that is there.
+    /// Makes a directory, or uses an existing one.
     fn directory(
         &mut self,
         entry: &Entry,
@@ -216,8 +216,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
         self.job.special.directory(&path, dir, (mode, uid, gid), make)
     }
 
-    /// Finds the directory of an entry, and makes those that have no entry of their own. Returns
-    /// its path as well.
+    /// Finds the directory of an entry, and makes missing directories that have no entry of their
+    /// own. Returns the path of the directory as well.
     fn folder(&mut self, parts: &[&[u8]]) -> Result<(Inode, PathBuf)> {
         let mut dir = self.fs.root();
         let mut at = PathBuf::new();
@@ -245,7 +245,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Ok((dir, at))
     }
 
-    /// Finds what a hard link is another name of.
+    /// Finds the inode of which a hard link is another name.
     fn target(&self, entry: &Entry) -> Result<Inode> {
         let mut inode = self.fs.root();
         for part in parts(&entry.link)? {

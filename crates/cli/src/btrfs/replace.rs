@@ -13,7 +13,7 @@ use crate::order::Order;
 use crate::ui::Ui;
 use crate::when;
 
-/// How often the status of a replacement is printed that is still going on.
+/// How often the status of a running replacement is printed.
 const PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Subcommand)]

@@ -137,7 +137,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     answer(&report, Some(&repairs), about, ui)
 }
 
-/// Repairs, with a line before each repair, and with a journal if there is to be one.
+/// Makes the repairs, with a line before each repair, and with a journal if one was asked for.
 fn repair(
     args: &Args,
     devices: &[Arc<dyn Device>],

@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The end of the program by an error of a conversion.
+/// The failure that ends the program after an error of a conversion.
 fn failure(name: String, error: Error) -> Failure {
     let exit = match error {
         Error::NotExt | Error::NotClean(_) | Error::Damaged(_) => Exit::Corrupt,

@@ -116,7 +116,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Sums up the bytes on the host; the bytes in volumes are not counted beforehand.
+/// Sums up the bytes of sources on the host. The bytes in volumes are not counted beforehand.
 fn total(sources: &[Location]) -> Result<u64> {
     let mut bytes = 0;
     for source in sources {

@@ -131,7 +131,8 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
                 ui.line(format!("{}: device {id} of {}", path.display(), image.display()))?;
             }
         } else {
-            // The others become devices of the volume that has grown.
+            // A seed has grown into a sprout: the new device becomes the image, and the seeds its
+            // other devices.
             let seeds = done["grown_from"].as_array().into_iter().flatten();
             devices.devices = seeds.filter_map(Value::as_str).map(PathBuf::from).collect();
             image.clone_from(path);

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** Words are checked before a device is opened for writing. So after a failure with exit
-//!   code 2 or 6 no device is changed, and no file is made or grown.
+//! - **M1** All arguments are checked before a device is opened for writing. So after a failure
+//!   with exit code 2 or 6 no device is changed, and no file is made or grown.
 
 mod brings;
 mod fill;
@@ -127,7 +127,7 @@ struct Recipe {
 }
 
 impl Recipe {
-    /// Reads `--seed` and SOURCE_DATE_EPOCH. Returns `None` without both.
+    /// Reads `--seed` and SOURCE_DATE_EPOCH. Returns `None` if neither is given.
     fn of(args: &Args, places: &Places<'_>) -> Result<Option<Self>> {
         let text = std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty());
         let epoch = match text {
@@ -203,8 +203,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         options.time = recipe.epoch.map(|sec| Timespec { sec, nsec: 0 });
         be_repeatable(recipe.seed, recipe.epoch.and_then(|sec| u64::try_from(sec).ok()));
         if let Some(census) = &mut census {
-            // How much space a file takes on the host depends on the host's file system, so its
-            // size is used here.
+            // The space that a file takes on the host depends on the host's file system, so this
+            // uses the file's size.
             census.data_bytes = census.sector_bytes;
         }
     }

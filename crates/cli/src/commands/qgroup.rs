@@ -1,4 +1,4 @@
-//! `buttress qgroup`, and `btrfs qgroup`: groups of subvolumes, what they use and may use.
+//! `buttress qgroup`, and `btrfs qgroup`: groups of subvolumes, with their usage and their limits.
 
 mod table;
 
@@ -191,7 +191,7 @@ fn show(args: &Show, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// Adds the groups that the last one is a member of, directly or through others.
+/// Adds the groups of which the last group is a member, directly or through other groups.
 fn add_ancestors(groups: &[Group], kept: &mut Vec<String>) {
     let mut at = 0;
     while let Some(id) = kept.get(at) {

@@ -1,4 +1,4 @@
-//! `buttress quota`, and `btrfs quota`: keeps quotas of subvolumes, or ends that.
+//! `buttress quota`, and `btrfs quota`: turns quotas of subvolumes on and off.
 
 use std::ffi::OsString;
 
@@ -67,7 +67,7 @@ impl At {
         Self { place, devices }
     }
 
-    /// Carries out an order about quotas there.
+    /// Carries out an order about quotas of the volume.
     pub(super) fn order(&self, act: impl FnOnce(&Named) -> QuotaAct, ui: &Ui) -> Result<Value> {
         let named = Named::parse(&self.place)?;
         let order = Order::Quota(act(&named));
@@ -79,7 +79,7 @@ impl At {
         serde_json::from_value(self.order(act, ui)?).context(|| "the answer")
     }
 
-    /// Returns the quotas of a volume that has some.
+    /// Returns the quotas of the volume. Fails if it has none.
     pub(super) fn must_show(&self, ui: &Ui) -> Result<Quotas> {
         let found = self.show(|_| QuotaAct::Show, ui)?;
         if found.enabled { Ok(found) } else { Err(self.none()) }
@@ -104,7 +104,8 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             };
             say(ui, &json!({ "rescan_running": is_running }), what)?;
         }
-        // A count of this program ends with the verb that asks for it.
+        // A rescan of this program ends with the verb that asks for it, so only Linux can have one
+        // running.
         Verb::Rescan { wait_norescan: true, at, .. } => {
             let is_running = at.must_show(ui)?.rescan_running;
             if ui.json() {

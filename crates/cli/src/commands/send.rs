@@ -128,7 +128,8 @@ impl Output {
 struct Counted<'b> {
     output: Output,
     bar: &'b Progress,
-    /// The message to print with the first bytes. They come only after all checks have passed.
+    /// The message to print with the first bytes of the stream, which come only after all checks
+    /// have passed.
     say: Option<String>,
 }
 

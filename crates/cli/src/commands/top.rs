@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - The terminal is as it was before when the program ends, by a key or by a failure.
+//! - When the program ends, by a key or by a failure, the terminal is as it was before.
 //! - All figures of a picture come from one look at the servers.
 
 use std::io::IsTerminal;
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// The answers of the servers that were asked for.
+/// The answers of the servers that the arguments name.
 fn answers(place: Option<&Path>) -> Result<Vec<Answer>> {
     Ok(match place {
         Some(place) => vec![live::must_find(place)?.1],
@@ -98,7 +98,7 @@ fn print(args: &Args, ui: &Ui) -> Result<Exit> {
 /// Shows the screen until a key ends it.
 fn watch(args: &Args) -> Result<Exit> {
     let mut view = View::new(args.delay);
-    // A place that does not exist is said before the screen changes.
+    // A place that does not exist is reported before the screen changes.
     view.take(Instant::now(), answers(args.place.as_deref())?);
     let mut terminal = ratatui::try_init().context(|| "the terminal")?;
     let watched = (|| {
@@ -135,18 +135,18 @@ fn watch(args: &Args) -> Result<Exit> {
             seen = Instant::now();
             match answers(args.place.as_deref()) {
                 Ok(answers) => view.take(seen, answers),
-                // The server ended. What it had stays on the screen.
+                // The server ended. Its last figures stay on the screen.
                 Err(failure) => view.fail(failure.to_string()),
             }
         }
     })();
-    // The program ends, and nothing is left to do where this fails.
+    // The program ends, so a failure of this call needs no action.
     let _ = ratatui::try_restore();
     watched
 }
 
-/// Writes what the screen shows as a drawing, and its figures as JSON. Says what it wrote, or why
-/// it did not.
+/// Writes the screen as a drawing, and its figures as JSON. Returns a line with the names of the
+/// files, or with the error.
 fn save(view: &View, area: Rect) -> String {
     let name = format!("buttress-top-{}", Timestamp::now().strftime("%Y%m%d-%H%M%SZ"));
     let mut cells = Buffer::empty(area);

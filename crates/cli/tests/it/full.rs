@@ -1,4 +1,4 @@
-//! Orders to a mount of a full volume: they answer, and they make room.
+//! Orders to a mount of a full volume are answered, and make room.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

@@ -101,7 +101,7 @@ fn files_take_what_linux_says() {
     check(&bench.path("image"));
 }
 
-/// The exclusive bytes of a folder are those that its deletion gives back. Shared bytes stay.
+/// The exclusive bytes of a folder are the bytes that its deletion frees. Shared bytes stay.
 #[test]
 fn folders_tell_what_deleting_them_gives_back() {
     if !has(&["umount", "fallocate"], Some("/dev/fuse")) {

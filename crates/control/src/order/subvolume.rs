@@ -19,7 +19,7 @@ pub struct Spot {
     pub text: String,
 }
 
-/// What is to be done.
+/// An action on subvolumes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Act {

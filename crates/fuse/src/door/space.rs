@@ -2,7 +2,8 @@
 //!
 //! On a local file system the last close of an unlinked file also frees it. Here the kernel tells
 //! the server later, in requests of its own: `release` after the close, and `forget` after the
-//! answer to that. A program that frees space and then writes can be faster than these requests.
+//! answer to `release`. A program that frees space and then writes can be faster than these
+//! requests.
 //!
 //! # Invariants
 //!
@@ -46,11 +47,11 @@ const ASIDE_MAX: usize = 256;
 
 /// Whether space is expected to become free.
 enum SpaceOutlook {
-    /// Some became free since the last check.
+    /// Space became free since the last check.
     Freed,
-    /// Some may become free, once the kernel has sent this request.
+    /// Space may become free, once the kernel has sent this request.
     MayBeFreed(AwaitedRequest),
-    /// None will become free.
+    /// No space will become free.
     None,
 }
 
@@ -92,7 +93,7 @@ impl Door {
     /// write.
     pub(super) fn with_space<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {
         self.retry_for_space(work, |freed, refused| {
-            // One thread must be left to read, and one to serve what it reads (R3).
+            // One thread must be left to read requests, and one to serve them (R3).
             let others = self.freed_files.waiting.fetch_add(1, Ordering::SeqCst);
             let has_hope =
                 others + 2 < self.options.thread_count() && self.wait_for_space(id, freed, refused);

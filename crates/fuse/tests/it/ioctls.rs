@@ -62,7 +62,8 @@ const CLUB: u32 = 2001;
 fn call(file: &File, command: u64, argument: &mut [u8]) -> Result<(), i32> {
     let len = (command >> 16 & 0x3fff) as usize;
     assert!(argument.len() >= len, "{command:x}");
-    // SAFETY: the command reads and writes no more than its number tells, which is there.
+    // SAFETY: the command reads and writes no more bytes than its number tells, and the argument
+    // has that many.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), command, argument.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
     // Linux answers some commands with a number above zero.
@@ -606,7 +607,7 @@ fn commands_answer_as_in_linux_on_shared_mounts() {
 }
 
 /// The kernel passes on commands of every mount. A command by a read-only mount changes nothing, as
-/// in Linux. A command by a writable mount beside it does.
+/// in Linux. A command by a writable mount beside it changes the volume.
 #[test]
 fn commands_by_a_read_only_mount_are_refused_as_in_linux() {
     compare("", by_read_only_mount);

@@ -142,7 +142,7 @@ fn qemu_agrees() {
     assert!(!said.contains("failed") && !said.contains("Pattern"), "{said}");
 }
 
-/// fio's engine, where it was built in: random blocks, verified.
+/// fio's engine, if fio was built with it, writes and verifies random blocks.
 #[test]
 fn fio_agrees() {
     if !has("fio") || !run("fio", &["--enghelp"]).contains("nbd") {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::exit::{Context, Result};
 use crate::inspect::Inspect;
 
-/// The deepest nesting of subvolumes. A deeper path is given up as a cycle.
+/// The deepest nesting of subvolumes. A deeper path counts as a cycle and is not followed.
 const DEPTH_MAX: usize = 256;
 
 /// Everything that is shown; sizes are in bytes.
@@ -165,8 +165,8 @@ fn trees(inspect: &Inspect) -> Result<Vec<TreeRow>> {
     Ok(rows.collect())
 }
 
-/// Names from the top level down to a subvolume. Directories between subvolumes are left out: their
-/// names lie in other trees.
+/// Names from the top level down to a subvolume. The directories between two subvolumes are left
+/// out, because their names lie in other trees.
 fn path(tree: u64, names: &BTreeMap<u64, (u64, Vec<u8>)>) -> Option<String> {
     let mut parts = Vec::new();
     let mut at = tree;

@@ -9,8 +9,8 @@ use super::expect_admin;
 use crate::errno::Answer;
 
 impl Door {
-    /// Shows items of a tree. What programs have done before is committed first, since trees change
-    /// by commits alone.
+    /// Shows items of a tree. Earlier changes by programs are committed first, since only a commit
+    /// changes a tree.
     pub(super) fn search(
         &self,
         caller: Caller,
