@@ -30,7 +30,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Whether it has all data that the others have.
+    /// Whether the device has all data that the other devices have.
     #[must_use]
     pub fn has_all(self) -> bool {
         self <= Self::Behind
@@ -115,7 +115,7 @@ impl VolumeDevice {
         }
     }
 
-    /// Whether it missed transactions that the others have: its copies are read last.
+    /// Whether the device missed transactions: copies on it are read last.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.trust() != Trust::Whole
@@ -159,7 +159,7 @@ impl VolumeDevice {
         DevStats { counts: self.faults.each_ref().map(|count| count.load(Ordering::Relaxed)) }
     }
 
-    /// Adds what earlier sessions recorded.
+    /// Adds the counts that earlier sessions recorded.
     pub fn load_stats(&self, stats: &DevStats) {
         for (count, before) in self.faults.iter().zip(stats.counts) {
             count.fetch_add(before, Ordering::Relaxed);

@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! - **D1** Chunks can be made for all bytes that metadata has reserved beyond its groups. Metadata
-//!   reserves only as much as chunks can hold for any layout of the holes. Data takes none of this
-//!   space.
+//!   reserves only as much as chunks can hold for any layout of the holes. Data takes no space that
+//!   these chunks need.
 //! - **A2** (of `chunk_alloc`) Space and addresses of a removed chunk are used again only after its
 //!   removal is durable.
 
@@ -99,7 +99,7 @@ impl DeviceSpace {
         self.devices.get(&id).map(|device| device.item)
     }
 
-    /// Sets a device's item, as a commit is about to write it.
+    /// Sets a device's item to the one that a commit is about to write.
     pub fn set_item(&mut self, item: DeviceItem) {
         if let Some(device) = self.devices.get_mut(&item.devid) {
             device.item = item;
@@ -131,13 +131,13 @@ impl DeviceSpace {
         }
     }
 
-    /// Removes a device, unless it is the last one. Returns whether it did.
+    /// Removes a device, unless it is the last one. Returns whether the device was removed.
     pub fn remove_device(&mut self, id: DeviceId) -> bool {
         self.devices.len() > 1 && self.devices.remove(&id).is_some()
     }
 
-    /// Sets the profile of new chunks of a kind, whatever profile the other groups have. `None`
-    /// restores the profile of the other groups.
+    /// Sets the profile of new chunks of a kind, even if existing groups have another profile.
+    /// `None` restores the profile of the existing groups.
     pub fn set_target(&mut self, kind: BlockGroupFlags, profile: Option<Profile>) {
         match profile {
             Some(profile) => self.targets.insert(kind, profile),
@@ -192,7 +192,8 @@ impl DeviceSpace {
             return *target;
         }
         let mine = self.groups.keys().filter(|flags| flags.kind() == kind);
-        // Without parity, a mirrored profile that survives as many losses replaces it.
+        // If the kind is not written with parity, a mirrored profile that survives as many losses
+        // replaces RAID5 and RAID6.
         let has_rows = self.has_rows(kind);
         let mirrored = |profile| match profile {
             _ if has_rows => profile,
@@ -207,7 +208,7 @@ impl DeviceSpace {
     }
 
     /// A piece of unallocated space of a device at or after `from`, without superblocks. It has at
-    /// most `most` bytes and lies in a hole of at least `least`.
+    /// most `most` bytes and lies in a hole of at least `least` bytes.
     pub fn unallocated_behind(
         &self,
         id: DeviceId,
@@ -270,7 +271,7 @@ impl DeviceSpace {
         self.kept_for_metadata > 0
     }
 
-    /// Sets the number of kept bytes, whatever it was before.
+    /// Sets the number of bytes kept for metadata, also to fewer than before.
     pub fn keep_exactly(&mut self, bytes: u64) {
         self.kept_for_metadata = bytes;
     }
@@ -303,9 +304,10 @@ impl DeviceSpace {
         self.available(kind) / 2
     }
 
-    /// Whether `bytes` of metadata may be reserved beyond its groups (D1). The limit is half of the
-    /// available space, without the bytes kept for copies of nodes. While bytes are kept for
-    /// copies, an operation that frees space may use all of it, including the kept bytes.
+    /// Whether `bytes` of metadata may be reserved beyond its groups (D1). Other operations may use
+    /// half of the available space, and none of the bytes kept for copies of nodes. While bytes are
+    /// kept for copies, an operation that frees space may use all available space, including the
+    /// kept bytes.
     pub fn may_reserve(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.kept_for_copies > 0 {
             return self.has(kind, bytes);

@@ -54,7 +54,7 @@ pub enum Error {
         device: DeviceId,
         /// What the caller's check, or the device, said of it.
         reason: String,
-        /// The failure of the device, if it was one.
+        /// The device's failure, if a device failed.
         source: Option<Box<Error>>,
     },
     /// There is no chunk at this address.
@@ -82,9 +82,9 @@ pub enum Error {
     /// Two chunks claim the same addresses.
     #[error("chunk at {} overlaps the one at {}", chunk.start, with.start)]
     Overlap {
-        /// The one refused.
+        /// The refused chunk.
         chunk: Extent,
-        /// The one that is there.
+        /// The existing chunk.
         with: Extent,
     },
     /// A chunk contradicts itself.
@@ -129,12 +129,13 @@ pub enum Error {
         fsid: Uuid,
         /// How many it has.
         expected: u64,
-        /// Those given.
+        /// The given devices.
         found: Vec<DeviceId>,
-        /// Those of the others with known numbers.
+        /// The missing devices with known numbers.
         missing: Vec<DeviceId>,
     },
-    /// More devices were given than the filesystem has: one of them was once part of it.
+    /// More devices were given than the filesystem has: a former device of the filesystem is among
+    /// them.
     #[error("filesystem {fsid} has {expected} devices, and {given} were given")]
     TooManyDevices {
         /// The filesystem.
@@ -159,9 +160,9 @@ pub enum Error {
     DuplicateDevice {
         /// The part.
         id: DeviceId,
-        /// The one.
+        /// Name of the first device.
         first: String,
-        /// The other.
+        /// Name of the second device.
         second: String,
     },
     /// No device was given.
@@ -201,13 +202,13 @@ pub enum Error {
         /// By name, or by number.
         features: Vec<String>,
     },
-    /// A volume that no other can grow from.
+    /// No sprout can be made from this volume.
     #[error("no volume can grow from this one: {why}")]
     NoSeed {
         /// Why.
         why: &'static str,
     },
-    /// A seed that was written after a volume was grown from it, or another seed.
+    /// The seed was written after the volume was grown from it, or is not the volume's seed.
     #[error("{device}: the seed has generation {found}, and the volume was grown from {expected}")]
     SeedChanged {
         /// The seed's device.

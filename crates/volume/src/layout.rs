@@ -32,9 +32,10 @@ pub(crate) struct Layout {
 enum Shape {
     /// Every stripe holds everything.
     Whole { copies: usize },
-    /// Units go round `columns`, each of `copies` stripes.
+    /// Units are dealt to `columns` columns in turn. Each column has `copies` stripes.
     Striped { columns: u64, copies: usize, unit: u64 },
-    /// Units go round `data` of `data + parity` stripes, rotated by one each row.
+    /// A row has units on `data` of all stripes, and parity on the others. Each row begins one
+    /// stripe further on.
     Parity { data: u64, stripes: u64, unit: u64 },
 }
 
@@ -155,7 +156,7 @@ impl Layout {
         }
     }
 
-    /// Finds the bytes at `offset` of the chunk: as many of `len` as lie in one piece (G2).
+    /// Finds the piece at `offset` of the chunk. It has at most `len` bytes (G2).
     pub(crate) fn piece(&self, offset: u64, len: u64) -> Piece {
         assert!(offset < self.len, "G2: {offset} is not within a chunk of {} bytes", self.len);
         let len = len.min(self.len - offset);

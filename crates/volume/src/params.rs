@@ -1,4 +1,4 @@
-//! What stays the same for the whole life of an open volume.
+//! The parameters that never change while a volume is open.
 
 use buttress_format::{CsumType, Superblock};
 

@@ -157,7 +157,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::NoGoodMirror`] when none passes, with the reason of the last; [`Error::NotMapped`].
+    /// [`Error::NoGoodMirror`] when no copy passes, with the reason for the last copy;
+    /// [`Error::NotMapped`].
     pub fn read_verified<E: Display>(
         &self,
         at: Logical,
@@ -170,7 +171,7 @@ impl Volume {
 
     /// Reads units that each pass a check, each from any good copy. The whole range is read in one
     /// request, and then only the bad units again. So two copies with one bad sector each are as
-    /// good as one without. The check gets the offset of its unit in `buf`.
+    /// good as a copy without bad sectors. The check gets the offset of its unit in `buf`.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ pub(crate) struct Counting {
 }
 
 impl Failure {
-    /// The source says what happened, so the text is empty.
+    /// The text is general, since the source says what happened.
     pub(crate) fn unread(mirror: u32, error: Error) -> Self {
         let reason = "it could not be read".to_owned();
         Self { mirror, reason, source: Some(Box::new(error)), is_mismatch: false }
@@ -167,7 +167,7 @@ impl Volume {
     }
 
     /// Records that all chunks were added. Makes deferred repairs now, if the volume is writable.
-    /// Before this, a volume that is being opened repairs nothing.
+    /// Before this call, a volume that is being opened repairs nothing.
     pub fn has_all_chunks(&self) {
         let waiting = self.deferred.lock().take().unwrap_or_default();
         for DeferredRepair { at, bytes, good, bad } in waiting {

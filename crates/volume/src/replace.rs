@@ -5,7 +5,7 @@
 //! - **R1** From [`Volume::pair_device`] on every write goes to both devices, and superblocks go to
 //!   the old one alone. Until the end the old device is a whole part of the volume, and the new one
 //!   is not a part.
-//! - **R2** Writers are excluded while a part is copied, so old bytes never overwrite new ones.
+//! - **R2** Writers are excluded while a range is copied, so old bytes never overwrite new ones.
 //! - **R3** When everything was copied, reads go to the new device. Ranges that the old device
 //!   could not read fail there, until a repair from another copy has written them.
 //! - **R4** A new device that fails a write is no copy any more; the volume continues with the old
@@ -46,7 +46,7 @@ impl Pair {
         self.turned.load(Ordering::SeqCst)
     }
 
-    /// Does the same to both devices; returns the result of the old one.
+    /// Runs `act` on both devices; returns the result of the old device.
     fn both(&self, act: impl Fn(&dyn Device) -> Result<(), BlockError>) -> Result<(), BlockError> {
         if !self.has_failed()
             && let Err(error) = act(&*self.new)
@@ -131,8 +131,9 @@ impl Device for Pair {
 }
 
 impl Volume {
-    /// From now on writes to the device `id` also go to `new` (R1). `new` is at least as long and
-    /// holds no superblock. Returns `None` when there is no such device, or it was lost.
+    /// From now on writes to the device `id` also go to `new` (R1). `new` is at least as long as
+    /// the old device and holds no superblock. Returns `None` when there is no such device, or it
+    /// was lost.
     pub fn pair_device(&self, id: DeviceId, new: Arc<dyn Device>) -> Option<Arc<Pair>> {
         let old = self.device(id).filter(|device| !device.is_lost())?;
         let pair = Arc::new(Pair {
@@ -146,7 +147,7 @@ impl Volume {
         Some(pair)
     }
 
-    /// Copies a part of the old device to the new one, with writers excluded (R2).
+    /// Copies a range of the old device to the new one, with writers excluded (R2).
     pub fn copy_pair(&self, pair: &Pair, offset: u64, buf: &mut [u8]) {
         let _alone = self.repairs.write();
         // One bad sector must not make its neighbours unreadable.
@@ -182,8 +183,8 @@ impl Volume {
         Arc::clone(goes)
     }
 
-    /// Puts another device under the same number and identifier. Running writes have finished;
-    /// later ones use the new device.
+    /// Puts another device under the same number and identifier. Waits until running writes have
+    /// finished; later writes use the new device.
     fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust) {
         let _alone = self.repairs.write();
         self.exchange_held(Arc::new(old.with_device(device, trust)));

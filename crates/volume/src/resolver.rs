@@ -10,8 +10,8 @@
 //!
 //! - **A1** A lookup reports a missing address only after the source was asked, or when all chunks
 //!   were added.
-//! - **A2** A source reads only addresses in the superblock's chunks. If a damaged tree leads
-//!   elsewhere, the source is not asked again: that read fails, and so does the lookup.
+//! - **A2** A source reads only addresses in the superblock's chunks. If a damaged tree leads to
+//!   another address, the read there asks no source and fails, and the lookup fails with it.
 //! - **A3** A chunk from the source and the same chunk from the full list are one entry.
 
 use std::cell::Cell;
@@ -36,7 +36,7 @@ pub trait ChunkSource: Send + Sync {
     ) -> Result<Option<Chunk>, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// Asks the source of chunks, while its owner keeps it.
+/// Asks the source of chunks, until the owner of the source drops it.
 pub(crate) struct ChunkResolver {
     has_source: AtomicBool,
     source: Ranked<Option<Weak<dyn ChunkSource>>>,

@@ -135,8 +135,8 @@ impl Volume {
     }
 
     /// Counts the units with copies that differ, for data without checksums. Unreadable copies, and
-    /// copies on devices that missed transactions, are skipped. Concurrent writes there can raise
-    /// the count.
+    /// copies on devices that missed transactions, are skipped. Concurrent writes in the range can
+    /// raise the count.
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl Volume {
         Ok(unlike.iter().filter(|unlike| **unlike).count() as u64)
     }
 
-    /// For data without checksums: copies from an up-to-date device to those that missed
+    /// Copies data without checksums from an up-to-date device to the devices that missed
     /// transactions. Returns how many units were rewritten.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Seed devices: what a volume was grown from, and what it still reads there.
+//! Seed devices: volumes grow from them, and go on reading their chunks.
 //!
 //! A seed is a volume that is only read. A sprout is a volume of new devices that began with the
 //! trees of a seed. It reads the seed's chunks on the seed's devices. The chunk tree of a
@@ -24,8 +24,8 @@ use crate::open::{OpenOptions, candidates};
 use crate::seed_ids::{Candidate, SEEDING, SeedIds, is_seed, newest};
 use crate::volume::Volume;
 
-/// Whether a device is one of a seed. Where it is one device of several, it is opened for reading:
-/// several volumes may have grown from it.
+/// Whether a device belongs to a seed. A caller with several devices opens a seed's device for
+/// reading only, since several volumes may have grown from it.
 #[must_use]
 pub fn holds_seed(device: &dyn Device) -> bool {
     Volume::read_superblock(device).is_ok_and(|superblock| is_seed(&superblock))

@@ -2,8 +2,8 @@
 //!
 //! # On disk
 //!
-//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, as far as it reaches. The first is the one
-//! that counts. Each device's copies carry that device's own item.
+//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, if it is long enough. The other copies
+//! count only if the first is damaged. Each device's copies carry that device's own item.
 //!
 //! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
 //! between two flushes. The other copies follow with the nodes of the next commit. If the first
@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::volume::Volume;
 
 const MAGIC: &[u8] = b"_BHRfS_M";
-/// The magic that mkfs writes first, so that an unfinished volume is not taken for a volume.
+/// The magic that mkfs writes first, so that an unfinished volume is not taken for a finished one.
 const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
 const MAGIC_AT: usize = 64;
 
@@ -37,7 +37,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// - [`Error::NotBtrfs`] with what is there instead.
+    /// - [`Error::NotBtrfs`] with the format that is there instead.
     /// - [`Error::Superblock`] when all copies are damaged.
     /// - [`Error::Truncated`] when the device is shorter than its superblock says.
     /// - [`Error::Candidate`] when the device cannot be read.
@@ -141,7 +141,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::flush`], and then no superblock was written; as [`Volume::commit_flushed`].
+    /// As [`Volume::flush`], if no superblock was written yet; after that, as
+    /// [`Volume::commit_flushed`].
     ///
     /// # Panics
     ///
@@ -191,9 +192,9 @@ impl Volume {
         self.check_writable()
     }
 
-    /// Rewrites first copies that a power cut tore with the superblock that was found, and makes
-    /// that durable. It must be the first write. The torn copy names trees that stay intact only
-    /// until something overwrites them. A second cut, during the next write of a superblock, could
+    /// Writes the superblock `found` over each first copy that a power cut tore, and makes it
+    /// durable. This must be the first write. The torn copy names trees that stay intact only until
+    /// something overwrites them. A second cut, during the next write of a superblock, could
     /// complete the torn copy.
     ///
     /// # Errors

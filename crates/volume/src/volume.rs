@@ -7,8 +7,8 @@
 //! - **V2** A volume is writable exactly while it has no reason to be read-only and does not count
 //!   as opened for reading. [`Volume::begin_writing`] ends the second condition. A reason to be
 //!   read-only stays once it is set.
-//! - **V3** In a writable volume no two stripes share bytes of a device. Chunks that were read with
-//!   a volume are checked. The maker of a new chunk takes only free space.
+//! - **V3** In a writable volume no two stripes share bytes of a device. The chunks of an existing
+//!   volume are checked when they are added. The maker of a new chunk takes only free space.
 //!
 //! # Locks
 //!
@@ -100,7 +100,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// What stays the same for the whole life of the volume.
+    /// The parameters that never change while the volume is open.
     #[must_use]
     pub fn params(&self) -> &Params {
         &self.params
@@ -213,7 +213,7 @@ impl Volume {
     }
 
     /// Handles a failed write or flush of a device. If every byte has a copy elsewhere, the volume
-    /// continues without the device; else the failure stands.
+    /// continues without the device; otherwise the failure is returned.
     pub(crate) fn lose_device(&self, device: &VolumeDevice, error: Error) -> Result<(), Error> {
         let map = self.map.load();
         let is_needed = map
@@ -234,9 +234,9 @@ impl Volume {
 
     /// Sets the item that one device's superblock has from now on.
     ///
-    /// Without this call, each superblock keeps the item from the opening. One device is excepted:
-    /// [`Volume::write_superblocks`] is given a superblock with this device's item, and writes that
-    /// item to it.
+    /// Without this call, each superblock keeps the item from the opening. The exception is the
+    /// device whose item is in the superblock given to [`Volume::write_superblocks`]: it gets that
+    /// item.
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.set_current_item(item);
@@ -244,7 +244,7 @@ impl Volume {
     }
 
     /// The reason why the volume can only be read, if there is one (V2). A volume that may begin
-    /// writing has none.
+    /// writing has no reason.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.read_only.get()
@@ -262,8 +262,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], also for a device that cannot be written; those of reading a
-    /// superblock. Nothing may be written then.
+    /// [`Error::ReadOnly`], also for a device that cannot be written; those of
+    /// [`Volume::read_superblock`]. After an error nothing may be written.
     pub fn begin_writing(&self, last: &Superblock) -> Result<(), Error> {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
         for device in self.devices().iter().filter(|device| !device.is_seed()) {
@@ -306,7 +306,7 @@ impl Volume {
     /// # Errors
     ///
     /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk is
-    /// impossible; [`Error::MissingStripe`] when the devices that are here cannot read it, and none
+    /// impossible; [`Error::MissingStripe`] when the present devices cannot read it, and no device
     /// may be missing (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
         // This does not compare the new chunk's stripes with those of other chunks: that would cost
@@ -392,7 +392,8 @@ impl Volume {
         self.map_of(Extent::new(at, 1)).find(at).ok()?.layout.row_bytes()
     }
 
-    /// The number of chunks, and the number of nodes of the map that adding one copies.
+    /// The number of chunks, and the number of nodes of the map that are copied when a chunk is
+    /// added.
     #[must_use]
     pub fn map_size(&self) -> (usize, usize) {
         self.map.load().size()
@@ -434,7 +435,7 @@ impl Volume {
                 .find(|device| device.id == stripe.device && device.uuid == stripe.dev_uuid);
             if let Some(device) = device {
                 let device_len = device.device.len();
-                // Cannot overflow: the layout check used the same sum.
+                // The sum cannot overflow: the check of the layout computed it, too.
                 let end = stripe.offset.saturating_add(layout.stripe_len());
                 if end > device_len && !self.is_salvage {
                     let device = stripe.device;
@@ -456,8 +457,8 @@ fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> 
     });
     let mut places: Vec<(DeviceId, u64, u64, Logical)> = places.collect();
     places.sort_unstable();
-    // If any two ranges overlap, one of them overlaps its successor. The layout check used the same
-    // sum.
+    // If any two ranges overlap, some range overlaps its successor in the sorted list. The sum
+    // cannot overflow: the check of the layout computed it, too.
     places.windows(2).find_map(|pair| {
         let [(device, offset, len, first), (next, at, _, second)] = *pair else { return None };
         (device == next && at < offset.saturating_add(len)).then(|| {

@@ -34,7 +34,8 @@ fn mirrors_equal(volume: &Volume, bytes: &[u8]) -> Vec<bool> {
     (0..volume.mirrors(CHUNK_AT)).map(mirror).collect()
 }
 
-/// R1 and R2: whichever copies are bad, the good one is read, the bad ones are rewritten from it.
+/// R1 and R2: whichever copies are bad, the good copy is read, and the bad copies are rewritten
+/// from it.
 #[test]
 fn rewrites_bad_copies() {
     for (profile, ids) in [
@@ -104,7 +105,8 @@ fn no_good_copy_is_an_error_with_facts() {
     assert_eq!(volume.stats().repairs, 0);
 }
 
-/// Two copies with one bad sector each are as good as one without, when sectors are checked.
+/// When sectors are checked, two copies with one bad sector each are as good as a copy without bad
+/// sectors.
 #[test]
 fn units_come_from_whichever_copy_is_good() {
     let (volume, devices) = volume(BlockGroupFlags::RAID1, &[1, 2]);
@@ -240,8 +242,8 @@ impl Layer for Batching {
     }
 }
 
-/// M2: several reads are one batch only where the device gains by it. Each is counted once, and a
-/// device that gains nothing is asked once for a read that fails.
+/// M2: several reads are one batch only where the device gains by it. Each read is counted once,
+/// and a device that gains nothing is asked once for a read that fails.
 #[test]
 fn reads_are_a_batch_only_where_the_device_gains() {
     const COUNT: u64 = 5;
@@ -272,8 +274,8 @@ fn reads_are_a_batch_only_where_the_device_gains() {
     }
 }
 
-/// R2: while one thread writes newer and newer bytes and another repairs, no copy ever goes back to
-/// older ones.
+/// R2: while one thread writes ever newer bytes and another thread repairs, no copy ever goes back
+/// to older bytes.
 #[test]
 fn a_repair_never_brings_old_bytes_back() {
     const ROUNDS: u64 = 2000;
