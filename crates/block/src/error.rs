@@ -10,7 +10,7 @@ pub enum Operation {
     Read,
     /// Writing bytes to the device.
     Write,
-    /// Making what was written durable.
+    /// Making written bytes durable.
     Flush,
     /// Discarding bytes.
     Discard,
@@ -27,7 +27,7 @@ impl std::fmt::Display for Operation {
     }
 }
 
-/// What a path turned out to be, instead of a file or a block device.
+/// The kind of file at a path that names neither a regular file nor a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotADevice {
     /// A directory.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** Every write comes to [`Layer::on_write`], unless a layer handles its kind separately.
-//!   So a layer with only that method sees all bytes that are written.
+//! - **L1** Every write comes to [`Layer::on_write`], unless a layer has a method of its own for
+//!   that kind of write. So a layer with only `on_write` sees all bytes that are written.
 //! - **L2** A layer has the length of the device behind it.
 
 use std::fmt;
@@ -41,7 +41,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
         self.inner().read_at(offset, buf)
     }
 
-    /// See [`Device::read_many`]. A layer that does not look at reads may hand them on together.
+    /// See [`Device::read_many`]. A layer that does not look at reads may pass them on in one call.
     ///
     /// # Errors
     ///
@@ -96,8 +96,8 @@ pub trait Layer: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// See [`Device::writes_at_once`]. A layer may return true without [`Layer::on_write_many`]. It
-    /// gets the writes one by one then.
+    /// See [`Device::writes_at_once`]. A layer may return true without [`Layer::on_write_many`].
+    /// Such a layer gets the writes one by one.
     fn takes_many(&self) -> bool {
         false
     }

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** No request reaches a byte outside of the part. One that would is refused whole.
+//! - **W1** No request reaches a byte outside of the part. A request that would do so is refused as
+//!   a whole.
 //! - **W2** Every request goes on to the same method of the device behind it, with its range moved.
 //!   So batches stay batches. A direct request that is aligned on that device stays direct.
 
@@ -24,8 +25,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Makes the part that begins at the byte `start`, with `len` bytes. `name` is what messages
-    /// call it.
+    /// Makes the part that begins at the byte `start`, with `len` bytes. Messages call the part
+    /// `name`.
     ///
     /// # Errors
     ///
@@ -177,7 +178,8 @@ mod tests {
     const START: u64 = 3 << 12;
     const LEN: u64 = 64 << 10;
 
-    /// W1: every kind of request stays within the part, and one past either end changes nothing.
+    /// W1: every kind of request stays within the part, and a request past either end changes
+    /// nothing.
     #[test]
     fn no_request_leaves_the_part() {
         let disk = Arc::new(MemoryDevice::new(1 << 20));

@@ -112,7 +112,7 @@ fn logical_partitions_have_their_numbers() {
     assert_eq!(found(&disk), expected);
 }
 
-/// T1, T2: tables that contradict themselves are named, and a chain without an end ends.
+/// T1, T2: tables that contradict themselves are errors, and reading a cyclic chain ends.
 #[test]
 fn broken_tables_are_errors() {
     let disk = MemoryDevice::new(DISK);
@@ -137,7 +137,8 @@ fn broken_tables_are_errors() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// T1 to T3: any bytes in a table give partitions that are apart, or an error; never a panic.
+    /// T1 to T3: any bytes in a table give partitions that do not overlap, or an error, but no
+    /// panic.
     #[test]
     fn any_bytes_are_taken(
         is_gpt: bool,
