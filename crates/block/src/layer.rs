@@ -1,4 +1,5 @@
-//! A device in front of another: requests that it does not handle go to the device behind it.
+//! A device in front of another one. Requests that the layer does not handle go to the device
+//! behind.
 //!
 //! # Invariants
 //!

@@ -10,8 +10,8 @@
 //! # Invariants
 //!
 //! - **G1** When [`Gate::advance`] has returned, no thread of the previous turn is inside.
-//! - **G2** Threads of at most two turns are inside. The caller's lock ensures that only one thread
-//!   opens turns at a time.
+//! - **G2** Threads of at most two turns are inside. The caller holds a lock, so that only one
+//!   thread opens turns at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -96,7 +96,7 @@ impl Gate {
         self.turn.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Returns whether no thread of `turn` is inside. Only for turns before the present one.
+    /// Returns whether no thread of `turn` is inside. `turn` must be before the present turn.
     pub(crate) fn is_empty(&self, turn: u64) -> bool {
         (0..SHARDS).all(|shard| self.count(turn, shard).load(Ordering::SeqCst) == 0)
     }

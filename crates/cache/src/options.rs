@@ -1,4 +1,4 @@
-//! How a cache behaves: dm-writecache's options with their names, and our own.
+//! The options of a cache: those of dm-writecache with their names, and those of this program.
 //!
 //! # Place
 //!
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// What the cache device is.
+/// The kind of the cache device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A disk. A sector is written whole, and a flush makes it durable.
@@ -22,13 +22,13 @@ pub enum Mode {
 /// The order in which blocks go to the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writeback {
-    /// By origin address, always. Blocks that are adjacent on the origin are joined.
+    /// Always by origin address. Blocks that are adjacent on the origin are joined.
     #[default]
     Sorted,
     /// As Linux: the oldest block first, with the blocks that follow it both on the origin and in
     /// the cache. A flush of everything goes by address.
     Lru,
-    /// As Linux before 2019: the oldest first, in a flush of everything too.
+    /// As Linux before 2019: the oldest block first, also in a flush of everything.
     FifoUnsorted,
 }
 
@@ -45,22 +45,21 @@ pub struct CacheOptions {
     pub high_watermark: u32,
     /// Stop when this much is used, in percent.
     pub low_watermark: u32,
-    /// Blocks in flight to the origin at most.
+    /// The most blocks that are in flight to the origin.
     pub writeback_jobs: u32,
     /// Commit when this many blocks are uncommitted; 64 for persistent memory, 65536 for disks.
     pub autocommit_blocks: Option<u32>,
     /// The interval at which the background thread commits.
     pub autocommit_time: Duration,
-    /// Admit no new blocks, and write all back.
+    /// Admit no new blocks, and write back all cached ones.
     pub cleaner: bool,
     /// Write back blocks that are older than this.
     pub max_age: Option<Duration>,
-    /// Cache only what the layer above calls metadata.
+    /// Cache only writes of class `Metadata`.
     pub metadata_only: bool,
     /// Pause write-back after a write that went straight to the origin, for this time (disks only).
     pub pause_writeback: Duration,
-    /// Whether each batch is made durable on the origin (`fua`), or many batches together
-    /// (`nofua`).
+    /// Whether the origin is flushed after each batch (`fua`), or once for many batches (`nofua`).
     pub fua: bool,
     /// The order of write-back.
     pub writeback: Writeback,
@@ -73,7 +72,7 @@ pub struct CacheOptions {
     pub background: bool,
     /// Bypass the page cache on the cache device. The code that opens the device reads this.
     pub direct: bool,
-    /// Use a cache that belongs to another origin, and drop blocks past the origin's end.
+    /// Use the cache even if it belongs to another origin, and drop blocks past the origin's end.
     pub force: bool,
 }
 
