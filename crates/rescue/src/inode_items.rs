@@ -19,7 +19,7 @@ pub(crate) struct FileItem {
     pub(crate) life: Life,
 }
 
-/// All that is known of one inode.
+/// All known items of one inode.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InodeItems {
     pub(crate) item: Option<InodeItem>,
@@ -46,7 +46,7 @@ impl InodeItems {
         parts
     }
 
-    /// Gathers all but the content.
+    /// Gathers all items except those of the content.
     pub(crate) fn read_head(
         salvage: &Salvage,
         tree: &Leaves,
@@ -87,8 +87,8 @@ impl InodeItems {
     /// Records an unreadable part of the tree that may contain items of the inode.
     pub(crate) fn note(&mut self, ino: Ino, gap: &Gap) {
         let data = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
-        // The inode item is an inode's first item: a gap that ends with it contains no item of the
-        // inode.
+        // The inode item is an inode's first item. So a gap that ends at the key of the inode item
+        // contains no item of the inode.
         if gap.touches(&Key::new(ino.0, Kind::INODE_ITEM, 0), Some(&data(0))) {
             self.may_lack = Some((gap.why.clone(), gap.is_sure));
         }
