@@ -20,7 +20,7 @@ pub enum CsumType {
 }
 
 impl CsumType {
-    /// The algorithm with the superblock's number.
+    /// The algorithm with this number in the superblock.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ pub fn extref_hash(parent: Ino, name: &[u8]) -> u64 {
     u64::from(crc32c_raw(parent.0 as u32, name))
 }
 
-/// Key offset of a keyed data reference. Inline data references are sorted by it.
+/// Key offset of a keyed data reference. Inline data references are sorted by the same value.
 #[must_use]
 pub fn extent_data_ref_hash(root: TreeId, ino: Ino, offset: u64) -> u64 {
     let high = u64::from(crc32c_raw(!0, &root.0.to_le_bytes()));

@@ -27,8 +27,8 @@ impl ExtentFlags {
     pub const DATA: u64 = 1;
     /// The extent holds a tree node.
     pub const TREE_BLOCK: u64 = 2;
-    /// The children's reference items name this node's address as their parent, instead of its
-    /// tree.
+    /// The reference items of this node's children name the node's address as their parent. They do
+    /// not name its tree.
     pub const FULL_BACKREF: u64 = 256;
 }
 
@@ -72,7 +72,8 @@ pub enum BackRef {
 }
 
 impl BackRef {
-    /// The item kind of a keyed reference of this sort, and the type byte of an inline one.
+    /// The item kind of a keyed reference of this variant. An inline reference has the same number
+    /// as its type byte.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

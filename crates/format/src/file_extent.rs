@@ -25,7 +25,7 @@ pub struct Region {
     pub disk_len: u64,
     /// The start of this part within the uncompressed extent.
     pub offset: u64,
-    /// Bytes of the file that it covers.
+    /// Bytes of the file that this part covers.
     pub len: u64,
 }
 

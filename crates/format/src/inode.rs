@@ -130,7 +130,8 @@ impl InodeItem {
         self.to_array().to_vec()
     }
 
-    /// The item's bytes without a heap allocation, because inodes are put at every change.
+    /// The item's bytes without a heap allocation, because every change of an inode encodes its
+    /// item.
     #[must_use]
     pub fn to_array(&self) -> [u8; Self::LEN] {
         let mut w = Fixed::new();
