@@ -13,7 +13,7 @@ use rustix::thread::futex;
 use crate::sync::{Condvar, Mutex};
 use crate::thread;
 
-/// An event that happens at most once (V1).
+/// An event that happens at most once.
 #[derive(Debug, Default)]
 pub struct Event {
     happened: AtomicU32,
@@ -65,7 +65,8 @@ mod tests {
 
     use super::*;
 
-    /// V1: threads that begin to wait before the event, at about its time, and after it.
+    /// V1: all threads return, whether they begin to wait before the event, at about its time, or
+    /// after it.
     #[test]
     fn an_event_wakes_all_waiting_threads() {
         for round in 0..200_u64 {

@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! Every crate above takes its mutexes from here. A deadlock needs two threads and bad luck to
-//! show. This check finds a lock that is taken in the wrong order on the first run of one thread.
+//! Every crate above takes its mutexes from this module. A deadlock needs two threads and bad luck
+//! to show. This check finds a lock that is taken in the wrong order on the first run of one
+//! thread.
 //!
 //! # Invariants
 //!
@@ -48,7 +49,7 @@ pub enum Rank {
     SimLog,
     /// `block`: the pages of a device in memory.
     MemoryDevice,
-    /// Anywhere: counters and buffers under which nothing else is taken.
+    /// Any crate: counters and buffers under which no other lock is taken.
     Leaf,
 }
 
@@ -161,7 +162,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Held<'_, T> {
     }
 }
 
-/// One rank in this thread's record, until it is dropped.
+/// A rank that this thread holds, until this value is dropped.
 struct Mark {
     rank: Rank,
 }
@@ -217,7 +218,7 @@ fn check_innermost(rank: Rank) {
 mod tests {
     use super::*;
 
-    /// K1: the right order passes, in whatever order the guards drop.
+    /// K1: the right order passes, in whatever order the guards are dropped.
     #[test]
     fn outer_before_inner_passes() {
         let outer = Ranked::new(Rank::Inode, 1);

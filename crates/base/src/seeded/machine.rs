@@ -1,8 +1,9 @@
-//! The interface of a processor model. It chooses the next thread of a run instead of chance.
+//! The interface of a processor model. The model chooses the next thread of a run, which is
+//! otherwise chosen at random.
 //!
-//! This module has no model; `buttress_sim::processors` is one. The scheduler tells the model what
-//! threads do, and asks it for the next thread. Threads are numbered in the order of their start.
-//! Times are nanoseconds since the run began.
+//! This module only has the interface; `buttress_sim::processors` is a model. The scheduler tells
+//! the model what threads do, and asks it for the next thread. Threads are numbered in the order of
+//! their start. Times are nanoseconds since the run began.
 
 use std::fmt;
 use std::panic::Location;
@@ -29,7 +30,7 @@ pub trait Machine: fmt::Debug + Send {
     /// How long the processors were busy, in sum.
     fn busy(&self) -> Duration;
 
-    /// Where threads waited for locks, and how long; most first.
+    /// Where threads waited for locks, and how long; the longest waits first.
     fn waited(&self) -> Vec<Waited>;
 
     /// How often the machine counted time, and the sum of it.
@@ -74,13 +75,14 @@ pub trait Machine: fmt::Debug + Send {
         at: &'static Location<'static>,
     ) -> u64;
 
-    /// The thread that waited first, of threads that wait for the same lock or signal.
+    /// The thread in `waiting` that began to wait first. All of these threads wait for the same
+    /// lock or signal.
     fn first_of(&self, waiting: &[usize]) -> Option<usize>;
 
-    /// Whether the thread with the turn must pass it on. It must if another thread with a
-    /// processor, or the end of a timed wait at `alarm`, is behind in simulated time. It also must
-    /// if a ready thread should get a processor: one is free, or the time slice of this thread is
-    /// over.
+    /// Whether the thread with the turn must pass it on. It must do so if another thread with a
+    /// processor, or the end of a timed wait at `alarm`, is behind in simulated time. It must also
+    /// do so if a ready thread should get a processor: a processor is free, or the time slice of
+    /// this thread is over.
     fn is_ahead(&self, thread: usize, alarm: u64) -> bool;
 
     /// Chooses the next thread; returns its index and time, or `None` where all threads wait.
@@ -88,7 +90,7 @@ pub trait Machine: fmt::Debug + Send {
 }
 
 impl Turns {
-    /// Counts the time of the thread with the turn; without a machine every step takes the same
+    /// Counts the time of the thread with the turn. Without a machine every step takes the same
     /// time.
     pub(super) fn count_time(&mut self, mine: usize, is_step: bool) {
         match &mut self.machine {
