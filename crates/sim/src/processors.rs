@@ -3,10 +3,10 @@
 //!
 //! # Place
 //!
-//! The scheduler (`buttress_base::seeded`) asks the simulated machine, through [`Machine`], which
-//! thread runs next, instead of choosing at random. The machine chooses the thread that is furthest
+//! The scheduler (`buttress_base::seeded`) asks the simulated machine, through [`Machine`], for the
+//! next thread, instead of choosing at random. The machine chooses the thread that is furthest
 //! behind. That thread runs on the real machine. Its running time is added to its own clock, and
-//! then the others catch up.
+//! then other threads run until they catch up.
 //!
 //! # Invariants
 //!
@@ -14,9 +14,9 @@
 //!   step lies between two places where the scheduler may switch threads.
 //! - **M2** In the time of the run, a lock is never taken before it was released, even if no other
 //!   thread ran in between.
-//! - **M3** A processor has one thread at a time. A queued thread gets it when the running thread
-//!   waits for something, or has had it for a [`SLICE`] and has run longer. It also gets it from a
-//!   thread that has run longer by more than two slices.
+//! - **M3** A processor has one thread at a time. A queued thread gets the processor when the
+//!   running thread waits for something. It also gets it if the running thread has had it for a
+//!   [`SLICE`] and has run longer in sum, or has run longer by more than two slices.
 //!
 //! # Not seen
 //!
@@ -36,20 +36,21 @@ mod tests;
 
 pub use cost::Cost;
 
-/// How far a thread may be ahead of the others: switching threads takes longer than most steps.
+/// The nanoseconds that a thread may be ahead of other threads. They save real switches of threads,
+/// which take longer than most steps.
 const AHEAD: u64 = 2_000;
 
-/// Time for which a thread keeps its processor while others wait: as in Linux with few
-/// processors.
+/// The nanoseconds for which a thread keeps its processor while other threads wait, as in Linux
+/// with few processors.
 const SLICE: u64 = 1_400_000;
 
-/// A thread that waits longer for a lock than this sleeps.
+/// A thread sleeps if it waits longer than these nanoseconds for a lock.
 const SPIN: u64 = 4_000;
 
 /// Time of a context switch, in nanoseconds.
 const SWITCH: u64 = 1_500;
 
-/// How many processors there are, and what work costs.
+/// The number of processors, and the cost of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Processors {
     /// Number of processors.
@@ -71,16 +72,16 @@ impl Processors {
 struct Clock {
     /// The thread's current time.
     at: u64,
-    /// Whether it waits for nothing but a processor.
+    /// Whether the thread waits only for a processor.
     is_ready: bool,
-    /// The time since which it could run.
+    /// The time since which the thread could run.
     ready: u64,
     /// Its running time, adjusted so that a thread that slept long does not run for ever.
     ran: u64,
-    /// Its processor, and the time since which it has it.
+    /// The thread's processor, and the time at which it got the processor.
     on: Option<usize>,
     since: u64,
-    /// When it began to wait.
+    /// The time at which the thread began to wait.
     asked: u64,
 }
 
@@ -109,7 +110,7 @@ struct Simulated {
     resumed: Instant,
     /// The running time of all threads together.
     busy: u64,
-    /// How long one measurement delays the measured thread, which is subtracted, and the number of
+    /// The delay of the measured thread by one measurement, which is subtracted. Then the number of
     /// measurements.
     overhead: u64,
     counted: u64,
@@ -166,7 +167,7 @@ impl Simulated {
         self.processors[on].thread = Some(index);
     }
 
-    /// The thread that has a processor and is furthest behind.
+    /// Of the threads with a processor, the one that is furthest behind.
     fn last(&self) -> Option<usize> {
         let running = self.processors.iter().filter_map(|processor| processor.thread);
         running.min_by_key(|index| self.clocks[*index].at)
@@ -192,7 +193,8 @@ impl Simulated {
             let clock = self.clocks[next];
             let free = self.processors.iter().enumerate();
             let free = free.filter(|(_, processor)| processor.thread.is_none());
-            // Take the processor that is free first, and among equals the one that was last in use.
+            // Takes the processor that is free first. If several are, takes the one that was used
+            // last.
             let slot = free
                 .min_by_key(|(_, processor)| {
                     (processor.free.max(clock.ready), u64::MAX - processor.free)
