@@ -1,4 +1,4 @@
-//! What is done to a volume as a whole: its commits, pins and clones.
+//! Operations on a volume as a whole: listing commits, pinning and cloning.
 
 use crate::chain::Added;
 use crate::envelope::VolumeId;
@@ -10,7 +10,8 @@ use crate::random;
 use crate::units::CommitNumber;
 
 impl Site {
-    /// Lists the newest commits, at most `count`, and all pins: by number, the oldest first.
+    /// Lists the newest commits, at most `count`, and all pins. The list is sorted by number, the
+    /// oldest commit first.
     ///
     /// # Errors
     ///
@@ -36,7 +37,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// [`Error::Pin`] for a name that is taken or cannot be one.
+    /// [`Error::Pin`] for a name that is taken or invalid.
     pub fn pin(&self, name: &str) -> Result<CommitNumber> {
         let chain = self.chain();
         let (volume, manifest) = self.commit(&chain)?;
@@ -74,8 +75,8 @@ impl Site {
             return wrong("there is a volume already");
         }
         target.make_key(Some(self))?;
-        // No trial: the store passed one when the base was made. The first writer of the clone
-        // makes another one.
+        // No trial of the store is made here: it passed one when the base was made. The first
+        // writer of the clone makes another trial.
         let id = VolumeId(random::bytes());
         let name = format!("clone-{}", random::hex());
         let mut bases = base.bases.clone();

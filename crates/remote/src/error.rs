@@ -10,7 +10,7 @@ pub enum Error {
     /// The path of a place in a store does not parse.
     #[error("{place}: {why}")]
     Place {
-        /// As it was given.
+        /// The path as given.
         place: String,
         /// What is wrong with it.
         why: String,
@@ -21,7 +21,7 @@ pub enum Error {
         /// The place.
         place: String,
     },
-    /// There is a volume of another size.
+    /// The volume at the place has another size.
     #[error("{place}: the volume there is {found} bytes long, not {wanted}")]
     OtherSize {
         /// The place.
@@ -60,10 +60,10 @@ pub enum Error {
         name: String,
         /// Its version.
         found: u16,
-        /// The newest that is known.
+        /// The newest version that this program reads.
         known: u16,
     },
-    /// A device in a store cannot be one of several devices of a volume.
+    /// A device in a store must be the only device of its volume.
     #[error(
         "{place}: a device in a store of objects is the only one of its volume: several have no \
          common commit"
@@ -107,7 +107,7 @@ pub enum Error {
         /// What it did wrong.
         why: String,
     },
-    /// An earlier write failed, so all later ones do.
+    /// An earlier write failed, so all later writes fail.
     #[error("{place} failed before: {why}")]
     Latched {
         /// The place.
@@ -143,10 +143,11 @@ pub enum Error {
         dir: String,
         /// Why it does not fit.
         why: String,
-        /// What it has.
+        /// The acknowledged writes in the log.
         unsent: Unsent,
     },
-    /// The writer before may have acknowledged writes in a local log that is not here.
+    /// The preceding writer may have acknowledged writes in a local log that this opening does not
+    /// have.
     #[error(
         "{place}: the last writer may have writes in its log {dir} on {host} that are in no \
          commit. Open the volume there with that cache-dir; --discard-local goes on without them"

@@ -1,8 +1,9 @@
-//! Leases: readers say which commit they need, so that the collector leaves it alone.
+//! Leases: with a lease a reader names the commit that it needs, so that the collector keeps that
+//! commit.
 //!
 //! # Invariants
 //!
-//! - **J1** A lease counts for five minutes from its last renewal by the store's clock.
+//! - **J1** A lease is valid for five minutes after its last renewal, by the store's clock.
 //! - **J2** A reader that cannot write a lease reads without one. Its commit is kept for
 //!   `min-keep`.
 

@@ -1,4 +1,4 @@
-//! A writer that ends anywhere: what the store has is always the last commit, whole.
+//! A writer ends at any request. The store always has the last commit as a whole.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,8 @@ fn every_prefix_of_the_store_is_a_commit() {
     drop(device);
 }
 
-/// A writer goes on after a crash at any change; its objects do not meet those of the dead one.
+/// A new writer continues after a crash at any change. Its objects never have the names of objects
+/// of the dead writer.
 #[test]
 fn a_writer_goes_on_after_any_crash() {
     let store = store(5);
