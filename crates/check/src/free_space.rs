@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **F1** Extents and the free runs of each group are read in order and compared at once. So the
-//!   check needs memory for one bitmap.
+//!   check needs memory for one bitmap only.
 
 use std::collections::VecDeque;
 

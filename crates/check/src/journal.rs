@@ -1,12 +1,13 @@
-//! A file with the old bytes of everything that a repair overwrites, so that it can be undone.
+//! A file with the old bytes of everything that a repair overwrites, so that the repair can be
+//! undone.
 //!
 //! # Invariants
 //!
 //! - **JO1** The old bytes are durable in the file before the device gets new ones.
 //! - **JO2** An undo refuses a volume that was written since the repair. The first superblock of
-//!   each device must be torn, that from before the repair, or one that the repair wrote.
+//!   each device must be torn, or the one from before the repair, or one that the repair wrote.
 //! - **JO3** Records are put back from the last to the first. So the superblocks come first, then
-//!   the nodes that were overwritten. An undo that was cut short can be made again.
+//!   the overwritten nodes. An undo that was interrupted can be repeated.
 //!
 //! # On disk
 //!
@@ -15,8 +16,8 @@
 //! record   crc32c of what follows 4 | number of the device 8 | offset 8 | length 8 | the bytes
 //! ```
 //!
-//! A record with the offset of all ones has the digest (SHA-256) of a first superblock: that from
-//! before the repair, or one that the repair is about to write.
+//! A record with the offset of all ones has the digest (SHA-256) of a first superblock: the one
+//! from before the repair, or one that the repair is about to write.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
@@ -47,7 +48,8 @@ pub type Journaling = Vec<Arc<dyn Device>>;
 /// A journal that is being written.
 #[derive(Debug)]
 pub struct Journal {
-    /// `None` after a failure. The end of the file may be torn then, so nothing may follow.
+    /// `None` after a failure. The end of the file may then be torn, so nothing more may be
+    /// written.
     file: Ranked<Option<File>>,
 }
 
@@ -94,7 +96,8 @@ impl Journal {
             bytes.extend(old);
         }
         let mut file = self.file.lock();
-        // A journal that failed once takes no more: a record behind a torn one is never found.
+        // A journal that failed once takes no more records, since an undo never finds a record
+        // behind a torn one.
         let Some(mut open) = file.take() else {
             return Err(io::Error::other("an earlier write to it failed"));
         };
@@ -168,7 +171,7 @@ impl Layer for Journaled {
     }
 }
 
-/// Puts back what a repair overwrote. Returns the number of bytes.
+/// Puts back the bytes that a repair overwrote. Returns their number.
 ///
 /// # Errors
 ///
@@ -241,13 +244,13 @@ fn read_records(file: &mut impl Read) -> Vec<Record> {
     }
 }
 
-/// The checksum of a record. It is never that of zeros alone, which a torn file may end with.
+/// The checksum of a record. Zeros, with which a torn file may end, never have a right checksum.
 fn sum_of(head: &[u8], bytes: &[u8]) -> [u8; 4] {
     let sum = CsumType::Crc32c.digest(&[head, bytes].concat());
     [sum[0], sum[1], sum[2], sum[3]]
 }
 
-/// Whether the first superblock of a device is none: power failed while it was written.
+/// Whether the first superblock of a device is invalid, because power failed while it was written.
 fn is_torn(device: &dyn Device) -> Result<bool> {
     let mut superblock = vec![0; SUPER_SIZE];
     device.read_at(SUPER_OFFSETS[0], &mut superblock)?;

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! The checker does not build on the engine. Both share the format, the devices, the map of chunks
-//! and the nodes. It shares no code that decides or writes, so it does not share the engine's
-//! mistakes. The program and the engine's tests use it.
+//! The checker does not build on the engine. Both share the code for the format, the devices, the
+//! map of chunks and the nodes. They share no code that decides or writes, so the checker does not
+//! share the engine's mistakes. The program and the engine's tests use it.
 //!
 //! # How
 //!
@@ -18,8 +18,8 @@
 //! # Invariants
 //!
 //! - **J1** Only [`repair`] and [`undo`] write.
-//! - **J2** Whatever the bytes are, the check does not panic or loop forever. Its memory is at most
-//!   [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
+//! - **J2** With any bytes on the devices, the check does not panic or loop forever. Its memory is
+//!   at most [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
 
 #![forbid(unsafe_code)]
 

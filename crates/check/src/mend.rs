@@ -3,23 +3,23 @@
 //! # How
 //!
 //! Each issue of a report proposes a fix: a sentence and the edits of items. The fixes are made on
-//! trial devices in memory, then the volume is checked again. That shows what the fixes uncovered,
-//! for the next round. In a round, only fixes of the first stage are made: nodes, inodes, names,
-//! lost files, then counts that follow from these.
+//! trial devices in memory, and then the volume is checked again. The new report shows issues that
+//! the old ones hid, for the next round. A round makes only fixes of the first stage with any fix.
+//! The stages are nodes, inodes, names, lost files, and counts that follow from these.
 //!
 //! # Invariants
 //!
-//! - **ME1** Nothing is written before the volume with all fixes was checked. The fixes count only
-//!   if no error is new.
+//! - **ME1** Nothing is written before the volume with all fixes was checked. The fixes are written
+//!   only if the check finds no new error.
 //! - **ME2** Each issue proposes at most one fix, so the rounds end.
 //! - **ME3** Nodes are durable before superblocks.
-//! - **ME4** In a tree that lacks a node, only nodes are mended. Names and counts would follow what
-//!   is left of it.
+//! - **ME4** In a tree that lacks a node, only nodes are mended. Repairs of names and counts would
+//!   follow from an incomplete tree.
 //!
 //! # Failure
 //!
-//! Leaves are overwritten where they lie. A power cut meanwhile can damage one. So the power must
-//! not fail, or there must be a journal: it puts the old bytes back.
+//! Leaves are overwritten where they lie. A power cut meanwhile can damage a leaf. So the power
+//! must not fail, or there must be a journal, with which the old bytes can be put back.
 
 mod devices;
 mod editor;
@@ -45,31 +45,31 @@ use crate::run::check_devices;
 use crate::trial::Trial;
 use editor::{Editor, Fix};
 
-/// The most rounds. Each mends a thousand issues of a kind.
+/// The most rounds. Each round mends at most a thousand issues of a kind.
 const ROUNDS: usize = 64;
 
 /// The flag of a superblock that makes its volume a seed.
 const SEED: u64 = 1 << 32;
 /// The first stage: nodes.
 const NODES: u8 = 0;
-/// The stages that give names and inodes numbers.
+/// The stages that give new numbers to inodes and new indexes to names.
 const GIVING: std::ops::RangeInclusive<u8> = 3..=5;
 
-/// What was mended, and the report afterwards.
+/// The fixes that were made, and the report afterwards.
 pub(crate) struct Mended {
     pub(crate) done: Vec<String>,
     pub(crate) report: Report,
 }
 
-/// Mends what can be mended. `None` if there is nothing to mend, or if the volume would not be
-/// better. `announce` gets each sentence before the first write.
+/// Makes all possible fixes. `None` if there is nothing to mend, or if the volume would not be
+/// better. `announce` is called with each sentence before the first write.
 pub(crate) fn mend(
     devices: &[Arc<dyn Device>],
     report: &Report,
     options: &Options,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Option<Mended>> {
-    // Without a device, its copies would stay as they are.
+    // If a device is missing, its copies would keep the old content.
     let is_whole = !report.has("device-missing");
     if !is_whole || !report.issues.iter().any(|issue| stage(issue).is_some()) {
         return Ok(None);
@@ -83,14 +83,14 @@ pub(crate) fn mend(
     let trials: Vec<Arc<Trial>> = devices.iter().map(|one| Arc::new(Trial::new(one))).collect();
     let tried: Vec<Arc<dyn Device>> =
         trials.iter().map(|one| Arc::clone(one) as Arc<dyn Device>).collect();
-    // Data was not changed; its checksums need not be read again.
+    // Fixes do not change data, so data need not be verified again.
     let options = Options { check_data_csum: false, ..options.clone() };
     let mut now = report.clone();
     let mut seen: HashSet<Issue> = HashSet::new();
     let mut done = Vec::new();
     for _ in 0..ROUNDS {
         let lost = Lost::of(&now);
-        // A log may have the inode numbers and indexes of names that would be given here.
+        // A log may already use the inode numbers and indexes that a fix would give.
         let has_log = now.issues.iter().any(|issue| matches!(issue, Issue::LogPresent { .. }));
         let open = now.issues.iter().filter(|issue| !seen.contains(*issue));
         let staged: Vec<(u8, &Issue)> = open
@@ -106,9 +106,9 @@ pub(crate) fn mend(
         let before = done.len();
         for (_, issue) in staged.iter().filter(|(stage, _)| *stage == first) {
             seen.insert((*issue).clone());
-            // A tree that cannot be read proposes nothing.
+            // There is no proposal for a tree that cannot be read.
             let Ok(Some(fix)) = propose(&editor, &now, issue) else { continue };
-            // A fix is made whole or not at all.
+            // A fix is made completely or not at all.
             if editor.make(&fix.edits).unwrap_or(false) {
                 trials.iter().for_each(|trial| trial.keep());
                 done.push(fix.says);
@@ -137,10 +137,10 @@ pub(crate) fn mend(
     Ok(Some(Mended { done, report: now }))
 }
 
-/// Trees that lack a part. What they seem to say of names and counts is not the truth (ME4).
+/// Trees that lack a part. Names and counts cannot be derived from their remaining items (ME4).
 struct Lost {
     trees: HashSet<TreeId>,
-    /// Whether there are more than a report keeps.
+    /// Whether there are more such issues than a report keeps.
     is_cut: bool,
 }
 
@@ -160,7 +160,7 @@ impl Lost {
     }
 }
 
-/// The tree that an issue is read from.
+/// The tree whose items showed an issue.
 fn subject(issue: &Issue) -> Option<TreeId> {
     match issue {
         Issue::InodeMissing { tree, .. }
@@ -185,15 +185,16 @@ fn subject(issue: &Issue) -> Option<TreeId> {
     }
 }
 
-/// Codes of issues that are found only where all data and all copies are read. No fix changes
-/// those, and a check after fixes does not look for them.
+/// Codes of issues that are found only where all data and all copies are read. No fix changes such
+/// issues, and a check after fixes does not look for them.
 pub(crate) const OF_COPIES: [&str; 3] = ["data-damaged", "data-unreadable", "node-copy-damaged"];
 
 fn is_of_copies(issue: &Issue) -> bool {
     OF_COPIES.contains(&issue.code())
 }
 
-/// Whether fewer errors are left, and none that is new (ME1). A new extent tree mends the others.
+/// Whether fewer errors are left, and no error is new (ME1). Errors that a new extent tree mends
+/// are not counted.
 fn is_better(before: &Report, after: &Report) -> bool {
     let errors = |report: &Report| {
         let issues = report.issues.iter();
@@ -210,7 +211,7 @@ fn is_better(before: &Report, after: &Report) -> bool {
     !grows && (new.len() < old.len() || shrinks) && new.is_subset(&old)
 }
 
-/// The stage of what mends an issue. `None` if nothing does.
+/// The stage of the fix for an issue. `None` if there is no fix.
 fn stage(issue: &Issue) -> Option<u8> {
     Some(match issue {
         Issue::NodeDamaged { .. } | Issue::NodeGeneration { .. } => NODES,
@@ -231,7 +232,7 @@ fn stage(issue: &Issue) -> Option<u8> {
     })
 }
 
-/// What mends an issue, as the volume is now.
+/// The fix for an issue in the present state of the volume.
 fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix>> {
     match issue {
         Issue::NodeDamaged { tree, logical, .. } => nodes::damaged(editor, *tree, *logical),

@@ -59,7 +59,7 @@ pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
 fn count(context: &Context<'_>, subvolume: TreeId, info: &QuotaInfo) {
     let Some(owned) = context.owned.get() else { return };
     if QuotaGroup::of(subvolume).level() > 0 {
-        // Not checked for a higher group: its members can change while its counts stay the same.
+        // Higher groups are not checked: their members can change while their counts stay the same.
         return;
     }
     let expected = owned.of(subvolume);

@@ -14,7 +14,7 @@ use buttress_volume::Volume;
 use crate::error::Result;
 
 const BYTENR_AT: usize = 48;
-/// Where the flags lie that tell whether the free-space tree is valid.
+/// The offset of the flags that tell whether the free-space tree is valid.
 pub(crate) const COMPAT_RO_AT: usize = 180;
 
 /// A change of a superblock: its offset and the new bytes. An empty change at the offset of the

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **ED1** A changed leaf is valid: its keys ascend, its items fit, and the parents name its
-//!   first key. An edit that would break this is not made.
-//! - **ED2** No edit takes or frees a node. So the extent tree stays as right as it was.
+//!   first key. An edit with another result is not made.
+//! - **ED2** No edit takes or frees a node. So the records of nodes in the extent tree stay valid.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::supers::write_superblocks;
 /// Items with their keys.
 pub(super) type Items = Vec<(Key, Vec<u8>)>;
 
-/// One repair: what it does, and how.
+/// One repair: a sentence that describes it, and its edits.
 #[derive(Clone, Debug)]
 pub(super) struct Fix {
     pub(super) says: String,
@@ -30,11 +30,11 @@ pub(super) struct Fix {
 /// One change of a tree.
 #[derive(Clone, Debug)]
 pub(super) enum Edit {
-    /// An item gets these bytes. It is added if it is not there.
+    /// An item gets these bytes. It is added if it does not exist.
     Put(TreeId, Key, Vec<u8>),
-    /// An item goes.
+    /// An item is removed.
     Remove(TreeId, Key),
-    /// A node gets these bytes; the checksum is put right.
+    /// A node gets these bytes, with a checksum that fits.
     Node(NodePtr, Vec<u8>),
     /// Superblocks of the device with this number get bytes at an offset. Zero means all devices.
     Super(u64, usize, Vec<u8>),
@@ -50,7 +50,8 @@ pub(super) struct Editor {
 
 impl Editor {
     pub(super) fn open(devices: &[Arc<dyn Device>]) -> Result<Self> {
-        // A superblock may count devices that are not there. The caller made sure that none is.
+        // A superblock may count more devices than exist. The caller made sure that no device is
+        // missing.
         let options =
             OpenOptions { writable: true, repairs: true, degraded: true, ..OpenOptions::default() };
         let (volume, superblock) = Volume::open(devices.to_vec(), options)?;
@@ -71,7 +72,7 @@ impl Editor {
         self.volume.read_only_reason().is_none() && !chunks.iter().any(|chunk| has_parity(chunk))
     }
 
-    /// A store without nodes in memory: nodes change where they lie.
+    /// A store without a cache of nodes, since nodes are changed in place.
     fn store(&self) -> Store {
         Store::new(Arc::clone(&self.volume), self.geometry, 0)
     }
@@ -109,7 +110,7 @@ impl Editor {
         self.items_from(tree, first, |key| key.objectid == object && key.kind == kind)
     }
 
-    /// Items from a key on, as long as `is_in` takes their keys.
+    /// Items from a key on, as long as `is_in` accepts their keys.
     pub(super) fn items_from(
         &self,
         tree: TreeId,
@@ -129,7 +130,7 @@ impl Editor {
         Ok(items)
     }
 
-    /// The last key of a tree that is below another.
+    /// The last key of a tree that is below `key`.
     pub(super) fn last_below(&self, tree: TreeId, key: &Key) -> Result<Option<Key>> {
         let store = self.store();
         let cursor = Cursor::seek_before(&store, tree, self.root(tree)?, key)?;
@@ -146,7 +147,8 @@ impl Editor {
         self.store().node(tree, expect).ok()
     }
 
-    /// Makes every edit. Returns whether all could be made. The caller takes back the others.
+    /// Makes edits until one cannot be made. Returns whether all were made. If not, the caller
+    /// undoes the edits that were made.
     pub(super) fn make(&self, edits: &[Edit]) -> Result<bool> {
         for edit in edits {
             let is_made = match edit {
@@ -181,7 +183,8 @@ impl Editor {
         Ok(true)
     }
 
-    /// Changes the leaf that holds a key, or would. Returns whether the leaf can hold the result.
+    /// Changes the leaf that holds a key, or would hold it. Returns whether the leaf can hold the
+    /// result.
     fn edit_leaf(&self, tree: TreeId, key: &Key, change: impl FnOnce(&mut Items)) -> Result<bool> {
         let mut path: Vec<(Arc<Node>, usize)> = Vec::new();
         let store = self.store();

@@ -1,10 +1,10 @@
-//! Proposes repairs of what says where a file's data lies.
+//! Proposes repairs of the file extent items that say where a file's data lies.
 //!
 //! # Invariants
 //!
 //! - **MX1** Data that the extent tree still records for a file at an offset is given back to it.
-//!   Only without such a record, a gap becomes a hole. If a record does not tell how the data
-//!   was stored, neither happens.
+//!   Only without such a record, a gap becomes a hole. If a record does not tell how the data was
+//!   stored, the gap is not changed.
 
 use buttress_format::{
     BackRef, Extent, ExtentItem, FileExtent, Generation, Ino, InodeFlags, Key, Kind, Logical,
@@ -19,7 +19,7 @@ use crate::mend::inodes::put64;
 use crate::mend::names;
 use crate::report::Report;
 
-/// Where the address on the devices lies in a file's extent item.
+/// The offset of the data's address in a file extent item.
 const DISK_AT: usize = 21;
 const REGULAR: u8 = 1;
 const PREALLOC: u8 = 2;
@@ -63,7 +63,7 @@ fn recorded(
         let one = (Extent::new(at, len), item.generation);
         if item.inline.iter().any(names_it) && found != Some(one) {
             if found.is_some() {
-                // Two records for one place: neither is known to be right.
+                // There are two records for one place, and it is unknown which is right.
                 return Ok(None);
             }
             found = Some(one);
@@ -72,8 +72,8 @@ fn recorded(
     Ok(found)
 }
 
-/// Whether an extent that no file uses may belong to a file: it is recorded for it, or records are
-/// damaged or too many. Such a file gets no hole, or the extent would be freed.
+/// Whether an extent that no file uses may belong to a file: the extent is recorded for the file,
+/// or records are damaged or too many. Such a file gets no hole, or the extent would be freed.
 fn may_be_recorded(editor: &Editor, report: &Report, tree: TreeId, ino: Ino) -> Result<bool> {
     let is_cut =
         ["extent-unused", "backref-unused"].iter().any(|code| report.more.contains_key(code));
@@ -98,7 +98,7 @@ fn may_be_recorded(editor: &Editor, report: &Report, tree: TreeId, ino: Ino) -> 
     Ok(false)
 }
 
-/// Whether the checksum tree has something about the first sector of an extent.
+/// Whether the checksum tree has a checksum for the first sector of an extent.
 fn has_sums(editor: &Editor, extent: Extent) -> Result<bool> {
     let sector = u64::from(editor.superblock.sectorsize);
     let size = editor.superblock.csum_type.size() as u64;
@@ -110,7 +110,7 @@ fn has_sums(editor: &Editor, extent: Extent) -> Result<bool> {
     Ok(key.objectid == object && end > extent.start.0)
 }
 
-/// Sets an impossible address to what the extent tree records.
+/// Replaces an impossible address by the address that the extent tree records.
 pub(super) fn address(
     editor: &Editor,
     report: &Report,
@@ -154,15 +154,15 @@ pub(super) fn hole(
     let lacks_sums = item.flags & InodeFlags::NODATASUM != 0;
     let found = recorded(editor, report, tree, ino, from, end - from)?;
     if found.is_some() && (may_pack || lacks_sums) {
-        // Nothing says whether it was compressed, or written at all.
+        // No item says whether the data was compressed, or written at all.
         return Ok(None);
     }
     if found.is_none() && may_be_recorded(editor, report, tree, ino)? {
         return Ok(None);
     }
     if let Some((extent, generation)) = found {
-        // Data with checksums was written. Other data may have been allocated ahead: it reads as
-        // zeros then, and stays on the device.
+        // Data with checksums was written. An extent without checksums may be only preallocated, so
+        // it reads as zeros, and its bytes stay on the device.
         let is_written = has_sums(editor, extent)?;
         let mut bytes = regular(generation, extent.start, extent.len);
         bytes[20] = if is_written { REGULAR } else { PREALLOC };
@@ -175,13 +175,13 @@ pub(super) fn hole(
     Ok(Some(Fix { says, edits: vec![Edit::Put(tree, at, bytes)] }))
 }
 
-/// Sets the length of inline data to what is there.
+/// Sets the length of inline data to the number of bytes in the item.
 pub(super) fn inline(editor: &Editor, tree: TreeId, ino: Ino, offset: u64) -> Result<Option<Fix>> {
     const HEAD: usize = 21;
     let at = Key::new(ino.0, Kind::EXTENT_DATA, offset);
     let bytes = editor.get(tree, &at)?;
     let Some(mut bytes) = bytes.filter(|bytes| bytes.len() > HEAD) else { return Ok(None) };
-    // Only plain inline data states its own length twice.
+    // Only for uncompressed inline data the item's length tells the length of the data.
     if bytes[16] != 0 || bytes[20] != 0 {
         return Ok(None);
     }

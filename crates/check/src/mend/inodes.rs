@@ -1,10 +1,10 @@
-//! Proposes repairs of inodes: items that are not there, modes, counts, and lost files.
+//! Proposes repairs of inodes: missing items, modes, counts, and lost files.
 //!
 //! # Invariants
 //!
-//! - **MI1** A mode keeps its bits for access. Its type is what directories say, else what the
-//!   inode's items can only belong to.
-//! - **MI2** An inode without a name gets one in `lost+found`.
+//! - **MI1** A mode keeps its bits for access. Its type is the one that directory entries have, or
+//!   else the only one that fits the inode's items.
+//! - **MI2** An inode without a name gets a name in `lost+found`.
 
 use buttress_format::{FileKind, Ino, Key, Kind, TreeId};
 
@@ -21,13 +21,13 @@ const BYTES_AT: usize = 24;
 const LINKS_AT: usize = 40;
 const MODE_AT: usize = 52;
 const FLAGS_AT: usize = 64;
-/// Where the times begin.
+/// The offset of the times.
 const TIMES_AT: usize = 112;
 const INODE_LEN: usize = 160;
 /// The two flags that forbid changes.
 const FROZEN: u64 = buttress_format::InodeFlags::IMMUTABLE | buttress_format::InodeFlags::APPEND;
 const ACCESS: u32 = 0o7777;
-/// The directory of what has no other name.
+/// The directory for inodes without another name.
 const LOST: &[u8] = b"lost+found";
 
 pub(super) fn key(ino: Ino) -> Key {
@@ -82,7 +82,7 @@ pub(super) fn links(editor: &Editor, tree: TreeId, ino: Ino, links: u64) -> Resu
     patched(editor, tree, ino, |bytes| put32(bytes, LINKS_AT, count), says)
 }
 
-/// Generations that are newer than the volume become that of the volume.
+/// Sets generations that are newer than the volume to that of the volume.
 pub(super) fn generation(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let newest = editor.superblock.generation.0;
     let says = format!("{tree}: inode {ino} is of transaction {newest}, not of a later one");
@@ -95,7 +95,7 @@ pub(super) fn generation(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Opti
     patched(editor, tree, ino, change, says)
 }
 
-/// A symbolic link cannot be immutable.
+/// Removes the flags that make a symbolic link immutable, since it cannot be.
 pub(super) fn thaw(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let says = format!("{tree}: inode {ino} is neither immutable nor only appended to");
     let change = |bytes: &mut [u8]| {
@@ -141,8 +141,8 @@ pub(super) fn mode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
     let Some(item) = names::inode(editor, tree, ino)? else { return Ok(None) };
     let all = names::stated(editor, tree, ino)?;
     let found = FileKind::from_mode(item.mode);
-    // If neither entries nor items decide, the type in the mode stays, and only its other bits are
-    // mended.
+    // If neither entries nor items decide, the type in the mode stays, and only the other bits of
+    // the mode are mended.
     let kind = kind_of(editor, tree, ino, &all)?;
     let kind = kind.or(Some(found).filter(|kind| *kind != FileKind::Unknown));
     let Some(kind) = kind else { return Ok(None) };
@@ -193,7 +193,7 @@ fn fresh(editor: &Editor, tree: TreeId, ino: Ino, kind: FileKind) -> Result<Vec<
     Ok(bytes)
 }
 
-/// Gives an inode without a name one in `lost+found` (MI2).
+/// Gives an inode without a name a name in `lost+found` (MI2).
 pub(super) fn lost(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let Some(item) = names::inode(editor, tree, ino)? else { return Ok(None) };
     let kind = FileKind::from_mode(item.mode);
