@@ -45,7 +45,7 @@ pub enum Rank {
     CacheShard,
     /// `remote`: the open segment and the map of a volume in a store.
     RemoteState,
-    /// `sim`: the log of what happened to recorded devices.
+    /// `sim`: the log of events of recorded devices.
     SimLog,
     /// `block`: the pages of a device in memory.
     MemoryDevice,

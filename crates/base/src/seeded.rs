@@ -14,8 +14,8 @@
 //! - **D2** The next thread to get the turn follows from the seed and from the actions of the
 //!   threads. The computer has no influence: no clock, no address, no identifier of the system. The
 //!   exception is a [`Machine`] that measures how long threads run.
-//! - **D3** Time advances when no thread can go on, or by a random decision. Then a sleep or a
-//!   timed wait ends.
+//! - **D3** Time advances when no thread can go on, or by a random decision. At that moment a sleep
+//!   or a timed wait ends.
 //! - **D4** When no thread can go on and none waits for a time, the run ends with a deadlock. The
 //!   report has the place where each thread waits.
 //!

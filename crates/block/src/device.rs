@@ -133,8 +133,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Serves several writes as [`Device::write_many`] does. Then makes everything durable that was
-    /// written so far, these writes included.
+    /// Serves several writes as [`Device::write_many`] does. Then makes all writes so far durable,
+    /// including these.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ pub enum Class {
     Metadata,
 }
 
-/// What happens to the space of a range that is zeroed.
+/// The fate of the space of a zeroed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// The space stays allocated, so that later writes to the range cannot run out of space.

@@ -47,7 +47,7 @@ impl Core {
         self.commit()
     }
 
-    /// Commits what was written before the call. Returns at once if another thread just did so.
+    /// Commits all writes before the call. Returns at once if another thread just did so.
     pub(crate) fn commit(&self) -> Result<(), Error> {
         self.check()?;
         let wanted = self.writers.turn();

@@ -59,7 +59,8 @@ pub(crate) struct Core {
     pub(crate) uncommitted: CachePadded<AtomicU64>,
     /// Whether a write bypassed the cache since the last flush of the origin.
     pub(crate) origin_dirty: AtomicBool,
-    /// The time at which a write last bypassed the cache, in milliseconds since `started`; 0: none.
+    /// The time at which a write last bypassed the cache, in milliseconds since `started`; 0 if no
+    /// write did.
     pub(crate) bypassed_at: AtomicU64,
     /// Blocks of current writes that bypass the cache (`write::X4`), and the number of such writes.
     pub(crate) bypassing: Ranked<Vec<Range<OriginBlock>>>,
@@ -168,7 +169,7 @@ impl Core {
         block.0 << self.geometry.block_shift()
     }
 
-    /// The number of used slots, without those that are being written back. The watermarks are
+    /// The number of used slots, without slots that are being written back. The watermarks are
     /// compared with it.
     pub(crate) fn used(&self) -> u64 {
         let held = u64::from(self.geometry.slots()) - u64::from(self.slots.free());

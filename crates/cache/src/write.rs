@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **X1** A committed slot is never written to. A block that is written again in the same epoch
-//!   is overwritten in place. In a later epoch it gets another slot. The format also allows what
-//!   Linux does: it overwrites committed slots of an SSD in place. With X1, a crash leaves all of
-//!   an epoch's writes or none.
+//!   is overwritten in place. In a later epoch it gets another slot. The format does not demand X1:
+//!   Linux overwrites committed slots of an SSD in place. With X1, a crash leaves all of an epoch's
+//!   writes or none.
 //! - **X2** A write may bypass the cache, and go straight to the origin, only for a block of which
 //!   the index has no version. A version that is marked free counts as a version until its mark is
 //!   durable (`index::I2`). Otherwise a crash could bring that version back in place of the write.

@@ -144,7 +144,7 @@ impl Tree {
         Self { id, root, is_dead: false, drop: None, is_for_extents: false, cut: Arc::default() }
     }
 
-    /// The tree for a walk that looks only at what uses extents.
+    /// The tree for a walk that looks only at uses of extents.
     pub(crate) fn for_extents(self) -> Self {
         Self { is_for_extents: true, ..self }
     }

@@ -1,5 +1,5 @@
 //! Checks the checksum tree. Each sector of data needs a checksum if its file has checksums. Space
-//! without data must have none.
+//! without data must have no checksum.
 //!
 //! # Invariants
 //!
@@ -238,7 +238,7 @@ impl<'s, 'c> Csums<'s, 'c> {
     }
 }
 
-/// Adds a range that begins no earlier than the others.
+/// Adds a range that begins at or after the start of all earlier ranges.
 fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
     match ranges.back_mut() {
         Some(last) if last.end() >= next.start => {
@@ -258,7 +258,7 @@ fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item =
     })
 }
 
-/// Returns the first address of `range` that lies in none of `ranges`, or the end of `range`.
+/// Returns the first address of `range` outside of all `ranges`, or the end of `range`.
 fn first_outside(ranges: &VecDeque<Extent>, range: Extent) -> Logical {
     // One range is enough: ranges that touch are joined when they are added.
     match overlapping(ranges, range).next() {

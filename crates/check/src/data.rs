@@ -65,7 +65,7 @@ pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
 }
 
 /// Waits for one piece, and also takes pieces that are queued by then. Returns at most
-/// [`PIECES_AT_ONCE`] pieces; none if no more will come.
+/// [`PIECES_AT_ONCE`] pieces; an empty list if no more pieces will come.
 fn take(taken: &Mutex<Receiver<Piece>>) -> Vec<Piece> {
     let taken = taken.lock();
     let first = taken.recv().ok();

@@ -52,7 +52,7 @@ use sources::{Sources, own_items};
 use spool::Item;
 use sums::{Sums, Wanted};
 
-/// The result of a rebuild: the superblock to write, and what was done.
+/// The result of a rebuild: the superblock to write, and the changes.
 pub(crate) struct Rebuilt {
     pub(crate) superblock: Superblock,
     /// The changes, as sentences.

@@ -83,8 +83,8 @@ const BYTES_USED_AT: usize = 120;
 
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// Repairs what `report` found on these devices. They must be open for writing, exclusively. Check
-/// the volume again afterwards.
+/// Repairs the issues that `report` has for these devices. They must be open for writing,
+/// exclusively. Check the volume again afterwards.
 ///
 /// # Errors
 ///

@@ -80,7 +80,7 @@ impl CsumType {
 pub fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed));
     digest.update(data);
-    // A CRC-32 has 32 bits, so the conversion loses none.
+    // A CRC-32 has 32 bits, so the conversion loses no bit.
     !(digest.finalize() as u32)
 }
 

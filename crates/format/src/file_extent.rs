@@ -63,7 +63,7 @@ pub struct FileExtent {
     pub ram_bytes: u64,
     /// The compression of the extent.
     pub compression: Compression,
-    /// What holds the bytes.
+    /// The place of the bytes.
     pub body: Body,
 }
 

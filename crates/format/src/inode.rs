@@ -189,7 +189,7 @@ impl InodeRefs {
 
     /// Finds the entry of one name in an item. Returns the range of its bytes, and its index.
     ///
-    /// Looks at every name of the item, copies none of them.
+    /// Looks at the names of the item without copying them.
     ///
     /// # Errors
     ///

@@ -227,7 +227,7 @@ impl Maintenance {
     }
 
     /// Moves everything off a part of a device, or off the whole device. No new chunk is put on the
-    /// device meanwhile. If the whole device is emptied, none is put on it afterwards.
+    /// device meanwhile. If the whole device is emptied, no chunk is put on it afterwards.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ pub struct ScrubOptions {
     /// Begin at this address, for example where an earlier scrub ended.
     pub from: Logical,
     /// Hold each block group read-only during its scrub, as Linux does, if other groups have space
-    /// for its writers. Then the scrub can compare the copies of data without checksums. A write in
-    /// place goes to newly allocated space meanwhile.
+    /// for its writers. In a held group the scrub can compare the copies of data without checksums.
+    /// A write in place goes to newly allocated space meanwhile.
     pub hold_groups: bool,
 }
 

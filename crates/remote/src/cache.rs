@@ -81,8 +81,8 @@ fn failed(dir: &Path, why: &str) -> Error {
 }
 
 impl Cache {
-    /// Opens the folder for a volume, and makes it if there is none. `None` if another process has
-    /// the folder open.
+    /// Opens the folder for a volume, and creates it if it does not exist. `None` if another
+    /// process has the folder open.
     pub(crate) fn open(dir: &Path, volume: VolumeId) -> Result<Option<Self>> {
         let wrong = |error: io::Error| failed(dir, &error.to_string());
         std::fs::create_dir_all(dir).map_err(wrong)?;
@@ -173,7 +173,7 @@ impl Cache {
         Ok(Some((held.log, found)))
     }
 
-    /// Decides what to do with the log, when the newest manifest is `head` (D2).
+    /// Decides whether to replay the log, when the newest manifest is `head` (D2).
     ///
     /// # Errors
     ///
@@ -249,7 +249,7 @@ impl Cache {
     }
 }
 
-/// Whether a folder without an identity holds files other than those that a new cache may have.
+/// Whether a folder without an identity has files that a new cache cannot have.
 fn has_others(dir: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();

@@ -57,8 +57,8 @@ impl Writer {
 struct Process {
     /// Its start time in ticks since boot.
     start: u64,
-    /// The process is a zombie: none of its threads runs, and its parent has not waited for it. In
-    /// a container there is often no parent that waits for it.
+    /// The process is a zombie: no thread of it runs, and its parent has not waited for it. In a
+    /// container there is often no parent that waits for it.
     has_ended: bool,
 }
 

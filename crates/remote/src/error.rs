@@ -12,7 +12,7 @@ pub enum Error {
     Place {
         /// The path as given.
         place: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// There is no volume at the place.
@@ -36,7 +36,7 @@ pub enum Error {
     Store {
         /// The object.
         name: String,
-        /// What the store answered.
+        /// The answer of the store.
         source: StoreError,
     },
     /// The content of an object is damaged.
@@ -44,7 +44,7 @@ pub enum Error {
     Damaged {
         /// The object.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// The volume is encrypted, and no key was given.
@@ -104,7 +104,7 @@ pub enum Error {
     Unsafe {
         /// The store.
         store: String,
-        /// What it did wrong.
+        /// The fault.
         why: String,
     },
     /// An earlier write failed, so all later writes fail.
@@ -120,7 +120,7 @@ pub enum Error {
     Pin {
         /// The place.
         place: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The folder of a local cache cannot be used.
@@ -128,7 +128,7 @@ pub enum Error {
     Cache {
         /// The folder.
         dir: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A local log has acknowledged writes that do not fit the volume any more.

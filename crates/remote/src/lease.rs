@@ -16,7 +16,7 @@ use crate::envelope::{Envelope, Kind, VolumeId, wrap};
 use crate::error::Result;
 use crate::units::CommitNumber;
 
-/// How often a reader renews its lease. A reader that ends sooner writes none.
+/// How often a reader renews its lease. A reader that ends sooner writes no lease.
 pub(crate) const RENEW: Duration = Duration::from_secs(60);
 const VALID_MS: u64 = 300_000;
 /// A lease that is this old is deleted.

@@ -1,4 +1,4 @@
-//! Reads into memory what a manifest references.
+//! Reads the content that a manifest references into memory.
 //!
 //! Everything from the store is checked before its use: against the manifest, or against checked
 //! content that the manifest references.

@@ -340,7 +340,8 @@ impl Site {
         Ok((chain.add(volume, &taken)?, settled, taken))
     }
 
-    /// Decides what to do with the local log of the preceding writer.
+    /// Decides about the local log of the preceding writer: to replay it, to give it up, or to
+    /// refuse the opening.
     fn settle(&self, chain: &Chain, head: &Manifest, cache: Option<&Cache>) -> Result<Settled> {
         let goes_on = self.options.discard_local;
         let answer = cache.map_or(Ok(None), |cache| cache.settle(head, &self.place));
@@ -455,7 +456,7 @@ pub fn open(volume: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.open()?)))
 }
 
-/// Makes a volume of `len` bytes where there is none, and opens it for writing. A place inside a
+/// Makes a volume of `len` bytes if the place has none, and opens it for writing. A place inside a
 /// disk has its length already.
 ///
 /// # Errors

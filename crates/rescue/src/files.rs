@@ -121,7 +121,7 @@ impl Index {
             .inodes
             .iter()
             .filter(|(ino, known)| {
-                // An inode that was deleted while open has no name, and needs none.
+                // An inode that was deleted while open has no name, and is not restored.
                 !reached.contains(ino) && known.item.is_none_or(|item| item.nlink > 0)
             })
             .map(|(ino, _)| *ino)

@@ -41,8 +41,8 @@ pub fn seeds(first: Range<u64>) -> Range<u64> {
     first.start + more..first.end + more
 }
 
-/// Returns the requested seeds: `BUTTRESS_SEED` has one, `BUTTRESS_SEEDS` has `first..last`.
-/// Without both, returns the seeds of this round ([`seeds`]).
+/// Returns the requested seeds: `BUTTRESS_SEED` has one, `BUTTRESS_SEEDS` has `first..last`. If
+/// neither is set, returns the seeds of this round ([`seeds`]).
 ///
 /// # Panics
 ///

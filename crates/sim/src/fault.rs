@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! Fault tests run a workload without faults and count its requests. Then they run it once for each
-//! request number `n`, and request `n` goes wrong. Several devices may share one [`Faults`], so
-//! that `n` counts the requests of all of them.
+//! Fault tests run a workload without faults and count its requests. Then they run the workload
+//! once for each request number `n`, with a fault at request `n`. Several devices may share one
+//! [`Faults`], so that `n` counts the requests of all of them.
 //!
 //! # Faults, and why a correct engine survives them
 //!

@@ -110,7 +110,7 @@ struct Simulated {
     resumed: Instant,
     /// The running time of all threads together.
     busy: u64,
-    /// The delay of the measured thread by one measurement, which is subtracted. Then the number of
+    /// The delay of the measured thread by one measurement, which is subtracted, and the number of
     /// measurements.
     overhead: u64,
     counted: u64,

@@ -46,7 +46,7 @@ pub enum Fault {
     Read = 1,
     /// A flush failed.
     Flush = 2,
-    /// A copy was read, and its content is not what was written.
+    /// A copy was read, and its content is wrong.
     Corruption = 3,
     /// A copy was read, and it is older than it should be.
     Generation = 4,

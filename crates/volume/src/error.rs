@@ -1,4 +1,4 @@
-//! What can go wrong between a logical address and the devices.
+//! Errors between a logical address and the devices.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Error {
     Device {
         /// The device.
         device: DeviceId,
-        /// What its driver said.
+        /// The error of its driver.
         source: buttress_block::Error,
     },
     /// A device that is not part of a volume yet failed.
@@ -21,19 +21,19 @@ pub enum Error {
     Candidate {
         /// Its name.
         device: String,
-        /// What its driver said.
+        /// The error of its driver.
         source: buttress_block::Error,
     },
     /// One copy could not be read or written.
     #[error("mirror {mirror} of {logical} failed on device {device}")]
     Mirror {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
         /// Which copy, from zero.
         mirror: u32,
         /// Where the copy lies.
         device: DeviceId,
-        /// What its driver said.
+        /// The error of its driver.
         source: buttress_block::Error,
     },
     /// Every copy was tried, and none is good. The facts are those of the last one.
@@ -42,7 +42,7 @@ pub enum Error {
          the last (mirror {mirror} on device {device}): {reason}"
     )]
     NoGoodMirror {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
         /// How much.
         len: u64,
@@ -52,7 +52,7 @@ pub enum Error {
         mirror: u32,
         /// Where that copy lies.
         device: DeviceId,
-        /// What the caller's check, or the device, said of it.
+        /// The reason, from the caller's check or from the device.
         reason: String,
         /// The device's failure, if a device failed.
         source: Option<Box<Error>>,
@@ -60,19 +60,19 @@ pub enum Error {
     /// There is no chunk at this address.
     #[error("no chunk maps {logical}")]
     NotMapped {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
     },
     /// A write to a chunk with parity that would leave a row half written.
     #[error("{logical} is in the middle of a row with parity, which is written as a whole")]
     NotARow {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
     },
     /// The chunk at this address has fewer copies.
     #[error("{logical} has {mirrors} copies, and mirror {mirror} was asked for")]
     NoSuchMirror {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
         /// Which copy was asked for, from zero.
         mirror: u32,
@@ -92,7 +92,7 @@ pub enum Error {
     Layout {
         /// The chunk.
         logical: Logical,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
     /// A chunk lies, in part, behind the end of its device.
@@ -173,7 +173,7 @@ pub enum Error {
     NotBtrfs {
         /// Its name.
         device: String,
-        /// What it holds, if that is known.
+        /// The format on the device, if it is known.
         found: Option<String>,
     },
     /// There is a btrfs here, and its superblock is damaged.
@@ -183,7 +183,7 @@ pub enum Error {
         device: String,
         /// Which copy.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault.
         source: buttress_format::Error,
     },
     /// The device is shorter than the filesystem on it.
@@ -231,7 +231,7 @@ pub enum Error {
 pub enum Kind {
     /// The device; retry elsewhere, or report it.
     Io,
-    /// The data; repair it, else run the checker.
+    /// The data; repair it, or run the checker.
     Corrupt,
     /// The caller; the request cannot be right.
     Invalid,
@@ -315,7 +315,7 @@ impl fmt::Display for Numbers<'_> {
     }
 }
 
-/// What was found instead of btrfs, as a part of a sentence.
+/// The format found instead of btrfs, as a part of a sentence.
 struct Instead<'a>(Option<&'a str>);
 
 impl fmt::Display for Instead<'_> {

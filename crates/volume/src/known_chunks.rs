@@ -26,7 +26,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::add_chunk`]. Then the source stays in use.
+    /// As [`Volume::add_chunk`]. After an error the source stays in use.
     pub fn add_all_chunks(&self, chunks: Vec<Chunk>) -> Result<(), Error> {
         let adding = self.resolver.add_alone();
         let map = self.map.load();

@@ -51,7 +51,7 @@ pub(crate) struct Piece {
 }
 
 impl Layout {
-    /// Computes the layout of a chunk, or says why it has none.
+    /// Computes the layout of a chunk, or says why the chunk is invalid.
     pub(crate) fn of(chunk: &Chunk) -> Result<Self, &'static str> {
         let len = chunk.len;
         if len == 0 || chunk.logical.checked_add(len).is_none() {

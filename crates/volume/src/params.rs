@@ -32,7 +32,7 @@ impl Params {
 /// How a volume with RAID5 or RAID6 is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Parity {
-    /// Not at all.
+    /// Not written at all.
     ReadOnly,
     /// Rows with parity are read and emptied; new extents go to mirrored chunks.
     Mirror,

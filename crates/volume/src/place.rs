@@ -240,11 +240,11 @@ mod tests {
         taken
     }
 
-    /// E13: the estimate equals what chunks then take, on devices of any sizes. Dividing the free
-    /// space by the copies alone would give 25 GiB of mirrors on devices of 1 and 50 GiB. Where
-    /// each device has several holes, mirrors take up to a fifth less, since the longest holes are
-    /// taken first. Where holes are shorter than a stripe, the estimate is at most the taken bytes
-    /// times the copies.
+    /// E13: on devices of any sizes, the estimate equals the bytes that chunks then take. Dividing
+    /// the free space by the copies alone would give 25 GiB of mirrors on devices of 1 and 50 GiB.
+    /// Where each device has several holes, mirrors take up to a fifth less, since the longest
+    /// holes are taken first. Where holes are shorter than a stripe, the estimate is at most the
+    /// taken bytes times the copies.
     #[test]
     fn e13_capacity_is_what_chunks_take() {
         use Profile::{Dup, Raid0, Raid1, Raid1c3, Raid1c4, Raid5, Raid6, Raid10, Single};

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The answers are those that single reads give. Where a batch fails, single reads are
-//!   made.
+//! - **M1** The answers are the same as those of single reads. Where a batch fails, single reads
+//!   are made.
 //! - **M2** Batches are made only where devices gain by them. On other devices no failed batch is
 //!   repeated by single reads, and every request is counted once.
 

@@ -1,4 +1,4 @@
-//! Recovery: what happens when a copy is bad.
+//! Recovery from bad copies.
 //!
 //! # Invariants
 //!
@@ -135,8 +135,8 @@ impl Volume {
             return (0, right);
         }
         let _alone = self.repairs.write();
-        // Another thread may have written here since. Then the bytes that were good would be
-        // outdated (R2).
+        // Another thread may have written here since. In that case the good bytes would be outdated
+        // (R2).
         let mut now = vec![0; bytes.len()];
         if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
             return (0, right);
@@ -194,7 +194,7 @@ impl Volume {
     }
 }
 
-/// Says what is wrong with bytes that came from a mirror.
+/// Checks bytes from a mirror, and returns the reason if they are wrong.
 pub(crate) fn check_bytes<E: Display>(
     mirror: u32,
     bytes: &[u8],

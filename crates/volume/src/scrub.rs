@@ -13,7 +13,7 @@ use crate::device::{Fault, Trust};
 use crate::error::Error;
 use crate::volume::Volume;
 
-/// What was found in a range, over all its copies.
+/// The results for a range, over all its copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Bytes read, every copy counted.

@@ -1,4 +1,4 @@
-//! Counts what a volume has done since it was opened.
+//! Counts the requests of a volume since it was opened.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -32,8 +32,8 @@ const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
 const MAGIC_AT: usize = 64;
 
 impl Volume {
-    /// Reads the superblock of a device: the first copy, or the newest of the others if a crash
-    /// tore the first.
+    /// Reads the superblock of a device: the first copy, or the newest of the other copies if a
+    /// crash tore the first.
     ///
     /// # Errors
     ///

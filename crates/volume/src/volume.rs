@@ -44,7 +44,8 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices are allowed to be missing.
     degraded: bool,
-    /// Whether it is salvaged from a damaged volume. Then chunks may reach past the end of devices.
+    /// Whether it is salvaged from a damaged volume. In a salvaged volume, chunks may reach past
+    /// the end of devices.
     pub(crate) is_salvage: bool,
     /// The seeds that it was grown from.
     pub(crate) seeds: SeedIds,
@@ -351,7 +352,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`] if none starts there.
+    /// [`Error::NotMapped`] if no chunk starts there.
     pub fn remove_chunk(&self, start: Logical) -> Result<Arc<Chunk>, Error> {
         self.map.remove(start)
     }

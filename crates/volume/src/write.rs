@@ -95,7 +95,7 @@ impl Volume {
     /// request. Each device is written once from front to end.
     ///
     /// In chunks with parity a batch holds the whole content of a row, from its start. The old
-    /// content is lost: what the batch does not write becomes zeros.
+    /// content is lost: bytes of the row that the batch does not write become zeros.
     ///
     /// # Errors
     ///
@@ -164,7 +164,8 @@ impl Volume {
         work: impl FnOnce(&[Transfer<'_>]) -> T,
     ) -> Result<T, Error> {
         self.check_writable()?;
-        // Take the lock before the lookup of devices, so that none is exchanged before the writes.
+        // The lock is taken before the lookup of devices, so that no device is exchanged before the
+        // writes.
         let _shared = self.repairs.read();
         let mut transfers = Vec::with_capacity(writes.len());
         let mut striped = Vec::new();

@@ -1,9 +1,9 @@
 //! The interface of a processor model. The model chooses the next thread of a run, which is
 //! otherwise chosen at random.
 //!
-//! This module only has the interface; `buttress_sim::processors` is a model. The scheduler tells
-//! the model what threads do, and asks it for the next thread. Threads are numbered in the order of
-//! their start. Times are nanoseconds since the run began.
+//! This module only has the interface; `buttress_sim::processors` is a model. The scheduler reports
+//! the actions of threads to the model, and asks it for the next thread. Threads are numbered in
+//! the order of their start. Times are nanoseconds since the run began.
 
 use std::fmt;
 use std::panic::Location;

@@ -19,7 +19,7 @@ impl Place {
     }
 }
 
-/// What a thread waits for.
+/// The kind of object for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     Mutex,

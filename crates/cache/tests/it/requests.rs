@@ -90,8 +90,9 @@ fn gibibyte(is_cached: bool) -> (CacheDevice, Arc<Counted>, Arc<Counted>) {
     (device, origin, cache)
 }
 
-/// Discarding a gibibyte takes one request to the origin and none to the cache. The next flush
-/// writes the changed part of the table (4 MiB, in requests of a mebibyte) and the superblock.
+/// Discarding a gibibyte takes one request to the origin and no request to the cache. The next
+/// flush writes the changed part of the table (4 MiB, in requests of a mebibyte) and the
+/// superblock.
 #[test]
 fn a_discard_is_one_request() {
     for (is_cached, of_the_flush) in [(true, [6, 2, 0, 0]), (false, [0, 0, 0, 0])] {

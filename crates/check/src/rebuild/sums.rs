@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **SM1** A sector gets a checksum if a file with checksums has written to it, and if it can be
-//!   read. Preallocated space, and files without checksums, get none.
+//!   read. Preallocated space, and data of files without checksums, get no checksums.
 //! - **SM2** Ranges are added in the order of their starts, and may overlap. Each sector is read
 //!   once.
 
@@ -30,7 +30,7 @@ impl Wanted {
         Ok(Self { ranges: Spool::new()?, open: None })
     }
 
-    /// Adds a range that begins no earlier than the others (SM2).
+    /// Adds a range that begins at or after the start of all earlier ranges (SM2).
     pub(crate) fn add(&mut self, range: Extent) -> Result<()> {
         match &mut self.open {
             Some(open) if open.end() >= range.start => {

@@ -75,7 +75,7 @@ impl Ahead {
     }
 
     /// The number of extents for the next walk. A commit that comes early makes walks shorter, so
-    /// that at least half of what a walk finds is used.
+    /// that at least half of the found users are used.
     fn next_count(&self) -> usize {
         let (least, most) = (*EXTENTS_ASKED.start(), *EXTENTS_ASKED.end());
         let most = (USERS_ASKED / self.trees.len().max(1)).clamp(least, most);

@@ -14,7 +14,8 @@ use crate::{create, open, options, store};
 
 pub(crate) const LEN: u64 = 130 << 20;
 
-/// Makes random requests to a device and to a plain model. Every read returns what the model has.
+/// Makes random requests to a device and to a plain model. Every read returns the content of the
+/// model.
 pub(crate) fn conforms(device: &dyn Device, seed: u64, requests: u64) {
     let model = MemoryDevice::new(LEN);
     let mut rng = Rng::new(seed);

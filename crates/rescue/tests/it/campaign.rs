@@ -144,8 +144,8 @@ impl<'d> Damaged<'d> {
         outcome
     }
 
-    /// Compares a file with what was written. Returns whether the file is whole; `None` if the
-    /// entry is not one of the written files.
+    /// Compares a restored file with the written content. Returns whether the file is whole; `None`
+    /// if the entry is not one of the written files.
     #[track_caller]
     fn compare(&self, folder: &Path, entry: &Entry) -> Option<bool> {
         use std::os::unix::ffi::OsStrExt;

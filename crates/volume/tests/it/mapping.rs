@@ -214,7 +214,7 @@ fn the_map_agrees_with_a_model() {
                 }
                 continue;
             }
-            // Adds few chunks, which may overlap, or many, of which none does.
+            // Adds few chunks, which may overlap, or many chunks without overlap.
             let large = rng.chance(1, 50);
             let (mut grown, mut added, mut fits) = (model.clone(), Vec::new(), true);
             for _ in 0..if large { 400 } else { 1 + rng.below(3) } {

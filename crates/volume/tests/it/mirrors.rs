@@ -70,7 +70,7 @@ fn rewrites_bad_copies() {
     }
 }
 
-/// A read-only volume reads around a bad copy and leaves it as it is.
+/// A read-only volume reads another copy instead of a bad one, and does not rewrite the bad one.
 #[test]
 fn a_read_only_volume_repairs_nothing() {
     let chunks = [chunk(BlockGroupFlags::DUP, CHUNK_AT, 6 << 20, &[1, 1])];
@@ -84,7 +84,7 @@ fn a_read_only_volume_repairs_nothing() {
     assert_eq!(mirrors_equal(&volume, &[0; 4096]), [false, true]);
 }
 
-/// When no copy is good, the error says where, how many were tried, and what was wrong.
+/// When no copy is good, the error has the address, the number of tried copies, and the reason.
 #[test]
 fn no_good_copy_is_an_error_with_facts() {
     let (volume, devices) = volume(BlockGroupFlags::RAID1, &[1, 2]);
@@ -152,7 +152,7 @@ fn reads_around_a_device_that_fails() {
     assert_eq!((logical, device), (CHUNK_AT, DeviceId(1)));
 }
 
-/// Without another copy, the error is the one that the device gave.
+/// Without another copy, the error is that of the device.
 #[test]
 fn a_lone_copy_that_fails_keeps_its_cause() {
     let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });
