@@ -20,7 +20,7 @@ mod mapped;
 
 /// A byte buffer of fixed length, aligned to 4096.
 ///
-/// It replaces `Box<[u8]>` wherever the bytes may go to a device.
+/// The engine uses this type instead of `Box<[u8]>` wherever the bytes may go to a device.
 pub struct AlignedBuf {
     memory: Memory,
     len: usize,

@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **V1** A waiting thread returns when the event has happened, and sees all writes from before
-//!   [`Event::set`]. One system call wakes all waiting threads. No woken thread waits for another
-//!   one, as it would for the mutex of a condition variable.
+//!   [`Event::set`]. One system call wakes all waiting threads. With a condition variable, each
+//!   woken thread would wait for the mutex until the preceding one has released it. Here no woken
+//!   thread waits for another.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -12,8 +12,8 @@
 //! - **I1** A token belongs to one thread for the duration of one call. A thread of the engine has
 //!   no token, even while a thread with a token waits for it. Work that a thread does for other
 //!   threads runs without the token ([`shielded`]).
-//! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token it
-//!   costs one read of a cell.
+//! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token, the
+//!   call costs one read of a cell.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;

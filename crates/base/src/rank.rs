@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! Every crate above takes its mutexes from this module. A deadlock needs two threads and bad luck
-//! to show. This check finds a lock that is taken in the wrong order on the first run of one
-//! thread.
+//! to show. The check of the order finds a lock that is taken in the wrong order on the first run
+//! of one thread.
 //!
 //! # Invariants
 //!
@@ -130,7 +130,7 @@ impl<T: ?Sized> Held<'_, T> {
         signal.wait(&mut self.guard);
     }
 
-    /// As [`Held::wait`], for `limit` at most; returns whether it was notified in time.
+    /// As [`Held::wait`], for `limit` at most; returns whether a notification came in time.
     ///
     /// # Panics
     ///

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **E1** UTF-8 stays unchanged, unless it holds U+FFFD. Each other byte, and each byte of a
-//!   U+FFFD, becomes U+FFFD and two hexadecimal digits (`0xe9` becomes `\u{fffd}e9`).
+//! - **E1** UTF-8 stays unchanged, unless it holds U+FFFD. Each byte that is not UTF-8, and each
+//!   byte of a U+FFFD, becomes U+FFFD and two hexadecimal digits (`0xe9` becomes `\u{fffd}e9`).
 //! - **E2** [`decode`] returns the bytes that [`encode`] got, so no two byte strings have the same
 //!   text.
 

@@ -10,8 +10,8 @@
 //! - **F1** While a writer has the file open, every other program that asks for the lock is
 //!   refused: see `lock`. A writer also claims a block device, so that the kernel mounts it nowhere
 //!   else. The claim is refused if the kernel uses the device. If the kernel mounts the device for
-//!   this program, the kernel's claim replaces the writer's (`yield_claim`). A device that is open
-//!   for reading can become writable later, if no other program has it open.
+//!   this program, the claim of the kernel replaces that of the writer (`yield_claim`). A device
+//!   that is open for reading can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All other requests go through a second, buffered descriptor. The kernel keeps
 //!   both coherent: a direct read first writes back dirty pages, and a direct write drops cached
@@ -134,7 +134,8 @@ impl FileDevice {
 
     /// Creates a sparse file of `len` bytes and opens it exclusively for writing.
     ///
-    /// An existing regular file is kept, and grown if it is shorter; it is never truncated.
+    /// An existing regular file keeps its content. It is grown if it is shorter, and never
+    /// truncated.
     ///
     /// # Errors
     ///

@@ -263,8 +263,8 @@ mod tests {
         }
     }
 
-    /// L1: the layer sees all bytes, whichever method writes them. It does not see requests past
-    /// the end.
+    /// L1: the layer sees all bytes, whichever method writes them. The layer does not see requests
+    /// past the end.
     #[test]
     fn a_layer_sees_every_write() {
         let seen = Seen { inner: MemoryDevice::new(1 << 20), bytes: Mutex::new(0) };

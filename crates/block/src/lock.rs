@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! The lock is `flock(2)` on the open file. It ends when the device is closed, or with the process.
-//! Two descriptors of one process exclude each other like those of two processes. The kernel does
-//! not say which process holds the lock, so the message looks it up in `/proc/locks`.
+//! Two descriptors of one process exclude each other like those of two processes. A refusal does
+//! not say which process holds the lock, so this module looks that up in `/proc/locks`.
 //!
 //! A loop device over the file takes no lock; `check_not_looped` checks for one.
 

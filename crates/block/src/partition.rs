@@ -126,7 +126,7 @@ fn broken(disk: &dyn Device, why: impl Into<String>) -> Error {
     Error::Partition { device: disk.name(), why: why.into() }
 }
 
-/// Copies `N` bytes at a place within `bytes`; zeroes where there are none.
+/// Copies `N` bytes at a place within `bytes`; zeroes if `bytes` is shorter.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk::<N>());
     found.copied().unwrap_or([0; N])

@@ -26,7 +26,7 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
             return Ok(Some(signature.name.to_owned()));
         }
     }
-    // Formats that need several checks. Partition tables come last, because a device with another
+    // These formats need several checks. Partition tables come last, because a device with another
     // format may have one in its first sectors as well.
     for recognise in [ext, swap, lvm, software_raid, fat, zfs, minix, gpt, mbr] {
         if let Some(name) = recognise(&probe)? {

@@ -14,8 +14,8 @@
 //!   that device flushes.
 //!
 //! Several durable writes at once cost one flush: Linux delays the flush until all of them are done
-//! (`block/blk-flush.c`, C2). Measured on a loop device: a batch of 1, 2, 4, 8 or 16 such writes
-//! caused one flush.
+//! (`block/blk-flush.c`, C2). In a measurement on a loop device, a batch of 1, 2, 4, 8 or 16
+//! durable writes caused one flush.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -5,7 +5,7 @@
 //! - **W1** No request reaches a byte outside of the part. A request that would do so is refused as
 //!   a whole.
 //! - **W2** Every request goes on to the same method of the device behind it, with its range moved.
-//!   So batches stay batches. A direct request that is aligned on that device stays direct.
+//!   So batches stay batches. A direct request stays direct if its moved range is aligned.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Window {
         Ok(Self { behind, name: name.into(), start, len })
     }
 
-    /// Returns the place in the device behind it, for a range within the part (W1).
+    /// Returns the offset on the device behind, for a range within the part (W1).
     fn at(&self, operation: Operation, offset: u64, len: u64) -> Result<u64, Error> {
         check(self, operation, offset, len)?;
         Ok(self.start + offset)

@@ -161,7 +161,7 @@ impl CacheDevice {
         }
     }
 
-    /// Ends the threads and commits. With `flush_on_suspend` it also writes everything back. The
+    /// Ends the threads and commits. With `flush_on_suspend` this also writes everything back. The
     /// device stays usable: commits and write-back then happen inside the calls.
     ///
     /// # Errors

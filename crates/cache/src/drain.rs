@@ -44,7 +44,7 @@ const RUN_BYTES: u64 = 4 << 20;
 const FINISH_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=1 << 30;
 /// The origin is flushed after this share of the cache's size was written, within `FINISH_BYTES`.
 /// Each flush frees entries that may be spread over the whole table, and so may rewrite most of the
-/// table. Smaller shares would rewrite it more often.
+/// table. Smaller shares would rewrite the table more often.
 const FINISH_SHARE: u64 = 32;
 /// The most blocks of one run, as in Linux.
 const LRU_RUN: usize = 256;
@@ -234,8 +234,8 @@ impl Core {
             self.finish(&mut sweep)?;
             if written == 0 {
                 if is_second_round {
-                    // One whole sweep found no version from before the limit: the caller commits,
-                    // and tries again.
+                    // A whole sweep found no version from before the limit. The caller commits, and
+                    // tries again.
                     if !sweep.missed {
                         self.end_cut(limit)?;
                     }

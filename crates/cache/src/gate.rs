@@ -23,7 +23,7 @@ use buttress_base::{Rank, Ranked};
 #[derive(Debug)]
 pub(crate) struct Gate {
     turn: CachePadded<AtomicU64>,
-    /// One counter for even and one for odd turns, for each shard of threads. Once the turn has
+    /// Each shard of threads has a counter for even turns and one for odd turns. Once the turn has
     /// changed, one pass over the counters sees every thread of the old turn. A thread that was too
     /// late for the old turn notices the change and leaves again.
     inside: Box<[CachePadded<[AtomicUsize; 2]>]>,

@@ -20,8 +20,8 @@
 //!      D            data                   D: end of the entries, rounded up to a block
 //! ```
 //!
-//! An entry never crosses the end of a sector. A disk writes whole sectors, so it never mixes an
-//! old and a new entry.
+//! An entry never crosses the end of a sector. A disk writes whole sectors, so an entry is never a
+//! mixture of old and new bytes.
 //!
 //! Persistent memory writes eight bytes whole. On such memory, an entry's sector changes only while
 //! its epoch is all ones. So a crash leaves the old entry, the new entry, or an entry that is not

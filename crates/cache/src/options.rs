@@ -14,8 +14,8 @@ pub enum Mode {
     /// A disk. A sector is written whole, and a flush makes it durable.
     #[default]
     Ssd,
-    /// Persistent memory. Eight bytes are written whole. They are durable when the CPU's caches
-    /// have been written back.
+    /// Persistent memory. Eight bytes are written whole. Written bytes are durable when the CPU's
+    /// caches have been written back.
     Pmem,
 }
 
@@ -68,7 +68,8 @@ pub struct CacheOptions {
     pub consistent_origin: bool,
     /// Write everything back on close.
     pub flush_on_suspend: bool,
-    /// Use background threads. Without them, the calls that need write-back and commits do both.
+    /// Use background threads. Without background threads, commits and write-back happen inside the
+    /// calls that need them.
     pub background: bool,
     /// Bypass the page cache on the cache device. The code that opens the device reads this.
     pub direct: bool,

@@ -265,7 +265,7 @@ impl Core {
     }
 
     /// Reads the content that a block had before the version that is being filled. No other thread
-    /// writes it meanwhile.
+    /// writes the block meanwhile.
     fn read_under(&self, block: OriginBlock, buf: &mut [u8]) -> Result<(), Error> {
         let inside = self.readers.enter();
         let slot = self
@@ -381,8 +381,8 @@ impl Core {
         if !self.options.background || self.work.wanted.lock().stop {
             return self.drain_for_room();
         }
-        // The writer waits while write-back goes on. If write-back cannot go on, the writer gets
-        // its error instead of waiting forever.
+        // The writer waits while write-back makes progress. If write-back has failed, the writer
+        // gets that error instead of waiting forever.
         if self.is_stalled.load(Ordering::SeqCst)
             && let Some(error) = self.drain_error.lock().clone()
         {

@@ -274,8 +274,8 @@ fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
             context.add(Issue::ChunkMissing { group: group.extent });
             return false;
         };
-        // Checks every item, also a second one at the same address. The lengths of the two differ,
-        // so at least one of the two items is reported.
+        // Checks every item, also a second item at the same address. The lengths of both differ, so
+        // at least one of them is reported.
         let differs = |field, found, expected| {
             if found != expected {
                 let group = at;

@@ -266,8 +266,8 @@ impl<'e, 'c> Extents<'e, 'c> {
             {
                 let node = NodePtr { logical: state.at, generation, level };
                 // After a balance by Linux, the owner may reach the node although no item names the
-                // owner. In that case a node above is shared by other trees and referenced by its
-                // address.
+                // owner. In that case an ancestor of the node is shared by other trees and
+                // referenced by address.
                 let is_reached = self
                     .trees
                     .iter()

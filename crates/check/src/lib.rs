@@ -4,13 +4,13 @@
 //!
 //! The checker does not build on the engine. Both share the code for the format, the devices, the
 //! map of chunks and the nodes. They share no code that decides or writes, so the checker does not
-//! share the engine's mistakes. The program and the engine's tests use it.
+//! share the engine's mistakes. The program and the engine's tests use the checker.
 //!
 //! # How
 //!
 //! One walk over every tree, on all processors, makes small records: one for each extent in the
 //! extent tree, and one for each use of an extent. The records are sorted by address, on disk if
-//! memory is too small. One pass compares them, and also compares free space and checksums.
+//! memory is too small. One pass compares the records, and also compares free space and checksums.
 //!
 //! Files are checked during the walk, by sums that can be joined in any order. So a part of a tree
 //! that several snapshots share is checked once.

@@ -160,7 +160,7 @@ impl Lost {
     }
 }
 
-/// The tree whose items showed an issue.
+/// The tree with the items that showed an issue.
 fn subject(issue: &Issue) -> Option<TreeId> {
     match issue {
         Issue::InodeMissing { tree, .. }

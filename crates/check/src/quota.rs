@@ -1,5 +1,6 @@
-//! Checks quotas. Simple quotas are counted: an extent's item names the subvolume that made it.
-//! Full quotas are not counted. The check only reports whether they are marked inconsistent.
+//! Checks quotas. Simple quotas are counted, since an extent's item names the subvolume that made
+//! the extent. Full quotas are not counted. The check only reports whether they are marked
+//! inconsistent.
 
 use buttress_format::{
     Error as FormatError, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,

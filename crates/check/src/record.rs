@@ -122,8 +122,8 @@ pub(crate) fn node(node: &Node, by_address: bool) -> Record {
 }
 
 /// Stores the transaction since which a use by a file exists, in the record of the use. Only a
-/// rebuild needs it. A rebuild has no recorded uses, so the word of the recorded count is free for
-/// the transaction.
+/// rebuild needs this transaction. A rebuild has no recorded uses, so the word of the recorded
+/// count is free for the transaction.
 pub(crate) fn set_generation(used: &mut Record, generation: Generation) {
     used[6] = generation.0;
 }

@@ -150,7 +150,7 @@ pub fn repair_with(
     Ok(repairs)
 }
 
-/// Writes the extent tree anew, then the superblocks. Returns whether it was possible.
+/// Writes the extent tree anew, then the superblocks. Returns whether this was possible.
 fn rebuild_extents(
     devices: &[Arc<dyn Device>],
     plan: &mut Plan,

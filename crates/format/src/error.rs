@@ -43,7 +43,7 @@ pub enum Error {
     /// The superblock's checksum does not match its bytes.
     #[error("superblock checksum does not match")]
     SuperChecksum,
-    /// A superblock copy has the address of another place in its header.
+    /// A superblock copy states another offset than the one at which it was read.
     #[error("superblock read at {expected} says it belongs at {found}")]
     SuperPlace {
         /// Where it was read.

@@ -85,7 +85,8 @@ impl BackRef {
         }
     }
 
-    /// The value that orders references of one kind. It is the key offset of a keyed reference.
+    /// The value by which references of one kind are ordered. For a keyed reference it is the key
+    /// offset.
     #[must_use]
     pub fn hash(&self) -> u64 {
         match *self {

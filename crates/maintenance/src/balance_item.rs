@@ -1,5 +1,5 @@
-//! The balance item on disk. It keeps the request from beginning to end, so that the next mount, by
-//! this program or by Linux, can resume it.
+//! The balance item on disk. It has the options of the balance from beginning to end, so that the
+//! next mount, by this program or by Linux, can resume the balance.
 //!
 //! # Invariants
 //!

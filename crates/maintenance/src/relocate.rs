@@ -56,7 +56,7 @@ const ASKED_NODES: usize = 64;
 /// The number of data bytes in one write.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// The layer that owns the inodes which use moved data. The mover borrows it for one call.
+/// The layer that owns the inodes which use moved data. The mover borrows that layer for one call.
 pub trait Users {
     /// Runs `work` while no other thread changes the extents of these inodes, or reads their old
     /// extents. Waits until such threads are done. These threads may be making room or waiting for
@@ -430,7 +430,7 @@ impl Maintenance {
     }
 }
 
-/// Runs of sectors that have checksums. Each has its offset in the extent, and its checksums.
+/// Runs of sectors that have checksums. Each run has its offset in the extent, and its checksums.
 fn runs(sums: &Csums, sector: u64) -> Vec<(u64, Vec<u8>)> {
     let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut open = false;

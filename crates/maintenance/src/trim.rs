@@ -104,8 +104,8 @@ impl Maintenance {
         Ok(progress)
     }
 
-    /// Discards the next free run of a group, or a part of it. Returns whether there was one, and
-    /// where to continue.
+    /// Discards the next free run of a group, or a part of it. Returns whether there was a free
+    /// run, and where to continue.
     fn trim_piece(
         &self,
         group: &Group,

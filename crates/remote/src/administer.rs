@@ -33,7 +33,7 @@ impl Site {
         Ok(commits)
     }
 
-    /// Pins the commit that the options name, or the newest one, under a name.
+    /// Pins the commit that the options name, or else the newest commit, under a name.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Site {
         Ok(manifest.number)
     }
 
-    /// Deletes a pin. The collector may then delete the commit that it kept.
+    /// Deletes a pin. The collector may then delete the commit that the pin kept.
     ///
     /// # Errors
     ///
@@ -54,9 +54,9 @@ impl Site {
         pin::delete(&self.chain(), name)
     }
 
-    /// Makes a new volume of the commit that the options name, or the newest. The clone shares all
-    /// objects with this volume, and a new pin in this volume keeps them. Returns the name of the
-    /// pin.
+    /// Makes a new volume of the commit that the options name, or else of the newest commit. The
+    /// clone shares all objects with this volume, and a new pin in this volume keeps them. Returns
+    /// the name of the pin.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl Site {
             return wrong("there is a volume already");
         }
         target.make_key(Some(self))?;
-        // No trial of the store is made here: it passed one when the base was made. The first
-        // writer of the clone makes another trial.
+        // No trial of the store is made here, since the store passed a trial when the base was
+        // made. The first writer of the clone makes another trial.
         let id = VolumeId(random::bytes());
         let name = format!("clone-{}", random::hex());
         let mut bases = base.bases.clone();

@@ -3,11 +3,12 @@
 //! # Invariants
 //!
 //! - **D1** A folder belongs to one volume, and one process at a time writes it.
-//! - **D2** A log is replayed only over the content that it was written on. That is the newest
-//!   commit if its manifest names this folder, and its content has a prefix of the log.
-//! - **D3** A log with acknowledged writes is removed only when a commit has them, or when the user
-//!   gave `--discard-local`. In the second case the log is marked as given up first. So no later
-//!   opening replays it.
+//! - **D2** A log is replayed only over the content on which it was written. That is the newest
+//!   commit, if the manifest of that commit names this folder, and the commit has a prefix of the
+//!   log.
+//! - **D3** A log with acknowledged writes is removed only when a commit has these writes, or when
+//!   the user gave `--discard-local`. In the second case the log is first marked as given up, so
+//!   that no later opening replays it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -139,8 +140,8 @@ impl Cache {
         self.dir.join("log")
     }
 
-    /// Unlocks the folder, so that another process can open it. This process writes nothing there
-    /// any more.
+    /// Unlocks the folder, so that another process can open it. This process writes nothing to the
+    /// folder any more.
     pub(crate) fn release(&self) {
         if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
             tracing::debug!(%error, "the folder stays locked until the end of the process");

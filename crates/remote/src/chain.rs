@@ -5,8 +5,8 @@
 //! - **H1** A manifest belongs to the chain if, after its creation, its predecessor still exists
 //!   with the expected nonce. Manifests are deleted from the lowest number up. While the
 //!   predecessor exists, the new number cannot have been deleted, so it was created only once.
-//! - **H2** A creation may have succeeded although its answer is an error or was lost. The writer
-//!   then reads the manifest back: its nonce says which writer made it.
+//! - **H2** A creation may have succeeded although its answer is an error or was lost. In these
+//!   cases the writer reads the manifest back: the nonce shows which writer made it.
 
 use std::time::Duration;
 

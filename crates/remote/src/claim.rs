@@ -1,4 +1,4 @@
-//! Writers show that they are alive, and a new writer checks this before it takes a volume over.
+//! Writers show signs of life. A new writer checks for such a sign before it takes a volume over.
 //!
 //! # Invariants
 //!
@@ -58,7 +58,7 @@ struct Process {
     /// Its start time in ticks since boot.
     start: u64,
     /// The process is a zombie: no thread of it runs, and its parent has not waited for it. In a
-    /// container there is often no parent that waits for it.
+    /// container often no process waits for it.
     has_ended: bool,
 }
 

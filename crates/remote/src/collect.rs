@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** A pass deletes an object only if neither this pass nor the one before found a manifest,
-//!   pin or lease that needs it. A pass lists pins and leases after it deletes manifests. So it
-//!   sees every pin or lease that was made before the manifest of its commit was deleted.
+//! - **Q1** A pass deletes an object only if neither this pass nor the preceding pass found a
+//!   manifest, pin or lease that needs the object. A pass lists pins and leases after it deletes
+//!   manifests. So it sees every pin or lease that was made before the manifest of its commit was
+//!   deleted.
 //! - **Q2** Manifests are deleted from the lowest number up, and the newest is never deleted.
 //! - **Q3** Live sectors are moved by an ordinary write, if they are still at the old place.
 //! - **Q4** A pass makes a bounded number of requests. It can stop anywhere. Two passes at once do

@@ -6,8 +6,8 @@
 //! - **T2** A commit has a prefix of all writes. A flush of a btrfs returns when a commit has all
 //!   writes up to the last write of the primary superblock. Any other flush waits for all writes.
 //! - **T3** If a btrfs has not written its superblock since the last commit, a flush returns at
-//!   once. The keeper commits the writes within `max-lag`. That is enough, since no committed tree
-//!   refers to these writes yet.
+//!   once. The keeper, a thread of `device`, commits the writes within `max-lag`. That is enough,
+//!   since no committed tree refers to these writes yet.
 //! - **T4** With a local log, a flush returns when the log has all writes and a cut. The commit
 //!   follows within `max-lag`.
 

@@ -6,9 +6,9 @@
 //!   clone has a pin in its base, so its base is kept.
 //! - **V2** The manifests are deleted before all other objects, and the newest manifest last. So a
 //!   volume is either whole or gone. An interrupted deletion is finished by the next one.
-//! - **V3** A volume with a base has a pin there. Before the newest manifest is deleted, a copy of
-//!   it is put into the folder `gone`. The copy stays until the pin is deleted, so any later
-//!   deletion finds it.
+//! - **V3** A volume with a base has a pin in the base. Before the newest manifest is deleted, a
+//!   copy of it is put into the folder `gone`. The copy stays until the pin is deleted, so any
+//!   later deletion finds it.
 
 use bytes::Bytes;
 

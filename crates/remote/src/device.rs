@@ -29,8 +29,8 @@ use crate::status::Status;
 use crate::units::{SECTOR, Sector};
 use crate::unsent::Unsent;
 
-/// The interval of the keeper's checks, and the interval at which it shows that this writer is
-/// alive.
+/// The interval of the keeper's checks, and the interval at which the keeper shows that this writer
+/// is alive.
 const LOOK: Duration = Duration::from_millis(500);
 const SHOW: Duration = Duration::from_secs(10);
 /// How often the collector makes a pass.
@@ -398,8 +398,8 @@ impl Core {
         const RECENT_AT_END: usize = 32;
         let (is_long, is_behind) = {
             let mut state = self.state.lock();
-            // The last manifest names no local log, because it contains everything of the log. So
-            // from now on no write is acknowledged by the log.
+            // The last manifest names no local log, because its commit has all writes of the log.
+            // So from now on no write is acknowledged by the log.
             state.is_last = true;
             (state.recent.len() >= RECENT_AT_END, state.position > state.committed)
         };

@@ -6,7 +6,8 @@
 //!   number, and no name is used twice. A key has both, so a kept line never becomes wrong.
 //! - **P2** The files have at most their budget, and the index in memory has its own. After a
 //!   change of the budget, the lines in the remaining slots are kept.
-//! - **P3** A failure of the disk ends the cache. It never fails a read.
+//! - **P3** After a failure of the disk the cache is not used any more. The failure never fails a
+//!   read.
 //!
 //! # Format
 //!
@@ -158,7 +159,7 @@ impl DiskLines {
         Some(line)
     }
 
-    /// Keeps a line. `is_node` says that it has nodes of trees, which stay longest.
+    /// Keeps a line. `is_node` says that the line has nodes of trees. Such lines stay longest.
     pub(crate) fn put(&self, key: DiskKey, line: &[u8], is_node: bool) {
         if self.is_broken.load(Ordering::Relaxed) || line.is_empty() || line.len() > LINE_BYTES {
             return;

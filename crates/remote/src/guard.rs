@@ -4,7 +4,8 @@
 //!
 //! - **G1** Looking changes nothing: no file is made or grown, and nothing is locked.
 //! - **G2** A range of a disk is free only if the disk has no file system as a whole, and the range
-//!   overlaps no partition table. It must be equal to a partition, or overlap none.
+//!   overlaps no partition table. Besides, the range must be equal to a partition, or overlap no
+//!   partition.
 
 use std::path::Path;
 

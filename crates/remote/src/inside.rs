@@ -212,9 +212,9 @@ impl Inside {
         }
     }
 
-    /// A range without a length ends with the partition that begins at its start. If there is none,
-    /// it ends where the next partition begins. A damaged table is ignored, so that a range works
-    /// in spite of it.
+    /// A range without a length ends with the partition that begins at its start. If there is no
+    /// such partition, the range ends where the next partition begins. A damaged table is ignored,
+    /// so that a range still works.
     fn range(&self, disk: &dyn Device, start: u64, len: Option<u64>) -> Result<Region> {
         if !start.is_multiple_of(SECTOR) || len.is_some_and(|len| !len.is_multiple_of(SECTOR)) {
             return Err(self.wrong("offset and length are multiples of 512"));
@@ -266,8 +266,9 @@ impl Inside {
         self.region(&FileDevice::open(&self.disk, how)?)
     }
 
-    /// Returns the full name, which is the same for all names of one part. It has the number of the
-    /// part, if there is one. A name that cannot be looked up keeps its form.
+    /// Returns the full name, which is the same for all names of one part. The full name has the
+    /// number of the part, if the part has a number. A name that cannot be looked up keeps its
+    /// form.
     ///
     /// # Errors
     ///

@@ -10,7 +10,8 @@ use crate::secret::Secret;
 use crate::store::{Store, StoreError};
 
 impl Site {
-    /// The same place, with objects that a secret opens. A volume that is made there is encrypted.
+    /// The same place, with objects that a secret opens. A volume that is made at this place is
+    /// encrypted.
     #[must_use]
     pub fn encrypted(self, secret: Secret) -> Self {
         let seal = SealedStore::new(self.store, Names::new(&self.prefix), secret);

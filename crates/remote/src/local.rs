@@ -250,7 +250,7 @@ impl Core {
         })
     }
 
-    /// Begins the log of this writer, if it has one. Removes an earlier log.
+    /// Begins the log of this writer, if the writer has a log. Removes an earlier log.
     pub(crate) fn begin_log(&self) -> Result<()> {
         if let Some(cache) = &self.cache {
             self.release_base();

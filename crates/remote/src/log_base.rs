@@ -1,4 +1,4 @@
-//! The commit that a local log was written on, kept for its salvage.
+//! The commit on which a local log was written is kept, so that the log can be salvaged.
 //!
 //! # Invariants
 //!

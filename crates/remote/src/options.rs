@@ -63,7 +63,8 @@ pub struct Options {
     pub discard_local: bool,
     /// The file with the key of an encrypted volume.
     pub key_file: Option<PathBuf>,
-    /// How often a reader looks for a newer commit. `None` means that it stays with its commit.
+    /// How often a reader looks for a newer commit. `None` means that the reader stays with its
+    /// commit.
     pub follow: Option<Duration>,
 }
 

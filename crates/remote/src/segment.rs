@@ -105,7 +105,7 @@ impl Segment {
         Shape { sectors: self.sectors, extents: self.extents.len() as u32 }
     }
 
-    /// Overwrites a sector that was added before, if there is a frame of it that is not fixed.
+    /// Overwrites a sector that was added before, if its newest frame is not fixed.
     pub(crate) fn overwrite(&mut self, sector: Sector, content: &[u8]) -> bool {
         let frame = self.newest.get(&sector.0).copied();
         let Some(frame) = frame.filter(|&frame| frame >= self.fixed_frames) else { return false };

@@ -101,7 +101,7 @@ fn is_same(one: &Geometry, other: &Geometry) -> bool {
     (one.nodesize, one.csum, one.fsid) == (other.nodesize, other.csum, other.fsid)
 }
 
-/// The geometry with which the bytes are a valid node, if there is one.
+/// The geometry with which the bytes are a valid node; `None` if no geometry fits.
 fn guess(bytes: &[u8]) -> Option<Geometry> {
     let header = buttress_format::Header::parse(bytes).ok()?;
     let may_be = header.backref_rev == buttress_format::header::BACKREF_REV_MIXED

@@ -257,7 +257,7 @@ impl Work<'_> {
         match child {
             Child::Subvolume(id) => {
                 // A snapshot also has the names of nested subvolumes, although it does not contain
-                // them.
+                // these subvolumes.
                 let place = self.state.places.get(&id);
                 let is_here = place.is_none_or(|place| {
                     place.parent == subvolume.id && Some(place.dir) == level.ino

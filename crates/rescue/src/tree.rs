@@ -19,7 +19,7 @@ use crate::salvage::Salvage;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     pub(crate) ptr: NodePtr,
-    /// Its first key; the smallest of all for a leaf that is the root.
+    /// The first key of the leaf, or the smallest possible key if the leaf is the root.
     pub(crate) first: Key,
     is_root: bool,
     /// The first key after the leaf.

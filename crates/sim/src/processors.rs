@@ -1,5 +1,6 @@
 //! Simulates a machine with any number of processors. Threads of a seeded run take their measured
-//! time, or a fixed time for each step. Each thread has its own processor while there are enough.
+//! time, or a fixed time for each step. Each thread has its own processor as long as there are
+//! enough processors.
 //!
 //! # Place
 //!
@@ -15,8 +16,9 @@
 //! - **M2** In the time of the run, a lock is never taken before it was released, even if no other
 //!   thread ran in between.
 //! - **M3** A processor has one thread at a time. A queued thread gets the processor when the
-//!   running thread waits for something. It also gets it if the running thread has had it for a
-//!   [`SLICE`] and has run longer in sum, or has run longer by more than two slices.
+//!   running thread waits for something. The running thread also loses the processor in two other
+//!   cases. Either it has had the processor for a [`SLICE`] and has run longer in sum than the
+//!   queued thread. Or it has run longer by more than two slices.
 //!
 //! # Not seen
 //!
@@ -36,8 +38,8 @@ mod tests;
 
 pub use cost::Cost;
 
-/// The nanoseconds that a thread may be ahead of other threads. They save real switches of threads,
-/// which take longer than most steps.
+/// The nanoseconds that a thread may be ahead of other threads. Without this slack, real threads
+/// would be switched at each step, and a switch takes longer than most steps.
 const AHEAD: u64 = 2_000;
 
 /// The nanoseconds for which a thread keeps its processor while other threads wait, as in Linux

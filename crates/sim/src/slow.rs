@@ -12,7 +12,7 @@
 //! - **S3** A flush is answered after all requests that came before it.
 //!
 //! A discard costs a request without bytes, and so do zeroes that are not sent as bytes. Until
-//! [`Slow::begin`] the device is as fast as the one below, so that a test can fill a volume
+//! [`Slow::begin`] the device is as fast as the device below, so that a test can fill a volume
 //! quickly.
 
 use std::io::IoSlice;
@@ -242,7 +242,8 @@ mod tests {
 
     use super::*;
 
-    /// S1: requests share the line, and as many wait for their latency at once as the depth says.
+    /// S1: requests share the transfer line, and at most `depth` requests wait for their latency at
+    /// once.
     #[test]
     fn requests_share_one_clock() {
         let latency = Duration::from_secs(1);

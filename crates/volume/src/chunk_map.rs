@@ -8,8 +8,8 @@
 //!
 //! # Locks
 //!
-//! Changes take [`Rank::ChunkMap`], so that no change is lost. Lookups take no lock and write
-//! nothing that is shared: they see the map before a change or after it.
+//! Changes take [`Rank::ChunkMap`], so that no change is lost. Lookups take no lock and write no
+//! shared memory. A lookup sees the map before a change or after it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct ChunkMap {
     changing: Ranked<()>,
 }
 
-/// A chunk, with the layout and devices that adding it computed.
+/// A chunk, with its layout and devices, which are computed when the chunk is added.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) chunk: Arc<Chunk>,
@@ -176,7 +176,7 @@ fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
 }
 
 /// Fails if a chunk would overlap an existing one. Existing chunks do not overlap, so only the last
-/// one that begins before the new chunk's end can overlap it.
+/// existing chunk that begins before the new chunk's end can overlap the new one.
 fn check_overlap(chunks: &Chunks, added: &Entry) -> Result<(), Error> {
     let extent = added.extent();
     let Some((_, there)) = chunks.floor(extent.end().0 - 1) else { return Ok(()) };

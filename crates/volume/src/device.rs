@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A lost device gets no writes, not even of its superblocks. So its superblock still
-//!   shows the age of its content.
+//! - **D1** A lost device gets no writes, not even of its superblocks. So the superblock still
+//!   shows how old the device's content is.
 //! - **D2** A device that missed more than one transaction keeps its old superblock until
 //!   everything on it was compared: see [`VolumeDevice::heal`].
 

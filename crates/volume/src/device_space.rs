@@ -116,14 +116,15 @@ impl DeviceSpace {
         DeviceId(self.devices.keys().next_back().map_or(1, |last| last.0 + 1))
     }
 
-    /// Undoes `hide`: the device ends again at the size in its item.
+    /// Undoes `hide`: all space up to the size in the device's item can be allocated again.
     pub fn show(&mut self, id: DeviceId) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.hidden = None;
         }
     }
 
-    /// Stops allocation on a device at and after `from`, because the device is about to end there.
+    /// Stops allocation on a device at and after `from`, because the device is about to be shrunk
+    /// to that size.
     pub fn hide(&mut self, id: DeviceId, from: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(from..u64::MAX);
@@ -235,8 +236,8 @@ impl DeviceSpace {
         None
     }
 
-    /// Keeps `bytes` of metadata for copies of nodes. Neither data nor reservations of writers that
-    /// fill the volume may use them.
+    /// Keeps `bytes` of metadata for copies of nodes. Data, and reservations of writers that fill
+    /// the volume, may not use these bytes.
     pub fn keep_for_copies(&mut self, bytes: u64) {
         self.kept_for_copies = bytes;
     }
@@ -266,7 +267,7 @@ impl DeviceSpace {
         kept == 0 || self.has(metadata, kept)
     }
 
-    /// Whether space is kept from data because metadata has reserved it.
+    /// Whether space is kept from data for metadata that was reserved.
     pub fn keeps_for_metadata(&self) -> bool {
         self.kept_for_metadata > 0
     }
@@ -354,7 +355,7 @@ impl DeviceSpace {
     }
 
     /// The bytes, one copy counted, of all chunks of a kind that could be made. The plan stops at
-    /// `bytes`. Each planned chunk costs a look at every hole.
+    /// `bytes`. The cost is a look at every hole for each planned chunk.
     fn make(&self, kind: BlockGroupFlags, bytes: u64) -> u64 {
         let profile = self.profile_of(kind);
         let limits = self.limits(kind.with(profile.flags()));

@@ -37,8 +37,9 @@ pub struct OpenOptions {
 }
 
 impl Volume {
-    /// Joins devices into the volume that they are parts of. Its map holds the chunks that the
-    /// superblock names. These chunks are enough to read the chunk tree, which names all others.
+    /// Joins devices into the volume that they are parts of. The map of the volume then has the
+    /// chunks that the superblock names. These chunks are enough to read the chunk tree, which
+    /// names all others.
     ///
     /// Returns the newest superblock as well.
     ///

@@ -296,7 +296,8 @@ mod tests {
     }
 
     /// A2: chunk sizes by the size of the volume, in MiB as (stripe, chunk). The cases are data on
-    /// one device, metadata twice on one, data striped over four, system chunks striped over four.
+    /// one device, metadata as DUP on one device, data striped over four devices, and system chunks
+    /// striped over four devices.
     #[test]
     fn a2_sizes_of_chunks() {
         type Sizes = [(u64, u64); 4];
@@ -341,7 +342,7 @@ mod tests {
                 let (mut set, mut at) = (RangeSet::new(), rng.below(2 * MIB));
                 for _ in 0..rng.range(1..6) {
                     // The gap between two holes is a few bytes, or is long, as if other stripes lay
-                    // there.
+                    // in it.
                     at += if rng.chance(1, 2) { 1 + rng.below(3) } else { rng.below(3 * MIB) + 1 };
                     let len = 1 + rng.below(24 * MIB);
                     set.insert(at..at + len);

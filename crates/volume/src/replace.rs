@@ -7,7 +7,8 @@
 //!   is not a part.
 //! - **R2** Writers are excluded while a range is copied, so old bytes never overwrite new ones.
 //! - **R3** When everything was copied, reads go to the new device. Ranges that the old device
-//!   could not read fail there, until a repair from another copy has written them.
+//!   could not read give errors on the new device, until a repair from another copy has written
+//!   them.
 //! - **R4** A new device that fails a write is no copy any more; the volume continues with the old
 //!   one.
 
@@ -173,7 +174,7 @@ impl Volume {
         pair.turned.store(true, Ordering::SeqCst);
     }
 
-    /// Ends a pair: one of the two stays as the device. Returns the other one.
+    /// Ends a pair: one of its devices stays in the volume. Returns the other device.
     pub fn end_pair(&self, id: DeviceId, pair: &Pair, keep_new: bool) -> Arc<dyn Device> {
         let (stays, goes) = if keep_new { (&pair.new, &pair.old) } else { (&pair.old, &pair.new) };
         if let Some(there) = self.device(id) {

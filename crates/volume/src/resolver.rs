@@ -40,8 +40,8 @@ pub trait ChunkSource: Send + Sync {
 pub(crate) struct ChunkResolver {
     has_source: AtomicBool,
     source: Ranked<Option<Weak<dyn ChunkSource>>>,
-    /// Held while chunks are added to the map, never during a lookup.
-    /// Unranked: adding chunks takes the map's lock inside, which has a rank of its own.
+    /// Held while chunks are added to the map, never during a lookup. Unranked: adding chunks takes
+    /// the map's lock, which has a rank, while this one is held.
     adding: Mutex<()>,
 }
 
@@ -102,7 +102,7 @@ impl ChunkResolver {
         self.has_source.load(Ordering::Acquire)
     }
 
-    /// The source, unless it is gone or this thread is asking already.
+    /// The source, unless it was dropped or this thread is already asking it.
     pub(crate) fn source(&self) -> Option<(Arc<dyn ChunkSource>, Asking)> {
         let source = self.source.lock().as_ref().and_then(Weak::upgrade)?;
         Some((source, Asking::begin()?))

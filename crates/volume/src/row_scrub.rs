@@ -228,9 +228,9 @@ impl Volume {
     }
 }
 
-/// Rebuilds the lost sectors, if parity can and the results pass the check. Parity on a device that
-/// missed writes may be old, so it is not used. If one of two parity units is wrong, the other one
-/// may be enough.
+/// Rebuilds the lost sectors, if the parity is enough and the results pass the check. Parity on a
+/// device that missed writes may be old, so it is not used. If one of two parity units is wrong,
+/// the other one may be enough.
 fn rebuild(
     columns: &[Column],
     lost: &[usize],

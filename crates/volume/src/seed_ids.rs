@@ -1,4 +1,4 @@
-//! Which of the given devices are a volume's own, and which are those of its seeds.
+//! Finds which of the given devices are a volume's own, and which belong to its seeds.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) const SEEDING: u64 = 1 << 32;
 /// The number of seeds, one grown from the other, that a volume can have.
 const SEEDS_MAX: usize = 4;
 
-/// The identifiers of a volume's seeds, which nodes on their devices carry.
+/// The identifiers of a volume's seeds. Nodes on the seeds' devices carry these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeedIds {
     ids: [[u8; 16]; SEEDS_MAX],

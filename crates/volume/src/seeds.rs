@@ -1,15 +1,15 @@
 //! Seed devices: volumes grow from them, and go on reading their chunks.
 //!
 //! A seed is a volume that is only read. A sprout is a volume of new devices that began with the
-//! trees of a seed. It reads the seed's chunks on the seed's devices. The chunk tree of a
-//! sprout has an item for each device of a seed, which names the seed by its identifier.
+//! trees of a seed. A sprout reads the seed's chunks on the seed's devices. The chunk tree of a
+//! sprout has an item for each device of a seed. That item has the identifier of the seed.
 //!
 //! # Invariants
 //!
 //! - **SE1** Nothing is written to a device of a seed: no data, no repair, no superblock, no
 //!   discard.
-//! - **SE2** A sprout is on disk when the first superblock on its own device is. Until then the new
-//!   device is no part of any volume.
+//! - **SE2** A sprout exists on disk when the first superblock on its own device is written. Until
+//!   then the new device is not a part of any volume.
 //! - **SE3** The chunks in a sprout's superblock are on its own devices, since Linux reads them
 //!   before it looks for seeds. A sprout that was just made is an exception: its owner moves them.
 

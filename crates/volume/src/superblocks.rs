@@ -7,8 +7,9 @@
 //!
 //! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
 //! between two flushes. The other copies follow with the nodes of the next commit. If the first
-//! copy is torn, they still hold the commit before, and everything that it references is intact. A
-//! torn copy is rewritten whole before any other write (`mend_torn_superblocks`).
+//! copy is torn, the other copies still have the preceding commit, and everything that this commit
+//! references is intact. A torn copy is rewritten whole before any other write
+//! (`mend_torn_superblocks`).
 //!
 //! # Failure
 //!
@@ -121,7 +122,8 @@ impl Volume {
     }
 
     /// Writes a superblock to every copy on every device and makes it durable, for a volume at
-    /// rest. Everything that it references must be durable: call [`Volume::flush`] first.
+    /// rest. Everything that the superblock references must be durable: call [`Volume::flush`]
+    /// first.
     ///
     /// # Errors
     ///
@@ -153,7 +155,7 @@ impl Volume {
     }
 
     /// Writes a superblock to the first copy on each device and makes it durable: this is the
-    /// moment of the commit. Everything that it references must be durable already.
+    /// moment of the commit. Everything that the superblock references must be durable already.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A chunk in the map lies within its devices and is readable with the devices that are
-//!   here. If the volume was opened degraded and has an unreadable chunk, it is read-only.
+//! - **V1** A chunk in the map lies within its devices and is readable with the present devices. A
+//!   volume that was opened degraded and has an unreadable chunk is read-only.
 //! - **V2** A volume is writable exactly while it has no reason to be read-only and does not count
 //!   as opened for reading. [`Volume::begin_writing`] ends the second condition. A reason to be
 //!   read-only stays once it is set.
@@ -173,9 +173,9 @@ impl Volume {
         });
     }
 
-    /// Replaces a device, present or missing; the new device takes over its item. Until it is
-    /// healed, it counts as a device that missed everything, and its superblocks are not written.
-    /// Returns the old device.
+    /// Replaces a device, present or missing; the new device takes over its item. Until the new
+    /// device is healed, it counts as a device that missed everything, and its superblocks are not
+    /// written. Returns the old device.
     pub fn exchange_device(
         &self,
         device: Arc<dyn Device>,
@@ -235,9 +235,9 @@ impl Volume {
 
     /// Sets the item that one device's superblock has from now on.
     ///
-    /// Without this call, each superblock keeps the item from the opening. The exception is the
-    /// device whose item is in the superblock given to [`Volume::write_superblocks`]: it gets that
-    /// item.
+    /// Without this call, each superblock keeps the item from the opening. There is one exception:
+    /// the superblock given to [`Volume::write_superblocks`] has the item of one device, and that
+    /// device gets this item.
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.set_current_item(item);

@@ -14,8 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Page;
 
-/// The least number of pages for which a mapping is worth its cost. It is 2 MiB, the size of a
-/// large page where small pages have 4 KiB.
+/// The least number of pages for which a mapping is worth its cost. That is 2 MiB, the size of a
+/// large page if small pages have 4 KiB.
 const WORTH: usize = 512;
 
 /// An owned mapping of pages (G1).

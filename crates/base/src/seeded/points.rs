@@ -136,8 +136,8 @@ pub(crate) fn released(place: Place, held: Want) {
     }
 }
 
-/// Wakes all threads that wait for a signal, or one: the first on a machine, a random one
-/// otherwise.
+/// Wakes all threads that wait for a signal, or only one of them. On a machine that is the thread
+/// that waited first, and otherwise a random one.
 pub(crate) fn notify(place: Place, all: bool) {
     let Some((run, mine)) = mine() else { return };
     let mut turns = run.lock();

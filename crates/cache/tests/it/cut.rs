@@ -47,8 +47,8 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
             let stamp = scan.superblock.stamp.expect("it is stamped");
             let alone = read(&crash.devices[0]);
             match stamp.cut {
-                // Sweeps make room during a write, so with a full cache a commit can hold a part of
-                // the last write. Its sectors are old or new.
+                // Sweeps make room during a write, so with a full cache a commit can have a part of
+                // the last write. The sectors of that write are old or new.
                 Cut::Whole(_) if blocks > 100 => {
                     whole += 1;
                     let is_commit = run.states.contains(&alone);

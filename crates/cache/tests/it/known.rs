@@ -13,7 +13,7 @@ use crate::crash::{Run, work};
 use crate::rig::{SECTOR, blank, by_hand, open, read, write};
 
 /// W1: a write with FUA is a write and a flush here. In both modes, a crash at the acknowledgement
-/// does not lose it.
+/// does not lose the write.
 #[test]
 fn w1_fua_is_durable_when_acknowledged() {
     for list in ["", "mode=pmem"] {
@@ -311,9 +311,9 @@ fn w9_rewritten_during_write_back() {
     }
 }
 
-/// W10: the same work is done many times, and a crash ends it at every request. The content after
-/// it is the state after one of the acknowledged writes, never a mixture of old and new. (`crash`
-/// tests this at length.)
+/// W10: the same work is done many times, and a crash ends the work at every request. The content
+/// after the crash is the state after one of the acknowledged writes, never a mixture of old and
+/// new. (`crash` tests this at length.)
 #[test]
 fn w10_no_mixture_of_old_and_new() {
     for list in ["", "mode=pmem", "fua"] {
@@ -329,8 +329,8 @@ fn w10_no_mixture_of_old_and_new() {
     }
 }
 
-/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent there, in
-/// any order in the cache.
+/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent there,
+/// whatever their order in the cache is.
 #[test]
 fn w11_sweeps_go_one_way() {
     let (origin, cache) = blank(4096, 3000, 16_000);

@@ -12,8 +12,8 @@ use crate::known::Hooked;
 use crate::rig::{SECTOR, blank, by_hand, open, read, sector, write};
 
 /// Each thread has sectors of its own, side by side within the same blocks, and always reads back
-/// its last write. In the end the origin holds all of it. There is little room, so that slots go to
-/// other blocks while threads read.
+/// its last write. In the end the origin has all written data. There is little room, so that slots
+/// go to other blocks while threads read.
 #[test]
 fn writers_and_readers_among_sweeps() {
     const THREADS: usize = 4;
@@ -66,7 +66,7 @@ fn writers_and_readers_among_sweeps() {
     }
 }
 
-/// X4: one part of a block bypasses the cache while another part enters it together with the
+/// X4: one part of a block bypasses the cache while another part enters the cache together with the
 /// origin's content. Afterwards the cache and the origin hold both parts.
 #[test]
 fn one_part_goes_around_while_another_comes_in() {

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **NO1** A node with a wrong checksum is not touched: its content is unknown.
-//! - **NO2** An older node in the place of a newer one is not touched: a write was lost.
+//! - **NO1** A node with a wrong checksum is not changed, since its content is unknown.
+//! - **NO2** An older node in the place of a newer one is not changed, since the write of the newer
+//!   one was lost.
 //! - **NO3** A mended node passes every check of its readers, and its items can be parsed.
 
 use std::collections::HashSet;

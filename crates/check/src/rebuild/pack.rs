@@ -4,7 +4,7 @@
 //!
 //! - **PK1** The bytes of all items are divided evenly among the leaves. So a leaf holds at most
 //!   its share and one item more, and no leaf is empty.
-//! - **PK2** Every node is checked when it is sealed, before it is written.
+//! - **PK2** Every node is checked when it gets its checksum, before it is written.
 
 use std::io;
 

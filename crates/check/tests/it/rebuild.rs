@@ -149,8 +149,8 @@ fn a_rebuilt_volume_is_written_and_checked() {
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
-/// If all checksums are lost, the new ones equal those that the engine had written. Files without
-/// checksums, and space that is only preallocated, get no checksums.
+/// If all checksums are lost, the new checksums equal those that the engine had written. Files
+/// without checksums, and space that is only preallocated, get no checksums.
 #[test]
 fn init_csum_tree_gives_the_same_checksums() {
     let sums = |patch: &Patch| {

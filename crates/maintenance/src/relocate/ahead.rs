@@ -1,5 +1,5 @@
-//! Finds the users of many extents at once, by one walk over all trees. That replaces a look-up for
-//! each extent in each tree.
+//! Finds the users of many extents at once, by one walk over all trees. Without the walk, each
+//! extent would be looked up in each tree.
 //!
 //! # Invariants
 //!
@@ -24,7 +24,7 @@ use buttress_txn::{Error, Result, View};
 
 use super::users::{Places, Use, users};
 
-/// When the references that a walk seeks may have this many users, it takes no further extents. A
+/// When the extents of a walk may have this many users, the walk takes no further extents. A
 /// reference may have a user in each tree.
 const USERS_ASKED: usize = 32 << 10;
 /// The least and the greatest number of extents of which a walk seeks the users.

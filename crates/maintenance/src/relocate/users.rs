@@ -1,4 +1,4 @@
-//! The users of an extent: the items of files that point to it, in every tree.
+//! The users of an extent are the items of files, in every tree, that point to the extent.
 //!
 //! # Invariants
 //!

@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Meta, Store, StoreError};
 
-/// How long one request may take, and how much longer for each MiB of it.
+/// The time that one request may take, and the additional time for each MiB of the request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
 /// Requests of one call that run at once.

@@ -172,7 +172,7 @@ impl Inside {
     }
 }
 
-/// The result of a read in bad weather: perhaps damaged or short.
+/// The result of a read with the faults of `weather`: perhaps damaged or short.
 fn weathered(bytes: Bytes, rng: &mut Rng, weather: Weather) -> Bytes {
     if bytes.is_empty() {
         return bytes;

@@ -66,7 +66,7 @@ impl Crash {
     /// Lets the requests arrive that were under way and not in the store (M2).
     pub fn deliver(&self) -> usize {
         for Request { change, only_if_absent, .. } in &self.late {
-            // Only a creation can fail in good weather.
+            // Without faults, only a creation can fail.
             let _ = match change {
                 Change::Put(name, body) if *only_if_absent => self.store.create(name, body.clone()),
                 Change::Put(name, body) => self.store.put(name, body.clone()),

@@ -186,8 +186,8 @@ fn a_volume_in_a_folder_conforms() {
     assert!(error.to_string().contains("colour"), "{error}");
 }
 
-/// Flushed data can be read after each opening. It is found by the extents of recent objects, and
-/// by checkpoints of a map with more pages than fit in memory.
+/// Flushed data can be read after each opening. The data is found by the extents of recent objects,
+/// and by checkpoints of a map with more pages than fit in memory.
 #[test]
 fn content_comes_back_after_each_opening() {
     let store = store(9);

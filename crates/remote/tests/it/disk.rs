@@ -18,8 +18,8 @@ fn keeping(dir: &Path, write: bool) -> Options {
     Options { cache_dir: Some(dir.to_owned()), durability, write, memory: 1 << 20, ..options() }
 }
 
-/// After it is opened again, a volume is read from the local disk. Data that changed since is read
-/// from the store. The files stay within their bound.
+/// After a volume is opened again, its data is read from the local disk. Data that changed since is
+/// read from the store. The files stay within their bound.
 #[test]
 fn what_was_read_is_kept_over_restarts() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(1));

@@ -237,7 +237,7 @@ fn a_device_that_missed_writes_catches_up() {
     }
 }
 
-/// Nodes with parity are not written, and a refused write leaves nothing where it was meant to go.
+/// Nodes with parity are not written, and a refused write does not change its target.
 #[test]
 fn refused_parity_write_leaves_its_target_alone() {
     let striped = Striped::new(3, 1);
