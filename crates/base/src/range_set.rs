@@ -6,7 +6,7 @@
 //! - **R2** `total` is the sum of their lengths.
 //!
 //! The crate `range-set-blaze` is not used, because it has only inclusive ranges. Each call would
-//! have to convert its range and check for empty ranges, which disks have.
+//! have to convert its range and check for empty ranges, which occur in data from disks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

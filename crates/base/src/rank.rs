@@ -242,7 +242,8 @@ mod tests {
         let _outer = outer.lock();
     }
 
-    /// K1: two locks of one rank have no order, so the second is refused, unless it cannot wait.
+    /// K1: two locks of one rank have no order, so taking the second panics. `try_lock` is allowed,
+    /// since it cannot wait.
     #[test]
     #[cfg_attr(not(debug_assertions), ignore = "checked in debug builds")]
     #[should_panic(expected = "K1")]

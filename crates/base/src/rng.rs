@@ -59,7 +59,7 @@ impl Rng {
         range.start + self.below(range.end - range.start)
     }
 
-    /// Returns true with a probability of `numerator` to `denominator`.
+    /// Returns true with a probability of `numerator / denominator`.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator
     }

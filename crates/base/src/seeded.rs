@@ -80,7 +80,7 @@ pub struct Report {
 /// The settings of a run.
 #[derive(Debug)]
 pub struct Options {
-    /// The number of steps after which a run is ended, since it makes no progress.
+    /// The number of steps after which a run is ended, because it seems to make no progress.
     pub steps_max: u64,
     /// Whether the run records each step, to find the first step at which two runs differ.
     pub trace: bool,
@@ -118,7 +118,7 @@ impl std::error::Error for Stuck {}
 ///
 /// # Errors
 ///
-/// [`Stuck`], when all threads wait for each other (D4). The threads stay as they are.
+/// [`Stuck`], when all threads wait for each other (D4). The threads go on waiting.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! Several requests to a file in direct mode, for which the caller waits only once.
+//! Sends several requests to a file in direct mode at once, so that the caller waits only once.
 //!
 //! # Invariants
 //!
@@ -167,7 +167,7 @@ fn part_len(writes: &[Write<'_>]) -> usize {
     writes.iter().take(ring::ENTRIES).take_while(fits).count().max(1)
 }
 
-/// Whether all of `len` was written. Returns false if the write was partial, if a signal
+/// Whether all `len` bytes were written. Returns false if the write was partial, if a signal
 /// interrupted it, or if the kernel was short of a resource for a moment (O1).
 fn is_whole(answer: io::Result<usize>, len: u64) -> io::Result<bool> {
     match answer {

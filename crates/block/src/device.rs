@@ -182,8 +182,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Tells the device that a range holds nothing of value. The content of the range is undefined
-    /// afterwards. A device that cannot discard returns `Ok`.
+    /// Tells the device that the content of a range is not needed any more. The content of the
+    /// range is undefined afterwards. A device that cannot discard returns `Ok`.
     ///
     /// # Errors
     ///

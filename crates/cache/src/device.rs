@@ -47,7 +47,7 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// All of [`Error`] except [`Error::NotBlank`]. After an error nothing was written.
+    /// Any [`Error`] except [`Error::NotBlank`]. After an error nothing was written.
     pub fn open(
         origin: Arc<dyn Device>,
         cache: Arc<dyn Device>,

@@ -297,7 +297,7 @@ impl Core {
         })
     }
 
-    /// Writes one batch; returns its blocks, zero at the end of the sweep.
+    /// Writes one batch; returns the number of its blocks, which is zero at the end of the sweep.
     fn drain_batch(&self, sweep: &mut Sweep, limit: Epoch, order: Order) -> Result<u64, Error> {
         let bytes =
             BATCH_BYTES.min(u64::from(self.options.writeback_jobs) << self.geometry.block_shift());

@@ -1,5 +1,6 @@
-//! A gate that counts the threads inside it by turn. A thread can wait for all threads that entered
-//! before a certain moment. Threads that enter later do not have to wait.
+//! A gate that counts the threads inside it. Time is divided into turns, and a thread is counted in
+//! the turn in which it entered. A thread can wait for all threads that entered before a certain
+//! moment. Threads that enter later do not have to wait.
 //!
 //! # Place
 //!

@@ -297,7 +297,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// The sizes that Linux chose for a device of 16 MiB.
+    /// The geometry for a device of 16 MiB is the one that Linux chose.
     #[test]
     fn agrees_with_linux_on_sizes() {
         let geometry = Geometry::largest(4096, "cache", 16 << 20).expect("it fits");

@@ -170,7 +170,7 @@ impl Tree {
     }
 
     /// Returns whether the tree has files to check. The data relocation tree has some, too: orphans
-    /// without names. Whether they have checksums depends on the data that they copy.
+    /// without names. Such an orphan has checksums if the data that it copies has checksums.
     pub(crate) fn has_files(&self) -> bool {
         let is_of_files = self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC;
         is_of_files && !self.is_dead && !self.is_for_extents

@@ -181,7 +181,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         }
     }
 
-    /// Compares space that no extent uses with the next recorded run. They must be equal.
+    /// Compares space that no extent uses with the next recorded run. The two must be equal.
     fn free(&mut self, expected: Extent) {
         let Some(group) = self.groups.get(self.group).map(|group| group.extent.start) else {
             return;

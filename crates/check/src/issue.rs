@@ -38,8 +38,8 @@ impl Severity {
     }
 }
 
-/// A name on the volume, with any bytes. The text form escapes them, so that they do no harm to a
-/// terminal.
+/// A name on the volume, with any bytes. The text form escapes the bytes, so that they do no harm
+/// to a terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(pub Vec<u8>);
 

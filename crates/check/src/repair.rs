@@ -83,7 +83,7 @@ const BYTES_USED_AT: usize = 120;
 
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// Repairs the issues that `report` has for these devices. They must be open for writing,
+/// Repairs the issues that `report` has for these devices. The devices must be open for writing,
 /// exclusively. Check the volume again afterwards.
 ///
 /// # Errors

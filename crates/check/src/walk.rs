@@ -164,8 +164,8 @@ impl Walk<'_> {
                     let (taken, done) = (&taken, done.clone());
                     scope.spawn(move || {
                         self.work(context, taken, |result| {
-                            // Sending fails only if the receiver is gone, and the receiver's thread
-                            // then reports the failure.
+                            // Sending fails only if the receiving thread has ended. In that case
+                            // that thread reports its error.
                             let _ = done.send(result);
                         })
                     })
@@ -200,8 +200,8 @@ impl Walk<'_> {
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
             // Linux records the root of a relocation tree with the root's own address as the
-            // parent, and its item then has `FULL_BACKREF`. All other roots are recorded by their
-            // tree.
+            // parent, and the item of such a root has `FULL_BACKREF`. All other roots are recorded
+            // by their tree.
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
             let is_left = tree.id == TreeId::TREE_RELOC;

@@ -152,7 +152,7 @@ impl BackRef {
     ///
     /// # Errors
     ///
-    /// If the key's kind is no reference, or the payload has the wrong length.
+    /// If the key's kind is not that of a reference, or the payload has the wrong length.
     pub fn keyed_parse(key: &Key, bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("keyed reference", bytes);
         let found = match key.kind {

@@ -209,8 +209,8 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`], also with too few devices for a profile; [`Error::Busy`] if a balance
-    /// exists already; errors of moving extents.
+    /// [`Error::NoSpace`], also if there are too few devices for a profile; [`Error::Busy`] if a
+    /// balance exists already; errors of moving extents.
     pub fn balance(
         &self,
         options: &BalanceOptions,

@@ -37,8 +37,9 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// As [`drop_step`](Self::drop_step). If one subvolume cannot be dropped, the other ones still
-    /// are. The failure goes to the log, and the subvolume waits for the next mount.
+    /// As [`drop_step`](Self::drop_step). If one subvolume cannot be dropped, the others are
+    /// dropped nevertheless. The failure goes to the log, and the subvolume waits for the next
+    /// mount.
     pub fn drop_each(&self, trees: &[TreeId]) -> Vec<TreeId> {
         if let Ok(left) = self.drop_step(trees) {
             return left;

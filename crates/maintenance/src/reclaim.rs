@@ -41,8 +41,8 @@ impl Maintenance {
             for (_, start) in chosen {
                 let Some(group) = self.engine().space().group_at(start) else { continue };
                 let (used, free) = (group.used(), group.len() - group.used());
-                // The group's own free space cannot take its contents, and a new chunk for its
-                // contents would gain nothing.
+                // The contents cannot go to the free space of the group itself. A new chunk for
+                // them would gain nothing.
                 let elsewhere = self.engine().space().account(kind).free().saturating_sub(free);
                 if elsewhere < used + used / 8 + (1 << 20) {
                     break;

@@ -370,7 +370,8 @@ impl Maintenance {
     fn copy_data(&self, view: &View, old: Extent, above: &dyn Users) -> Result<(Extent, Csums)> {
         let geometry = *self.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // Only its caller stops a move, so a signal to the thread does not end the wait for space.
+        // Only the caller may stop a move, so a signal to the thread does not end the wait for
+        // space.
         let whole = old.len + self.engine().row_slack();
         let mut reservation =
             buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **U1** The scrub checks the extents that a committed extent tree lists. It holds a view of
-//!   that tree meanwhile, so that none of this space is allocated again (`txn::engine::E3`). It
-//!   often takes a new view, so that freed space can be used again.
+//!   that tree meanwhile, so that the space of these extents is not allocated again
+//!   (`txn::engine::E3`). It often takes a new view, so that freed space can be used again.
 //! - **U2** Checksums are looked up before the data is read. Data reaches the devices before its
 //!   checksums are stored, so the data of a found checksum is on the devices.
 //! - **U3** A sector without a checksum counts as right if its device has missed no transaction

@@ -158,7 +158,7 @@ pub(crate) struct Core {
     pub(crate) lines: Arc<Lines>,
     /// The cache on a local disk for data that was read.
     pub(crate) disk: Option<Arc<DiskLines>>,
-    /// The lowest commit that anything needed at the collector's last pass.
+    /// The lowest commit that a manifest, pin or lease needed at the collector's last pass.
     pub(crate) floor: Ranked<CommitNumber>,
     /// This writer's local log. It is set after a commit contains the writes of an earlier log.
     pub(crate) log: OnceLock<Log>,
@@ -257,7 +257,7 @@ impl Core {
         self.signal.notify_all();
     }
 
-    /// Ends all writing after an error, and returns it.
+    /// Ends all writing after an error, and returns the error.
     pub(crate) fn failed(&self, error: Error) -> Error {
         self.fail(Failure::Failed(error.to_string()));
         error

@@ -4,8 +4,8 @@
 //!
 //! - **P1** A line is used only if its checksum is right. The name of an object has an epoch and a
 //!   number, and no name is used twice. A key has both, so a kept line never becomes wrong.
-//! - **P2** The files have at most their budget, and the index in memory has its own. After a
-//!   change of the budget, the lines in the remaining slots are kept.
+//! - **P2** The files take at most their budget, and the index in memory takes at most its own
+//!   budget. After a change of the budget, the lines in the remaining slots are kept.
 //! - **P3** After a failure of the disk the cache is not used any more. The failure never fails a
 //!   read.
 //!
@@ -191,7 +191,7 @@ impl DiskLines {
         self.index.lock().places.contains_key(&key)
     }
 
-    /// Bytes of all lines, and how many reads found one.
+    /// Bytes of all lines, and the number of reads that found a line.
     pub(crate) fn figures(&self) -> (u64, u64) {
         (self.index.lock().bytes, self.hits.load(Ordering::Relaxed))
     }
@@ -280,8 +280,8 @@ mod tests {
         DiskKey { epoch: 1, object: ObjectNumber(number), line: 0 }
     }
 
-    /// Lines come back after a restart. Lines that were used stay longer than others, and nodes
-    /// stay longer than data. A damaged line is not used.
+    /// Lines are kept over a restart. Lines that were used stay longer than others, and nodes stay
+    /// longer than data. A damaged line is not used.
     #[test]
     fn lines_are_kept_by_use_and_over_restarts() {
         let dir = tempfile::tempdir().expect("tempdir");

@@ -89,7 +89,7 @@ pub enum Error {
         /// How long ago it was last seen, in seconds.
         age_seconds: u64,
     },
-    /// Another writer took the volume while this one had it.
+    /// Another writer took the volume while this writer had it.
     #[error("{place} was taken over by process {pid} on {host}; nothing more is written here")]
     Fenced {
         /// The place.

@@ -76,7 +76,7 @@ impl RemoteDevice {
         Newest { line: Arc::clone(&self.line) }
     }
 
-    /// Opens the newest commit, if there is one after this device's (F1).
+    /// Opens the newest commit, if it is newer than this device's commit (F1).
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl RemoteDevice {
         Ok(Some(device))
     }
 
-    /// The newest manifest, if it is not this device's (F2).
+    /// The newest manifest, if it is another one than this device's (F2).
     fn newer_manifest(&self) -> Result<Option<(VolumeId, Manifest)>> {
         let chain = self.core.chain.brief();
         let (here, nonce) = {

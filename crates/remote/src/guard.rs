@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **G1** Looking changes nothing: no file is made or grown, and nothing is locked.
+//! - **G1** The examination changes nothing: no file is made or grown, and nothing is locked.
 //! - **G2** A range of a disk is free only if the disk has no file system as a whole, and the range
 //!   overlaps no partition table. Besides, the range must be equal to a partition, or overlap no
 //!   partition.

@@ -60,7 +60,7 @@ pub struct Region {
     pub start: u64,
     /// The length in bytes.
     pub len: u64,
-    /// The number of the partition, if the bytes are one.
+    /// The number of the partition, if the bytes are a partition.
     pub number: Option<u32>,
 }
 

@@ -6,7 +6,7 @@
 //! - **L2** A new file is begun only when the file before it is durable. So an incomplete record is
 //!   the end of the log. If a later record shows that the incomplete record was durable once, the
 //!   log is damaged instead. The head of a file is durable before its first record.
-//! - **L3** A file is removed when a commit has everything in it.
+//! - **L3** A file is removed when a commit has all writes in the file.
 //! - **L4** After a failed write or sync nothing more is written to the log.
 //!
 //! # Format

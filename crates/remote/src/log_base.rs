@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** The base of a log is a commit of its writer. It has a prefix of the log and no other
-//!   write.
+//! - **B1** The base of a log is a commit of its writer. The base has a prefix of the log and no
+//!   other write.
 //! - **B2** A base is pinned only while a log has acknowledged writes that its base lacks. The next
 //!   opening that removes the log deletes the pin.
 

@@ -130,7 +130,8 @@ impl Site {
         Ok(self.chain().at_opening().head()?.is_some())
     }
 
-    /// Makes a volume of `len` zero bytes, unless there is one of that length, and opens it.
+    /// Makes a volume of `len` zero bytes, unless there is a volume of that length, and opens the
+    /// volume.
     ///
     /// # Errors
     ///

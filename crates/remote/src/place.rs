@@ -11,7 +11,7 @@
 //!   mark behind the name of an existing file, or of a place inside a file. A directory does not
 //!   count. If there is no such file, the first `:/` divides.
 //! - **L4** In a place of a store the first `:/` after the scheme divides, or a `:` at the end. A
-//!   `://` does not.
+//!   `://` does not divide.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -33,7 +33,7 @@ const SCHEMES: [(&str, bool); 4] = [
 pub struct Divided {
     /// The volume: a file, a block device, or a place in a store.
     pub volume: PathBuf,
-    /// The path inside it, beginning with a slash, if one was given.
+    /// The path inside the volume, if a path was given. It begins with a slash.
     pub path: Option<Vec<u8>>,
 }
 

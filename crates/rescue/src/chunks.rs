@@ -77,7 +77,7 @@ pub(crate) fn gather(
             && let Ok(item) = DevExtent::parse(bytes)
         {
             // Stripes of one chunk may lie in leaves of different generations, so the items of all
-            // leaves count. `derived` refuses a chunk with the wrong number of stripes.
+            // leaves are used. `derived` refuses a chunk with the wrong number of stripes.
             let list = extents.entry(item.chunk_offset).or_default();
             let place = (DeviceId(key.objectid), key.offset, item.length);
             if !list.contains(&place) {

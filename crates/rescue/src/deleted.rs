@@ -170,8 +170,8 @@ fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
     }
 }
 
-/// Checksums from leaves of any age. For an extent, only leaves count that were written while the
-/// extent was in use. Other leaves may hold checksums of another extent at the same address.
+/// Checksums from leaves of any age. For an extent, only leaves are used that were written while
+/// the extent was in use. Other leaves may hold checksums of another extent at the same address.
 pub(crate) struct OldSums {
     /// Sorted by the first address.
     leaves: Vec<Found>,

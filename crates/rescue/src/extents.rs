@@ -21,7 +21,7 @@ pub(crate) enum Use {
     Extent(Generation),
     /// Another extent, or a node.
     Other,
-    /// The part of the extent tree that would tell cannot be read.
+    /// The part of the extent tree for this range cannot be read.
     Unknown,
 }
 

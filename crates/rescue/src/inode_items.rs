@@ -27,7 +27,7 @@ pub(crate) struct InodeItems {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Ranges of the file with items that cannot be read, and why.
     pub(crate) unknown: Vec<(Range<u64>, String)>,
-    /// Why names or attributes may be missing; true if items are certainly lost.
+    /// The reason why names or attributes may be missing, and whether items are certainly lost.
     pub(crate) may_lack: Option<(String, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! Computes until when nodes were in use. The proof is the nodes that point to them.
+//! Computes until when nodes were in use. A pointer to a node proves its use.
 //!
 //! # Invariants
 //!

@@ -46,7 +46,7 @@ const AHEAD: u64 = 2_000;
 /// with few processors.
 const SLICE: u64 = 1_400_000;
 
-/// A thread sleeps if it waits longer than these nanoseconds for a lock.
+/// A thread sleeps if it waits longer than this many nanoseconds for a lock.
 const SPIN: u64 = 4_000;
 
 /// Time of a context switch, in nanoseconds.

@@ -197,10 +197,10 @@ impl Log {
     }
 
     /// Stops recording and goes through the log from flush to flush, with the worst states of each
-    /// interval. These states have no write, all writes, each write alone, all but one write for
-    /// each write, and `draws` random subsets of pieces. If an interval has more than `singles`
-    /// writes, that many are chosen at random. The last write, the superblock of a commit, is
-    /// always used.
+    /// interval. These states have no write, all writes, one write alone, all writes except one, or
+    /// one of `draws` random subsets of pieces. Each write is once the single one, and once the
+    /// missing one. If an interval has more than `singles` writes, that many are chosen at random.
+    /// The last write, the superblock of a commit, is always used.
     ///
     /// A power cut within an interval leaves no other states than a cut at its end. Besides,
     /// nothing is reported as durable within an interval. So a property of these states holds for
@@ -224,8 +224,8 @@ impl Log {
                 rng.shuffle(&mut others);
                 others.truncate(singles.saturating_sub(1));
             }
-            // With a single write, the subsets `Nothing` and `All` are enough, except for how the
-            // write tears.
+            // With a single write, the subsets `Nothing` and `All` are enough, except for states in
+            // which the write is torn.
             if at.writes.len() > 1 {
                 for write in others.into_iter().chain([*last]) {
                     subsets.extend([Subset::Only(write), Subset::AllBut(write)]);

@@ -255,7 +255,7 @@ impl DeviceSpace {
         self.kept_for_copies
     }
 
-    /// Keeps at least `bytes` of metadata, one copy counted, from data.
+    /// Keeps space for at least `bytes` of metadata, one copy counted, which data may not use.
     pub fn keep_for_metadata(&mut self, bytes: u64) {
         self.kept_for_metadata = self.kept_for_metadata.max(bytes);
     }
@@ -267,7 +267,7 @@ impl DeviceSpace {
         kept == 0 || self.has(metadata, kept)
     }
 
-    /// Whether space is kept from data for metadata that was reserved.
+    /// Whether data may not use some space, because metadata has reserved it.
     pub fn keeps_for_metadata(&self) -> bool {
         self.kept_for_metadata > 0
     }
@@ -305,10 +305,10 @@ impl DeviceSpace {
         self.available(kind) / 2
     }
 
-    /// Whether `bytes` of metadata may be reserved beyond its groups (D1). Other operations may use
-    /// half of the available space, and none of the bytes kept for copies of nodes. While bytes are
-    /// kept for copies, an operation that frees space may use all available space, including the
-    /// kept bytes.
+    /// Whether `bytes` of metadata may be reserved beyond its groups (D1). While bytes are kept for
+    /// copies of nodes, an operation that frees space may use all available space, including the
+    /// kept bytes. Any other operation may use half of the available space, and none of the kept
+    /// bytes.
     pub fn may_reserve(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.kept_for_copies > 0 {
             return self.has(kind, bytes);
@@ -327,9 +327,9 @@ impl DeviceSpace {
     }
 
     /// A number of bytes that chunks of a kind can have for any layout of the holes. With short
-    /// holes, [`place::capacity`] may be too high by the factor of the number of copies, and some
-    /// holes are too short for any chunk. So the capacity is divided by the copies and halved. If a
-    /// caller needs more, it plans the chunks (`make`).
+    /// holes, [`place::capacity`] may be too high by a factor equal to the number of copies, and
+    /// some holes are too short for any chunk. So the capacity is divided by the copies and halved.
+    /// If a caller needs more, it plans the chunks (`make`).
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }

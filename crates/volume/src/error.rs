@@ -16,7 +16,7 @@ pub enum Error {
         /// The error of its driver.
         source: buttress_block::Error,
     },
-    /// A device that is not part of a volume yet failed.
+    /// A device failed that is not yet a part of a volume.
     #[error("cannot read {device}")]
     Candidate {
         /// Its name.
@@ -36,7 +36,7 @@ pub enum Error {
         /// The error of its driver.
         source: buttress_block::Error,
     },
-    /// Every copy was tried, and none is good. The facts are those of the last one.
+    /// Every copy was tried, and none is good. The fields describe the last copy.
     #[error(
         "no good copy of {len} bytes at {logical}: {mirrors_tried} tried, \
          the last (mirror {mirror} on device {device}): {reason}"
@@ -95,7 +95,7 @@ pub enum Error {
         /// The fault.
         why: &'static str,
     },
-    /// A chunk lies, in part, behind the end of its device.
+    /// A part of a chunk lies past the end of its device.
     #[error("chunk at {logical} ends at {end} on device {device}, which has {device_len} bytes")]
     ChunkPastEnd {
         /// The chunk.
@@ -107,7 +107,7 @@ pub enum Error {
         /// Where the device ends.
         device_len: u64,
     },
-    /// A chunk cannot be read without a device that is not here.
+    /// A chunk cannot be read without a device that is missing.
     #[error("chunk at {logical} needs device {device} of filesystem {fsid}, which is missing")]
     MissingStripe {
         /// The chunk, or the place in it.
@@ -155,7 +155,7 @@ pub enum Error {
         /// The filesystem that it should belong to.
         expected: Uuid,
     },
-    /// Two devices given claim to be the same part of the filesystem.
+    /// Two given devices claim to be the same part of the filesystem.
     #[error("{first} and {second} both claim to be device {id} of the filesystem")]
     DuplicateDevice {
         /// The part.

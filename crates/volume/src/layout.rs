@@ -1,4 +1,4 @@
-//! How a chunk spreads its bytes over its stripes: arithmetic alone.
+//! How a chunk spreads its bytes over its stripes. This file does arithmetic alone.
 //!
 //! # Invariants
 //!
@@ -39,7 +39,7 @@ enum Shape {
     Parity { data: u64, stripes: u64, unit: u64 },
 }
 
-/// A run of bytes that lies in one piece on each of its stripes.
+/// A run of bytes that is contiguous on each of its stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The first of its stripes; copies lie on the stripes after it.
@@ -80,7 +80,7 @@ impl Layout {
         };
         let layout = Self { len, shape };
         // The stripe length counts whole rows, so it may cover more bytes than the chunk. If the
-        // chunk takes nearly all addresses, this sum can exceed 64 bits.
+        // chunk takes nearly all addresses, this length can exceed 64 bits.
         if layout.checked_stripe_len().is_none() {
             return Err("its last row ends past the end of all addresses");
         }

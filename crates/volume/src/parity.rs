@@ -93,7 +93,7 @@ impl Row {
         self.units.len() - self.parity
     }
 
-    /// P, or Q, minus the contributions of the data units that are here.
+    /// P, or Q, minus the contributions of the data units that are not lost.
     fn rest(&self, parity: usize) -> Option<Vec<u8>> {
         let data = self.data();
         let mut rest = self.units.get(data + parity)?.clone()?;

@@ -36,7 +36,7 @@ impl Volume {
         self.read_copy(at, buf, mirror, true)
     }
 
-    /// As [`Self::read_mirror`]; `counts_failure` says whether a failure counts for its device.
+    /// As [`Self::read_mirror`]; `counts_failure` says whether a failure is counted for the device.
     fn read_copy(
         &self,
         at: Logical,

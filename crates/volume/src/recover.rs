@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **R2** A repair writes bytes that a good copy held at that moment. No write can come between
-//!   reading the copy and the repair.
+//! - **R2** A repair writes the bytes that a good copy has at the moment of the repair. No write
+//!   can come between reading the copy and the repair.
 //! - **R3** A read counts each bad copy once. It does not count a copy that another thread repaired
-//!   during this read. A read ahead does not count bytes without a good copy: the later read of
-//!   them does.
+//!   during this read. Bytes without a good copy are not counted by a read ahead, but by the later
+//!   read.
 //!
 //! # Locks
 //!

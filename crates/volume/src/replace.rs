@@ -2,15 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **R1** From [`Volume::pair_device`] on every write goes to both devices, and superblocks go to
-//!   the old one alone. Until the end the old device is a whole part of the volume, and the new one
-//!   is not a part.
+//! - **R1** From [`Volume::pair_device`] on, every write goes to both devices, and superblocks go
+//!   to the old device alone. Until the end the old device is a whole part of the volume, and the
+//!   new one is not a part.
 //! - **R2** Writers are excluded while a range is copied, so old bytes never overwrite new ones.
 //! - **R3** When everything was copied, reads go to the new device. Ranges that the old device
 //!   could not read give errors on the new device, until a repair from another copy has written
 //!   them.
-//! - **R4** A new device that fails a write is no copy any more; the volume continues with the old
-//!   one.
+//! - **R4** If the new device fails a write, it is not a valid copy any more. The volume continues
+//!   with the old device.
 
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //!
 //! - **S2** Parity is computed anew only from data that has no known error. While a sector of the
 //!   row is bad, the old parity may restore it.
-//! - **S3** A parity sector is compared only if one of its data sectors is in use. Parity without
-//!   used data may be wrong.
+//! - **S3** A parity sector is compared only if one of its data sectors is in use. Where no data is
+//!   in use, parity may be wrong.
 //!
 //! # Locks
 //!

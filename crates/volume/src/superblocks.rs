@@ -95,7 +95,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::read_superblock`]; a copy past the device's end counts as no btrfs.
+    /// As [`Volume::read_superblock`]; for a copy past the device's end, [`Error::NotBtrfs`].
     pub fn read_superblock_mirror(device: &dyn Device, mirror: usize) -> Result<Superblock, Error> {
         let not_btrfs = |found| Error::NotBtrfs { device: device.name(), found };
         let failed = |source| Error::Candidate { device: device.name(), source };
@@ -196,7 +196,7 @@ impl Volume {
 
     /// Writes the superblock `found` over each first copy that a power cut tore, and makes it
     /// durable. This must be the first write. The torn copy names trees that stay intact only until
-    /// something overwrites them. A second cut, during the next write of a superblock, could
+    /// something overwrites them. A second power cut, during the next write of a superblock, could
     /// complete the torn copy.
     ///
     /// # Errors

@@ -13,8 +13,8 @@
 //! # Locks
 //!
 //! `repairs` is held for long, across I/O: writers share it, and a repair has it exclusively, so
-//! that a repair never puts old bytes over new ones. Inside it only the ranks of `block` are taken.
-//! `deferred` is taken by itself.
+//! that a repair never puts old bytes over new ones. While it is held, only the ranks of `block`
+//! are taken. `deferred` is taken by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -418,7 +418,7 @@ impl Volume {
         self.map_of(Extent::new(at, 1)).find(at).ok().map(|entry| Arc::clone(&entry.chunk))
     }
 
-    /// The number of copies of an address; zero where no chunk is.
+    /// The number of copies of an address; zero if no chunk has the address.
     #[must_use]
     pub fn mirrors(&self, at: Logical) -> u32 {
         self.map_of(Extent::new(at, 1)).find(at).map_or(0, |entry| entry.layout.copies() as u32)

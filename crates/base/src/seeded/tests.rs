@@ -63,7 +63,8 @@ fn a_deadlock_is_reported() {
     assert!(stuck.threads.contains("tests.rs"), "{stuck}");
 }
 
-/// D4: a reader that reads again waits behind the writer that waits for it.
+/// D4: a reader that takes its lock again waits behind a writer, and the writer waits for the
+/// reader.
 #[test]
 fn reading_twice_is_a_deadlock() {
     let work = || {

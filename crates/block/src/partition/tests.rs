@@ -100,7 +100,8 @@ fn a_damaged_gpt_is_read_from_its_second_copy() {
     assert!(refused(&disk).contains("damaged"), "{}", refused(&disk));
 }
 
-/// T4: logical partitions count from five; the chain is relative to the extended partition.
+/// T4: logical partitions are numbered from five. Records name the next record relative to the
+/// start of the extended partition.
 #[test]
 fn logical_partitions_have_their_numbers() {
     let disk = MemoryDevice::new(DISK);

@@ -73,7 +73,8 @@ fn recorded(
 }
 
 /// Whether an extent that no file uses may belong to a file: the extent is recorded for the file,
-/// or records are damaged or too many. Such a file gets no hole, or the extent would be freed.
+/// or records are damaged or too many. Such a file gets no hole, since otherwise the extent would
+/// be freed.
 fn may_be_recorded(editor: &Editor, report: &Report, tree: TreeId, ino: Ino) -> Result<bool> {
     let is_cut =
         ["extent-unused", "backref-unused"].iter().any(|code| report.more.contains_key(code));

@@ -82,7 +82,7 @@ pub(super) fn links(editor: &Editor, tree: TreeId, ino: Ino, links: u64) -> Resu
     patched(editor, tree, ino, |bytes| put32(bytes, LINKS_AT, count), says)
 }
 
-/// Sets generations that are newer than the volume to that of the volume.
+/// Sets generations that are newer than the volume to the generation of the volume.
 pub(super) fn generation(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let newest = editor.superblock.generation.0;
     let says = format!("{tree}: inode {ino} is of transaction {newest}, not of a later one");

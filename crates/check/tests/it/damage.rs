@@ -11,7 +11,7 @@ use crate::patch::Patch;
 use crate::victim::{old_victim, victim};
 
 /// Flips bits in nodes, and makes the checksums fit. Each check ends with a report.
-/// `BUTTRESS_FLIPS` is the number of flips. The number of a flip is its seed.
+/// `BUTTRESS_FLIPS` is the number of flips. The seed of a flip is its number.
 #[test]
 fn flipped_bits_with_good_checksums() {
     let flips = std::env::var("BUTTRESS_FLIPS").ok().and_then(|text| text.parse().ok());

@@ -93,7 +93,7 @@ impl Ahead {
     }
 }
 
-/// Whether no transaction since the committed trees changes an extent's users (L7).
+/// Whether no transaction after the committed trees changed an extent's users (L7).
 fn is_unchanged(view: &View, extent: Extent, found: &[Use]) -> bool {
     let later = [Some(view.running()), view.frozen()];
     later.into_iter().flatten().all(|transaction| {

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **S1** Only records up to the last whole cut count. Writes after that cut were not
+//! - **S1** Only records up to the last whole cut are used. Writes after that cut were not
 //!   acknowledged.
 //! - **S2** An incomplete record ends the log. If a cut and one more record follow it, or a newer
-//!   file, writes after it were acknowledged. In that case the record is damage.
+//!   file, writes after that record were acknowledged. In that case the record is damage.
 //! - **S3** The head of a file is durable before its first record. So a file with records and an
 //!   unreadable head is damage, unless a later file follows. A newer version is an error.
 

@@ -4,8 +4,8 @@
 //!
 //! - **C1** Options come from the environment, and options of the place override these. The error
 //!   for a wrong option names the option.
-//! - **C2** A client repeats nothing by itself (B1 of `objects`). It speaks without TLS only to an
-//!   endpoint that is given as `http://`, and to an emulator.
+//! - **C2** A client repeats nothing by itself (B1 of `objects`). It connects without TLS only to
+//!   an endpoint that is given as `http://`, and to an emulator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How a client connects and repeats (C2).
 fn client(is_plain: bool) -> (ClientOptions, RetryConfig) {
-    // This fails if a provider is installed already, which will do.
+    // This fails if a provider is installed already. The client then uses that provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = ClientOptions::new().with_allow_http(is_plain).with_timeout(TIMEOUT);
     (client, RetryConfig { max_retries: 0, ..RetryConfig::default() })

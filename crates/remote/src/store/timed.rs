@@ -43,7 +43,8 @@ struct Record {
 pub struct TimedStore {
     inner: SimStore,
     record: Ranked<(Record, Rng)>,
-    /// The longest time that a change takes, in microseconds, in each direction.
+    /// A change waits for fewer microseconds than this before its effect, and again after its
+    /// effect.
     micros: u64,
 }
 

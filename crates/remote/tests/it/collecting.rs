@@ -83,8 +83,8 @@ fn overwritten_data_goes() {
     same(&open(&store, reading()).expect("whole"), &model);
 }
 
-/// A pinned commit can be read although older and newer commits are collected. It is deleted after
-/// its pin is.
+/// A pinned commit can be read although older and newer commits are collected. The commit is
+/// deleted after its pin was deleted.
 #[test]
 fn a_pinned_commit_stays() {
     let store = store(2);

@@ -188,7 +188,8 @@ fn a_log_with_a_changed_bit_is_refused_or_ends_before_it() {
     }
 }
 
-/// A log of a newer version, in the head of a file or in a record, is refused as such and kept.
+/// A log with a newer version in its head or in a record is refused with an error that names the
+/// version. The log is kept.
 #[test]
 fn a_log_of_a_newer_version_is_refused_and_kept() {
     let crash = crash(2);

@@ -288,7 +288,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Each seed damages one volume. All files that must be restored are, and no byte is wrong.
+/// Each seed damages one volume. All files that must be whole are restored as a whole, and no byte
+/// is wrong.
 #[test]
 fn restore_brings_back_intact_files_of_damaged_volumes() {
     let volumes: BTreeMap<usize, (Made, Facts)> = Shape::ALL

@@ -75,7 +75,7 @@ fn copies_lie_apart() {
     }
 }
 
-/// A batch that is adjacent on the device is one request, up to the limit.
+/// Ranges of a batch that are adjacent on the device are one request, up to the limit.
 #[test]
 fn adjacent_writes_are_joined() {
     let (volume, _devices) = volume(BlockGroupFlags::DUP, &[1, 1]);
@@ -94,7 +94,7 @@ fn adjacent_writes_are_joined() {
     assert_eq!(volume.stats().writes, 2 + 4, "5 MiB do not fit one request of 4 MiB");
 }
 
-/// W2: a batch that writes a byte twice is a bug, and is seen.
+/// W2: a batch that writes a byte twice is a bug, and panics.
 #[test]
 #[should_panic(expected = "W2")]
 fn overlapping_writes_panic() {

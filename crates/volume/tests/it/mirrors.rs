@@ -131,7 +131,7 @@ fn units_come_from_whichever_copy_is_good() {
     assert_eq!(logical, CHUNK_AT.end(40 * 4096), "and it is named");
 }
 
-/// A device with reads that fail is read around; its bytes are rewritten.
+/// If reads of a device fail, another copy is read, and the bytes of the device are rewritten.
 #[test]
 fn reads_around_a_device_that_fails() {
     let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });

@@ -227,7 +227,7 @@ fn strangers_and_twins_are_refused() {
     open(&three, READ).expect("as many as there are");
 }
 
-/// A device that missed transactions is read last, and the newest superblock counts.
+/// A device that missed transactions is read last, and the newest superblock is used.
 #[test]
 fn a_stale_device_is_read_last() {
     let chunks = [chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])];

@@ -63,7 +63,8 @@ fn a_read_only_volume_writes_none() {
     assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
 }
 
-/// Another filesystem's superblock is a bug of the caller; it panics before a write.
+/// Writing the superblock of another filesystem is a bug of the caller, and panics before any
+/// write.
 #[test]
 #[should_panic(expected = "another filesystem")]
 fn a_foreign_superblock_panics() {
