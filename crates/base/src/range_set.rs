@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// The largest range there is does not overflow.
+    /// The largest possible range does not overflow.
     #[test]
     fn holds_the_whole_space() {
         let mut set = RangeSet::new();

@@ -18,7 +18,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Creates a generator. Any seed will do, zero included.
+    /// Creates a generator. Every seed is valid, zero included.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut mix = seed;

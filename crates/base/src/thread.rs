@@ -46,8 +46,8 @@ pub fn parallelism() -> usize {
     if crate::seeded::is_seeded() {
         return crate::seeded::processors().unwrap_or(3);
     }
-    // The standard library reads files to compute this number, so it is kept: small writes ask
-    // often.
+    // The standard library reads files to compute this number, so the result is kept: small writes
+    // need it often.
     static KNOWN: LazyLock<usize> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
     *KNOWN

@@ -157,8 +157,8 @@ impl Device for MemoryDevice {
     /// is freed.
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         check(self, Operation::Discard, offset, len)?;
-        // Nearly all blocks of a range of terabytes are absent, so this visits only the present
-        // ones.
+        // Nearly all blocks of a range of terabytes are absent, so the loop visits only the present
+        // blocks.
         let whole = offset.div_ceil(BLOCK_LEN)..(offset + len) / BLOCK_LEN;
         let ends = if whole.end.saturating_sub(whole.start) < BLOCKS_SWEPT_MIN {
             [offset..offset + len, 0..0]

@@ -52,8 +52,8 @@ impl Window {
         Ok(self.start + offset)
     }
 
-    /// Returns the writes with their offsets moved to the device behind. Fails for a write that
-    /// leaves the part (W1).
+    /// Returns the writes with offsets in the device behind the part. Fails for a write that leaves
+    /// the part (W1).
     fn moved<'a>(&self, writes: &[Write<'a>]) -> Result<Vec<Write<'a>>, FailedWrite> {
         let each = writes.iter().enumerate().map(|(index, write)| {
             let len = total_len(&write.bufs);

@@ -41,7 +41,7 @@ pub struct CacheOptions {
     pub start_sector: u64,
     /// Refuse a cache with a block size other than this.
     pub block_size: Option<u32>,
-    /// Begin to write back when this much is used, in percent.
+    /// Begin to write back when this percentage of the slots is used.
     pub high_watermark: u32,
     /// Stop when this much is used, in percent.
     pub low_watermark: u32,
@@ -57,7 +57,7 @@ pub struct CacheOptions {
     pub max_age: Option<Duration>,
     /// Cache only writes of class `Metadata`.
     pub metadata_only: bool,
-    /// Pause write-back after a write that went straight to the origin, for this time (disks only).
+    /// Pause write-back for this time after a write that went straight to the origin (disks only).
     pub pause_writeback: Duration,
     /// Whether the origin is flushed after each batch (`fua`), or once for many batches (`nofua`).
     pub fua: bool,
@@ -71,7 +71,7 @@ pub struct CacheOptions {
     /// Use background threads. Without background threads, commits and write-back happen inside the
     /// calls that need them.
     pub background: bool,
-    /// Bypass the page cache on the cache device. The code that opens the device reads this.
+    /// Bypass the page cache on the cache device. The code that opens the device reads this option.
     pub direct: bool,
     /// Use the cache even if it belongs to another origin, and drop blocks past the origin's end.
     pub force: bool,

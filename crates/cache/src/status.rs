@@ -6,7 +6,7 @@ use crate::count::Count;
 use crate::layout::Cut;
 use crate::units::Epoch;
 
-/// Figures since the cache was opened or `clear_stats`.
+/// Figures since the opening of the cache, or since the last `clear_stats`.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) reads: Count,

@@ -85,7 +85,8 @@ impl Drop for Bypass<'_> {
 }
 
 impl Core {
-    /// Writes bytes that lie within the origin. `class` matters with `metadata_only`.
+    /// Writes bytes that lie within the origin. `class` is used only with the option
+    /// `metadata_only`.
     pub(crate) fn write(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.counters.writes.add(1);
         // With `consistent_origin`, all writes go through the cache.

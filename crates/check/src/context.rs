@@ -100,7 +100,7 @@ impl Context<'_> {
 
     /// Returns the newest transaction that an item may have. Only log trees are newer, by one
     /// transaction. The other trees do not refer to a log before its replay, so they must be
-    /// correct without it.
+    /// correct without the log.
     pub(crate) fn newest(&self) -> Generation {
         self.superblock.generation
     }

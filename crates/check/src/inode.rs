@@ -220,7 +220,8 @@ impl Span {
         }
     }
 
-    /// Checks the first and last inode as well. The caller has appended all leaves of the tree.
+    /// Checks the first and the last inode, which [`Self::append`] left unchecked. The caller has
+    /// appended all leaves of the tree.
     pub(crate) fn finish(mut self, checker: &mut InodeChecker<'_, '_>) -> Sums {
         for whole in [self.first.take(), self.last.take()].into_iter().flatten() {
             checker.inode(whole, &mut self.sums);

@@ -1,7 +1,7 @@
 //! Checks the log trees: whether they exist and can be read.
 //!
-//! Whether the contents of a log fit the trees shows only in a replay, which the next mount makes.
-//! So the contents are not checked.
+//! Only a replay shows whether the contents of a log fit the trees, and the next mount makes that
+//! replay. So the contents are not checked.
 
 use buttress_base::RangeSet;
 use buttress_format::{FileExtent, Kind, RootItem};

@@ -4,8 +4,9 @@
 //!
 //! Each issue of a report proposes a fix: a sentence and the edits of items. The fixes are made on
 //! trial devices in memory, and then the volume is checked again. The new report shows issues that
-//! the old ones hid, for the next round. A round makes only fixes of the first stage with any fix.
-//! The stages are nodes, inodes, names, lost files, and counts that follow from these.
+//! the old ones hid, for the next round. A round makes only the fixes of one stage: the first stage
+//! for which there are fixes. The stages are nodes, inodes, names, lost files, and counts that
+//! follow from these.
 //!
 //! # Invariants
 //!

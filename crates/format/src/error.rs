@@ -7,7 +7,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The structure is longer than the bytes there are.
+    /// The structure is longer than the given bytes.
     #[error("{what} is cut short: needs {needed} bytes, has {found}")]
     Short {
         /// The structure.

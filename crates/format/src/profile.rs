@@ -186,7 +186,7 @@ mod tests {
     }
 
     /// A chunk takes the safest profile that the devices allow, and a profile with copies is not
-    /// replaced by one without.
+    /// replaced by a profile without copies.
     #[test]
     fn the_best_fits() {
         let of = |present: &[Profile], devices, metadata| {

@@ -54,8 +54,8 @@ impl Maintenance {
     }
 
     /// Drops dead subvolumes one step further, and commits once for all of them. Returns the
-    /// subvolumes that need another step. If work that moves block groups keeps the turn, these are
-    /// all subvolumes.
+    /// subvolumes that need another step. If a move of block groups keeps the turn, nothing is
+    /// dropped, and all subvolumes are returned.
     ///
     /// The caller ensures that no thread uses these subvolumes.
     ///

@@ -6,7 +6,8 @@
 //!   it to the volume.
 //! - **D3** A replaced device keeps its number, its superblocks and its writes until the new device
 //!   has everything that can be read. Then the new device takes its place, and a commit directly
-//!   after that makes the superblocks of the old device outdated. They are erased next.
+//!   after that makes the superblocks of the old device outdated. These superblocks are erased
+//!   next.
 //! - **D2** A device is removed, or shrunk, only if no chunk lies on the removed part.
 
 use std::sync::Arc;

@@ -44,7 +44,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether a repetition would have the same answer, and nothing was written.
+    /// Whether the request wrote nothing, and a repetition would have the same answer.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Key(_))
     }

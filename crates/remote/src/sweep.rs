@@ -4,8 +4,8 @@
 //!
 //! - **Y1** Only objects of earlier epochs are deleted: their writers can make no more commits.
 //!   This writer's table has all of their objects that a commit needs. The manifest names the
-//!   objects of the table itself. So an object in neither of them is not needed, even if the
-//!   store's list is old.
+//!   objects of the table itself. So an object that neither the table nor the manifest has is not
+//!   needed, even if the store's list is old.
 
 use crate::chain::Chain;
 use crate::collect::Collected;

@@ -17,8 +17,8 @@ pub(crate) const RIVALS_NEW: u64 = 16;
 ///
 /// # Errors
 ///
-/// [`Error::Unsafe`] unless exactly one creation succeeds, and when the object has other content,
-/// or when a later creation succeeds, too.
+/// [`Error::Unsafe`] if no creation or more than one succeeds, if the object has other content, or
+/// if a later creation succeeds.
 pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
     let name = names.trial(&random::hex());
     let body = |rival: u64| {

@@ -157,7 +157,8 @@ impl Layer for FaultDevice {
         }
     }
 
-    /// Returns true, so that tests also cover prepared data of an fsync.
+    /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
+    /// such devices, and tests must cover that.
     fn takes_many(&self) -> bool {
         true
     }

@@ -57,7 +57,7 @@ pub enum Fault {
 pub struct VolumeDevice {
     /// Its number in the volume.
     pub id: DeviceId,
-    /// Its own identifier, which chunks name beside the number.
+    /// The device's identifier, which chunks name together with its number.
     pub uuid: [u8; 16],
     /// The device.
     pub device: Arc<dyn Device>,
@@ -121,7 +121,7 @@ impl VolumeDevice {
         self.trust() != Trust::Whole
     }
 
-    /// Whether it is a device of a seed. It never gets a write.
+    /// Whether this is a device of a seed. Such a device never gets a write.
     #[must_use]
     pub fn is_seed(&self) -> bool {
         self.seed.is_some()

@@ -38,7 +38,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The map, with the chunks of a range in it, as far as there are any (`resolver::A1`).
+    /// The map, which has all existing chunks of a range (`resolver::A1`).
     pub(crate) fn map_of(&self, extent: Extent) -> Snapshot {
         // The order matters: see `ChunkResolver::clear`.
         let asks = self.resolver.has_source();

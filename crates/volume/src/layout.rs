@@ -1,4 +1,4 @@
-//! How a chunk spreads its bytes over its stripes. This file does arithmetic alone.
+//! How a chunk spreads its bytes over its stripes. This file does only arithmetic.
 //!
 //! # Invariants
 //!
@@ -34,8 +34,8 @@ enum Shape {
     Whole { copies: usize },
     /// Units are dealt to `columns` columns in turn. Each column has `copies` stripes.
     Striped { columns: u64, copies: usize, unit: u64 },
-    /// A row has units on `data` of all stripes, and parity on the others. Each row begins one
-    /// stripe further on.
+    /// A row has units of data on `data` stripes, and parity on the others. Each row begins one
+    /// stripe after the start of the preceding row.
     Parity { data: u64, stripes: u64, unit: u64 },
 }
 

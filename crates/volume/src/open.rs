@@ -27,8 +27,7 @@ pub struct OpenOptions {
     /// Whether writes may begin later, by [`Volume::begin_writing`], if nothing prevents them.
     pub may_begin_writing: bool,
     /// Whether to open without missing devices. The volume is writable as long as every byte has a
-    /// copy on a device that is here. Otherwise the volume is read-only, and a part of it is
-    /// unreadable.
+    /// copy on a present device. Otherwise the volume is read-only, and a part of it is unreadable.
     pub degraded: bool,
     /// How chunks with parity are used.
     pub parity: Parity,

@@ -107,7 +107,8 @@ pub fn place(profile: Profile, rooms: &[Room<'_>], limits: Limits) -> Option<Pla
 pub fn capacity(profile: Profile, free: impl Iterator<Item = u64>) -> u64 {
     let spread = profile.spread();
     let mut free: Vec<u64> = free.map(|bytes| bytes / MIB * MIB).collect();
-    // The steps are small, so that devices of different sizes fill side by side.
+    // The steps are small, so that devices of different sizes are filled evenly, as by the
+    // allocator.
     let step = (free.iter().sum::<u64>() / 256).max(16 * MIB) / MIB * MIB;
     let mut total = 0_u64;
     loop {

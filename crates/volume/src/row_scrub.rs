@@ -10,8 +10,8 @@
 //! # Locks
 //!
 //! A thread that repairs holds `Volume::repairs` exclusively while it writes. The caller excludes
-//! other writes of the row. It is enough that the caller has a view in which a part of the row is
-//! in use: no thread writes to that row.
+//! other writes of the row. For that, a view in which a part of the row is in use is enough: no
+//! thread writes to such a row.
 
 use buttress_format::Logical;
 

@@ -33,7 +33,7 @@ pub trait Machine: fmt::Debug + Send {
     /// Where threads waited for locks, and how long; the longest waits first.
     fn waited(&self) -> Vec<Waited>;
 
-    /// How often the machine counted time, and the sum of it.
+    /// How often the machine counted time, and the sum of the counted times.
     fn counted(&self) -> (u64, u64);
 
     /// Subtracts `overhead` nanoseconds from each later count.

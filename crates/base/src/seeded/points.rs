@@ -71,7 +71,7 @@ pub(crate) fn bytes() -> Option<[u8; 16]> {
 pub(crate) fn instant() -> Option<Instant> {
     let (run, _) = mine()?;
     let now = run.lock().present();
-    // The clock starts at one day, since programs compute the time an hour ago.
+    // The clock starts at one day, since programs may subtract an hour from the current time.
     Some(run.began + Duration::from_secs(86_400) + Duration::from_nanos(now))
 }
 

@@ -151,8 +151,8 @@ fn every_crash_leaves_a_prefix() {
     assert!(shown > 2000, "only {shown} states");
 }
 
-/// No acknowledged flush is lost with hardly any room, when writes bypass the cache, wait, and
-/// reuse slots all the time.
+/// There is hardly any room, so writes bypass the cache, wait, and reuse slots all the time. No
+/// acknowledged flush is lost.
 #[test]
 fn a_full_cache_loses_no_flush() {
     let mut shown = 0;

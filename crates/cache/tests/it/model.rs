@@ -67,8 +67,8 @@ fn run(seed: u64, block_size: u32, blocks: u64, list: &str) {
     }
 }
 
-/// The caches have much room or hardly any, so writes bypass them, wait and supersede. All block
-/// sizes and orders are used.
+/// The caches have much room or hardly any, so writes bypass the cache, wait, and supersede older
+/// versions. All block sizes and orders are used.
 #[test]
 fn agrees_with_an_array() {
     let lists = [

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **MX1** Data that the extent tree still records for a file at an offset is given back to it.
-//!   Only without such a record, a gap becomes a hole. If a record does not tell how the data was
+//! - **MX1** Data that the extent tree still records for a file at an offset is given back to it. A
+//!   gap becomes a hole only if there is no such record. If a record does not tell how the data was
 //!   stored, the gap is not changed.
 
 use buttress_format::{
@@ -182,7 +182,7 @@ pub(super) fn inline(editor: &Editor, tree: TreeId, ino: Ino, offset: u64) -> Re
     let at = Key::new(ino.0, Kind::EXTENT_DATA, offset);
     let bytes = editor.get(tree, &at)?;
     let Some(mut bytes) = bytes.filter(|bytes| bytes.len() > HEAD) else { return Ok(None) };
-    // Only for uncompressed inline data the item's length tells the length of the data.
+    // The item's length gives the length of the data only if the data is inline and not compressed.
     if bytes[16] != 0 || bytes[20] != 0 {
         return Ok(None);
     }

@@ -95,7 +95,7 @@ pub(super) fn generation(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Opti
     patched(editor, tree, ino, change, says)
 }
 
-/// Removes the flags that make a symbolic link immutable, since a link cannot be.
+/// Removes the flags that make a symbolic link immutable, since a link cannot be immutable.
 pub(super) fn thaw(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let says = format!("{tree}: inode {ino} is neither immutable nor only appended to");
     let change = |bytes: &mut [u8]| {

@@ -48,9 +48,9 @@ fn item_generation() {
     patch.finds(&["item-generation"]);
 }
 
-/// A log is one transaction ahead of its superblock, but the other trees are not. So an item in
-/// them that is as new as the log is an error, even while the log exists. A repair that removes a
-/// damaged log also mends the item.
+/// A log is one transaction ahead of its superblock, but the other trees are not. So an item of
+/// another tree that is as new as the log is an error, even while the log exists. A repair that
+/// removes a damaged log also mends the item.
 #[test]
 fn item_generation_beside_a_log() {
     let patch = Patch::new(victim());

@@ -21,7 +21,7 @@ fn devices(patch: &Patch) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(&patch.device) as Arc<dyn Device>]
 }
 
-/// The kinds and contents of files, by path, which must be equal before and after.
+/// The kinds and contents of files, by path, which must be equal before and after the repair.
 type Contents = BTreeMap<String, (Type, Vec<u8>)>;
 
 fn contents(patch: &Patch) -> Contents {

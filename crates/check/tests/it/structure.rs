@@ -36,7 +36,7 @@ fn node_owner() {
 }
 
 /// A node of a subvolume may have been written for another tree. That tree must have a reference to
-/// it.
+/// the node.
 #[test]
 fn node_owner_ref() {
     let patch = Patch::new(victim());

@@ -108,7 +108,7 @@ impl Page {
         self.runs.is_empty()
     }
 
-    /// Bytes of the page in memory. It takes about as many in an object.
+    /// Bytes of the page in memory. The page takes about as many bytes in an object.
     pub(crate) fn bytes(&self) -> usize {
         self.runs.len() * RUN
     }

@@ -79,7 +79,8 @@ impl Crash {
 }
 
 impl TimedStore {
-    /// Creates an empty store. A change takes `most` at most before its effect, and again after it.
+    /// Creates an empty store. A change takes at most `most` before its effect, and again after its
+    /// effect.
     #[must_use]
     pub fn new(seed: u64, weather: Weather, most: Duration) -> Self {
         let record = Ranked::new(Rank::SimLog, (Record::default(), Rng::new(seed)));

@@ -144,7 +144,7 @@ fn a_damaged_sector_is_lost_alone() {
     }
 }
 
-/// Older roots are listed, and used by their generation and by their address.
+/// Older roots are listed. An older root can be chosen by its generation or by its address.
 #[test]
 fn an_older_root_is_used_when_asked_for() {
     let devices = small();

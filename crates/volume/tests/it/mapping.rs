@@ -193,7 +193,7 @@ fn the_map_refuses_overlaps() {
 
 /// M1, M2: chunks are added and removed, one by one and many at once, near others and over them.
 /// Every address is found in the chunk that the model has there. Overlaps are refused as a whole.
-/// The last chunk is that of the model.
+/// The last chunk of the map is the last chunk of the model.
 #[test]
 fn the_map_agrees_with_a_model() {
     const SLOT: u64 = 1 << 20;
