@@ -1,5 +1,5 @@
-//! Cancellation: tells a thread whether its work is still wanted. A kernel learns from the signals
-//! of a task that the work is not wanted any more.
+//! Cancellation: tells a thread whether its work is still wanted. Inside a kernel, the signals of a
+//! task have this purpose.
 //!
 //! # Place
 //!

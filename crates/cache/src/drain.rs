@@ -267,8 +267,8 @@ impl Core {
             if let Some(Cut::Towards(target)) = cut {
                 return Ok(target);
             }
-            // With nothing to write, the origin stays whole, and the superblock already says
-            // `Whole`.
+            // With nothing to write, the origin is whole. The superblock is written only if it does
+            // not say `Whole(limit)` yet.
             if self.index.len() > 0 {
                 self.write_cut(Cut::Towards(limit))?;
             } else if cut != Some(Cut::Whole(limit)) {

@@ -75,7 +75,8 @@ pub(crate) fn rebuild(
     with_sums: bool,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Rebuilt> {
-    // An image of metadata alone has no data for checksums.
+    // New checksums need the data. An image of metadata alone lacks it, and `repairs: false`
+    // refuses such an image.
     let opening = OpenOptions { writable: true, repairs: !with_sums, ..OpenOptions::default() };
     let opened = Volume::open(devices.to_vec(), opening);
     let (volume, superblock) = opened.map_err(|error| Error::Rebuild(error.to_string()))?;

@@ -134,8 +134,9 @@ impl Profile {
     /// `devices` is the number of writable devices. The result is the safest present profile that
     /// needs no more devices.
     ///
-    /// If none fits and a present profile survives the loss of a device, the result is `raid1`. On
-    /// one device it is `dup` for `metadata`. In all other cases the result is `single`.
+    /// If none fits and a present profile survives the loss of a device, the result is `raid1`. If
+    /// both hold on one device, the result is `dup` for `metadata`. In all other cases the result
+    /// is `single`.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [

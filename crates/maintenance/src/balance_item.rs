@@ -1,5 +1,5 @@
-//! The balance item on disk. It has the options of the balance from beginning to end, so that the
-//! next mount, by this program or by Linux, can resume the balance.
+//! The balance item on disk. It exists from the beginning of a balance to its end. From its options
+//! the next mount, by this program or Linux, can resume the balance.
 //!
 //! # Invariants
 //!

@@ -4,10 +4,10 @@
 //!
 //! - **D1** A new device is empty. It has no superblock of the volume before the commit that adds
 //!   it to the volume.
-//! - **D3** A replaced device keeps its number, its superblocks and its writes until the new device
-//!   has everything that can be read. Then the new device takes its place, and a commit directly
-//!   after that makes the superblocks of the old device outdated. These superblocks are erased
-//!   next.
+//! - **D3** A replaced device keeps its number and superblocks, and still gets all writes, until
+//!   the new device has everything that can be read. Then the new device takes its place, and a
+//!   commit directly after that makes the superblocks of the old device outdated. These superblocks
+//!   are erased next.
 //! - **D2** A device is removed, or shrunk, only if no chunk lies on the removed part.
 
 use std::sync::Arc;

@@ -9,9 +9,9 @@
 //!   built once, so the trees go on sharing it. A leaf that points to moved data is built anew in
 //!   the same way.
 //! - **L4** The mover finds the users of an extent and makes them point to its copy, both in one
-//!   handle. Meanwhile no other thread changes the extents of those inodes ([`Users::hold`]). The
-//!   mover may miss users that a new snapshot or an uncommitted clone adds. Such users keep the old
-//!   extent, and the next round over the group finds them.
+//!   handle. Meanwhile no other thread changes the extents of the inodes that use the extent
+//!   ([`Users::hold`]). The mover may miss users that a new snapshot or an uncommitted clone adds.
+//!   Such users keep the old extent, and the next round over the group finds them.
 //!
 //! # Place
 //!
@@ -59,8 +59,8 @@ const WRITE_BYTES: u64 = 4 << 20;
 /// The layer that owns the inodes which use moved data. The mover borrows that layer for one call.
 pub trait Users {
     /// Runs `work` while no other thread changes the extents of these inodes, or reads their old
-    /// extents. Waits until such threads are done. These threads may be making room or waiting for
-    /// room.
+    /// extents. Waits until such threads are done. These threads may make or await room, so the
+    /// caller must reserve all space before.
     ///
     /// # Errors
     ///

@@ -13,8 +13,8 @@
 //!
 //! - **M1** No thread is ahead of another running thread by more than [`AHEAD`] and one step. A
 //!   step lies between two places where the scheduler may switch threads.
-//! - **M2** In the time of the run, a lock is never taken before it was released, even if no other
-//!   thread ran in between.
+//! - **M2** In simulated time, a lock is taken only after its last release. If the real lock is
+//!   free earlier, the thread's clock moves forward.
 //! - **M3** A processor has one thread at a time. A queued thread gets the processor when the
 //!   running thread waits for something. The running thread also loses the processor in two other
 //!   cases. Either it has had the processor for a [`SLICE`] and has run longer in sum than the
@@ -112,8 +112,8 @@ struct Simulated {
     resumed: Instant,
     /// The running time of all threads together.
     busy: u64,
-    /// The delay of the measured thread by one measurement, which is subtracted, and the number of
-    /// measurements.
+    /// The time that one measurement costs the measured thread; it is subtracted. Beneath it, the
+    /// number of measurements.
     overhead: u64,
     counted: u64,
 }

@@ -79,8 +79,8 @@ impl Layout {
             _ => return Err("it has several profiles, or one that is not known"),
         };
         let layout = Self { len, shape };
-        // The stripe length counts whole rows, so it may cover more bytes than the chunk. If the
-        // chunk takes nearly all addresses, this length can exceed 64 bits.
+        // Each stripe is counted in whole rows (`stripe_len`), so the stripes may cover more bytes
+        // than the chunk. If the chunk takes nearly all addresses, this length can exceed 64 bits.
         if layout.checked_stripe_len().is_none() {
             return Err("its last row ends past the end of all addresses");
         }

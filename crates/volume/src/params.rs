@@ -34,7 +34,8 @@ impl Params {
 pub enum Parity {
     /// Not written at all.
     ReadOnly,
-    /// Rows with parity are read and emptied; new extents go to mirrored chunks.
+    /// Rows with parity are read, and their extents may be freed. New extents go to mirrored
+    /// chunks.
     Mirror,
     /// Data is written to whole empty rows. Each row is written once, with its parity. A volume
     /// with parity for its nodes is read-only.

@@ -11,7 +11,8 @@
 //! - **SE2** A sprout exists on disk when the first superblock on its own device is written. Until
 //!   then the new device is not a part of any volume.
 //! - **SE3** The chunks in a sprout's superblock are on its own devices, since Linux reads them
-//!   before it looks for seeds. A sprout that was just made is an exception: its owner moves them.
+//!   before it looks for seeds. A sprout that was just made is an exception:
+//!   `Maintenance::move_system_off_seeds` moves its chunk tree to its own devices.
 
 use std::sync::Arc;
 
@@ -59,7 +60,8 @@ impl Volume {
         if seed.log_root != Logical(0) {
             return refused("it has a log of fsync that was not replayed");
         }
-        // The first commit counts the new device.
+        // `sprout` does not count the new device yet, since the first commit does that. `joined`
+        // counts it for the check at opening.
         let sprout =
             Superblock { fsid: item.fsid, flags: seed.flags & !SEEDING, dev_item: item, ..seed };
         let joined =

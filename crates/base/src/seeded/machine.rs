@@ -81,8 +81,8 @@ pub trait Machine: fmt::Debug + Send {
 
     /// Whether the thread with the turn must pass it on. It must do so if another thread with a
     /// processor, or the end of a timed wait at `alarm`, is behind in simulated time. It must also
-    /// do so if a ready thread should get a processor: a processor is free, or the time slice of
-    /// this thread is over.
+    /// do so if a thread waits for a processor, and one is free or the time slice of `thread` is
+    /// over.
     fn is_ahead(&self, thread: usize, alarm: u64) -> bool;
 
     /// Chooses the next thread; returns its index and time, or `None` where all threads wait.
@@ -171,8 +171,8 @@ impl Turns {
         self.machine.as_ref().is_some_and(|machine| machine.is_ahead(mine, self.alarm))
     }
 
-    /// Lets the machine choose the next thread; `None` when no thread can run and none waits for a
-    /// time.
+    /// Lets the machine choose the next thread; `None` when no thread can run and no timed wait is
+    /// pending.
     pub(super) fn choose_by_machine(&mut self) -> Option<usize> {
         loop {
             if self.tasks.iter().all(|task| matches!(task.state, State::Ended)) {

@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - One thread of a run has the turn (`seeded::D1`). Only [`Run::pass`] gives it to another
+//! - One thread of a run has the turn (`seeded::D1`). Only [`Run::hand_over`] gives it to another
 //!   thread.
 
 use std::cell::RefCell;

@@ -25,8 +25,8 @@ pub(crate) fn anew(with_sums: bool) -> Vec<TreeId> {
     trees
 }
 
-/// Rounds after which the numbers of nodes must agree. Each round adds nodes, and few rounds are
-/// needed.
+/// The number of rounds after which the shapes must have as many nodes as the round assumed. Each
+/// round adds nodes, and few rounds are needed.
 const ROUNDS_MAX: u32 = 64;
 
 /// The bytes of a block group's item.

@@ -44,8 +44,8 @@ fn super_copy_damaged() {
     patch.finds(&["super-copy-damaged"]);
 }
 
-/// A copy of the superblock that this volume never wrote is a warning. A restored dump lacks such a
-/// copy, or the place has older bytes.
+/// A copy of the superblock that this volume never wrote is a warning. A restored dump lacks the
+/// copy, or the place has bytes from before the volume was made.
 #[test]
 fn super_copy_missing() {
     let whole = Patch::new(victim());

@@ -260,7 +260,7 @@ fn hole(len: u64) -> Vec<u8> {
 #[test]
 fn file_overlap() {
     let patch = Patch::new(victim());
-    // This is the last file, because the last leaf has room.
+    // The test adds an item to the last file, because the last leaf has room for the item.
     let leaves = patch.leaves(FS);
     let last = leaves.last().expect("a leaf");
     let mut keys = (0..last.len()).map(|slot| last.key(slot)).rev();

@@ -3,10 +3,10 @@
 //!
 //! # Invariants
 //!
-//! - **L6** A walk visits a node that trees share once. It reads the nodes on the paths to the
-//!   items that it seeks and the root of each tree, and takes a step for each found user. When the
-//!   possible users reach a maximum, the walk takes no further extents. A single extent may have
-//!   more users.
+//! - **L6** A walk visits each node once, even if several trees share it. It reads the nodes on the
+//!   paths to the items that it seeks and the root of each tree, and takes a step for each found
+//!   user. When the possible users reach a maximum, the walk takes no further extents. A single
+//!   extent may have more users.
 //! - **L7** A walk finds the users in the committed trees. These users are valid only while the
 //!   same trees are the committed ones. Besides, no later transaction may change the references of
 //!   the extent, or an item that the walk found. Otherwise the mover searches each tree anew.
@@ -142,8 +142,9 @@ struct Walk<'v> {
     seen: HashMap<Logical, Below>,
 }
 
-/// Returns the users of the first of these extents in the committed trees; `None` for extents that
-/// files of the root tree use, too. The number of references bounds the extents (L6).
+/// Returns the users of as many leading extents as the limit allows, in the committed trees. An
+/// extent that the root tree uses has `None`. It takes no further extents once their references may
+/// have `USERS_ASKED` users (L6).
 fn walk(
     view: &View,
     trees: &[TreeId],

@@ -36,7 +36,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Opens the folder that is the top of this machine: names are absolute paths without their
+    /// Opens the root directory of this machine as a store: names are absolute paths without their
     /// first slash.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::{create, open, options, store};
 const LEN: u64 = 72 << 20;
 
 /// Every prefix of the changes of a store opens, and has exactly the content of the newest commit
-/// that is complete. Checkpoints are among them.
+/// that is complete. Some of the changes are checkpoints.
 #[test]
 fn every_prefix_of_the_store_is_a_commit() {
     let store = store(3);
