@@ -4,10 +4,11 @@
 //!
 //! - **V1** A volume is deleted only if no writer seems alive, and no lease or pin names it. A
 //!   clone has a pin in its base, so its base is kept.
-//! - **V2** The manifests are deleted first, the newest last. So a volume is either whole or gone.
-//!   An interrupted deletion is finished by the next one.
-//! - **V3** A volume with a base has a pin there. Before the newest manifest goes, a copy of it is
-//!   put into the folder `gone`. It stays until the pin is deleted, so any later deletion finds it.
+//! - **V2** The manifests are deleted before all other objects, and the newest manifest last. So a
+//!   volume is either whole or gone. An interrupted deletion is finished by the next one.
+//! - **V3** A volume with a base has a pin in the base. Before the newest manifest is deleted, a
+//!   copy of it is put into the folder `gone`. The copy stays until the pin is deleted, so any
+//!   later deletion finds it.
 
 use bytes::Bytes;
 
@@ -23,10 +24,10 @@ use crate::pin;
 
 /// The folders of a volume's objects, in the order of deletion. The volume has no pins by then.
 const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
-/// The folder that goes last: without a key, nothing can read the folder `gone` (V3).
+/// The folder that is deleted last: without a key, no program can read the folder `gone` (V3).
 const KEYS: &str = "key";
 
-/// Whether a name is one that volumes give to objects. Others in these folders stay.
+/// Whether a name is one that volumes give to objects. Objects with other names are not deleted.
 fn is_ours(name: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
     let is_hex = |part: &str| part.len() >= 8 && part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -61,7 +62,7 @@ fn release_bases(chain: &Chain) -> Result<u64> {
     Ok(count)
 }
 
-/// Deletes the volume's objects in a folder. Returns how many there were.
+/// Deletes the volume's objects in a folder. Returns their number.
 fn empty(chain: &Chain, folder: &str) -> Result<u64> {
     let listed = chain.store.list(&chain.names.folder(folder))?;
     let mut count = 0;
@@ -73,12 +74,12 @@ fn empty(chain: &Chain, folder: &str) -> Result<u64> {
 }
 
 impl Site {
-    /// Deletes the volume and all of its objects (V1 to V3). Returns how many objects there were.
+    /// Deletes the volume and all of its objects (V1 to V3). Returns the number of deleted objects.
     ///
     /// # Errors
     ///
     /// [`Error::Busy`] while another writer seems to be alive, [`Error::Pin`] while a pin or a
-    /// reader needs the volume, [`Error::NoVolume`] if there is nothing of one.
+    /// reader needs the volume, [`Error::NoVolume`] if there is no object of a volume.
     pub fn delete(&self) -> Result<u64> {
         let chain = self.chain();
         let wrong = |why: String| Err(Error::Pin { place: self.place.clone(), why });
@@ -87,8 +88,8 @@ impl Site {
             if let Some((name, _)) = pin::all(&chain)?.first() {
                 return wrong(format!("the pin {name:?} keeps it; remote unpin takes it away"));
             }
-            // `take` refuses while another writer is alive. A writer that wakes up later finds this
-            // manifest or none, and stops.
+            // `take` refuses while another writer is alive. A writer that continues later finds the
+            // new manifest or no manifest, and stops.
             let writer = Writer::this();
             let (newest, _) = self.take(&chain, volume, head, &writer, None)?;
             let shown = chain.store.head(&chain.names.writer(newest.epoch, &writer.id))?;
@@ -112,7 +113,7 @@ impl Site {
         for folder in FOLDERS {
             count += empty(&chain, folder)?;
         }
-        // Nothing of the base is needed here any more.
+        // This volume needs no object of its base any more.
         count += release_bases(&chain)?;
         count += empty(&chain, KEYS)?;
         if count == 0 {

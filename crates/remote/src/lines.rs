@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Nothing in here can become wrong: objects never change, and no name is used twice.
-//! - **R2** It uses at most its budget, and one more line for each thread that adds one.
+//! - **R1** No line in the cache can become wrong: objects never change, and no name is used twice.
+//! - **R2** The cache uses at most its budget, and one more line for each thread that adds a line.
 //!
 //! # Locks
 //!
@@ -38,15 +38,15 @@ struct Shard {
 pub(crate) struct Lines {
     shards: [Ranked<Shard>; SHARDS],
     budget: usize,
-    /// Where the last read of an object ended, what was read ahead included, and how far ahead it
-    /// went.
+    /// For each object, the end of its last read with its readahead, and the length of that
+    /// readahead.
     runs: Ranked<HashMap<ObjectNumber, (u32, u32)>>,
     /// The maximum readahead of a sequential reader, in lines.
     ahead_max: u32,
 }
 
-/// The maximum readahead with much memory: a whole object of 8 MiB. What is read ahead must stay
-/// until it is used, so it is at most an eighth of the memory.
+/// The maximum readahead with much memory: a whole object of 8 MiB. Lines that were read ahead must
+/// stay until they are used, so they are at most an eighth of the memory.
 const AHEAD_MAX: u64 = 128;
 const AHEAD_PART: u64 = 8;
 const AHEAD_MIN: u32 = 4;
@@ -99,8 +99,8 @@ impl Lines {
     }
 
     /// Records a read that lacks lines, and returns how many further lines to read with it. The
-    /// number grows with each sequential read. A read at the start of an object goes on with the
-    /// run of the object before: sequential writes fill one object after the other.
+    /// number grows with each sequential read. A read at the start of an object continues the run
+    /// of the preceding object, since sequential writes fill one object after the other.
     pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32) -> u32 {
         let mut runs = self.runs.lock();
         if runs.len() > RUNS_MAX {
@@ -132,8 +132,8 @@ pub(crate) const LINE_BYTES: usize = LINE as usize * SECTOR as usize;
 mod tests {
     use super::*;
 
-    /// A sequential reader waits for few requests, also over the ends of objects and with reads
-    /// that begin in lines that were read ahead. A random reader reads nothing ahead.
+    /// A sequential reader waits for few requests. This holds across the ends of objects, and if a
+    /// read begins in lines that were read ahead. A random reader reads nothing ahead.
     #[test]
     fn a_sequential_reader_waits_seldom() {
         let lines = Lines::new(128 << 20);

@@ -17,8 +17,8 @@ pub(crate) const RIVALS_NEW: u64 = 16;
 ///
 /// # Errors
 ///
-/// [`Error::Unsafe`] when not exactly one wins, when the content is not the winner's, or when a
-/// later creation wins too.
+/// [`Error::Unsafe`] if no creation or more than one succeeds, if the object has other content, or
+/// if a later creation succeeds.
 pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
     let name = names.trial(&random::hex());
     let body = |rival: u64| {
@@ -60,8 +60,8 @@ fn verdict(
     }
     let found = store.get(name)?;
     let Some(found) = found else {
-        // If answers were lost on the way, perhaps no creation succeeded. Then the trial proves
-        // nothing.
+        // If answers were lost on the way, perhaps no creation succeeded. In that case the trial
+        // proves nothing.
         return wrong("of several creations of one name at once none had an effect".to_owned());
     };
     let is_right = match winners.first() {

@@ -1,10 +1,11 @@
-//! Proposes repairs of names: what a directory lists, what it looks up, and what an inode says.
+//! Proposes repairs of names, which are stored as `DIR_INDEX` items, `DIR_ITEM` items and
+//! references of inodes.
 //!
 //! # Invariants
 //!
-//! - **NM1** A name is stored three times. Two that agree correct the third; one alone is removed
-//!   only if its inode is not there, or if the inode has that name at another place.
-//! - **NM2** An inode that is there keeps a name.
+//! - **NM1** A name is stored three times. Two places that agree correct the third. A name in one
+//!   place alone is removed only if its inode does not exist, or has that name elsewhere.
+//! - **NM2** An existing inode keeps at least one name.
 
 use buttress_format::{
     DirEntry, FileKind, Ino, InodeExtrefs, InodeItem, InodeRef, InodeRefs, Key, Kind, TreeId,
@@ -42,13 +43,13 @@ pub(super) fn stated(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Vec<Stat
     Ok(names)
 }
 
-/// The inode item, if it is there and can be read.
+/// The inode item, if it exists and can be read.
 pub(super) fn inode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<InodeItem>> {
     let bytes = editor.get(tree, &Key::new(ino.0, Kind::INODE_ITEM, 0))?;
     Ok(bytes.and_then(|bytes| InodeItem::parse(&bytes).ok()))
 }
 
-/// What a directory lists: index and entry.
+/// The list of a directory: index and entry of each name.
 pub(super) fn listed(editor: &Editor, tree: TreeId, dir: Ino) -> Result<Vec<(u64, DirEntry)>> {
     let mut all = Vec::new();
     for (key, bytes) in editor.items(tree, dir.0, Kind::DIR_INDEX)? {
@@ -73,7 +74,8 @@ pub(super) fn put_index(tree: TreeId, dir: Ino, index: u64, entry: &DirEntry) ->
     Edit::Put(tree, Key::new(dir.0, Kind::DIR_INDEX, index), entry.to_bytes())
 }
 
-/// Adds an entry to the item that a lookup of its name finds. One of the same name goes.
+/// Adds an entry to the item that a lookup of its name finds. An entry of the same name is
+/// replaced.
 pub(super) fn put_lookup(
     editor: &Editor,
     tree: TreeId,
@@ -102,7 +104,7 @@ fn without(
     })
 }
 
-/// Sets what an inode states about one directory: `change` gets the names in it.
+/// Changes the names that an inode states for one directory: `change` is called with these names.
 pub(super) fn put_stated(
     editor: &Editor,
     tree: TreeId,
@@ -165,7 +167,7 @@ pub(super) fn entry_missing(
     }
     let lists = listed(editor, tree, dir)?;
     if lists.iter().any(|(_, entry)| entry.name == *name_bytes && leads_to(entry, ino)) {
-        // The entry that is there is about to be told apart by `reference_missing`.
+        // `reference_missing` decides about the existing entry.
         return Ok(None);
     }
     let mut edits = Vec::new();
@@ -382,7 +384,7 @@ pub(super) fn wrong_hash(
     if key.kind != Kind::DIR_ITEM {
         return Ok(None);
     }
-    // A lookup of the name that the directory lists is added by `lookup_missing`.
+    // `lookup_missing` adds the item for a name that the directory lists.
     let lists = listed(editor, tree, Ino(dir))?;
     if !lists.iter().any(|(_, one)| one.location == found.location) {
         if !editor.entries(tree, &at)?.is_empty() {

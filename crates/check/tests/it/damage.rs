@@ -1,4 +1,4 @@
-//! Whatever the damage is, the checker gives an answer and does not panic.
+//! Tests that the checker gives an answer for any damage, and does not panic.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use buttress_format::TreeId;
 use crate::patch::Patch;
 use crate::victim::{old_victim, victim};
 
-/// Flips bits in nodes, and makes the checksums fit. Each check ends, and reports something
-/// sensible. `BUTTRESS_FLIPS` is the number of flips. The number of a flip is its seed.
+/// Flips bits in nodes, and makes the checksums fit. Each check ends with a report.
+/// `BUTTRESS_FLIPS` is the number of flips. The seed of a flip is its number.
 #[test]
 fn flipped_bits_with_good_checksums() {
     let flips = std::env::var("BUTTRESS_FLIPS").ok().and_then(|text| text.parse().ok());
@@ -38,7 +38,7 @@ fn flipped_bits_with_good_checksums() {
             let leaf = &leaves[rng.below(leaves.len() as u64) as usize];
             let mut bytes = leaf.bytes().to_vec();
             let used = (leaf.used_bytes() as u64).max(1);
-            // Half of the flips hit the header and the table of items, half the items.
+            // Half of the flips hit the header and the table of items. The others hit the items.
             let at = if rng.chance(1, 2) {
                 32 + rng.below((69 + leaf.len() as u64 * 25).min(bytes.len() as u64 - 32))
             } else {

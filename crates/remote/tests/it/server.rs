@@ -1,4 +1,4 @@
-//! Volumes on a real server that speaks S3: versitygw, if `BUTTRESS_VERSITYGW` names its program.
+//! Tests of volumes on a real S3 server: versitygw, if `BUTTRESS_VERSITYGW` names its program.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -55,8 +55,8 @@ impl Drop for Server {
     }
 }
 
-/// A volume in a bucket is a device as others are, has one writer, and comes back. If the server
-/// refuses a request, the error comes at once.
+/// A volume in a bucket behaves as every device does, has one writer, and can be opened again. If
+/// the server refuses a request, the error comes at once.
 #[test]
 fn a_volume_on_a_server_conforms() {
     let dir = tempfile::tempdir().expect("tempdir");
