@@ -37,7 +37,7 @@ pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) 
 /// Closes a descriptor that may be the last one of a mount, and waits until it is closed. This
 /// thread closes the descriptor first, and then another thread closes a copy.
 ///
-/// If no thread can be started, there is no copy.
+/// If no thread can be started, only this thread closes the descriptor.
 pub(crate) fn close(descriptor: OwnedFd) {
     let number = descriptor.as_raw_fd();
     let (has_copy, is_copied) = sync_channel(1);

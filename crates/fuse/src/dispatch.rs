@@ -184,10 +184,10 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             let count = door.copy_range(caller, from, to, len)?;
             u32::try_from(count).map(Reply::Written).map_err(|_| Errno::EIO)
         }
-        // Among these are FLUSH, OPENDIR and ACCESS. After `ENOSYS` the kernel does not send that
-        // kind of request again. The server needs none of them. Closing a file makes nothing
-        // durable, and a write that could fail has failed before. Listings keep no state here. The
-        // kernel itself checks permissions.
+        // All other requests, such as FLUSH, OPENDIR and ACCESS. After `ENOSYS` the kernel does not
+        // send requests of the same kind again. The server needs none of them. Closing a file makes
+        // nothing durable, and a write that could fail has failed before. Listings keep no state
+        // here. The kernel itself checks permissions.
         _ => Err(Errno::ENOSYS),
     }
 }

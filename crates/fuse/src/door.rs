@@ -393,8 +393,8 @@ impl Handle for Arc<Node> {
 
     /// A node may rest if it has a name, is idle, and is no stub. A stub has no number from which
     /// its handle could be remade. The returned number keeps the one fact that must not be lost.
-    /// For a directory, this is how far its listings go (L2 of `listing`). For a file, it is
-    /// whether the kernel may hold pages of it (S1 of `filled_pages`).
+    /// For a directory, the fact is the cookie at which its listings end (L2 of `listing`). For a
+    /// file, the fact is whether the kernel may hold its pages (S1 of `filled_pages`).
     fn rest(&self) -> Option<u64> {
         // `is_idle` allows one reference, the table's own. The table hands out further references
         // under its lock, which the caller holds.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-/// The end of a mount of a block device. The kernel asks for it, and waits until the volume is
+/// The end of a mount of a block device. The kernel sends `destroy`, and waits until the volume is
 /// closed.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {

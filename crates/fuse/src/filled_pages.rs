@@ -27,8 +27,8 @@ const QUIET_WRITES: u64 = 64;
 /// The low bits are the count. The high bits are the number of times that the count was set.
 const COUNT: u64 = 0xffff;
 
-/// How many direct writes drop only their own pages before one drops all. Zero if the kernel holds
-/// no pages that we read for it.
+/// How many direct writes still drop only their own pages, before a direct write drops all pages.
+/// Zero if the kernel holds no pages that we read for it.
 #[derive(Debug)]
 pub(crate) struct FilledPages(AtomicU64);
 

@@ -45,8 +45,8 @@ impl MountNotifier {
     /// kernel also reports it to the next caller of `syncfs`, which may come much later. A command
     /// that frees space must not fail with that error.
     pub(crate) fn write_back(&self, tree: Option<TreeId>) -> std::io::Result<()> {
-        // Programs may still use a mount although none is visible. Then only the second step below
-        // runs.
+        // Programs may still use a mount although no mount is visible. In this case only the second
+        // step below runs.
         if let Ok(top) = self.mount.open() {
             match rustix::fs::syncfs(&top) {
                 Err(Errno::NOSPC | Errno::DQUOT) => {}

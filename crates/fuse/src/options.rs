@@ -14,8 +14,8 @@ const KNOWN_MAX: usize = 1 << 19;
 pub(crate) const HANDLE_BYTES: usize = 1024;
 pub(crate) const KNOWN_BYTES: usize = 64;
 
-/// Options that [`Options::accept`] takes. An error message about an unknown option compares
-/// with them.
+/// Options that [`Options::accept`] takes. The error message about an unknown option names similar
+/// options of this list.
 pub const KNOWN: &[&str] = &[
     "ro",
     "rw",
@@ -109,7 +109,7 @@ pub struct Options {
     /// Whether the kernel's mount shows the whole volume, so that further mounts can share it. The
     /// caller may set this if [`can_share`](crate::can_share) returns true.
     pub shared: bool,
-    /// Whether a caller that can set `block_device` may do so.
+    /// Whether the mount options permit the caller to set `block_device`.
     pub may_be_block_device: bool,
     /// Whether `source` is a block device that the kernel claims and mounts itself (`fuseblk`).
     /// Then `sync` and syncfs(2) reach the server, and an unmount waits until the volume is closed.

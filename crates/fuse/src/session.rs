@@ -368,8 +368,8 @@ impl Serving {
 }
 
 /// Whether a session that ended with this error ended well. A thread that is reading a request when
-/// the mount goes away gets `ECONNABORTED`. A thread that reads later gets `ENODEV`, which is not
-/// an error there.
+/// the mount goes away gets `ECONNABORTED`. A thread that reads later gets `ENODEV`, which `Device`
+/// does not report as an error.
 fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }

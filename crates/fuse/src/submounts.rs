@@ -3,11 +3,12 @@
 //! # Place
 //!
 //! With the option `submounts` every subvolume below the mount has a session of its own, on the
-//! directory that is its top. Without the option, this holds only the one mount at the top.
+//! directory that is its top. Without the option, [`Submounts`] holds only the mount at the top.
 //!
 //! # Invariants
 //!
-//! - **M1** A subvolume is mounted after the subvolume that contains it, and unmounted before it.
+//! - **M1** A subvolume is mounted after the subvolume that contains it, and unmounted before that
+//!   subvolume.
 //! - **M2** A subvolume that cannot be mounted is a directory of the mount above, so programs can
 //!   always reach it.
 //!

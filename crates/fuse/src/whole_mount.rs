@@ -99,7 +99,7 @@ impl AsFd for Top {
 
 impl Drop for Top {
     fn drop(&mut self) {
-        // It may be the last mount of the volume (T4).
+        // This may end the last mount of the volume (T4).
         if let Some(top) = self.held.take() {
             apart::close(top);
         }
@@ -216,18 +216,18 @@ impl WholeMount {
         all.into_iter().filter(|one| one.device == self.device).collect()
     }
 
-    /// Unmounts every visible mount, those on top of others first. A mount that is in use is
-    /// detached and ends later. Returns whether any was in use.
+    /// Unmounts every visible mount. A mount on top of another mount is unmounted first. A mount
+    /// that is in use is detached and ends later. Returns whether any was in use.
     pub(crate) fn take_away(&self) -> io::Result<bool> {
         let mut was_used = false;
         let mut failure = None;
         for one in self.visible_mounts().into_iter().rev() {
-            // Mounts that other users have put on top of it stay.
+            // Mounts that other users have put on top of this mount stay.
             let seen = Listed::at(&one.point).ok().flatten();
             if seen.is_none_or(|top| top.device != self.device) {
                 continue;
             }
-            // It may be the last mount of the volume (T4).
+            // This may end the last mount of the volume (T4).
             match apart::run(move || mount_list::take_away(&one.point)).and_then(|done| done) {
                 // A mount that was removed together with another one, by propagation, counts as not
                 // in use.

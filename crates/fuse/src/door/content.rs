@@ -269,7 +269,8 @@ impl Door {
     }
 
     /// Reads into `buffer`. If a direct read (C3) meets the end of the file, the kernel may know of
-    /// a later end (C2). The kernel keeps the data of all other reads (C4).
+    /// a later end, and must send its data first (C2). The kernel keeps the data of all other
+    /// reads, so `filled_pages` counts them (C4).
     pub(crate) fn read_into(
         &self,
         id: u64,
@@ -299,7 +300,7 @@ impl Door {
         self.notifier_threads.wait_permit()
     }
 
-    /// Answers `write`, unless it has to wait for space.
+    /// Answers `write`, unless the write has to wait for space.
     pub(crate) fn write(self: &Arc<Self>, write: Write, data: &[u8]) -> Answer<Written> {
         let node = self.node(write.node)?;
         if let Some(change) = write.takes_privileges() {

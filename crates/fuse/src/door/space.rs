@@ -31,8 +31,8 @@ use crate::freed_files::FreedFiles;
 /// file stays open, the request waits in vain.
 const CLOSED: Duration = Duration::from_secs(1);
 
-/// How soon the kernel is expected to forget a closed file. It always does, and only a busy
-/// machine takes long.
+/// How soon the kernel is expected to forget a closed file. The kernel forgets every closed file,
+/// and only on a busy machine this takes long.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// How often a waiting request checks.

@@ -104,7 +104,7 @@ impl TestHandler {
         self.rng.lock().below(bound)
     }
 
-    /// Acts as the thread that tells the kernel to send the data that it holds.
+    /// Acts as the thread that makes the kernel send its unsent data.
     fn flush(&self) {
         while let Some((taken, permit)) = self.flushes.next() {
             for _ in 0..=self.below(3) {

@@ -184,7 +184,7 @@ fn search(file: &File, (tree, objects, kinds, offsets, since, count): Search) ->
 
 /// The answer to a request for `wanted` error counts of a device.
 fn device_errors(file: &File, id: u64, wanted: u64, flags: u64) -> Result<Vec<u64>, i32> {
-    // The kernel leaves the words that it does not set.
+    // The kernel does not change the words that have no count.
     let mut bytes = argument(&[id, wanted, flags, 7, 7, 7, 7, 7, 7], (0, b""));
     call(file, DEV_STATS, &mut bytes).map(|()| (0..9).map(|at| word(&bytes, at * 8)).collect())
 }

@@ -143,8 +143,7 @@ fn d3_full_volumes_say_so() {
         drop(file);
         let len = fs::metadata(mount.path("fill")).expect("attributes").len();
         if len <= 64 << 20 {
-            // The output shows whether room comes late or never. That tells which files hold the
-            // space.
+            // The output shows whether room comes late or never.
             for wait in [0, 10, 100, 1000, 3000] {
                 std::thread::sleep(std::time::Duration::from_millis(wait));
                 let stat = rustix::fs::statvfs(mount.path("")).expect("sizes");

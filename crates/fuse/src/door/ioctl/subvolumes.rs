@@ -16,7 +16,7 @@ const ALL_BITS: u32 = 0o777;
 const TREE_MIN: u64 = 256;
 
 impl Door {
-    /// Makes an empty subvolume. As in Linux it has the umask and the group of the caller, whatever
+    /// Makes an empty subvolume. As in Linux, the umask and the group of the caller apply, whatever
     /// the directory says.
     pub(super) fn create_subvolume(
         &self,
