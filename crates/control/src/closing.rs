@@ -3,9 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **W1** Every verb opens devices through this file, even a verb that ignores locks. So a server
-//!   that is about to release its lock makes no verb fail. And no verb reads the volume before the
-//!   server's last commit.
+//! - **W1** Every verb opens devices through this module, even a verb that ignores locks. So a
+//!   server that is about to release its lock makes no verb fail. And no verb reads the volume
+//!   before the server's last commit.
 //! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints the reason for
 //!   the wait.
 
@@ -27,7 +27,7 @@ pub const TYPES: [&str; 2] = ["fuse.buttress", "fuseblk.buttress"];
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 /// The time after which a wait is reported.
 const SILENCE: Duration = Duration::from_secs(1);
-/// If the process with the lock cannot be found, the number of attempts to open before giving up.
+/// How often a verb tries to open a volume if it cannot find the process with the lock.
 const UNSEEN_MAX: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// A `#` in the kernel's list of mounts.
@@ -70,7 +70,7 @@ pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
     open_asked(path, how, &Asked::default())
 }
 
-/// As [`open_device`], for a volume in a store as `asked` says.
+/// As [`open_device`]. `asked` says how a volume in a store is opened.
 pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
     when_free(path, how.lock, || buttress_remote::open(path, how, asked))
 }

@@ -29,8 +29,8 @@ pub struct Devices {
     /// Open the volume although devices are missing.
     #[arg(long)]
     pub degraded: bool,
-    /// Take over a volume in a store of objects from another writer, even if that seems to be
-    /// alive.
+    /// Take over a volume in a store of objects from another writer, even if that writer seems to
+    /// be alive.
     #[arg(long)]
     pub takeover: bool,
     /// Go on without writes that only a local log has and that cannot be replayed.
@@ -172,8 +172,8 @@ pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem
     Ok(fs)
 }
 
-/// Makes the failure for a volume that cannot be opened. The volume is damaged or there is none;
-/// the command line is not wrong.
+/// Makes the failure for a volume that cannot be opened. Its exit code says that the volume is
+/// damaged or missing, not that the command line is wrong.
 fn not_opened(image: &Path, error: buttress_fs::Error, wants_more: bool) -> Failure {
     let hint = if wants_more { " (--device names another device of a volume)" } else { "" };
     let mut failure = Failure::of_volume(format!("{}{hint}", image.display()), error);

@@ -64,7 +64,8 @@ pub use subject::Subject;
 
 /// The largest question, in bytes.
 const QUESTION_MAX: usize = 64 << 10;
-/// How long one look takes that checks whether the client has ended.
+/// How long each check waits for input of the client. The end of the input means that the client
+/// has ended.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Carries out an order. Its arguments are the order, the volume, the stream of the order, and the
@@ -271,7 +272,7 @@ impl Live {
     }
 
     /// Returns the places at which subvolumes have their own mounts, and the device number of each.
-    /// Their names need not be text.
+    /// The names of the places need not be UTF-8.
     fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
         let kernel_sync = self.volume.as_ref().and_then(|volume| volume.kernel_sync.as_ref());
         let mounts = kernel_sync.map(KernelSync::submounts).unwrap_or_default();

@@ -25,7 +25,7 @@ const PAGES_MAX: u64 = 64 * MIB;
 const DIRTY_MAX: u64 = 128 * MIB;
 const CHANGES_MAX: u64 = 192 * MIB;
 
-/// Most for inodes that a kernel knows.
+/// The most memory for inodes that the kernel knows.
 const KNOWN_MAX: u64 = 64 * MIB;
 
 /// Returns the options of a volume for a requested budget, or for the default one (B1, B2).

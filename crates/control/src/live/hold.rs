@@ -4,7 +4,7 @@
 //!
 //! `check` asks the server to hold the commit. Then it opens the devices in spite of the server's
 //! lock. So the check uses no memory and no time of the server, and an error of the check cannot
-//! harm it.
+//! harm the server.
 //!
 //! # Invariants
 //!
@@ -42,7 +42,7 @@ struct HeldCommit {
     superblock: Vec<u8>,
     /// The devices that the volume has now, as full paths.
     devices: Vec<String>,
-    /// Why the commit lacks the last writes. `None` if it has them all.
+    /// Why the commit lacks the last writes. `None` if the commit has all writes.
     left_out: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub struct Hold {
     pub superblock: Superblock,
     /// The devices of the volume.
     pub devices: Vec<PathBuf>,
-    /// Why the commit lacks the last writes. `None` if it has them all.
+    /// Why the commit lacks the last writes. `None` if the commit has all writes.
     pub left_out: Option<String>,
     server: UnixStream,
 }

@@ -15,7 +15,7 @@ pub struct Spot {
     /// or default.
     #[serde(default)]
     pub is_from_top: bool,
-    /// As the caller wrote it.
+    /// The place as the caller wrote it.
     pub text: String,
 }
 
