@@ -14,8 +14,8 @@ use crate::ui::Ui;
 /// The actions on devices.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Add devices to a volume. Existing data on them is lost. From a seed a new volume grows on
-    /// them.
+    /// Add devices to a volume. Existing data on them is lost. If the volume is a seed, a new
+    /// volume grows on the devices.
     Add(Add),
     /// Move all data off a device, and remove it from the volume.
     #[command(alias = "delete")]
@@ -53,8 +53,8 @@ pub(crate) struct Replace {
     /// The device to replace: its number, its path, or `missing`.
     #[arg(value_name = "DEVICE")]
     old: String,
-    /// The image file or block device that takes its place. An image file must exist, and be at
-    /// least as long as the old device.
+    /// The image file or block device that replaces the old device. An image file must exist, and
+    /// be at least as long as the old device.
     #[arg(value_name = "NEW")]
     new: PathBuf,
     #[command(flatten)]

@@ -31,8 +31,7 @@ pub(crate) struct Args {
     /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: OsString,
-    /// The file to write. With .html, it is a page with zoom and file names; with .svg, only the
-    /// drawing.
+    /// The file to write: for .html, a page with zoom and file names; for .svg, only the drawing.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -82,9 +82,9 @@ pub(crate) struct Args {
     devices: Devices,
     #[command(flatten)]
     cached: Cached,
-    /// Mount options, separated by commas, such as ro, subvol=PATH, commit=SECONDS, allow_other;
-    /// with --cache also those of the cache. Options of the kernel's btrfs and of fstab are
-    /// accepted.
+    /// Mount options, separated by commas, such as ro, subvol=PATH, commit=SECONDS, allow_other.
+    /// With --cache, they include options of the cache. Options of the kernel's btrfs and of fstab
+    /// are accepted.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// When to bypass the kernel's page cache for the devices. auto: for block devices.
@@ -265,7 +265,7 @@ fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
 }
 
 /// Returns whether the machine itself runs from the mount. At shutdown, systemd kills all other
-/// servers before it unmounts. This one must run until the end.
+/// servers before it unmounts. The server of such a mount must run until the end.
 pub(crate) fn is_for_initrd(options: &[String]) -> bool {
     words(options).any(|word| word == FOR_INITRD) || Path::new(IN_INITRD).exists()
 }
@@ -492,14 +492,14 @@ fn announce(log: Option<&Path>) -> Result<()> {
     std::env::set_current_dir("/").context(|| "leaving the directory")
 }
 
-/// Tells the parent that the mount is there, served by another mount's server.
+/// Tells the parent that the mount is there, and that the server of an earlier mount serves it.
 fn announce_server(pid: u32) -> Result<Exit> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY} {pid}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
     Ok(Exit::Success)
 }
 
-/// How far the end of the mount has come. A second signal reports it.
+/// The progress of the unmount, which a second signal reports.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Stage {

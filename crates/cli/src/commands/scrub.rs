@@ -76,7 +76,7 @@ fn status(args: &Args, ui: &Ui) -> Result<Exit> {
     let (uuid, status) = last(&args.image, &args.devices, args.state.as_deref())?;
     match status {
         Some(status) => show(&status, ui)?,
-        // The document has the form of that of `balance status`.
+        // The document has the same form as the document of `balance status`.
         None if ui.json() => ui.document(&json!({ "uuid": uuid, "status": "none" }))?,
         None => ui.line(format!("{}: no scrub is known of it", args.image.display()))?,
     }

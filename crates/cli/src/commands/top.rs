@@ -3,7 +3,7 @@
 //! # What must hold
 //!
 //! - When the program ends, by a key or by a failure, the terminal is as it was before.
-//! - All figures of a picture come from one look at the servers.
+//! - All figures on a screen come from the same query of the servers.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -20,25 +20,27 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, Answer};
 use crate::ui::Ui;
 
-/// Seconds between two looks.
+/// Seconds between two updates of the screen.
 const DELAYS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A mounted directory, an image that is mounted or served, or its cache; all of this user
-    /// unless given.
+    /// A directory on a mount, an image that is mounted or served, or its cache. The default is all
+    /// mounts and servers of this user.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Seconds between two looks.
+    /// Seconds between two updates of the screen.
     #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
     delay: f64,
-    /// Print the screen as text and end, without keys. This is so where the output is no terminal.
+    /// Print the screen as text, and take no keys. This is the default if the output is no
+    /// terminal.
     #[arg(long, short)]
     batch: bool,
-    /// How many screens to print, with --batch or --output.
+    /// Number of screens, with --batch or --output.
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 1)]
     iterations: u32,
-    /// Write the last screen to this file instead of printing it: a drawing for .svg, else text.
+    /// Write the last screen to this file instead of printing it: a drawing if its name ends with
+    /// .svg, otherwise text.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Columns of a screen that is printed or written.

@@ -144,7 +144,8 @@ fn a_refused_mkfs_changes_nothing() {
 }
 
 /// A folder with flags gives them to all objects below it, even to subvolumes. A hard link of an
-/// archive across a subvolume becomes a copy, and more links from there are links to the copy.
+/// archive across a subvolume becomes a copy. More links from the same subvolume are links to the
+/// copy.
 #[test]
 fn flags_and_links_cross_subvolumes() {
     let bench = crate::bench();

@@ -47,7 +47,7 @@ fn verbs_work_on_a_volume_in_a_folder() {
     bench.fails(&["cp", "copy.img", &again], 6, &["holds"]);
 }
 
-/// A volume grows in two steps at once: its device by the name, the file system by `resize`.
+/// One command grows a volume: `?size=` in the name grows its device, and `resize` the file system.
 #[test]
 fn a_volume_grows_by_its_name() {
     let bench = bench();

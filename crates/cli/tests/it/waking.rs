@@ -128,7 +128,7 @@ fn a_volume_that_cannot_be_written_stays_read_only() {
     let words = ["image"];
     bench.fails(&["mount", "image", "b"], 1, &words);
     drop(reader);
-    // The attempt left the lock for readers alone.
+    // After the refused remount, the mount still holds its lock for reading.
     assert!(FileDevice::open(bench.path("image"), OpenOptions::WRITE).is_err());
     succeeded(&remount(&bench, "a", "remount,rw"));
     fs::write(bench.path("a/new"), "x").expect("it is writable");

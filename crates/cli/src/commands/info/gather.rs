@@ -119,8 +119,8 @@ fn space(inspect: &Inspect) -> Result<Vec<SpaceRow>> {
         let root = inspect.tree(TreeId::BLOCK_GROUP)?;
         inspect.each(TreeId::BLOCK_GROUP, root, |key, bytes| group(key, bytes, &mut rows))?;
     } else {
-        // In the extent tree, these items are spread among the extent items. The chunks give their
-        // keys, so that the tree need not be read as a whole.
+        // In the extent tree, block group items are spread among the extent items. The chunks give
+        // the keys of the block group items, so that the tree need not be read as a whole.
         let root = inspect.tree(TreeId::EXTENT)?;
         for chunk in &inspect.chunks.chunks {
             let key = Key::new(chunk.logical.0, Kind::BLOCK_GROUP_ITEM, chunk.len);

@@ -191,7 +191,7 @@ fn cut(image: &Path, len: u64) -> Result<()> {
 pub(super) fn estimate(census: Census, is_cut: bool) -> u64 {
     const PER_ENTRY: u64 = 2048;
     const LEAST: u64 = 256 << 20;
-    /// The first chunks of metadata and of the system, with their copies.
+    /// Bytes of the first metadata chunk and the first system chunk, with all copies.
     const FIRST: u64 = 96 << 20;
     let metadata = census.entries.saturating_mul(PER_ENTRY).saturating_add(4 * census.name_bytes);
     let checksums = census.data_bytes / 512;
