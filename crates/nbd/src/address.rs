@@ -159,8 +159,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes the socket of a server that was killed. `Err(None)` means that it is not stale, or that
-/// this cannot be determined.
+/// Removes the socket of a server that was killed. `Err(None)` means that the socket is not stale,
+/// or that this function cannot find out.
 fn remove_stale(path: &Path) -> Result<(), Option<Error>> {
     let metadata = std::fs::symlink_metadata(path).map_err(|_| None)?;
     if !metadata.file_type().is_socket() {

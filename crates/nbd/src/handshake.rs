@@ -252,7 +252,7 @@ fn parse_go(data: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The name of the export, and whether any query is about allocation. A list without a query asks
-/// for everything; a selection without one wants nothing.
+/// for everything; a selection without a query selects nothing.
 fn parse_queries(data: &[u8], selects: bool) -> Option<(&[u8], bool)> {
     let mut fields = Fields(data);
     let name = fields.string()?;

@@ -212,7 +212,7 @@ impl Server {
                 // device requests, because none may run during the final flush (S1).
                 self.connections.end_all(true);
             } else {
-                // These connections were accepted at the last moment.
+                // A connection may have been accepted after the previous call.
                 self.connections.end_all(false);
             }
         }

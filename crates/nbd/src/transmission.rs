@@ -45,7 +45,7 @@ use crate::wire::{self, chunk, command, command_flag as flag};
 pub const PIECE: usize = 1 << 20;
 /// Shorter runs of zeroes are sent as data, since a chunk of their own costs more.
 const HOLE_MIN: u64 = 32 << 10;
-/// The most runs in one answer; the client asks again from there.
+/// The most runs in one answer. For the rest of the range, the client asks again.
 const STATUS_MAX: usize = 512;
 /// The buffer size for small requests that arrive together.
 const INPUT_BUFFER: usize = 32 << 10;
@@ -145,7 +145,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         if waiting.load(Ordering::Relaxed) > 0 || alive.load(Ordering::Relaxed) >= *max {
             return;
         }
-        // Only the thread with the input comes here, so one at a time.
+        // Only the thread with the input runs this, so no two threads add a thread at once.
         alive.fetch_add(1, Ordering::Relaxed);
         let thread = std::thread::Builder::new().name("nbd request".to_owned());
         if thread.spawn_scoped(scope, move || self.work(scope, cut)).is_err() {
@@ -330,7 +330,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
             let piece = (range.end - at).min(PIECE as u64);
             match self.export.read(at, buffer.room(piece)) {
                 Ok(()) => {}
-                // X2: the protocol has no other way to report this now.
+                // X2: a part of the answer is sent already, so the protocol has no other way to
+                // report the error.
                 Err(Fault::Device(error)) => return Err(Disconnect::Torn(Box::new(error))),
                 Err(_) => return Err(Disconnect::Panicked),
             }
