@@ -44,7 +44,7 @@ struct Used {
     unpacked: u64,
 }
 
-/// An item in a leaf that several subvolumes have: the leaf, the inode, and the place in it.
+/// An item in a leaf that several subvolumes have: the leaf, the inode, and the offset in the file.
 type SharedItem = (Logical, Ino, u64);
 
 /// The extent of a shared item, and the number of subvolumes in which the walk met the item.
@@ -152,7 +152,8 @@ struct Folders<'f> {
     depth: usize,
     /// Levels below the deepest folder that has a row.
     deeper: usize,
-    /// The folders with a row that the walk is in, from the place at which it began.
+    /// The folders that the walk is in, if they have a row. The place at which the walk began is
+    /// first.
     open: Vec<Tally>,
     seen: FxHashSet<(TreeId, Ino)>,
     rows: Vec<FolderRow>,

@@ -3,7 +3,7 @@
 //! # What must hold
 //!
 //! - Trees of one snapshot family share nodes. A node that holds nothing of the address is read
-//!   once for all of them.
+//!   only once, for all these trees.
 
 use buttress_format::{Compression, FileExtent, Ino, Key, Kind, Logical, RootItem, TreeId};
 use buttress_tree::{Node, Result};

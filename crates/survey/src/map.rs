@@ -60,7 +60,7 @@ pub struct MapGroup {
     pub len: u64,
     /// Data, Metadata, System, or Data+Metadata.
     pub kind: String,
-    /// As mkfs takes it.
+    /// The name of the profile, as mkfs accepts it.
     pub profile: String,
     /// Bytes in use.
     pub used: u64,
