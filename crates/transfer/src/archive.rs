@@ -6,8 +6,8 @@
 //!   is a name that leads through a symbolic link.
 //! - **A2** If several entries have one name, the last one wins. Hard links to an earlier entry
 //!   keep the content of that entry.
-//! - **A3** A hard link across a subvolume is a copy of the file. More links from there to the same
-//!   file are links to the copy.
+//! - **A3** A hard link across a subvolume is a copy of the file. More links from the same
+//!   subvolume to the file are links to the copy.
 //! - **A4** Whiteouts of container layers are copied like any other file or device.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use buttress_control::location::show;
 /// The mode of a folder that has no entry of its own.
 const IMPLIED: u32 = 0o755;
 
-/// Counts what [`Unpack`] would copy. Shows `search` all files and folders.
+/// Counts the entries that [`Unpack`] would copy. Shows `search` all files and folders.
 pub fn survey_archive(input: impl Read, search: &mut Search<'_>) -> Result<Census> {
     let mut archive = Archive::new(input);
     let mut census = Census::default();

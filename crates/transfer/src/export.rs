@@ -238,8 +238,8 @@ fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rust
         holder = Some(rustix::fs::openat(from, part.as_os_str(), DIR_FLAGS, Mode::empty())?);
     }
     let holder = holder.as_ref().unwrap_or(top);
-    // If a symbolic link has taken this place, the new name becomes a name of the link itself:
-    // linkat does not follow links.
+    // If a symbolic link has taken the place of the file, the new name becomes a name of the link
+    // itself: linkat does not follow links.
     rustix::fs::linkat(holder, last, dir, name, AtFlags::empty())
 }
 

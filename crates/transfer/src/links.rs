@@ -15,13 +15,14 @@ use rustix::fs::Stat;
 /// The copies of files with several names.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    /// A device on the host with a subvolume of the copy. A `Source` names its pair by the index
-    /// here.
+    /// A device on the host with a subvolume of the copy. A `Source` has the index of its pair in
+    /// this list.
     places: Vec<(u64, TreeId)>,
     copies: HashMap<Source, Copied>,
 }
 
-/// A file on the host and the subvolume of a copy. Numbers in halves need no padding (H2).
+/// A file on the host and the subvolume of a copy. The numbers are stored in halves, so that the
+/// structure needs no padding (H2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Source {
     place: u32,

@@ -58,8 +58,8 @@ impl Special {
         first.or_else(|| flags.next()).map(PathBuf::as_path)
     }
 
-    /// Makes the folder at `path`: as a subvolume with this mode and these owners, or else by
-    /// `make`.
+    /// Makes the folder at `path`. If it is to be a subvolume, the subvolume gets this mode and
+    /// these owners. Otherwise `make` makes the folder.
     pub(super) fn directory(
         &mut self,
         path: &Path,

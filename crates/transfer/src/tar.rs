@@ -57,7 +57,7 @@ impl<R: Read> Archive<R> {
             let len = header.size;
             match block[156] {
                 kind @ (b'x' | b'g') => {
-                    // One budget for all that is kept (T1).
+                    // All extensions that are kept share one limit (T1).
                     let room = PAX_MAX.saturating_sub(self.global.len() + own.len());
                     let bytes = self.extension(len, room)?;
                     if kind == b'x' { own.add(&bytes)? } else { self.global.add(&bytes)? }
@@ -130,7 +130,7 @@ impl<R: Read> Archive<R> {
         let mut runs = sparse_runs(&block[386..482])?;
         let mut goes_on = block[482] != 0;
         while goes_on {
-            // These blocks stand before the content, and do not count as content.
+            // The blocks of the map stand before the content, and do not count as content.
             let more = self.block()?.ok_or_else(|| wrong("it ends within a map of holes"))?;
             runs.extend(sparse_runs(&more[..504])?);
             goes_on = more[504] != 0;

@@ -16,7 +16,7 @@ type Sparse = (u64, Vec<(u64, u64)>);
 #[derive(Debug, Default)]
 pub(super) struct Pax {
     all: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The bytes that they take in the archive.
+    /// The bytes that the extensions take in the archive.
     len: u64,
 }
 
