@@ -131,8 +131,8 @@ impl Server {
         self.grown(section, name) as f64 / self.seconds()
     }
 
-    /// Bytes a second that programs read. If requests are not counted, the bytes that the devices
-    /// read.
+    /// Bytes a second that programs read. If requests are not counted, this is the speed of reads
+    /// from the devices.
     pub(crate) fn read_speed(&self) -> f64 {
         match self.figures("latency") {
             [] => self.speed("devices", "read_bytes"),
@@ -148,7 +148,8 @@ impl Server {
         }
     }
 
-    /// Requests a second of all kinds. If they are not counted, the requests to the devices.
+    /// Requests a second of all kinds. If requests of programs are not counted, this is the speed
+    /// of requests to the devices.
     pub(crate) fn request_speed(&self) -> f64 {
         let counted = self.figures("requests");
         if counted.is_empty() {

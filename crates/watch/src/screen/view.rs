@@ -54,7 +54,7 @@ pub enum Next {
     Quit,
     /// Write the content of the screen to files.
     Save,
-    /// Wait longer (`true`) or shorter between two looks.
+    /// Wait longer (`true`) or shorter between two updates.
     Pace(bool),
 }
 
@@ -68,7 +68,7 @@ pub struct View {
     shows_keys: bool,
     /// A message until the next key.
     message: Option<String>,
-    /// The message is the failure of a look. The next successful look removes it.
+    /// The message says why an update failed. The next successful update removes the message.
     has_failed: bool,
     seen: Option<Instant>,
     delay: f64,
@@ -119,12 +119,12 @@ impl View {
         self.message.as_deref()
     }
 
-    /// Returns the seconds between two looks.
+    /// Returns the seconds between two updates.
     pub fn delay(&self) -> f64 {
         self.delay
     }
 
-    /// Sets the seconds between two looks.
+    /// Sets the seconds between two updates.
     pub fn set_delay(&mut self, delay: f64) {
         self.delay = delay;
     }
@@ -135,7 +135,7 @@ impl View {
         self.has_failed = false;
     }
 
-    /// Shows why a look failed, until the next successful look or the next key.
+    /// Shows why an update failed, until the next successful update or the next key.
     pub fn fail(&mut self, message: String) {
         self.message = Some(message);
         self.has_failed = true;
