@@ -71,7 +71,7 @@ pub(crate) struct Place {
 pub(crate) trait Handle: Clone {
     /// The number from which an equal handle can be made; `None` if the handle must stay (N3).
     fn rest(&self) -> Option<u64>;
-    /// Whether no program and no request uses it, so that the kernel may forget it.
+    /// Whether no program and no request uses the node, so that the kernel may forget the node.
     fn is_idle(&self) -> bool;
 }
 

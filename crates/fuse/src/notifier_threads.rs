@@ -2,11 +2,11 @@
 //!
 //! # Place
 //!
-//! With the write-back cache the kernel holds data that the server has not seen. It does not always
-//! send this data before a request that depends on it. A request that searches for data or holes,
-//! or reads past the known end, is of this kind. When the server tells the kernel to drop a file's
-//! pages, the kernel writes them and waits for the answers. So the thread that tells the kernel
-//! never answers requests. Nor may a thread that answers requests wait for space: the kernel's next
+//! With the write-back cache the kernel holds data that the server has not seen. The kernel may
+//! send a request that depends on this data before the data. Examples are a search for data or
+//! holes, and a read past the known end. When the server tells the kernel to drop a file's pages,
+//! the kernel writes them and waits for the answers. So the thread that tells the kernel never
+//! answers requests. Nor may a thread that answers requests wait for space: the kernel's next
 //! request often frees space.
 //!
 //! # Invariants

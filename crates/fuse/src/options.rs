@@ -86,7 +86,8 @@ pub struct Options {
     pub read_only: bool,
     /// With `read_only`: a mount may become writable later.
     pub may_begin_writing: bool,
-    /// Whether other users see the mount; `None` means root's mounts yes, others no.
+    /// Whether other users see the mount; `None` means yes for mounts of root, and no for all
+    /// others.
     pub allow_other: Option<bool>,
     /// Whether set-user-id bits count; never for mounts without root rights.
     pub suid: bool,
@@ -120,12 +121,12 @@ pub struct Options {
     /// Whether one thread reads requests and wakes others as needed. Otherwise all threads read at
     /// once.
     pub handoff: bool,
-    /// How long the reading thread polls for the next request before it sleeps. Zero means not at
-    /// all.
+    /// How long the reading thread polls for the next request before it sleeps. With zero, it does
+    /// not poll.
     pub busy_poll: Duration,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
     pub writeback_cache: bool,
-    /// Whether requests come by io_uring; `None` means where the kernel offers it.
+    /// Whether requests come by io_uring; `None` means yes, if the kernel offers io_uring.
     pub io_uring: Option<bool>,
     /// The number of requests that io_uring brings at once for each processor.
     pub io_uring_depth: usize,

@@ -101,7 +101,7 @@ pub(crate) struct Opened {
 ///
 /// # Errors
 ///
-/// All of [`Error`] but `Unmount`.
+/// All errors of [`Error`] except `Unmount`.
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
     let shown = fs.root().id().tree;
     let root = if options.shared { sharer::top_level(&fs)? } else { fs.root() };
@@ -233,8 +233,7 @@ impl DeviceThreads {
         builder.spawn(move || self.run())
     }
 
-    /// Ends a connection that was not served. The kernel may ask for something when `top` is
-    /// closed.
+    /// Ends a connection that was not served. The kernel may send a request when `top` is closed.
     fn end<T>(self, top: T) {
         let serving = self.start();
         drop(top);

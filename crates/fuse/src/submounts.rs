@@ -230,8 +230,8 @@ impl Mounts for Submounts {
 }
 
 impl Submount {
-    /// Whether the mount is still there. After a user has unmounted it by hand, its device number
-    /// may belong to another mount, and notifications have no effect.
+    /// Whether the mount is still there. After a user has unmounted the mount by hand, its device
+    /// number may belong to another mount, and notifications have no effect.
     fn is_there(&self) -> bool {
         !self.device_threads.is_finished()
     }

@@ -47,8 +47,8 @@ pub(crate) struct WholeMount {
 pub struct Top {
     /// `None` while it is dropped.
     held: Option<OwnedFd>,
-    /// Set if all mounts of the volume are below other mounts. The held mount cannot be cloned
-    /// then.
+    /// Set if all mounts of the volume are below other mounts. In this case the held mount cannot
+    /// be cloned.
     covered: Option<Covered>,
 }
 
@@ -244,7 +244,7 @@ impl WholeMount {
 
 impl Covered {
     /// Clones the tree at `path` below the top. A thread with a copy of all mounts unmounts the
-    /// covering mounts in its copy, where no other program sees that. The clone outlives the
+    /// covering mounts in its copy. No other program sees this change. The clone outlives the
     /// thread, but is no mount of this process's namespace.
     fn clone_of(&self, path: &Path) -> io::Result<OwnedFd> {
         let (Self { device, point }, path) = (self.clone(), path.to_owned());
@@ -287,8 +287,8 @@ fn own_namespace() -> rustix::io::Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
 }
 
-/// The top level behind a mount of a part of it: the kernel opens it by the number that FUSE has
-/// for the root.
+/// The top level of a volume, found by a mount of a part of the volume. The kernel opens the top
+/// level by the number that FUSE has for the root.
 #[expect(unsafe_code, reason = "rustix has no open_by_handle_at")]
 fn top_behind(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     /// A handle of the kernel for a file of FUSE (`FILEID_INO64_GEN`).

@@ -1,15 +1,16 @@
 //! Space that will soon be free: unlinked files that the kernel still has to release.
 //!
-//! On a local file system the last close of an unlinked file also frees it. Here the kernel tells
-//! the server later, in requests of its own: `release` after the close, and `forget` after the
-//! answer to `release`. A program that frees space and then writes can be faster than these
-//! requests.
+//! On a local file system the last close of an unlinked file also frees it. With FUSE, the kernel
+//! tells the server of the close later, in separate requests: `release` after the close, and
+//! `forget` after the answer to `release`. A program that frees space and then writes can be faster
+//! than these requests.
 //!
 //! # Invariants
 //!
 //! - **R1** A request for space (to write, allocate, copy or make something) is not refused while
 //!   another unlinked file is expected to be freed. A closed file is expected to be freed within
-//!   [`FORGOTTEN`] of the last unlink, an open file within [`CLOSED`] of it. R3 has the exceptions.
+//!   [`FORGOTTEN`] of the last unlink, an open file within [`CLOSED`] of that unlink. R3 has the
+//!   exceptions.
 //! - **R2** The wait ends: a request is tried again only after such a file was freed, and for no
 //!   longer than [`FORGOTTEN`].
 //! - **R3** Requests that wait never occupy the last thread that reads, since only the kernel can
@@ -102,8 +103,8 @@ impl Door {
         })
     }
 
-    /// As [`Self::with_space`], but never waits. It returns the event for which the caller must
-    /// wait on the separate thread.
+    /// As [`Self::with_space`], but never waits. If there is no space, returns the request for
+    /// which the caller must wait on the separate thread.
     pub(super) fn with_space_now<T>(
         &self,
         id: u64,

@@ -23,7 +23,7 @@ mod kernel;
 
 use kernel::{Answer, Kernel};
 
-/// Requests, by how this test handles them.
+/// Opcodes of requests. The name of each opcode says how this test handles the request.
 const AT_ONCE: u32 = 3;
 const FORGOTTEN: u32 = 14;
 const COMPUTES: u32 = 15;
