@@ -1,5 +1,5 @@
 //! Waits for a server that is closing a volume. The server has lost its mount and makes its last
-//! commit, and umount(2) does not wait for that.
+//! commit, and umount(2) does not wait for the commit.
 //!
 //! # Invariants
 //!
@@ -153,8 +153,8 @@ fn is_closing(pid: u32, image: &Path) -> bool {
     };
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
     let image = full_name(image).unwrap_or_else(|_| image.to_owned());
-    // The source of a mount is the first device of its volume, or a part of it. Its server has that
-    // device open.
+    // The source of a mount is the first device of its volume, or a part of it. The server of the
+    // mount has that device open.
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     let listed = |path: PathBuf| {

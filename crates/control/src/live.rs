@@ -3,9 +3,9 @@
 //! # Place
 //!
 //! `mount` and `nbd` create a [`Live`] and add sections. A section is a name and a closure that
-//! returns figures. `stats` and `cache` ask for them. A verb that works on a whole volume gives its
-//! [`Order`] to the mount that has the volume open. The mount answers with lines of JSON: any
-//! number of steps, then the result.
+//! returns figures. `stats` and `cache` ask for these figures. A verb that works on a whole volume
+//! gives its [`Order`] to the mount that has the volume open. The mount answers with lines of JSON:
+//! any number of steps, then the result.
 //!
 //! The figures of a section are names with scalars, or with objects of scalars, in the order in
 //! which verbs show them. A figure with a name that ends in `bytes` is shown as a size. [`subject`]

@@ -81,7 +81,7 @@ pub enum Order {
     Fstrim {
         /// Bytes to skip.
         offset: u64,
-        /// Bytes to examine after that.
+        /// Bytes to examine after the skipped bytes.
         length: u64,
         /// Length of the shortest free range to discard, in bytes.
         minimum: u64,
@@ -114,7 +114,7 @@ pub enum Order {
     Quota(QuotaAct),
     /// Make subvolumes from the streams that come with the order.
     Receive {
-        /// The directory for them.
+        /// The directory for the new subvolumes.
         dir: Spot,
     },
     /// Read every copy of all data and metadata.

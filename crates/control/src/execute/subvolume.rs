@@ -171,7 +171,7 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
 }
 
 /// How long to wait for programs that use a deleted subvolume, and for a kernel that keeps inodes
-/// of it.
+/// of the subvolume.
 const USED_MAX: Duration = Duration::from_secs(2);
 
 /// Waits until the cleaner has freed the space of a subvolume. Waits at most [`USED_MAX`] for

@@ -94,7 +94,7 @@ pub fn is_ours(mount: &Listed) -> bool {
     TYPES.contains(&mount.kind.as_str())
 }
 
-/// Returns where subvolumes of a server's mount have mounts of their own.
+/// Returns the places at which subvolumes of a server's mount have mounts of their own.
 pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     let text = ask(socket, QUESTION, None).unwrap_or_default();
     // An older server does not know the question, and its answer does not parse.

@@ -1,5 +1,5 @@
 //! The names by which users refer to a mount or a server, and the check that a name still refers to
-//! it.
+//! the same mount or server.
 //!
 //! # Invariants
 //!
