@@ -28,7 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(240);
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes a group, of version 1 or 2; `None`, loudly, where that cannot be done.
+    /// Makes a group, of version 1 or 2; Returns `None`, and prints a message, if that is
+    /// impossible here.
     fn new() -> Option<Self> {
         let name = format!("buttress-test-{}", std::process::id());
         let top = Path::new("/sys/fs/cgroup");
