@@ -174,8 +174,8 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         fact.extend_from_slice(&self.export.flags(self.terms.structured).to_be_bytes());
         self.reply(option, option_reply::INFO, &fact)?;
 
-        // The limits are sent even to a client that did not ask for them. Otherwise it may send
-        // requests that are too long.
+        // The limits are sent even to a client that did not ask for them. Otherwise the client may
+        // send requests that are too long.
         let mut fact = info::BLOCK_SIZE.to_be_bytes().to_vec();
         for size in [BLOCK_MIN, BLOCK_PREFERRED, PAYLOAD_MAX] {
             fact.extend_from_slice(&size.to_be_bytes());
@@ -195,7 +195,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(Ok(()))
     }
 
-    /// Lists the metadata contexts, or selects those that the client will query.
+    /// Lists the metadata contexts, or selects the contexts that the client will query.
     fn contexts(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let selects = option == option::SET_META_CONTEXT;
         if selects {

@@ -1,4 +1,4 @@
-//! The guarantees of a flush, and the requests that it covers.
+//! Tests which writes a flush makes durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -11,7 +11,7 @@ use crate::Served;
 
 const LEN: u64 = 24 << 20;
 
-/// Whether a program is here. In CI all are.
+/// Whether a program is installed. In CI, all programs are.
 fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
