@@ -1,8 +1,8 @@
-//! Allocation by many workers, as will-it-scale's `fallocate2` does it: each appends to a file of
-//! its own by `fallocate`, 8 KiB at a time up to 1 MiB. It then truncates the file to nothing, and
-//! begins again. No job of `fio` truncates a file that it goes over again, so our own threads drive
-//! all subjects. In a folder they also do the nearest equivalent: each file is removed, and made
-//! anew.
+//! Allocation by many workers, as will-it-scale's `fallocate2` does it. Each worker appends to its
+//! own file by `fallocate`, 8 KiB at a time up to 1 MiB. The worker then truncates the file to
+//! nothing, and begins again. No job of `fio` truncates a file that it goes over again, so our own
+//! threads drive all subjects. In a folder, `fio` also runs its nearest equivalent: each file is
+//! removed and made anew.
 
 use std::{
     fs::File,
@@ -29,17 +29,18 @@ use crate::{
 const PIECE: u64 = 8 << 10;
 const WHOLE: u64 = 1 << 20;
 const SIZE: u64 = 8 << 30;
-/// Of so many allocations one is timed: a look at the clock takes a tenth of the shortest.
+/// One of this many allocations is timed: reading the clock takes a tenth of the time of the
+/// shortest.
 const TIMED: u64 = 32;
-/// What is free in one place of a fragmented volume.
+/// The length of a free range in a fragmented volume, in bytes.
 const FRAGMENT: u64 = 64 << 10;
 
 /// The experiment.
 #[derive(Clone, Debug)]
 pub struct Allocate {
-    /// How many work at a time; each count is a row of its own.
+    /// The numbers of workers. Each number is a row of its own.
     pub workers: Vec<usize>,
-    /// On a volume that is full but for a tenth, which is free in pieces of 64 KiB.
+    /// Whether the volume is full except for a tenth, which is free in pieces of 64 KiB.
     pub fragmented: bool,
 }
 
@@ -119,7 +120,7 @@ impl Experiment for Allocate {
     }
 }
 
-/// The same by `fio`, in a folder, but for the cut.
+/// The same allocations by `fio`, in a folder. The file is removed instead of truncated.
 fn by_fio(
     setup: &Setup,
     subject: &Subject,
@@ -175,7 +176,8 @@ impl Filled {
     }
 }
 
-/// Fills a volume but for a tenth, which is free between pieces of as many bytes that are not.
+/// Fills a volume except for a tenth. In that part, free pieces alternate with used pieces of the
+/// same length.
 fn fragment(setup: &Setup, fs: Option<&Filesystem>) -> Result<(), String> {
     let sync = || match fs {
         Some(fs) => fs.sync().map_err(text),
@@ -190,7 +192,7 @@ fn fragment(setup: &Setup, fs: Option<&Filesystem>) -> Result<(), String> {
     });
     filler.cut(len.saturating_sub(SIZE / 5))?;
     sync()?;
-    // Each a file of its own: one that grows by steps would be given room for more.
+    // Each piece is a file of its own: a file that grows in steps would get space in advance.
     let mut count = 0;
     let take =
         |name: &str| Filled::create(setup, fs, name).is_ok_and(|file| file.take(0, FRAGMENT));
@@ -212,8 +214,8 @@ fn create(dir: &Path, name: &str) -> Result<File, String> {
     File::create(dir.join(name)).map_err(text)
 }
 
-/// Lets `workers` threads work for `time`; how much they did in a second, together, and how long it
-/// took each.
+/// Lets `workers` threads work for `time`. Returns their total rate a second, and the times of
+/// single allocations.
 fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
     workers: usize,
     time: Duration,
@@ -221,8 +223,8 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
 ) -> Result<(f64, Latencies), String> {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = AtomicUsize::new(0);
-    // No barrier of the standard library: the scheduler of `processors` would not know that one
-    // waits in it.
+    // This is no barrier of the standard library: the scheduler of `processors` would not notice a
+    // thread that waits in one.
     let wait = || {
         while ready.load(Ordering::Acquire) < workers {
             thread::sleep(Duration::from_millis(1));

@@ -1,8 +1,8 @@
 //! The cost of an allocation, a lookup and a change of the directory, from ten block groups to very
-//! many, by every policy: 90% full, and fragmented.
+//! many, by every policy. The groups are 90% full and fragmented.
 //!
-//! In memory, on the crate that decides; [`crate::scale`] has real volumes. Groups are of 1 GiB,
-//! and their free tenth lies in runs of 4 to 256 KiB.
+//! This runs in memory, on the crate `space` alone; [`crate::scale`] has real volumes. Groups are
+//! of 1 GiB, and their free tenth lies in runs of 4 to 256 KiB.
 
 use std::{fmt::Write as _, sync::Arc, time::Instant};
 
@@ -13,7 +13,7 @@ use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Outcome, Space, Space
 const GIB: u64 = 1 << 30;
 const SECTOR: u64 = 4096;
 
-/// Groups with known free space; the rest is as after a mount.
+/// The number of groups with loaded free space. All other groups are as after a mount.
 const LOADED: usize = 64;
 
 const ROUNDS: usize = 20_000;
@@ -30,7 +30,7 @@ struct Row {
     begin: f64,
     grow: f64,
     bytes: f64,
-    /// Memory of the free space of a group that is known.
+    /// Memory for the loaded free space of one group.
     known: f64,
 }
 
@@ -114,10 +114,10 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
         held.drain(..).for_each(|extent| space.free(extent));
         nanos
     };
-    // With the freeing, which is as dear.
+    // Each time includes the freeing, which costs as much.
     let (small, large) = (take(SECTOR, SECTOR), take(64 << 10, 64 << 10));
-    // More in one piece than any group has: the search that has to give up, and takes the longest
-    // run.
+    // A request for more bytes in one piece than any group has: the search gives up and takes the
+    // longest run.
     let hopeless = take(64 << 20, SECTOR);
     let addresses: Vec<_> =
         (0..4096).map(|_| Logical(GIB + rng.below(groups as u64 * GIB))).collect();
@@ -143,7 +143,7 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
     Row { groups, policy, add, small, large, hopeless, lookup, begin, grow, bytes, known }
 }
 
-/// Measures, and says it in a table.
+/// Measures, and returns a table.
 #[must_use]
 pub(crate) fn table(most: usize) -> String {
     let mut out = String::from(
@@ -152,7 +152,7 @@ pub(crate) fn table(most: usize) -> String {
     for groups in [10, 1000, 10_000, 100_000, 1_000_000].into_iter().filter(|n| *n <= most) {
         for policy in AllocPolicy::ALL {
             let row = measure(groups, policy);
-            // Into a string: nothing can fail.
+            // Writing into a string cannot fail.
             let _ = writeln!(
                 out,
                 "{:>8} {:<18} {:>8.0} ns {:>6.0} {:>7.0} {:>8.0} {:>7.0} {:>6.0} {:>6.1} us {:>12.0} {:>10.0}",

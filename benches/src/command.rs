@@ -23,35 +23,36 @@ struct Args {
     /// What to measure.
     #[command(subcommand)]
     verb: Verb,
-    /// Runs of each; they take turns, and medians are shown.
+    /// Runs of each subject. Subjects take turns, and medians are shown.
     #[arg(long, default_value_t = 5, global = true)]
     runs: usize,
-    /// Size of the job; 1 is what a small machine does in minutes. Seconds are times this, and of
-    /// `nocow` and `cow` files and block groups, of `read` the file; of `enospc` files, names and
-    /// volume where it is above 1, since the jobs must write into more than is kept in memory.
+    /// Size of the job; with 1, a small machine takes minutes. The factor applies to seconds, to
+    /// files and block groups of `nocow` and `cow`, and to the file of `read`. It applies to files,
+    /// names and the volume of `enospc` only above 1, since the jobs must write into more than
+    /// memory keeps.
     #[arg(long, default_value_t = 1.0, global = true)]
     scale: f64,
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm", global = true)]
     dir: PathBuf,
-    /// Drive ours through a mount too. Mounts and Linux's file systems are driven by `fio`;
-    /// allocations by threads, as the library is, and by the job of `fio` that comes nearest.
+    /// Also drive ours through a mount. `fio` drives mounts and Linux's file systems. Allocations
+    /// are driven by threads, as for the library, and by the nearest job of `fio`.
     #[arg(long, global = true)]
     mount: bool,
-    /// Mount options of ours, as `buttress mount` has them, beside those that their names are
-    /// about; those of a mount alone are for mounts. All are shown.
+    /// Further mount options of our subjects, as for `buttress mount`. An option of mounts alone
+    /// applies to mounts only. All options are shown.
     #[arg(long, short = 'o', value_name = "OPTIONS", global = true)]
     options: Vec<String>,
-    /// Write each image through before it is used, and use as much memory as `read` will need once
-    /// before. The first touch of new memory costs time.
+    /// Before the measurement, write each image once, and touch as much memory as `read` will need.
+    /// The first touch of new memory costs time.
     #[arg(long, global = true)]
     prefault: bool,
-    /// On so many processors as there need not be: the engine's threads take turns on one, and what
-    /// they take is counted. For `enospc` and `allocate`, the library, and a program that was built
-    /// for it.
+    /// Simulate this many processors: the engine's threads take turns on one, and their time is
+    /// counted. Works for `enospc` and `allocate` with the library, in a program that was built for
+    /// it.
     #[arg(long, value_name = "COUNT", global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     processors: Option<u16>,
-    /// Only those with one of these words as the name, or in it.
+    /// Only subjects with one of these words as the name, or in the name.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
     /// Draw the figures.
@@ -66,10 +67,10 @@ struct Args {
 enum Verb {
     /// Workers that append to files by `fallocate` and truncate them: how allocation scales.
     Allocate {
-        /// How many at a time.
+        /// The numbers of threads at a time.
         #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
         workers: Vec<usize>,
-        /// On a volume that is full but for a tenth, free in pieces of 64 KiB.
+        /// Use a volume that is full except for a tenth, which is free in pieces of 64 KiB.
         #[arg(long)]
         fragmented: bool,
     },
@@ -81,7 +82,7 @@ enum Verb {
         /// Jobs, each with a file of its own.
         #[arg(long, default_value_t = 8)]
         jobs: usize,
-        /// Writes that wait, of each job.
+        /// Writes of each job that wait at a time.
         #[arg(long, default_value_t = 64)]
         depth: usize,
         /// Block groups of a GiB that are filled before, times --scale.
@@ -99,23 +100,24 @@ enum Verb {
         /// Jobs, each with a file of its own.
         #[arg(long, default_value_t = 8)]
         jobs: usize,
-        /// Writes that wait, of each job.
+        /// Writes of each job that wait at a time.
         #[arg(long, default_value_t = 64)]
         depth: usize,
         /// MiB of each file, times --scale.
         #[arg(long, default_value_t = 128)]
         file_mib: u64,
     },
-    /// Small random writes while metadata is scarce, through memory and direct: room made ahead,
-    /// and not.
+    /// Small random writes while metadata is scarce, through memory and direct, with and without
+    /// preemptive flushing.
     Enospc {
-        /// How many write at a time.
+        /// The number of writers.
         #[arg(long, default_value_t = 4)]
         jobs: usize,
-        /// MiB that each writes into, times --scale where that is above 1.
+        /// MiB of each writer's file, times --scale if that is above 1.
         #[arg(long, default_value_t = 96)]
         mib: u64,
-        /// Small files that fill the trees, times the same; a volume without has metadata enough.
+        /// Small files that fill the trees, times --scale if that is above 1. Without them, a
+        /// volume has enough metadata.
         #[arg(long, default_value_t = 40_000)]
         names: usize,
         /// Seconds of a run, times --scale.
@@ -124,65 +126,66 @@ enum Verb {
         /// Leave the devices space for new chunks, so that metadata is scarce for a while only.
         #[arg(long)]
         unallocated: bool,
-        /// MiB of the volume, times the same.
+        /// MiB of the volume, times --scale if that is above 1.
         #[arg(long, default_value_t = 2048)]
         size_mib: u64,
-        /// A device of so many MiB a second, all requests together. On a slow device there are only
-        /// ours.
+        /// A device with this many MiB a second for all requests together. Only our subjects run on
+        /// a slow device.
         #[arg(long)]
         device_mib_s: Option<f64>,
-        /// A device that takes so many microseconds for each request before its first byte.
+        /// A device that takes this many microseconds for each request before its first byte.
         #[arg(long)]
         device_latency_us: Option<u64>,
-        /// Requests that wait for that at the same time: 1 is the arm of a disk.
+        /// Requests that wait for the latency at the same time: 1 is the arm of a disk.
         #[arg(long, default_value_t = 32)]
         device_depth: usize,
-        /// A device that keeps metadata alone: data is taken in its time, and copied nowhere.
+        /// A device that keeps only metadata: a write of data takes its time, but is stored
+        /// nowhere.
         #[arg(long)]
         device_forgets_data: bool,
-        /// How metadata is reserved in ours: as much as all operations together can dirty, or eight
-        /// levels for each item as in Linux, where preemptive flushing comes from.
+        /// The policy of metadata reservations in ours: as much as all operations together can
+        /// dirty, or eight levels for each item, as in Linux.
         #[arg(long = "reserve", value_parser = ["counted", "levels"], default_value = "counted")]
         reserve_policy: String,
     },
-    /// Threads that each read all of one file, 32 KiB at a time, cold.
+    /// Threads that each read a whole file, 32 KiB at a time, with cold caches.
     Read {
-        /// How many at a time.
+        /// The numbers of threads at a time.
         #[arg(long, value_delimiter = ',', default_value = "1,4")]
         threads: Vec<usize>,
     },
-    /// Orders of write-back of a cache in front of a hard disk: random writes, twice the cache,
-    /// then a flush of everything. In simulated time, the same everywhere; --plot draws positions
-    /// over time.
+    /// Orders of write-back of a cache in front of a hard disk: random writes of twice the cache,
+    /// then a flush of everything. Times are simulated, so they are the same on every machine.
+    /// --plot draws positions over time.
     Writeback {
         /// MiB of the cache, times --scale; the published one had 1006.
         #[arg(long, default_value_t = 256)]
         cache_mib: u64,
-        /// On real files in --dir, too: an origin with writes that wait as long as a disk would
-        /// take.
+        /// Also use real files in --dir: the origin's writes take as long as on a disk.
         #[arg(long)]
         files: bool,
-        /// How many times faster than a hard disk that origin is.
+        /// How many times faster than a hard disk the origin is.
         #[arg(long, default_value_t = 2.0)]
         speed: f64,
         /// A log of dm-log-writes from beneath Linux's dm-writecache, to be played on the same
-        /// disk: with the mark steady where the writing begins, and flush where the flush of
-        /// everything does.
+        /// disk. The mark steady is at the start of the writes, and the mark flush at the start of
+        /// the flush.
         #[arg(long, value_name = "LOG")]
         trace: Vec<PathBuf>,
     },
     /// Real volumes of ten to a million block groups, each nine tenths full, in sparse files in
-    /// --dir: what opening, allocations, lookups, commits, a chunk more and memory cost.
+    /// --dir: the costs of opening, allocations, lookups, commits, one more chunk, and memory.
     Scale {
         /// Block groups of each volume. A million needs some GiB in --dir, and files of a PiB
         /// there.
         #[arg(long, value_delimiter = ',', default_value = "10,1000,100000")]
         groups: Vec<u64>,
-        /// Measure this volume, which was made for it, once.
+        /// Measure this volume once. It must be one that this verb made.
         #[arg(long, hide = true)]
         image: Option<PathBuf>,
     },
-    /// What a program in front of a cache notices while all of it is flushed, and how writes scale.
+    /// The effect of a flush of a whole cache on a program that uses the cache, and how writes
+    /// scale.
     Foreground {
         /// Cached blocks, times --scale.
         #[arg(long, default_value_t = 10_000_000)]
@@ -190,7 +193,7 @@ enum Verb {
         /// Threads that write.
         #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
         threads: Vec<u64>,
-        /// Cache the blocks in an order of chance, so that neighbours lie apart in the cache.
+        /// Cache the blocks in random order, so that neighbours lie apart in the cache.
         #[arg(long)]
         scattered: bool,
     },
@@ -218,7 +221,7 @@ enum Verb {
     EmptyServer {
         /// The directory to mount it on.
         dir: PathBuf,
-        /// By io_uring.
+        /// Answer requests by io_uring.
         #[arg(long)]
         ring: bool,
     },
@@ -232,7 +235,7 @@ enum Verb {
     Fsync(work::Args),
     /// Snapshots, clones, streams, scrub and check; of the targets library, loop and btrfs.
     Volume(work::Args),
-    /// Every operation and verb at sizes 1x to 64x: what its counts grow as. A case with a mark
+    /// The growth of the counts of every operation and verb, at sizes 1x to 64x. A case with a mark
     /// grows faster than the work.
     Growth {
         /// Sizes, in units of each case.
@@ -243,7 +246,7 @@ enum Verb {
         no_check: bool,
     },
     /// A volume in a store of objects beside one in a file, with and without latency and a local
-    /// cache: rates, requests, openings, forks, and what random overwrites send.
+    /// cache: rates, requests, openings, forks, and the uploads of random overwrites.
     Remote {
         /// MiB of the large file, times --scale.
         #[arg(long, default_value_t = 256)]
@@ -261,7 +264,7 @@ enum Verb {
         #[arg(long, default_value_t = 256)]
         overwritten_mib: u64,
     },
-    /// Block groups by number, in memory: what choosing one costs, by every policy.
+    /// The cost of choosing a block group by number of groups, in memory, for every policy.
     Choice {
         /// Most block groups.
         #[arg(long, default_value_t = 100_000)]
@@ -270,7 +273,7 @@ enum Verb {
 }
 
 impl Verb {
-    /// What runs in the common frame; nothing for what has no file systems to be compared.
+    /// The experiment, if it runs in the common frame. `None` if it compares no file systems.
     fn experiment(&self) -> Option<Arc<dyn Experiment>> {
         match self {
             &Self::Allocate { ref workers, fragmented } => {
@@ -317,7 +320,7 @@ impl Verb {
         }
     }
 
-    /// Runs over targets, with how; nothing for the others.
+    /// The work of a verb that runs over targets, with its arguments. `None` for other verbs.
     fn work(&self) -> Option<(work::Work, &work::Args)> {
         match self {
             Self::Small(args) => Some((work::small, args)),
@@ -330,7 +333,8 @@ impl Verb {
     }
 }
 
-/// Mount options, each with whether only mounts take it; a wrong one is refused as a mount would.
+/// Mount options, each with whether only mounts take it; an invalid option is refused, as by a
+/// mount.
 fn added(lists: &[String]) -> Result<Vec<Added>> {
     let split = buttress_cli::mount_options(lists)?.into_iter();
     let added = split.map(|(option, of_volume)| Added { option, is_for_mounts: !of_volume });
@@ -356,7 +360,7 @@ fn of_scale(
     Ok((value, text))
 }
 
-/// Measures what costs grow as.
+/// Measures the growth of costs.
 fn of_growth(
     args: &Args,
     factors: &[u64],
@@ -376,7 +380,7 @@ fn of_growth(
     Ok((growth::json(&rows), growth::table(&rows)))
 }
 
-/// Runs the experiments without other file systems; returns the figures and the same for people.
+/// Runs the experiments without other file systems; returns the figures as JSON and as text.
 fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, String), String> {
     let scaled = |number: u64| ((number as f64 * args.scale) as u64).max(1);
     match &args.verb {
@@ -449,7 +453,7 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
     }
 }
 
-/// What is for people alone.
+/// An output that exists only as text.
 fn drawn(text: String) -> (Value, String) {
     (Value::String(text.clone()), text)
 }

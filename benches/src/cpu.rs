@@ -1,8 +1,9 @@
-//! Processor time of the whole machine: the kernel's work for a file system belongs to no process.
+//! Processor time of the whole machine, because the kernel's work for a file system belongs to no
+//! process.
 
 use std::fs;
 
-/// Seconds that all processors were busy since the machine began; zero where they are unknown.
+/// Seconds that all processors were busy since the machine began; zero if that is unknown.
 pub(crate) fn busy() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);

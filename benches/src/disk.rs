@@ -1,5 +1,5 @@
 //! A hard disk in simulated time: seek, rotation and transfer, and a queue with native ordering.
-//! Also a file that is made as slow as that.
+//! Also a real file that is slowed down to the speed of such a disk.
 //!
 //! # Invariants
 //!
@@ -8,8 +8,8 @@
 //!
 //! The model: 7200 revolutions a minute and tracks of 1.25 MB (150 MB/s). A seek takes 0.8 ms to a
 //! neighbour and 15 ms across a disk of 1 TB, growing with the square root of the distance. Up to
-//! 32 writes wait in the disk. It takes the one that it can begin first, as disks with native
-//! command queueing do.
+//! 32 writes wait in the disk. The disk takes the write that it can begin first, as disks with
+//! native command queueing do.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ const SEEK_MIN: f64 = 0.8e-3;
 const SEEK_MAX: f64 = 15e-3;
 const QUEUE: usize = 32;
 
-/// One write as the disk did it.
+/// One write that the disk has done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     /// Seconds from the beginning.
@@ -41,7 +41,7 @@ struct State {
     done: Vec<Done>,
 }
 
-/// A disk that holds nothing but knows how long it takes.
+/// A disk that stores nothing, but computes the time of each write.
 #[derive(Debug)]
 pub(crate) struct Disk {
     len: u64,
@@ -58,7 +58,7 @@ impl Disk {
         self.state.lock().expect("not poisoned").now
     }
 
-    /// Lets time pass to `time`, if that is later.
+    /// Advances the time to `time`, if that is later.
     pub(crate) fn wait_until(&self, time: f64) {
         let mut state = self.state.lock().expect("not poisoned");
         state.now = state.now.max(time);
@@ -73,7 +73,7 @@ impl Disk {
         }
     }
 
-    /// Serves all that it took.
+    /// Serves all writes that the disk has taken.
     pub(crate) fn settle(&self) {
         let mut state = self.state.lock().expect("not poisoned");
         while !state.queue.is_empty() {
@@ -81,7 +81,7 @@ impl Disk {
         }
     }
 
-    /// What was written since it was last asked.
+    /// Returns the writes since the last call.
     pub(crate) fn take_done(&self) -> Vec<Done> {
         std::mem::take(&mut self.state.lock().expect("not poisoned").done)
     }
@@ -100,7 +100,7 @@ impl State {
         let angle_at = ((self.now + seek) / REVOLUTION).fract();
         let angle_of = (offset as f64 / TRACK).fract();
         let turn = (angle_of - angle_at).rem_euclid(1.0);
-        // Where the head is already, the next sector needs no turn.
+        // If the head is at the sector already, no revolution is needed.
         let turn = if turn > 1.0 - 1e-9 { 0.0 } else { turn };
         seek + turn * REVOLUTION
     }
@@ -148,13 +148,13 @@ impl Device for Disk {
     }
 }
 
-/// A real file with delayed writes: each takes as long as on the disk, or a fraction of that, while
-/// the calling thread sleeps.
+/// A real file with delayed writes. Each write takes as long as on the disk, or a fraction of that
+/// time; the calling thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Throttled {
     file: FileDevice,
     disk: Disk,
-    /// How many times faster than the disk.
+    /// How many times faster the file is than the disk.
     speed: f64,
     started: Instant,
 }
@@ -166,7 +166,7 @@ impl Throttled {
         Ok(Self { file, disk: Disk::new(len), speed, started: Instant::now() })
     }
 
-    /// The disk's time, which goes on by itself.
+    /// The time of the disk, which follows the real clock.
     pub(crate) fn now(&self) -> f64 {
         self.started.elapsed().as_secs_f64() * self.speed
     }
@@ -175,7 +175,7 @@ impl Throttled {
         self.disk.take_done()
     }
 
-    /// Sleeps until the disk has come to where its model is.
+    /// Sleeps until the real time has reached the time of the model.
     fn catch_up(&self) {
         let ahead = self.disk.now() - self.now();
         if ahead > 0.0 {
@@ -207,7 +207,7 @@ impl Layer for Throttled {
     }
 }
 
-/// A device that keeps the data written to its front and forgets the rest: a cache with data that
+/// A device that keeps only the data at its front and forgets the rest, for a cache with data that
 /// is never read.
 #[derive(Debug)]
 pub(crate) struct Forgetful {

@@ -1,21 +1,22 @@
-//! Small random writes through memory while metadata is scarce, as the first version of preemptive
-//! flushing was measured: 4 jobs of 4 KiB, and the same with direct I/O, which must not become
-//! slower.
+//! Small random writes through memory while metadata is scarce, like the measurement of the first
+//! version of preemptive flushing. Four jobs write 4 KiB at a time. The same jobs with direct I/O
+//! must not become slower.
 //!
 //! # Invariants
 //!
 //! - Small files fill a good part of the metadata groups, and data has taken all other space of the
-//!   devices. It is free inside of block groups again, none of which is empty, so that nothing is
-//!   ever unallocated.
-//! - A slow device is slow only while the jobs write. Only ours is on it: Linux has no such device.
-//! - The jobs write into at least three times ours' limit of dirty data. Linux gets the same limit
-//!   for the device; whether it obeys is not measured.
-//! - Writers that fill all space and wait until all is written do so about once in a tenth of a
-//!   second, the resolution of `fio`. Our own threads are sampled twenty times as often, and half a
-//!   second of that is drawn.
-//! - Through a folder the jobs are threads of `fio`, with the library they are our own threads
-//!   ([`writers`]). Both write into files that were made before and are empty, for a while that is
-//!   not measured first.
+//!   devices. The data space is then freed again, but no block group becomes empty. So there is
+//!   never unallocated space.
+//! - A slow device is slow only while the jobs write. Only our subjects run on it: Linux has no
+//!   such device.
+//! - The jobs write into at least three times the limit of dirty data. Linux gets the same limit
+//!   for the device, but whether Linux keeps to it is not measured.
+//! - Writers fill all space and wait until all data is written about ten times a second, which is
+//!   the resolution of `fio`. Our own threads are sampled twenty times as often, and half a second
+//!   of these samples is drawn.
+//! - In a folder the jobs are threads of `fio`. With the library, they are our own threads
+//!   ([`writers`]). The jobs write into empty files that were made before. The first part of the
+//!   time is not measured.
 
 mod writers;
 
@@ -38,23 +39,23 @@ use crate::{
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
-/// The filler is taken in pieces; of so many one stays, so that no block group is empty.
+/// The filler consists of pieces. One piece in [`STAYS`] stays, so that no block group is empty.
 const PIECE: u64 = 16 * MIB;
 const STAYS: u64 = 4;
-/// What it leaves where block groups may be empty.
+/// The space that the filler leaves if block groups may be empty.
 const LEFT: u64 = 1024 * MIB;
-/// What a file system may keep dirty.
+/// The dirty bytes that a file system may keep.
 const DIRTY: u64 = 128 * MIB;
-/// How long each small file is.
+/// The length of each small file.
 const NAME_BYTES: usize = 500;
-/// How often the rate is looked at.
+/// The time between two samples of the rate.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// And where a saw-tooth is to be seen.
+/// The time between two samples that can show a saw-tooth.
 const CLOSE: Duration = Duration::from_millis(5);
-/// So many of these are drawn, of the middle.
+/// The number of such samples that are drawn, from the middle of the run.
 const DRAWN: usize = 100;
-/// The part of the time for which the jobs write before anything is measured: files that are
-/// written for the first time make trees grow.
+/// The part of the time for which the jobs write before anything is measured: first writes to a
+/// file make trees grow.
 const RAMP: f64 = 4.0;
 /// Samples of a second.
 const SAMPLES: usize = 10;
@@ -68,22 +69,22 @@ const DIRECT: &str = "direct";
 /// The experiment.
 #[derive(Clone, Debug)]
 pub struct Enospc {
-    /// How many write at a time.
+    /// The number of writers.
     pub jobs: usize,
-    /// Bytes that each writes into, in MiB; times the scale, where that is above one.
+    /// MiB of each writer's file, times the scale if that is above one.
     pub mib: u64,
-    /// Small files that lie in the trees; times the same.
+    /// Small files that lie in the trees, times the scale if that is above one.
     pub names: usize,
     /// Seconds at a scale of one.
     pub seconds: f64,
-    /// Leave block groups empty. They are removed, and made again by the first request for their
-    /// space.
+    /// Leave block groups empty. Empty groups are removed, and the first request for their space
+    /// makes new ones.
     pub unallocated: bool,
-    /// How long the volume is, in MiB; times the same.
+    /// The size of the volume in MiB, times the scale if that is above one.
     pub size_mib: u64,
-    /// How metadata is reserved in ours, in the words of the mount option.
+    /// The policy of metadata reservations in ours, as the value of the mount option.
     pub reserve_policy: String,
-    /// How slow the device is, if it is.
+    /// How slow the device is. `None` for a fast device.
     pub slow: Option<Slowness>,
 }
 
@@ -137,7 +138,7 @@ impl Experiment for Enospc {
             }
         }
         if self.reserve_policy != COUNTED {
-            // What the baseline's saw-tooth is to be held against.
+            // A subject with which the saw-tooth of the baseline can be compared.
             let options = format!("reserve={COUNTED}");
             subjects.push(Subject::new("as by default", Target::Library, &options));
         }
@@ -145,7 +146,8 @@ impl Experiment for Enospc {
     }
 
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String> {
-        // Smaller, the volume would have no room for what must be more than is kept dirty.
+        // A smaller volume would have no room for the files, which must exceed the limit of dirty
+        // data.
         let larger = Plan { scale: plan.scale.max(1.0), ..plan.clone() };
         let own = Self {
             mib: larger.scaled(self.mib),
@@ -281,8 +283,8 @@ impl Enospc {
         Ok(())
     }
 
-    /// What the machine's scheduler does to as many threads that compute as long and wait for
-    /// nothing.
+    /// Measures the effect of the machine's scheduler alone: as many threads compute for as long,
+    /// and wait for nothing.
     fn compute_as_long(
         &self,
         subject: &Subject,
@@ -308,7 +310,7 @@ impl Enospc {
     }
 }
 
-/// What was seen of one way of writing, and of the sync behind it.
+/// Reports one way of writing, and the sync after it.
 fn tell(subject: &Subject, way: &str, seen: &Seen, sync: Duration, out: &mut Table) {
     let mut add = |what: &str, unit, better, value: f64| {
         out.add(&format!("{what}, {way}"), unit, better, subject, value);
@@ -339,7 +341,7 @@ fn tell(subject: &Subject, way: &str, seen: &Seen, sync: Duration, out: &mut Tab
     }
 }
 
-/// Counters of the time in which the jobs wrote and until all was durable, by subject.
+/// Reports a subject's counters, from the first write of the jobs until all data was durable.
 fn tell_told(subject: &Subject, way: &str, before: &Told, after: &Told, out: &mut Table) {
     let mut add = |what: &str, unit, better, value: f64| {
         out.add(&format!("{what}, {way}"), unit, better, subject, value);
@@ -370,7 +372,7 @@ fn tell_told(subject: &Subject, way: &str, before: &Told, after: &Told, out: &mu
     }
 }
 
-/// What a slow device was asked for in between.
+/// Reports the requests to a slow device in that time.
 fn tell_asked(
     subject: &Subject,
     way: &str,
@@ -389,10 +391,11 @@ fn tell_asked(
     add("flushes of the device", "", (after.flushes - before.flushes) as f64);
 }
 
-/// Takes all data space there is, and says how much it was.
+/// Takes all data space. Returns the number of bytes.
 pub(crate) fn fill(mut take: impl FnMut(u64, u64) -> bool) -> u64 {
     let mut at = 0;
-    // In pieces that a cut can give back: an extent stays whole while any of it is in use.
+    // The pieces are separate extents, because an extent stays allocated while any part of it is in
+    // use.
     for piece in [PIECE, MIB] {
         while take(at, piece) {
             at += piece;
@@ -401,7 +404,7 @@ pub(crate) fn fill(mut take: impl FnMut(u64, u64) -> bool) -> u64 {
     at
 }
 
-/// Where the pieces are that go again.
+/// The offsets of the pieces that are removed again.
 fn gaps(len: u64) -> impl Iterator<Item = u64> {
     (0..len / PIECE).filter(|piece| piece % STAYS > 0).map(|piece| piece * PIECE)
 }
@@ -410,7 +413,7 @@ fn mean(rates: &[f64]) -> f64 {
     rates.iter().sum::<f64>() / rates.len().max(1) as f64
 }
 
-/// Deviation over mean.
+/// The standard deviation divided by the mean.
 fn variation(rates: &[f64]) -> f64 {
     let mean = mean(rates);
     let squares = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();

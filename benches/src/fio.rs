@@ -1,12 +1,12 @@
-//! Jobs of `fio`, which drives a folder, or a device without a file system.
+//! Jobs of `fio`, which use a folder, or a device without a file system.
 //!
 //! # Invariants
 //!
 //! - **F1** Processor time is that of the whole machine while the jobs were measured. Neither the
 //!   quarter of a second in which `fio` begins nor the ramp counts.
-//! - **F2** A rate over time comes from the jobs' own histograms, with the time of each. `fio`
-//!   keeps the log of bandwidth by a thread beside them. That is late where the jobs keep the
-//!   processors busy, and shows nothing for a time without work.
+//! - **F2** A rate over time comes from the jobs' own histograms, each with its time. The bandwidth
+//!   log of `fio` comes from a separate thread. That thread is late if the jobs keep the processors
+//!   busy, and logs nothing for a time without work.
 
 use std::{
     fs,
@@ -21,114 +21,115 @@ use serde_json::Value;
 
 use crate::{cpu, work::text};
 
-/// From the beginning of the program to the first request.
+/// The time from the start of the program to the first request.
 const BEGINS: Duration = Duration::from_millis(250);
-/// From the last request to the end of the program, at most; before the first it sleeps for longer.
+/// The longest time from the last request to the end of the program. The sleep before the first
+/// request is longer.
 const ENDS: Duration = Duration::from_millis(40);
-/// How often the processors are looked at.
+/// The time between two samples of processor time.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often a job writes down what it did.
+/// The time between two lines of a job's log.
 const WRITTEN_DOWN: Duration = Duration::from_millis(20);
 
-/// How requests are made.
+/// The way in which requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
-    /// So many at a time.
+    /// Many requests at a time, by `libaio`.
     Libaio {
-        /// That many.
+        /// The number of requests.
         depth: usize,
     },
-    /// One call each, `pread` or `pwrite`, by threads of one process.
+    /// One call of `pread` or `pwrite` for each request, by threads of one process.
     Psync,
     /// `fallocate` in place of writes, by threads of one process.
     Falloc,
 }
 
-/// What each job does.
+/// The work of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Reads all of its part, from the beginning to the end.
     ReadOnce,
     /// Writes its part from the beginning to the end, removes the file, makes it anew and begins
-    /// again, for as long.
+    /// again, until the time is over.
     Anew {
-        /// As long.
+        /// The time of the work.
         time: Duration,
     },
-    /// Writes at random places for as long, after a ramp that is not measured.
+    /// Writes at random places until the time is over, after a ramp that is not measured.
     RandomWrites {
-        /// Not through memory.
+        /// Whether the writes bypass the page cache.
         direct: bool,
-        /// As long.
+        /// The time of the work.
         time: Duration,
-        /// And so long before.
+        /// The time of the ramp before the measured time.
         ramp: Duration,
     },
 }
 
-/// Where a job works.
+/// The place at which a job works.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The file, which several may share; one that is shorter than the jobs' bytes would be
-    /// removed, and begun again.
+    /// The file, which several jobs may share. `fio` would remove and remake a file that is shorter
+    /// than the jobs' bytes.
     pub(crate) path: PathBuf,
-    /// Where its part begins.
+    /// The offset of the job's part in the file.
     pub(crate) offset: u64,
 }
 
 impl Place {
-    /// All of a file.
+    /// The place that is a whole file.
     pub(crate) fn whole(path: PathBuf) -> Self {
         Self { path, offset: 0 }
     }
 }
 
-/// Jobs that do the same, each in its place.
+/// Jobs with the same work, each at its own place.
 #[derive(Clone, Debug)]
 pub(crate) struct Fio {
-    /// How.
+    /// The way in which requests are made.
     pub(crate) engine: Engine,
-    /// What.
+    /// The work of each job.
     pub(crate) work: Work,
     /// Bytes of a request.
     pub(crate) block: usize,
     /// Bytes of a job's part.
     pub(crate) bytes: u64,
-    /// From one sample of the rate to the next, where it is wanted over time.
+    /// The time between two samples of the rate, if the rate over time is wanted.
     pub(crate) step: Option<Duration>,
 }
 
-/// What all jobs did together; times of requests are in seconds.
+/// The results of all jobs together; times of requests are in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
     /// Bytes that were moved.
     pub(crate) bytes: f64,
-    /// For how long.
+    /// The duration in seconds.
     pub(crate) seconds: f64,
-    /// How long a request took in the mean, from when it was handed over.
+    /// The mean time of a request, from its submission on.
     pub(crate) mean: f64,
-    /// Half of them took no longer.
+    /// The median time of a request.
     pub(crate) p50: f64,
-    /// All but one in a hundred.
+    /// The time that 99 % of requests did not exceed.
     pub(crate) p99: f64,
-    /// All but one in a thousand.
+    /// The time that 99.9 % of requests did not exceed.
     pub(crate) p999: f64,
-    /// All.
+    /// The longest time of a request.
     pub(crate) longest: f64,
-    /// Bytes a second, sample by sample, where they were asked for.
+    /// Bytes a second, sample by sample, if they were asked for.
     pub(crate) rates: Vec<f64>,
-    /// The same looked at more often, which `fio` cannot.
+    /// Bytes a second in shorter steps, which `fio` cannot give.
     pub(crate) close: Vec<f64>,
     /// Seconds of the processors (F1).
     pub(crate) spent: f64,
 }
 
 impl Fio {
-    /// Lets the jobs do it. `begun` is called about when the ramp is over.
+    /// Runs the jobs. `begun` is called at about the end of the ramp.
     ///
     /// # Errors
     ///
-    /// What `fio` says, or that there is none.
+    /// The message of `fio`, or that `fio` is missing.
     pub(crate) fn run(&self, places: &[Place], begun: impl FnOnce()) -> Result<Seen, String> {
         let logs = self.step.map(|_| Logs::new()).transpose()?;
         let mut command = Command::new("fio");
@@ -162,7 +163,7 @@ impl Fio {
             for log in logs.all()? {
                 add_log(&log, self.block, step, &mut seen.rates);
             }
-            // What came after each job's last line.
+            // The bytes after each job's last line belong to the last sample.
             let rest = seen.bytes / step.as_secs_f64() - seen.rates.iter().sum::<f64>();
             if let Some(last) = seen.rates.last_mut() {
                 *last += rest.max(0.0);
@@ -172,7 +173,7 @@ impl Fio {
     }
 
     fn arguments(&self, places: &[Place], logs: Option<&Path>) -> Vec<String> {
-        // Files are neither laid out nor emptied before, and what is in memory stays there.
+        // `fio` must neither fill nor empty files before the run, and must not drop cached data.
         let always = "--output-format=json --group_reporting --randrepeat=0 --invalidate=0 \
              --fallocate=none --overwrite=0";
         let mut all: Vec<String> = always.split_whitespace().map(str::to_owned).collect();
@@ -195,17 +196,17 @@ impl Fio {
             Work::ReadOnce => add("rw", "read".to_owned()),
             Work::Anew { time } => {
                 add("rw", "write".to_owned());
-                // Else it is made, and given its size, before.
+                // Otherwise `fio` would make the file in advance, with its full size.
                 add("create_on_open", "1".to_owned());
                 add("unlink_each_loop", "1".to_owned());
-                // The time ends it: where it is the measure the file is begun again without being
-                // removed.
+                // The number of loops never ends the job, and the time does. With a job based on
+                // time alone, `fio` would not remove the file before it begins again.
                 add("loops", i32::MAX.to_string());
                 add("runtime", format!("{}ms", time.as_millis().max(1)));
             }
             Work::RandomWrites { direct, time, ramp } => {
                 add("rw", "randwrite".to_owned());
-                // No place is skipped because it was written before, and no two blocks are alike.
+                // Every place can be written several times, and no two blocks are equal.
                 add("norandommap", "1".to_owned());
                 add("scramble_buffers", "1".to_owned());
                 add("direct", u8::from(direct).to_string());
@@ -219,7 +220,7 @@ impl Fio {
         if let Some(logs) = logs {
             add("write_hist_log", logs.join("job").display().to_string());
             add("log_hist_msec", WRITTEN_DOWN.as_millis().to_string());
-            // The fewest classes: only their sum is used.
+            // The fewest histogram classes: only their sum is used.
             add("log_hist_coarseness", "6".to_owned());
         }
         for (job, place) in places.iter().enumerate() {
@@ -231,7 +232,7 @@ impl Fio {
     }
 }
 
-/// A folder for logs, which goes with this.
+/// A folder for logs, which is removed when this value is dropped.
 struct Logs(PathBuf);
 
 impl Logs {
@@ -250,14 +251,14 @@ impl Logs {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        // Left behind, it is used again by a process with the same number.
+        // If the folder stays, a later process with the same number uses it again.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Reads what `fio` says of its one group of jobs.
+/// Parses the output of `fio` for its one group of jobs.
 fn parse(answer: &[u8], side: &str) -> Result<Seen, String> {
-    // Notes come before.
+    // Notes may come before the JSON document.
     let start = answer.iter().position(|byte| *byte == b'{').unwrap_or(0);
     let found: Value = serde_json::from_slice(&answer[start..]).map_err(text)?;
     let group = &found["jobs"][0][side];
@@ -277,8 +278,8 @@ fn parse(answer: &[u8], side: &str) -> Result<Seen, String> {
     if seen.bytes > 0.0 && seen.seconds > 0.0 { Ok(seen) } else { Err("fio did nothing".into()) }
 }
 
-/// Adds what one job's log of histograms tells to rates of all: lines of milliseconds, direction,
-/// bytes of a request, and how many took how long since the line before.
+/// Adds one job's log of histograms to the rates of all jobs. A line has milliseconds, direction,
+/// bytes of a request, and the histogram of times since the previous line.
 fn add_log(log: &str, block: usize, step: Duration, rates: &mut [f64]) {
     let step = step.as_secs_f64();
     let mut before = 0.0;
@@ -289,7 +290,7 @@ fn add_log(log: &str, block: usize, step: Duration, rates: &mut [f64]) {
         let bytes = fields.skip(2).sum::<f64>() * block as f64;
         let last = (now / step).ceil() as usize;
         if now <= before {
-            // Two of one millisecond.
+            // Two lines can have the same millisecond.
             if let Some(rate) = rates.get_mut(last.saturating_sub(1)) {
                 *rate += bytes / step;
             }
@@ -304,7 +305,7 @@ fn add_log(log: &str, block: usize, step: Duration, rates: &mut [f64]) {
     }
 }
 
-/// How many seconds processors had been busy, time and again.
+/// Samples the busy seconds of all processors until `stop` is set.
 fn look_until(stop: &AtomicBool) -> Vec<(Instant, f64)> {
     let mut looks = Vec::new();
     let mut is_last = false;
@@ -318,7 +319,7 @@ fn look_until(stop: &AtomicBool) -> Vec<(Instant, f64)> {
     }
 }
 
-/// How busy they were between two moments.
+/// Returns the busy seconds of the processors between two moments.
 fn between(looks: &[(Instant, f64)], from: Instant, to: Instant) -> f64 {
     let at = |moment: Instant| {
         let next = looks.partition_point(|(time, _)| *time < moment);

@@ -1,8 +1,8 @@
-//! What a program in front of a cache notices of a flush of everything: latencies of 4 KiB requests
-//! while nothing happens, and while millions of blocks are written back. And how writes scale with
-//! threads.
+//! The effect of a flush of a whole cache on a program that uses the cache. Measures latencies of 4
+//! KiB requests on an idle cache, and while millions of blocks are written back. Also measures how
+//! writes scale with threads.
 //!
-//! The devices take no time: what is measured is the cache itself, its locks and its threads.
+//! The devices take no time, so this measures only the cache, its locks and its threads.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,37 +17,38 @@ use serde_json::{Value, json};
 use crate::disk::Forgetful;
 
 const BLOCK: u64 = 4096;
-/// Blocks that the foreground works on, beside those that are flushed.
+/// Blocks that the foreground uses, besides the blocks that are flushed.
 const HOT: u64 = 100_000;
-/// From one block to the next when they are scattered: a prime.
+/// The distance between successive scattered blocks, a prime.
 const STEP: u64 = 15_485_863;
-/// Each has a place of its own.
+/// The most threads. Each thread has a place of its own.
 pub const THREADS_MAX: u64 = 64;
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What to do.
+/// The plan of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// Blocks to be cached and flushed.
     pub blocks: u64,
-    /// Write them in an order of chance: neighbours on the origin lie apart in the cache.
+    /// Whether blocks are written in random order, so that neighbours on the origin lie apart in
+    /// the cache.
     pub scattered: bool,
-    /// How often, each time with an idle spell before. Medians are shown.
+    /// The number of runs, each after an idle time. Medians are shown.
     pub runs: usize,
-    /// Writers at a time, afterwards.
+    /// The numbers of writer threads in the second part.
     pub threads: &'a [u64],
 }
 
-/// Runs it; `say` is told what is being done.
+/// Runs the experiment. `say` gets messages about the progress.
 ///
 /// # Errors
 ///
-/// What stopped it, in words.
+/// The cause of the failure, in words.
 pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Value, String> {
     measure(plan, say).map_err(|error| error.to_string())
 }
 
-/// The figures for people.
+/// The figures as text.
 #[must_use]
 pub fn table(value: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
@@ -60,7 +61,7 @@ pub fn table(value: &Value) -> String {
     );
     for (what, name) in [("idle", "idle_us"), ("during the flush", "flushing_us")] {
         let row = &value[name];
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(
             text,
             "{what:<18}{:>9}{:>9.1}{:>9.1}{:>9.1}{:>10.1}",
@@ -136,7 +137,7 @@ fn measure(
     }))
 }
 
-/// What one run found.
+/// The results of one run.
 struct Round {
     fill_seconds: f64,
     flush_seconds: f64,
@@ -145,7 +146,7 @@ struct Round {
     flushing: Latencies,
 }
 
-/// Fills the cache, asks things of it while nothing happens, and while it is flushed.
+/// Fills the cache, and sends requests to the idle cache and during the flush.
 fn round(
     cached: &CacheDevice,
     &Plan { blocks, scattered, .. }: &Plan<'_>,
@@ -156,7 +157,7 @@ fn round(
     let piece = vec![1; 256 * BLOCK as usize];
     let begin = Instant::now();
     if scattered {
-        // Each once: the step and the number of blocks have no common divisor.
+        // Each block comes once, because the step and the number of blocks have no common divisor.
         for block in (0..blocks).map(|count| count * STEP % blocks) {
             cached.write_at(block * BLOCK, &piece[..BLOCK as usize])?;
         }
@@ -199,7 +200,7 @@ fn median(mut of: Vec<f64>) -> f64 {
     of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Two results of a scope as one.
+/// Joins the results of two threads.
 trait IntoResults<A, B> {
     fn into_results(self) -> Result<(A, B), Box<dyn std::error::Error>>;
 }
@@ -212,7 +213,7 @@ impl<A, B, E: std::error::Error + 'static> IntoResults<A, B>
     }
 }
 
-/// Random reads and writes one at a time; returns what each took.
+/// Sends random reads and writes one at a time. Returns the time of each.
 fn requests(
     cached: &CacheDevice,
     hot: u64,
@@ -230,13 +231,13 @@ fn requests(
             cached.read_at(at, &mut buf)?;
         }
         took.push(begin.elapsed());
-        // A program has something else to do in between; and the flush must end some time.
+        // A real program does other work between requests. Also, the flush must be able to end.
         std::thread::sleep(Duration::from_micros(20));
     }
     Ok(took)
 }
 
-/// Random writes a second by so many threads, each in a place of its own.
+/// Returns the random writes a second by `threads` threads, each in a place of its own.
 fn scale(cached: &CacheDevice, hot: u64, threads: u64) -> Result<f64, Box<dyn std::error::Error>> {
     const TIME: Duration = Duration::from_secs(2);
     let write = |thread: u64| -> Result<u64, buttress_block::Error> {

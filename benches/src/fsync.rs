@@ -1,5 +1,5 @@
-//! Durable writes a second: 4 KiB and an fsync, again and again, by one thread and by several; and
-//! transactions of sqlite, where there is a folder for it.
+//! Durable writes a second: one thread or several write 4 KiB and call fsync, again and again. If
+//! the subject has a folder, also transactions of sqlite.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -43,7 +43,7 @@ impl Door {
         }
     }
 
-    /// Makes it `size` bytes long, all a hole.
+    /// Makes the file `size` bytes long, as one hole.
     fn stretch(&self, size: u64) -> Result<(), String> {
         match self {
             Self::Library(inode) => {
@@ -121,7 +121,8 @@ pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Transactions a second, each of one row: the program's own start counts for a few milliseconds.
+/// Transactions a second, each of one row. The time includes the start of sqlite, a few
+/// milliseconds.
 fn sqlite(database: &Path, journal: &str) -> Result<f64, String> {
     let run = |script: &str| -> Result<(), String> {
         let mut child = Command::new("sqlite3")

@@ -1,13 +1,13 @@
-//! Real volumes of very many block groups: how one is made, and the cost of using it. That is to
-//! open it, to allocate and free, to find a group, to commit, and to add a chunk.
+//! Real volumes of very many block groups: how one is made, and the cost of its use. The uses are
+//! opening, allocating and freeing, finding a group, committing, and adding a chunk.
 //!
 //! # Place
 //!
-//! On the engine itself, so that the cost of files is left out. Every group of data is nine tenths
-//! full, in extents with gaps between them. The extents belong to one file, so that every checker
-//! looks at them. The gaps are reserved while the volume is made and given back at its end, so that
-//! no allocation gets them meanwhile. There is this one shape, four gaps of 25 MiB; `choice` has
-//! groups in memory with the free tenth in pieces of 4 to 256 KiB.
+//! This works on the engine itself, so that the cost of files is left out. Every group of data is
+//! nine tenths full, in extents with gaps between them. The extents belong to one file, so that
+//! every checker looks at them. The gaps are reserved while the volume is made and freed at the
+//! end, so that no allocation gets them meanwhile. All groups have four gaps of 25 MiB. `choice`
+//! has groups in memory with the free tenth in pieces of 4 to 256 KiB.
 
 use std::{fmt::Write as _, path::Path, sync::Arc, time::Instant};
 
@@ -34,54 +34,56 @@ const PIECES: u64 = 4;
 const GAP: u64 = GIB / 10 / PIECES / SECTOR * SECTOR;
 const KEPT: u64 = GIB / PIECES - GAP;
 
-/// One number of groups, and what was found. Times in nanoseconds.
+/// The results for one number of groups. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// Groups of data asked for.
     pub groups: u64,
-    /// Chunks of all kinds that there were.
+    /// The number of chunks of all kinds.
     pub chunks: u64,
     /// Seconds that making the volume took.
     pub make_seconds: f64,
-    /// Seconds that opening it took, with finding a file and reading one sector of it.
+    /// Seconds that opening took, including a lookup of a file and a read of one sector of it.
     pub open_seconds: f64,
-    /// Requests to the device of that.
+    /// Requests to the device during the opening.
     pub open_reads: u64,
-    /// Seconds until all groups were known, so that something could be written, with the opening.
+    /// Seconds until all groups were known and the volume could be written, including the opening.
     pub known_seconds: f64,
-    /// Requests to the device of that.
+    /// Requests to the device until all groups were known.
     pub known_reads: u64,
-    /// Bytes that it read.
+    /// Bytes that were read until all groups were known.
     pub known_bytes: u64,
     /// Memory that one group takes in an open volume, bytes of nodes left out.
     pub bytes_per_group: f64,
-    /// To find the chunk of an address.
+    /// The time to find the chunk of an address.
     pub chunk_lookup: f64,
-    /// Nodes of the map that one lookup passes, and one more chunk copies.
+    /// Nodes of the chunk map that one lookup passes. An added chunk copies as many.
     pub map_height: u64,
-    /// To find the group of an address, with the right to write there.
+    /// The time to find the group of an address and get the right to write there.
     pub group_lookup: f64,
-    /// The first allocations and frees of 4 KiB behind opening, which read what is free in groups.
+    /// The time of the first allocations and frees of 4 KiB after the opening, which load the free
+    /// space of groups.
     pub first: f64,
-    /// Requests to the device for one of them.
+    /// Requests to the device for one such allocation.
     pub first_reads: f64,
-    /// 4 KiB, with freeing.
+    /// The time to allocate and free 4 KiB.
     pub small: f64,
-    /// 64 KiB, with freeing.
+    /// The time to allocate and free 64 KiB.
     pub large: f64,
-    /// A whole gap, kept, with the reading of what is free in the groups that it takes.
+    /// The time to allocate a whole gap and keep it, including the loading of the free space of its
+    /// group.
     pub gap: f64,
-    /// 256 MiB, which no group has, and the freeing of the result.
+    /// The time to allocate 256 MiB, which no group has in one piece, and to free the result.
     pub in_vain: f64,
-    /// Groups that were looked at for one of the small and large ones.
+    /// Groups that were examined for one small or large allocation.
     pub probes: f64,
-    /// The same for those in vain.
+    /// Groups that were examined for one allocation of 256 MiB.
     pub probes_in_vain: f64,
-    /// A commit that changed one extent.
+    /// The time of a commit that changed one extent.
     pub commit: f64,
-    /// Nodes that it wrote.
+    /// Nodes that this commit wrote.
     pub commit_nodes: f64,
-    /// One chunk more, without the commit that records it.
+    /// The time to add one chunk, without the commit that records it.
     pub chunk: f64,
 }
 
@@ -99,7 +101,7 @@ fn nanos(since: Instant, rounds: u64) -> f64 {
     clock::since(since).as_nanos() as f64 / rounds as f64
 }
 
-/// Returns the bytes of the device for so many groups of data: metadata has the rest.
+/// Returns the bytes of a device with space for `groups` groups of data, and for metadata.
 pub fn device_bytes(groups: u64) -> u64 {
     (groups + groups / 64 + 8) * GIB
 }
@@ -107,7 +109,7 @@ pub fn device_bytes(groups: u64) -> u64 {
 fn open_engine(device: Arc<dyn Device>) -> Result<Arc<Engine>, String> {
     let options = buttress_volume::OpenOptions { writable: true, ..Default::default() };
     let (volume, superblock) = Volume::open(vec![device], options).map_err(text)?;
-    // Small enough that what is measured of memory is not nodes.
+    // The cache is so small that the measured memory is not that of nodes.
     let options = EngineOptions { cache_bytes: 64 << 20, ..EngineOptions::default() };
     let engine = Engine::open(Arc::new(volume), superblock, options).map_err(text)?;
     engine.read_only().map_or(Ok(engine), Err)
@@ -131,7 +133,7 @@ impl Filler {
         Ok(Self { ino, len: 0 })
     }
 
-    /// The file of a volume that was made.
+    /// Finds the file in a volume that was made.
     fn find(engine: &Arc<Engine>) -> Result<Self, String> {
         let ino = Ino(Ino::FIRST_FREE.0 + 1);
         let key = Key::new(ino.0, Kind::INODE_ITEM, 0);
@@ -140,7 +142,7 @@ impl Filler {
         Ok(Self { ino, len: item.map_err(text)?.size })
     }
 
-    /// Reads the sector that its last extent begins with.
+    /// Reads the first sector of the file's last extent.
     fn read_last(&self, engine: &Arc<Engine>) -> Result<(), String> {
         let key = |offset| Key::new(self.ino.0, Kind::EXTENT_DATA, offset);
         let found =
@@ -173,7 +175,7 @@ impl Filler {
         Ok(())
     }
 
-    /// Says in its inode what it has.
+    /// Writes the inode of the file, with its length.
     fn settle(&self, engine: &Arc<Engine>) -> Result<(), String> {
         let key = Key::new(self.ino.0, Kind::INODE_ITEM, 0);
         let found = engine.view().get(TreeId::FS, &key).map_err(text)?;
@@ -190,11 +192,11 @@ impl Filler {
     }
 }
 
-/// Makes a volume of so many groups of data on a device, and says how many seconds it took.
+/// Makes a volume of `groups` groups of data on a device. Returns the seconds that this took.
 ///
 /// # Errors
 ///
-/// What stopped it, in words.
+/// The cause of the failure, in words.
 pub fn make_volume(device: &Arc<dyn Device>, groups: u64) -> Result<f64, String> {
     let start = clock::now();
     let options = MakeOptions {
@@ -217,7 +219,7 @@ pub fn make_volume(device: &Arc<dyn Device>, groups: u64) -> Result<f64, String>
             engine.commit().map_err(text)?;
         }
     }
-    // The last group, and what is left of others.
+    // Fill the last group, and the remaining space of other groups.
     loop {
         let left = engine.accounts().data.free().min(KEPT);
         if left < SECTOR {
@@ -234,11 +236,11 @@ pub fn make_volume(device: &Arc<dyn Device>, groups: u64) -> Result<f64, String>
     Ok(clock::since(start).as_secs_f64())
 }
 
-/// Opens a new sparse file for a volume of so many groups.
+/// Opens a new sparse file for a volume of `groups` groups.
 ///
 /// # Errors
 ///
-/// When the file system of the folder has no files that long.
+/// If the file system of the folder does not support such a long file.
 pub fn create(path: &Path, groups: u64) -> Result<Arc<dyn Device>, String> {
     let device = FileDevice::create(path, device_bytes(groups)).map_err(|error| {
         format!("{}: {} (tmpfs has files of exbibytes)", path.display(), text(error))
@@ -264,7 +266,7 @@ fn resident() -> u64 {
 /// An open volume under measurement.
 struct Opened {
     engine: Arc<Engine>,
-    /// Where groups of data lie.
+    /// The places of the groups of data.
     chunks: Vec<Extent>,
     rng: Rng,
     filler: Filler,
@@ -285,9 +287,9 @@ impl Opened {
         self.engine.allocate_data(&mut reservation, want, SECTOR, None, stream).map_err(text)
     }
 
-    /// Allocates and frees: nanoseconds and groups looked at for each.
+    /// Allocates and frees. Returns the nanoseconds and the examined groups of each allocation.
     fn allocations(&self, want: u64, rounds: u64) -> Result<(f64, f64), String> {
-        // So that what is held at a time has room in a few gaps.
+        // So many allocations at a time fit into a few gaps.
         let at_once = (16 * MIB / want).clamp(1, 64) as usize;
         let probes = self.engine.alloc_stats().probes;
         let mut held = Vec::with_capacity(64);
@@ -321,7 +323,7 @@ impl Opened {
     }
 
     fn commits(&mut self, rounds: u64, row: &mut Row) -> Result<(), String> {
-        // What others left behind is not its.
+        // This commit writes the changes of earlier measurements, so that they do not count below.
         self.engine.commit().map_err(text)?;
         let before = self.engine.statistics().nodes_written;
         let start = clock::now();
@@ -354,12 +356,12 @@ impl Opened {
     }
 }
 
-/// Opens a volume that [`make_volume`] made and measures it, with so many rounds of what is quick.
-/// For memory, in a program that has done nothing else.
+/// Opens a volume that [`make_volume`] made and measures it, with `rounds` rounds of quick
+/// operations. The program must have done nothing else before, because memory is measured.
 ///
 /// # Errors
 ///
-/// What stopped it, in words.
+/// The cause of the failure, in words.
 pub fn measure(device: &Arc<dyn Device>, groups: u64, rounds: u64) -> Result<Row, String> {
     let mut row = Row { groups, ..Row::default() };
     let before = resident();
@@ -388,7 +390,8 @@ pub fn measure(device: &Arc<dyn Device>, groups: u64, rounds: u64) -> Result<Row
     row.first = nanos(start, 1);
     row.first_reads = (opened.reads() - reads) as f64;
     opened.engine.free_unused_data(first);
-    // Whole gaps, kept: a group is read for every few of them, and is known from then on.
+    // These allocations take whole gaps and keep them. So every few allocations load the free space
+    // of a new group.
     let gaps = (groups * PIECES / 2).min(256);
     let start = clock::now();
     let held: Vec<_> = (0..gaps).map(|gap| opened.allocate(GAP, gap)).collect::<Result<_, _>>()?;
@@ -399,7 +402,8 @@ pub fn measure(device: &Arc<dyn Device>, groups: u64, rounds: u64) -> Result<Row
     (row.large, _) = opened.allocations(64 << 10, rounds)?;
     (row.in_vain, row.probes_in_vain) = opened.allocations(256 * MIB, rounds / 10)?;
     opened.commits(8, &mut row)?;
-    // Last, and not committed: the volume stays the same for the next measurement.
+    // New chunks come last and are not committed, so the volume stays the same for the next
+    // measurement.
     opened.chunks(4, &mut row)?;
     Ok(row)
 }

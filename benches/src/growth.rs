@@ -1,12 +1,14 @@
-//! `buttress-bench growth`: how the cost of operations and verbs grows with what they work on.
+//! `buttress-bench growth`: how the cost of operations and verbs grows with the size of their
+//! volume.
 //!
 //! # What must hold
 //!
-//! - Each case runs at several sizes, each time on a new volume that was opened anew. What is
-//!   compared are counts: tree steps, allocations and bytes written. They are the same on any day.
-//! - A case of [`Shape::Each`] does work for each of its units: all of it grows as 1. A case of
-//!   [`Shape::One`] does a fixed number of operations in a structure of that size: as 0.
-//! - Time of the processor is information. It sees work that no count sees.
+//! - Each case runs at several sizes, each time on a new volume that was opened anew. Counts are
+//!   compared: tree steps, allocations and bytes written. The counts are the same in every run.
+//! - A case of [`Shape::Each`] does work for each of its units, so the exponent of its growth
+//!   should be 1. A case of [`Shape::One`] does a fixed number of operations in a structure of that
+//!   size, so the exponent should be 0.
+//! - Processor time is only shown. It includes work that no count sees.
 
 mod bed;
 mod cases;
@@ -31,18 +33,18 @@ pub use cases::all;
 
 use crate::heap;
 
-/// What a step of a case returns.
+/// The result of a step of a case.
 pub type Done = Result<(), Box<dyn std::error::Error>>;
 /// Prepares a volume for a size, or works on it.
 pub type Step = fn(&Bed, u64) -> Done;
 
-/// Most that the work for each unit may grow as.
+/// The largest allowed exponent of a case of [`Shape::Each`].
 const EACH_MAX: f64 = 1.15;
-/// Most that one operation may grow as: trees are deeper in larger structures.
+/// The largest allowed exponent of a case of [`Shape::One`]: trees are deeper in larger structures.
 const ONE_MAX: f64 = 0.3;
-/// Fewer steps or allocations count as so many: a first one is no growth.
+/// Fewer steps or allocations count as this number, so that the first few are no growth.
 const STEPS_MIN: u64 = 128;
-/// The same of bytes that are written: a commit of little.
+/// Fewer written bytes count as this number, about a small commit.
 const WRITTEN_MIN: u64 = 256 << 10;
 /// The sizes of a case, in units of its own.
 pub const FACTORS: [u64; 4] = [1, 4, 16, 64];
@@ -50,42 +52,42 @@ pub const FACTORS: [u64; 4] = [1, 4, 16, 64];
 /// How the work of a case should grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// With its size.
+    /// In proportion to the size.
     Each,
     /// Not at all.
     One,
 }
 
-/// What a case does.
+/// The work of a case.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Operations of the library; behind them comes a commit, which is counted.
+    /// Operations of the library. A commit follows and is counted.
     Library(Step),
     /// A command line of `buttress`, with `IMG` for the image and `DIR` for a folder beside it.
     Verb(&'static str),
 }
 
-/// Something of which the cost may grow.
+/// A kind of work with a cost that may grow.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The operation or verb.
     pub name: &'static str,
-    /// What there is more of.
+    /// The quantity that grows.
     pub grows: &'static str,
     /// The smallest size.
     pub least: u64,
-    /// How it should grow.
+    /// How the cost should grow.
     pub shape: Shape,
     /// Fills the volume.
     pub prepare: Step,
-    /// What is counted.
+    /// The work that is counted.
     pub work: Work,
-    /// Why it grows faster, where it cannot be otherwise.
+    /// The reason why the cost grows faster, if that cannot be avoided.
     pub because: Option<&'static str>,
 }
 
 impl Case {
-    /// Most that it may grow as.
+    /// The largest allowed exponent of the case.
     #[must_use]
     pub fn most(&self) -> f64 {
         match self.shape {
@@ -132,26 +134,26 @@ const fn verb(
     Case { name: words, grows, least, shape, prepare, work: Work::Verb(words), because: None }
 }
 
-/// What one size of a case took.
+/// The counts of one size of a case.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Counts {
-    /// How many units there were.
+    /// The number of units.
     pub size: u64,
     /// Nodes and keys that were visited, and reads of devices.
     pub steps: u64,
-    /// Nodes that came from a device, but for those of the checker, which has its own reader.
+    /// Nodes that were read from a device, except by the checker, which has its own reader.
     pub nodes_read: u64,
     /// Allocations.
     pub allocations: u64,
     /// Bytes written to devices.
     pub written: u64,
-    /// Most bytes of memory at once, beyond those before.
+    /// The most bytes of memory at once, beyond those from before the work.
     pub memory: u64,
     /// Processor seconds.
     pub seconds: f64,
 }
 
-/// A case, what its sizes took, and what that grows as.
+/// A case, and the counts of its sizes.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The case.
@@ -180,7 +182,7 @@ impl Row {
         &self.counts[self.counts.len().saturating_sub(3)..]
     }
 
-    /// What the counts grow as: steps, allocations, bytes written.
+    /// The exponents of the counts: steps, allocations, bytes written.
     #[must_use]
     pub fn exponents(&self) -> [f64; 3] {
         let of: [fn(&Counts) -> u64; 3] = [
@@ -191,32 +193,32 @@ impl Row {
         of.map(|of| exponent(self.largest(), |one| of(one) as f64))
     }
 
-    /// The largest of them.
+    /// The largest exponent.
     #[must_use]
     pub fn worst(&self) -> f64 {
         self.exponents().into_iter().fold(0.0, f64::max)
     }
 
-    /// What memory grows as.
+    /// The exponent of memory.
     #[must_use]
     pub fn memory(&self) -> f64 {
         exponent(self.largest(), |one| one.memory as f64)
     }
 
-    /// What processor time grows as.
+    /// The exponent of processor time.
     #[must_use]
     pub fn time(&self) -> f64 {
         exponent(self.largest(), |one| one.seconds * 1e6)
     }
 
-    /// Whether it grows faster than it may.
+    /// Whether the case grows faster than allowed.
     #[must_use]
     pub fn is_above(&self) -> bool {
         self.is_above_by(0.0)
     }
 
-    /// Whether it grows faster than it may by more than a slack. Small sizes need one: what a
-    /// change rewrites are leaves that fill up.
+    /// Whether the largest exponent is above the allowed one by more than `slack`. Small sizes need
+    /// a slack, because a change rewrites leaves that are still filling up.
     #[must_use]
     pub fn is_above_by(&self, slack: f64) -> bool {
         self.worst() > self.case.most() + slack && self.case.because.is_none()
@@ -254,17 +256,17 @@ impl Row {
 
 /// What to measure, and how.
 pub struct Plan<'a> {
-    /// For images and folders.
+    /// The folder for images.
     pub dir: PathBuf,
-    /// The program, for verbs; its counts come from it.
+    /// The program that runs verbs and counts.
     pub program: PathBuf,
     /// Sizes, in units of each case.
     pub factors: Vec<u64>,
     /// The units of a case are divided by this.
     pub divisor: u64,
-    /// Only cases with one of these words in their names, or in what grows.
+    /// Only cases with one of these words in their names, or in `grows`.
     pub only: Vec<String>,
-    /// Looks at the images of the largest size of each case.
+    /// Checks the images of the largest size of each case.
     pub look: &'a dyn Fn(&[PathBuf]) -> Result<(), String>,
 }
 
@@ -305,7 +307,7 @@ fn library(bed: &Bed, run: Step, size: u64) -> Result<Counts, Box<dyn std::error
 ///
 /// # Errors
 ///
-/// What stopped it.
+/// The cause of the failure.
 pub fn measure(
     case: &Case,
     size: u64,
@@ -331,11 +333,11 @@ pub fn measure(
     Ok(counts)
 }
 
-/// Whether our checker finds nothing on a volume, its data included.
+/// Checks that our checker finds no fault on a volume, including its data.
 ///
 /// # Errors
 ///
-/// What it found, in words.
+/// The faults, in words.
 pub fn expect_sound(images: &[PathBuf]) -> Result<(), String> {
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for image in images {
@@ -348,11 +350,11 @@ pub fn expect_sound(images: &[PathBuf]) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// Measures every case; `say` is told of each.
+/// Measures every case. `say` gets a message for each.
 ///
 /// # Errors
 ///
-/// What stopped it, in words.
+/// The cause of the failure, in words.
 pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     let wanted = |case: &Case| {
@@ -375,7 +377,7 @@ pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Strin
     Ok(rows)
 }
 
-/// All rows for people, and those that grow too fast once more at the end.
+/// All rows as text. Rows that grow too fast are repeated at the end.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let mut out = format!(
@@ -383,7 +385,7 @@ pub fn table(rows: &[Row]) -> String {
         "case", "grows", "size", "steps", "allocs", "writes", "memory", "time", "KiB", "seconds"
     );
     for row in rows {
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(out, "{}", row.line());
     }
     let above: Vec<_> = rows.iter().filter(|row| row.is_above()).collect();

@@ -13,14 +13,14 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 
-/// What was allocated since [`start`].
+/// The allocations since [`start`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heap {
-    /// Pieces of memory that were taken, those that grew included.
+    /// Pieces of memory that were allocated, including those that grew.
     pub allocations: u64,
-    /// Most bytes at once, those from before left out.
+    /// The most bytes at once, without those from before [`start`].
     pub peak: u64,
-    /// Bytes that were taken and not given back.
+    /// Bytes that were allocated and not freed.
     pub held: u64,
 }
 
@@ -32,7 +32,7 @@ pub fn start() {
     IS_ON.store(true, Ordering::Relaxed);
 }
 
-/// What was counted up to now.
+/// The counts up to now.
 #[must_use]
 pub fn counted() -> Heap {
     let bytes = |number: &AtomicI64| u64::try_from(number.load(Ordering::Relaxed)).unwrap_or(0);
@@ -51,11 +51,11 @@ fn taken(len: usize) {
     }
 }
 
-/// Counts what another allocator is asked for.
+/// Counts the requests to another allocator.
 #[derive(Debug)]
 pub struct Counting<A>(pub A);
 
-// SAFETY: every request goes to the allocator inside as it came, and its answer goes back.
+// SAFETY: every request goes unchanged to the allocator inside, and its answer is returned.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if IS_ON.load(Ordering::Relaxed) {

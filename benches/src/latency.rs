@@ -1,15 +1,15 @@
-//! How long operations took, counted in classes an eighth apart: one more costs nanoseconds and no
-//! memory.
+//! The times of operations, counted in classes that differ by an eighth. One more operation costs
+//! nanoseconds and no memory.
 
 use std::time::Duration;
 
 use buttress_base::clock;
 
-/// Classes of an octave.
+/// The number of classes in an octave.
 const STEPS: u32 = 8;
 const CLASSES: usize = (u64::BITS * STEPS) as usize;
 
-/// Of one thread, or of several joined.
+/// The times of one thread, or of several threads together.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Box<[u64; CLASSES]>);
 
@@ -51,7 +51,8 @@ impl Latencies {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(own, theirs)| *own += theirs);
     }
 
-    /// The time that this share of the operations did not exceed, an eighth too long at most.
+    /// The time that this share of the operations did not exceed. The result is at most an eighth
+    /// too long.
     pub(crate) fn quantile(&self, share: f64) -> Duration {
         let all: u64 = self.0.iter().sum();
         let mut left = (all as f64 * share).ceil() as u64;
@@ -64,7 +65,7 @@ impl Latencies {
         Duration::ZERO
     }
 
-    /// The hundredth of operations that took longest began here, in microseconds.
+    /// The time that 99 % of the operations did not exceed, in microseconds.
     pub(crate) fn p99(&self) -> f64 {
         self.quantile(0.99).as_secs_f64() * 1e6
     }

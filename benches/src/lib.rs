@@ -1,11 +1,11 @@
 //! Speed beside the kernel's file systems, as ratios in one run.
 //!
-//! Every experiment runs all its targets in turn, several times over, so that what else the machine
-//! does hits all alike; medians are reported, with the smallest and the largest. The kernel's file
-//! systems need root and loop devices; a memory-backed folder is for the images.
+//! Every experiment runs all its targets in turn, several times, so that other work of the machine
+//! affects all targets alike. It reports medians, with the smallest and the largest value. The
+//! kernel's file systems need root and loop devices. The images are in a memory-backed folder.
 //!
-//! [`published`] is the frame of experiments with published figures. Those of the write-back cache,
-//! [`writeback`] and [`foreground`], have no other file systems beside them.
+//! [`published`] is the frame of experiments with published figures. The experiments on the
+//! write-back cache, [`writeback`] and [`foreground`], compare no other file systems.
 
 mod allocate;
 mod choice;

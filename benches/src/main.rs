@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use buttress_bench::heap::Counting;
 
-/// As the shipped program has it: the experiments measure that. `growth` has it count.
+/// The allocator of the shipped program, because the experiments measure that program. For
+/// `growth`, it also counts.
 #[global_allocator]
 static MEMORY: Counting<mimalloc::MiMalloc> = Counting(mimalloc::MiMalloc);
 

@@ -1,16 +1,16 @@
-//! Everyday loads on a mount: what people do all day, beside Linux's btrfs and an empty server.
+//! Everyday loads on a mount, compared with Linux's btrfs and an empty server.
 //!
 //! # Place
 //!
 //! Each load runs on each subject in turn. The empty server answers from memory on the same
-//! transport with the same flags, so its figure is what a mount can reach. Servers count requests
-//! by kind, which says what a load asks for.
+//! transport with the same flags, so its figure is the limit for a mount. Servers count the
+//! requests of a load by kind.
 //!
 //! # What must hold
 //!
-//! - Where a load ends with a sync, that is an fsync of the mount's top too: the kernel passes
+//! - If a load ends with a sync, the sync includes an fsync of the mount's top: the kernel passes
 //!   `syncfs` to no server.
-//! - Sources lie in memory, outside of what is measured.
+//! - Sources lie in memory, outside of the measured volume.
 
 mod loads;
 mod server;
@@ -35,10 +35,10 @@ pub(crate) use server::serve_empty;
 
 /// Bytes of each image.
 const SIZE: u64 = 8 << 30;
-/// Begins the names of mounts by a former program.
+/// The prefix of the names of mounts by a former program.
 const BEFORE: &str = "former ";
 
-/// What is measured.
+/// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// A memory-backed folder.
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     pub(crate) before: Option<PathBuf>,
 }
 
-/// What one run of a load on one subject gave.
+/// The result of one run of a load on one subject.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
     pub(crate) took: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct Figures {
     pub(crate) seen: BTreeMap<(&'static str, String), Vec<Figure>>,
 }
 
-/// Runs all loads on all subjects; returns the figures and the same for people.
+/// Runs all loads on all subjects. Returns the figures as JSON and as text.
 pub(crate) fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<(Value, String), String> {
     let wanted = |words: &[String], name: &str| {
         words.is_empty() || words.iter().any(|word| name.contains(word.as_str()))
@@ -104,7 +104,7 @@ pub(crate) fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<(Value, Stri
             let bench = Bench { root: setup.folder().to_owned(), plan, sources: &sources };
             for load in &all {
                 let is_wanted = figures.loads.iter().any(|known| known.name == load.name);
-                // What others stand on is done, and not measured.
+                // A load that others depend on is run, but not measured.
                 let is_needed = figures.loads.iter().any(|known| known.part == load.part);
                 if !(is_wanted || load.is_base && is_needed) {
                     continue;

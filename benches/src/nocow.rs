@@ -2,9 +2,9 @@
 //! of block-group lookups: fixed blocks, a deep queue, many jobs, and a tree of many filled block
 //! groups.
 //!
-//! Folders are driven by `fio` with `libaio`; the library by threads, since it has no queue: each
-//! write of it is done when the call returns. One thread does a job, and in a row of its own as
-//! many as the queue is deep.
+//! `fio` with `libaio` drives folders. Threads drive the library, which has no queue: each write is
+//! done when the call returns. One thread does a job. In another row, as many threads do a job as
+//! the queue is deep.
 //!
 //! The same job on files that are copied on write, with checksums, is an experiment of its own.
 
@@ -35,17 +35,17 @@ const MIB: u64 = 1 << 20;
 /// The experiment.
 #[derive(Clone, Debug)]
 pub struct Nocow {
-    /// Bytes of a write, each size a row of its own.
+    /// Bytes of a write. Each size is a row of its own.
     pub blocks: Vec<usize>,
     /// Jobs at a time, each with a file of its own.
     pub jobs: usize,
     /// Writes of each job that wait for the device.
     pub depth: usize,
-    /// Data block groups of a GiB that are filled before; times the scale.
+    /// Data block groups of a GiB that are filled in advance, times the scale.
     pub groups: u64,
-    /// MiB of each job's file; times the scale, but at least twice what waits of the job.
+    /// MiB of each job's file; times the scale, but at least twice the waiting writes of the job.
     pub file_mib: u64,
-    /// Nothing in place: copied on write, with checksums.
+    /// Whether writes are copied on write, with checksums, and not in place.
     pub cow: bool,
 }
 
@@ -96,7 +96,7 @@ impl Experiment for Nocow {
         let bytes = plan.scaled(self.file_mib * MIB).max(2 * waiting).next_multiple_of(MIB);
         let jobs = self.jobs;
         let groups = if self.groups > 0 { plan.scaled(self.groups) } else { 0 };
-        // An extent is kept as long as any of it is in use, so what is copied may need its room
+        // An extent is kept as long as any part of it is in use, so copied data may need its room
         // twice.
         let copies = if self.cow { 3 } else { 1 };
         let room = (jobs as u64 * bytes * copies + 2 * GIB).next_multiple_of(GIB);
@@ -187,12 +187,12 @@ fn fill(path: &Path, bytes: u64, at_once: bool) -> Result<(), String> {
     file.sync_all().map_err(text)
 }
 
-/// What all jobs did.
+/// The results of all jobs.
 struct Seen {
     /// Bytes a second.
     rate: f64,
-    /// Of a write, in microseconds; where a job has many under way, with what it waited for those
-    /// before it.
+    /// The 99th percentile of a write's time in microseconds. If a job has many writes under way,
+    /// the time includes the wait for earlier ones.
     p99: f64,
     /// Seconds of the processors for a byte.
     spent: f64,

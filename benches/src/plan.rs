@@ -15,17 +15,17 @@ pub struct Plan {
     pub dir: PathBuf,
     /// Runs of each subject.
     pub runs: usize,
-    /// 1 for the default size of the job; the published one is often larger.
+    /// 1 for the default size of the job. The published size is often larger.
     pub scale: f64,
     /// Only subjects with one of these words as the name, or in it; all when no word is given.
     pub only: Vec<String>,
-    /// Drive ours through a mount too.
+    /// Also drive ours through a mount.
     pub mount: bool,
     /// Mount options of ours, beside their own.
     pub options: Vec<Added>,
     /// Write each image through before it is used, so that its memory is there.
     pub prefault: bool,
-    /// On so many processors as there need not be (`processors`).
+    /// The number of simulated processors (`processors`).
     pub processors: Option<usize>,
 }
 

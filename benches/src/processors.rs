@@ -1,29 +1,28 @@
-//! An experiment on so many simulated processors.
+//! An experiment on a number of simulated processors.
 //!
 //! # Place
 //!
 //! The engine's own threads, locks and clock take turns under the scheduler of
 //! `buttress_base::seeded`. One thread runs at a time, on one real processor, and its time there
-//! counts as the time of one of so many. The shown time is that of the run. Caches and memory are
-//! this machine's, and simulated processors do not compete for them.
+//! counts as the time of one simulated processor. The shown time is that of the run. Caches and
+//! memory are this machine's, and simulated processors do not compete for them.
 
 use std::time::Duration;
 
-/// How to have a program that can.
+/// The instructions for building a program with the scheduler.
 const HOW: &str = "this program was built without a scheduler of its own; build one that has it: \
     RUSTFLAGS='--cfg buttress_seeded' cargo build --release -p buttress-bench --target-dir target/processors";
 
-/// So many places are named where threads waited.
+/// The most places of waiting that are named.
 #[cfg(any(debug_assertions, buttress_seeded))]
 const MOST: usize = 5;
 
-/// Runs `work` on so many processors; beside what it answers says where its threads waited for
-/// locks most.
+/// Runs `work` on `count` processors. Returns its result, and the places where its threads waited
+/// most for locks.
 ///
 /// # Errors
 ///
-/// Its own; those of threads that wait for each other for ever; or that this program has no
-/// scheduler.
+/// The error of `work`; a deadlock of its threads; or a program without a scheduler.
 #[cfg(any(debug_assertions, buttress_seeded))]
 pub(crate) fn run<T: Send + 'static>(
     count: usize,
@@ -37,7 +36,8 @@ pub(crate) fn run<T: Send + 'static>(
         return Err(HOW.to_owned());
     }
     let cost = Cost::of_this_machine();
-    // Passing the turn on between real processors costs caches, which would be counted.
+    // Threads stay on one real processor: a switch to another one would cost cache misses, which
+    // would be counted.
     let all = sched_getaffinity(None).map_err(|error| error.to_string())?;
     let mut one = CpuSet::new();
     let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu));
@@ -61,7 +61,7 @@ pub(crate) fn run<T: Send + 'static>(
     value.map(|value| (value, waited.collect()))
 }
 
-/// As the other, which is not there.
+/// Refuses, in a program without the scheduler.
 #[cfg(not(any(debug_assertions, buttress_seeded)))]
 pub(crate) fn run<T: Send + 'static>(
     _: usize,
@@ -70,7 +70,7 @@ pub(crate) fn run<T: Send + 'static>(
     Err(HOW.to_owned())
 }
 
-/// How long processors were busy: those of the run, or those of the machine.
+/// The busy time of the processors, of the run or of the machine.
 pub(crate) fn busy() -> f64 {
     buttress_base::thread::processors_busy()
         .as_ref()

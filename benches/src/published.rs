@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! An [`Experiment`] knows its job and its subjects. This runs each subject once, then each again,
-//! so that other work of the machine hits all alike, and reports medians.
+//! An [`Experiment`] knows its job and its subjects. This module runs each subject once, then each
+//! again, so that other work of the machine affects all alike. It reports medians.
 //!
 //! To add one: implement [`Experiment`], give it a verb in `command`.
 
@@ -36,23 +36,25 @@ pub trait Experiment: Send + Sync {
     /// The word on the command line.
     fn name(&self) -> &'static str;
 
-    /// The subjects, in the order of the table. The first is the baseline that ratios are of.
+    /// The subjects, in the order of the table. The first subject is the baseline for ratios.
     fn subjects(&self, plan: &Plan) -> Vec<Subject>;
 
     /// Does the job once. Figures go to `out`.
     ///
     /// # Errors
     ///
-    /// What stopped it, in words.
+    /// The cause of the failure, in words.
     fn run(&self, subject: &Subject, plan: &Plan, out: &mut Table) -> Result<(), String>;
 
-    /// Whether all its clocks and threads are the engine's, so that [`processors`] can run it.
+    /// Whether all clocks and threads of the experiment are the engine's, so that [`processors`]
+    /// can run it.
     fn runs_on_processors(&self) -> bool {
         false
     }
 }
 
-/// Runs an experiment: every subject in turn, `plan.runs` times. `say` is told what happens.
+/// Runs an experiment: every subject in turn, `plan.runs` times. `say` gets messages about the
+/// progress.
 ///
 /// # Errors
 ///
@@ -64,7 +66,7 @@ pub fn run(
 ) -> Result<Table, String> {
     let mut subjects = experiment.subjects(plan);
     if !plan.only.is_empty() {
-        // A word that is the whole name of one subject is no part of another's.
+        // A word that is the whole name of one subject selects no other subject.
         let names: Vec<_> = subjects.iter().map(|subject| subject.name.clone()).collect();
         let means = |word: &String, name: &String| {
             if names.contains(word) { word == name } else { name.contains(word) }
@@ -145,7 +147,8 @@ impl Table {
         self.figures.entry(key).or_default().push(value);
     }
 
-    /// Adds what a subject did over time, a sample each `step` seconds; the last run's is drawn.
+    /// Adds the rate of a subject over time, with a sample every `step` seconds. The series of the
+    /// last run is drawn.
     pub fn add_series(
         &mut self,
         what: &str,
@@ -163,7 +166,7 @@ impl Table {
         self.figures.get(&(what.to_string(), subject.to_string())).map_or(&[], Vec::as_slice)
     }
 
-    /// How often better than the first subject.
+    /// How many times better than the first subject.
     fn ratio(&self, what: &str, better: Better, subject: &str) -> Option<f64> {
         let base = self.values(what, self.subjects.first()?);
         if base.is_empty() {
@@ -176,7 +179,7 @@ impl Table {
         Some(if better == Better::More { own / base } else { base / own })
     }
 
-    /// Subjects that have mount options, and these.
+    /// The subjects that have mount options, with the options.
     fn options(&self) -> impl Iterator<Item = (&String, &String)> {
         self.subjects.iter().zip(&self.options).filter(|(_, options)| !options.is_empty())
     }
@@ -213,7 +216,7 @@ impl Table {
         const ROW: usize = 22;
         let rows: usize = self.order.len() * (self.subjects.len() + 2);
         let mut out = String::new();
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{}\" \
@@ -286,7 +289,7 @@ impl fmt::Display for Table {
                     continue;
                 }
                 let (low, high) = ends(values);
-                // Of what is a fraction, such as a variation, one place says nothing.
+                // For a fraction, such as a variation, one decimal place is too few.
                 let places = if high < 10.0 { 2 } else { 1 };
                 let range = format!("({low:.places$} to {high:.places$})");
                 write!(f, "  {subject:<34}{:>12.places$}  {range:<28}", median(values))?;
@@ -337,7 +340,8 @@ mod tests {
         }
     }
 
-    /// All subjects run as often, and ratios are of the first, whichever way is better.
+    /// All subjects run equally often, and ratios compare with the first, whichever direction is
+    /// better.
     #[test]
     fn subjects_take_turns() {
         let plan = Plan {

@@ -1,6 +1,6 @@
 //! One file read by several threads in order, 32 KiB at a time, cold: the job behind Linux's
-//! batches of 2012 (four threads, 745 to 887 MB/s). Each thread reads all of it, once: through a
-//! folder it is one of `fio`'s, with the library beside it one of ours.
+//! batches of 2012 (four threads, 745 to 887 MB/s). Each thread reads the whole file once. In a
+//! folder the threads are those of `fio`, with the library our own.
 
 use std::{fs::File, os::unix::fs::FileExt, sync::Barrier, thread, time::Instant};
 
@@ -21,7 +21,7 @@ const MIB: usize = 1 << 20;
 /// The experiment.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// How many read at a time; each count is a row of its own.
+    /// The numbers of readers. Each number is a row of its own.
     pub threads: Vec<usize>,
 }
 
@@ -66,7 +66,7 @@ impl Experiment for Read {
         }
         for &threads in &self.threads {
             if plan.prefault {
-                // What is read goes into a cache once, and on its way through buffers.
+                // The data that is read takes memory twice: in a cache and in buffers.
                 touch_memory(2 * mib);
             }
             let bytes = (mib * MIB as u64 * threads as u64) as f64;
@@ -114,20 +114,21 @@ impl Experiment for Read {
     }
 }
 
-/// Uses so much memory and gives it back. The host of a virtual machine takes free memory away, and
-/// gives it back when it is touched. The first thread that touches it is then ten times as slow.
+/// Touches `mib` MiB of memory and frees it. The host of a virtual machine takes free memory away
+/// and returns it at the next touch. The first thread that touches such memory is ten times as
+/// slow.
 fn touch_memory(mib: u64) {
     let pieces: Vec<Vec<u8>> = (0..mib).map(|_| vec![1; MIB]).collect();
     std::hint::black_box(&pieces);
 }
 
-/// What the readers did.
+/// The results of the readers.
 struct Seen {
-    /// Until the last was done.
+    /// Seconds until the last reader was done.
     seconds: f64,
     /// Seconds of the processors.
     spent: f64,
-    /// Of a piece, in microseconds.
+    /// The 99th percentile of the time of a piece, in microseconds.
     p99: f64,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! # What must hold
 //!
-//! - All places take turns in each run. The store is in memory, so a difference is the device's
-//!   own, or the latency that is asked for.
-//! - Counts of requests are those of the store, and not what the device says of itself.
+//! - All places take turns in each run. The store is in memory, so a difference comes from the
+//!   device itself, or from the chosen latency.
+//! - The store counts the requests, not the device.
 
 mod loads;
 mod store;
@@ -31,25 +31,25 @@ type Result<T> = std::result::Result<T, String>;
 /// What to measure, and how.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// For the local file and the folders of caches.
+    /// The folder for the local file and the caches.
     pub dir: PathBuf,
-    /// Runs of each; they take turns.
+    /// Runs of each place. Places take turns.
     pub runs: usize,
     /// MiB of the large file.
     pub mib: u64,
-    /// How long fsyncs are counted for.
+    /// The time during which fsyncs are counted.
     pub time: Duration,
     /// Small files.
     pub files: u64,
     /// Latencies of the store, in milliseconds.
     pub latencies_ms: Vec<u64>,
-    /// Objects of the big volume; none leaves it out.
+    /// Objects of the big volume. Zero leaves it out.
     pub objects: u64,
-    /// MiB of the device that is written over at random; none leaves it out.
+    /// MiB of the device that is overwritten at random. Zero leaves it out.
     pub overwritten_mib: u64,
 }
 
-/// Where a volume is.
+/// The place of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Local,
@@ -138,7 +138,7 @@ impl Bed {
         Ok(Open { fs, remote })
     }
 
-    /// Forgets what the local cache has, for a cold start.
+    /// Empties the local cache, for a cold start.
     fn forget(&self) {
         let _ = fs::remove_dir_all(self.dir.join("cache"));
     }
@@ -198,11 +198,11 @@ impl Figures {
     }
 }
 
-/// Runs everything; returns the figures and the same for people.
+/// Runs everything. Returns the figures as JSON and as text.
 ///
 /// # Errors
 ///
-/// What stopped it.
+/// The cause of the failure.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<(Value, String)> {
     let mut places = vec![Place::Local];
     for &latency_ms in &plan.latencies_ms {

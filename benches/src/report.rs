@@ -43,7 +43,7 @@ impl Report {
         figures.entry(target).or_default().push(value);
     }
 
-    /// How often better than kernel btrfs, where that ran too.
+    /// How many times better than kernel btrfs, if that ran too.
     fn ratio(better: Better, figures: &Figures, own: f64) -> Option<f64> {
         let peer = median(figures.get(&Target::Btrfs)?);
         Some(if better == Better::More { own / peer } else { peer / own })

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The frame around [`groups`](crate::groups): it makes a volume in a sparse file and has it
-//! measured several times. Each measurement is a new program with its own memory. It shows medians.
+//! This module makes a volume in a sparse file, and has [`groups`](crate::groups) measure it
+//! several times. Each measurement is a new process with its own memory. The table shows medians.
 
 use std::{
     fmt::Write as _,
@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{groups, report::median};
 
-/// Numbers of groups, unless others are asked for.
+/// The default numbers of groups.
 pub const GROUPS: [u64; 4] = [10, 1000, 100_000, 1_000_000];
 
-/// Rounds of what is quick.
+/// Rounds of quick operations.
 const ROUNDS: u64 = 20_000;
 
 /// What to measure.
@@ -26,17 +26,18 @@ const ROUNDS: u64 = 20_000;
 pub struct Plan {
     /// Groups of each volume.
     pub groups: Vec<u64>,
-    /// How often each is measured.
+    /// The number of measurements of each volume.
     pub runs: usize,
-    /// A folder that has room, and files of a petabyte where there are a million groups: tmpfs.
+    /// A folder with enough space. For a million groups it must support files of a petabyte, as
+    /// tmpfs does.
     pub dir: PathBuf,
 }
 
-/// Measures one volume in this program; the answer is for [`run`].
+/// Measures one volume in this process. The result is for [`run`].
 ///
 /// # Errors
 ///
-/// What stopped it, in words.
+/// The cause of the failure, in words.
 pub fn measure_image(image: &Path, groups: u64) -> Result<Value, String> {
     let row = groups::measure(&groups::open(image)?, groups, ROUNDS)?;
     serde_json::to_value(&row).map_err(|error| error.to_string())
@@ -51,11 +52,11 @@ impl Drop for Image {
 }
 
 /// Makes and measures volumes. `child` is a command that calls [`measure_image`] and prints the
-/// answer; `say` is told what happens. Returns a row for each volume, of medians.
+/// result. `say` gets messages about the progress. Returns a row of medians for each volume.
 ///
 /// # Errors
 ///
-/// What stopped it, in words.
+/// The cause of the failure, in words.
 pub fn run(
     plan: &Plan,
     child: &dyn Fn(&Path, u64) -> Command,
@@ -81,7 +82,7 @@ pub fn run(
     Ok(json!({ "runs": plan.runs, "rows": rows }))
 }
 
-/// Of each figure the one in the middle.
+/// The median of each figure.
 fn medians(found: &[Map<String, Value>], made: f64) -> Value {
     let names = found.first().into_iter().flat_map(Map::keys);
     let of = |name: &String| {
@@ -93,7 +94,7 @@ fn medians(found: &[Map<String, Value>], made: f64) -> Value {
     Value::Object(row)
 }
 
-/// The same for people.
+/// The rows as text.
 #[must_use]
 pub fn table(value: &Value) -> String {
     const COLUMNS: [(&str, &str, f64, usize); 16] = [
@@ -116,7 +117,7 @@ pub fn table(value: &Value) -> String {
     ];
     let mut out = String::new();
     for (_, title, _, _) in COLUMNS {
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = write!(out, "{title:>12}");
     }
     out.push('\n');

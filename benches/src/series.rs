@@ -1,14 +1,14 @@
-//! Rates over time, drawn: a saw-tooth is seen at once, and hides in every mean.
+//! Draws rates over time: a drawing shows a saw-tooth, which every mean hides.
 
 use std::fmt::Write as _;
 
-/// What one subject did in one run, sample by sample.
+/// The rates of one subject in one run, sample by sample.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) what: String,
     pub(crate) unit: &'static str,
     pub(crate) subject: String,
-    /// Seconds from one sample to the next.
+    /// Seconds between two samples.
     pub(crate) step: f64,
     pub(crate) values: Vec<f64>,
 }
@@ -16,10 +16,10 @@ pub(crate) struct Series {
 const LEFT: f64 = 60.0;
 const WIDTH: f64 = 680.0;
 const HEIGHT: f64 = 90.0;
-/// From one chart to the next.
+/// The distance between two charts.
 pub(crate) const PITCH: f64 = HEIGHT + 40.0;
 
-/// Draws one chart with its upper edge at `top`; `most` is what reaches that edge.
+/// Draws one chart with its upper edge at `top`; The value `most` reaches that edge.
 pub(crate) fn draw(out: &mut String, series: &Series, top: f64, most: f64, name: &str) {
     let last = series.values.len().saturating_sub(1).max(1) as f64;
     let (x, y) = (
@@ -28,7 +28,7 @@ pub(crate) fn draw(out: &mut String, series: &Series, top: f64, most: f64, name:
     );
     let mut points = String::new();
     for (index, value) in series.values.iter().enumerate() {
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = write!(points, "{:.1},{:.1} ", x(index), y(*value));
     }
     let bottom = top + HEIGHT;
@@ -51,7 +51,7 @@ pub(crate) fn draw(out: &mut String, series: &Series, top: f64, most: f64, name:
 }
 
 impl Series {
-    /// Whether means of seconds say anything of it.
+    /// Whether the series is long enough for means of seconds.
     pub(crate) fn lasts_a_second(&self) -> bool {
         self.values.len() as f64 * self.step >= 1.0
     }
@@ -62,7 +62,7 @@ impl Series {
         let mut out = format!("{}, {}: {}, second by second:", self.what, self.unit, self.subject);
         for second in self.values.chunks(samples) {
             let mean = second.iter().sum::<f64>() / second.len() as f64;
-            // Into a string: nothing can fail.
+            // Writing into a string cannot fail.
             let _ = write!(out, " {mean:.0}");
         }
         out

@@ -42,8 +42,8 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
 }
 
-/// The first word of a command line that makes this program `buttress`. Mounts that are measured
-/// have the baselines so.
+/// The first word of a command line that makes this program `buttress`. Measured mounts use this
+/// program, so that they have the baselines.
 pub(crate) const PROGRAM: &str = "buttress";
 
 /// Runs another program, or this one as `buttress`; returns what it printed.
@@ -55,7 +55,7 @@ fn buttress(program: Option<&Path>, args: &[&str]) -> Result<String, String> {
     sh(&own.to_string_lossy(), &[&[PROGRAM], args].concat())
 }
 
-/// Writes what a new image holds over itself, piece by piece.
+/// Overwrites a new image with its own content, piece by piece.
 fn write_through(image: &Path) -> Result<(), String> {
     let show = |error: std::io::Error| format!("{}: {error}", image.display());
     let file = File::options().read(true).write(true).open(image).map_err(show)?;
@@ -85,12 +85,11 @@ pub(crate) struct Setup {
     loop_device: Option<String>,
     mounted: bool,
     options: String,
-    /// What mounts ours in place of this program.
+    /// The program that mounts ours, if it is not this one.
     program: Option<PathBuf>,
-    /// The process that serves it.
+    /// The process that serves the mount.
     server: Option<u32>,
-    /// The empty server, and what it says.
-    /// Unranked: nothing is taken under it.
+    /// The empty server, and its output. Unranked: nothing is taken under it.
     empty: Option<Mutex<Empty>>,
 }
 
@@ -120,8 +119,8 @@ impl Setup {
         Self::with(subject.target, dir, size, &subject.options, false, program)
     }
 
-    /// An image of `size` bytes; ours and Linux's btrfs are mounted with `options`. With `prefault`
-    /// all of its memory is there before the first use, as that of a device would be.
+    /// An image of `size` bytes; ours and Linux's btrfs are mounted with `options`. With
+    /// `prefault`, all memory of the image is allocated before the first use, as on a real device.
     fn with(
         target: Target,
         dir: &Path,
@@ -222,7 +221,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Whether a program serves the volume still, as far as can be told: ours hold a lock until
+    /// Whether a program still serves the volume, as far as is known: ours holds a lock until
     /// everything is durable.
     fn is_served(&self) -> bool {
         match self.target {
@@ -239,12 +238,12 @@ impl Setup {
         }
     }
 
-    /// The loop device, or the image where there is none.
+    /// The loop device, or the image if there is no loop device.
     pub(crate) fn device(&self) -> &Path {
         self.loop_device.as_ref().map_or(&self.image, |device| Path::new(device))
     }
 
-    /// What a folder's file system says of itself, and its device.
+    /// The counters of a folder's file system and of its device.
     pub(crate) fn told(&self) -> Told {
         if self.target.is_mount() {
             let folder = self.mountpoint.to_string_lossy();
@@ -254,7 +253,7 @@ impl Setup {
         Told { commits: self.btrfs_commits(), requests: self.loop_requests(), room: None }
     }
 
-    /// What the loop device has been asked for; nothing where there is no such device.
+    /// The requests to the loop device. `None` if there is no such device.
     fn loop_requests(&self) -> Option<Requests> {
         let name = Path::new(self.loop_device.as_ref()?).file_name()?.to_str()?;
         Requests::of_block(&std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?)
@@ -268,16 +267,16 @@ impl Setup {
         Commits::of_btrfs(&std::fs::read_to_string(path).ok()?)
     }
 
-    /// What Linux's btrfs says of this volume.
+    /// The folder with the counters of Linux's btrfs for this volume.
     fn btrfs_folder(&self) -> Option<PathBuf> {
         let id = sh("findmnt", &["-no", "UUID", &self.mountpoint.to_string_lossy()]).ok()?;
         Some(PathBuf::from(format!("/sys/fs/btrfs/{id}")))
     }
 
-    /// Has Linux keep no more than so many bytes of this volume dirty, where it can be told.
+    /// Limits the dirty bytes of this volume in Linux, if that is possible.
     pub(crate) fn bound_dirty(&self, bytes: u64) {
         use std::os::unix::fs::MetadataExt;
-        // btrfs has an identity of its own, which is that of its files.
+        // btrfs has a device number of its own, which its files show.
         let Ok(found) = std::fs::metadata(&self.mountpoint) else { return };
         let (major, minor) = (found.dev() >> 8, found.dev() & 0xff);
         let bdi = match (self.target, self.btrfs_folder()) {
@@ -291,12 +290,12 @@ impl Setup {
         }
     }
 
-    /// The process that serves it, where that is not the kernel.
+    /// The process that serves the mount, if the kernel does not.
     pub(crate) fn server(&self) -> Option<u32> {
         self.server
     }
 
-    /// How many requests of each kind came to the server.
+    /// The number of requests of each kind to the server.
     pub(crate) fn requests(&self) -> Result<Value, String> {
         if let Some(empty) = &self.empty {
             return empty.lock().requests();
@@ -318,7 +317,7 @@ impl Setup {
         self.open_on(Arc::new(self.file()?))
     }
 
-    /// What the library opens.
+    /// The file that the library opens.
     pub(crate) fn file(&self) -> Result<FileDevice, String> {
         let (path, direct) = match &self.loop_device {
             Some(device) => (PathBuf::from(device), true),

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **O1** The options of a subject belong to its name, and stay. An added option goes to those
-//!   subjects of ours that do not set the same option.
+//! - **O1** The options of a subject belong to its name, and are never changed. An added option
+//!   goes to those subjects of ours that do not set the same option.
 //! - **O2** An option that no subject takes is an error. Otherwise figures would be read as if they
 //!   had been measured with it.
 
@@ -12,20 +12,20 @@ use crate::Target;
 /// A file system that does the job.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// What the table calls it.
+    /// The name in the table.
     pub name: String,
-    /// On what it runs.
+    /// The target on which the subject runs.
     pub target: Target,
     /// Mount options, for ours and for Linux's btrfs.
     pub options: String,
-    /// Threads of each job, where the library does it: as many calls of a job wait at a time.
+    /// Threads of each job in the library: that many calls of a job wait at a time.
     pub threads: usize,
 }
 
 /// A mount option that is added to those of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
-    /// As it is written.
+    /// The option as it was written.
     pub option: String,
     /// Whether the library has no such option.
     pub is_for_mounts: bool,
@@ -38,14 +38,14 @@ impl Subject {
         Self { name: name.into(), target, options: options.into(), threads: 1 }
     }
 
-    /// The same with so many threads to a job.
+    /// The same subject with `threads` threads for each job.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Our mounts, with mount options: one that reads requests from the device and, where the
-    /// kernel offers that (`fuse.enable_uring`), one that has them by io_uring.
+    /// Our mounts, with mount options: one mount that reads requests from the device. If the kernel
+    /// offers it (`fuse.enable_uring`), also one that gets requests by io_uring.
     #[must_use]
     pub fn mounts(options: &str) -> Vec<Self> {
         let by = |name, transport: &str| {
@@ -71,7 +71,7 @@ impl Subject {
     }
 }
 
-/// What an option is about: `nodatacow` and `datacow` are about the same.
+/// The subject matter of an option, which is the same for `nodatacow` and `datacow`.
 fn about(option: &str) -> &str {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
     name.strip_prefix("no").unwrap_or(name)
@@ -90,7 +90,7 @@ pub(crate) fn add_options(subjects: &mut [Subject], added: &[Added]) -> Result<(
             let target = subject.target;
             if target.is_mount() || target.is_library() && !is_for_mounts {
                 could = true;
-                // Of what was added itself the last counts, as with a mount.
+                // Among added options the last one counts, as with a mount.
                 if !before.says(option) {
                     takes = true;
                     subject.add(option);
@@ -128,8 +128,8 @@ mod tests {
         ]
     }
 
-    /// O1: ours that do not say it themselves, in the order in which they were given; the kernel's
-    /// are left alone.
+    /// O1: an option is added to ours that do not set it themselves, in the given order. Subjects
+    /// of the kernel are not changed.
     #[test]
     fn options_are_added_to_ours() {
         let mut all = subjects();

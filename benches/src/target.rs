@@ -47,7 +47,7 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// Parses the word that names it on a command line.
+    /// Parses the word that names a target on a command line.
     ///
     /// # Errors
     ///
@@ -65,12 +65,12 @@ impl Target {
         })
     }
 
-    /// Whether it stands on a loop device, which only root has.
+    /// Whether the target uses a loop device, which only root has.
     pub(crate) fn needs_loop(self) -> bool {
         matches!(self, Self::Loop | Self::MountLoop | Self::Btrfs | Self::Ext4 | Self::Raw)
     }
 
-    /// Whether it is a mount of ours.
+    /// Whether the target is a mount of ours.
     pub(crate) fn is_mount(self) -> bool {
         matches!(self, Self::Mount | Self::MountLoop)
     }

@@ -1,19 +1,18 @@
-//! Counters of file systems while they are measured: of ours as a library, of a mount of ours by
-//! `buttress --json stats`, of Linux's by `/sys`.
+//! Counters of file systems while they are measured. The library reports its own counters,
+//! `buttress --json stats` those of our mounts, and `/sys` those of Linux's file systems.
 //!
 //! # Invariants
 //!
 //! - **T1** The library and a mount report the same figures for the same work, waits to a factor of
 //!   two.
-//! - **T2** A file system is asked before and after the measurement, and counts for itself
-//!   meanwhile.
+//! - **T2** A file system counts for itself, and is asked before and after the measurement.
 
 use std::{array, time::Duration};
 
 use buttress_fs::{Filesystem, IoStats, SpaceKind, SpaceStats, Waits};
 use serde_json::Value;
 
-/// How many commits a volume has had, and how long they took together.
+/// The number of commits of a volume, and their total time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Commits {
     pub(crate) count: u64,
@@ -53,7 +52,7 @@ impl Moved {
     }
 }
 
-/// What a device was asked for.
+/// The requests to a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     pub(crate) reads: Moved,
@@ -61,7 +60,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// By the `stat` of a block device.
+    /// Parses the `stat` file of a block device.
     pub(crate) fn of_block(text: &str) -> Option<Self> {
         const SECTOR: u64 = 512;
         let field = |at| text.split_whitespace().nth(at)?.parse::<u64>().ok();
@@ -83,7 +82,7 @@ impl From<IoStats> for Requests {
     }
 }
 
-/// What ours says of its space.
+/// The counters of our space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     /// Requests that waited for metadata.
@@ -94,11 +93,11 @@ pub(crate) struct Room {
     pub(crate) rounds: u64,
     /// Bytes of metadata in use.
     pub(crate) used: u64,
-    /// Bytes of metadata that there are.
+    /// Bytes of all metadata space.
     pub(crate) total: u64,
 }
 
-/// All that one says at one moment.
+/// All counters of a file system at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) commits: Option<Commits>,
@@ -107,7 +106,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// By the library.
+    /// Takes the counters of the library.
     pub(crate) fn by_library(fs: &Filesystem) -> Self {
         let SpaceStats { accounts, engine, rounds, .. } = fs.space_stats();
         let took = Duration::from_nanos(engine.commit_nanos);
@@ -124,8 +123,8 @@ impl Told {
         }
     }
 
-    /// By a mount of ours, as `buttress --json stats` has it. What an older program does not say is
-    /// not there.
+    /// Parses the counters of a mount of ours from `buttress --json stats`. Counters that an older
+    /// program lacks are left out.
     pub(crate) fn by_mount(text: &str) -> Self {
         let told: Value = serde_json::from_str(text).unwrap_or_default();
         let sections = &told["sections"];
@@ -155,7 +154,7 @@ impl Told {
     }
 }
 
-/// Requests that waited for a kind, by any limit of their waits.
+/// Requests that waited for a kind of space, in all classes of waiting times.
 fn waits(sections: &Value, kind: &str) -> Option<Waits> {
     let mut all = Waits::default();
     for line in [format!("{kind}_all"), format!("{kind}_commit")] {

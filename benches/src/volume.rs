@@ -1,8 +1,8 @@
-//! What is done with whole subvolumes and volumes: snapshots made and deleted, a large file cloned,
-//! what changed sent, everything scrubbed and checked.
+//! Work on whole subvolumes and volumes: making and deleting snapshots, cloning a large file,
+//! sending changes, scrubbing and checking.
 //!
-//! Ours does each in this process, Linux's btrfs by its own tools: what it takes to start one of
-//! them is a row of its own.
+//! Ours does the work in this process, and Linux's btrfs with its own tools. The time to start a
+//! tool is a row of its own.
 
 use std::{
     fs::File,
@@ -37,7 +37,7 @@ trait Volume {
     fn subvolume(&self, name: &str) -> Result<(), String>;
     /// Returns when the snapshot is durable.
     fn snapshot(&self, source: &str, name: &str, read_only: bool) -> Result<(), String>;
-    /// Returns when what only this one held is free.
+    /// Returns when the space of this subvolume alone is free.
     fn delete(&self, name: &str) -> Result<(), String>;
     fn file(&self, path: &str) -> Result<Place, String>;
     fn clone_file(&self, from: &str, to: &str) -> Result<(), String>;
@@ -150,8 +150,8 @@ impl Volume for Linux<'_> {
 
     fn delete(&self, name: &str) -> Result<(), String> {
         sh("btrfs", &["subvolume", "delete", "--commit-after", &self.at(name)])?;
-        // This wakes the thread that deletes, which else sleeps until the next commit interval; the
-        // tool that waits for the deletion looks once a second.
+        // This wakes the thread that deletes, which otherwise sleeps until the next commit
+        // interval. The tool that waits for a deletion checks only once a second.
         sh("btrfs", &["filesystem", "sync", &self.at("")])?;
         while !sh("btrfs", &["subvolume", "list", "-d", &self.at("")])?.is_empty() {
             thread::sleep(Duration::from_millis(1));

@@ -19,11 +19,11 @@ use crate::{
 pub(crate) const SMALL_LEN: usize = 4096;
 const PER_DIR: usize = 1000;
 const MIB: usize = 1 << 20;
-/// How much longer than planned a phase may be without any work, and so without figures: on a busy
-/// machine a moment may be too short. A worker that met an error does nothing, either.
+/// How much longer than planned a phase may last while no work is done: on a busy machine the
+/// planned time may be too short. The limit ends the phase if a worker has failed and does nothing.
 const NOTHING_MAX: Duration = Duration::from_secs(10);
 
-/// What the experiments over targets take.
+/// The arguments of experiments over targets.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Small files per run.
@@ -56,11 +56,11 @@ pub(crate) struct Job {
 /// Does a job once, and reports its figures.
 pub(crate) type Work = fn(&Job, &mut Report) -> Result<(), String>;
 
-/// Does the work on each target in turn, `runs` times. `say` is told what happens.
+/// Does the work on each target in turn, `runs` times. `say` gets messages about the progress.
 ///
 /// # Errors
 ///
-/// What stopped it, in words.
+/// The cause of the failure, in words.
 pub(crate) fn run(
     work: Work,
     args: &Args,
@@ -81,7 +81,7 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Lets a measurement last for so long, and until something was done.
+/// Waits for `time`, and until some work was done.
 pub(crate) fn measure_for(time: Duration, done: &AtomicU64) {
     let start = clock::now();
     thread::sleep(time);

@@ -4,13 +4,13 @@
 //! # In simulated time
 //!
 //! The foreground and the disk have clocks of their own. The cache takes a write in almost no time.
-//! A write that finds no free slot waits until the disk has freed some. So the foreground's rate is
-//! that of the disk once the cache is full, which the experiment shows.
+//! A write that finds no free slot waits until the disk has freed some slots. So once the cache is
+//! full, the foreground's rate is that of the disk.
 //!
 //! # On a file
 //!
-//! The same with real files, threads and waiting: the origin's writes sleep for as long as the disk
-//! would take.
+//! The experiment with real files, threads and waits: the origin's writes sleep for as long as the
+//! disk would take.
 //!
 //! # From a trace
 //!
@@ -34,15 +34,15 @@ use crate::disk::{Disk, Done, Forgetful, Throttled};
 const BLOCK: u64 = 4096;
 /// Seconds the cache takes for a write.
 const WRITE: f64 = 20e-6;
-/// The first is ours, the second the published one, the last the one before that.
+/// The policies: ours, the published one, and the one before that.
 const POLICIES: [&str; 3] = ["sorted", "lru", "fifo-unsorted"];
 
-/// What to do.
+/// The plan of the experiment.
 #[derive(Clone, Debug)]
 pub struct Writeback {
     /// MiB of the cache; the published one had 1006.
     pub cache_mib: u64,
-    /// Do it with real files in this folder, too.
+    /// Also run the experiment with real files in this folder.
     pub files: Option<Files>,
     /// Logs of Linux's dm-log-writes, to be played on the disk.
     pub traces: Vec<PathBuf>,
@@ -61,7 +61,7 @@ pub struct Files {
     pub speed: f64,
 }
 
-/// What one order of write-back did. All times are the disk's.
+/// The results of one order of write-back. All times are the disk's.
 struct Figures {
     name: String,
     disk: &'static str,
@@ -77,11 +77,12 @@ struct Figures {
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 impl Writeback {
-    /// Does it; returns the figures, and writes the plot. `say` is told what is being done.
+    /// Runs the experiment. Returns the figures, and writes the plot. `say` gets messages about the
+    /// progress.
     ///
     /// # Errors
     ///
-    /// What stopped it, in words.
+    /// The cause of the failure, in words.
     pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Value, String> {
         let all = self.measure(say).map_err(|error| error.to_string())?;
         if let Some(path) = &self.plot {
@@ -92,7 +93,7 @@ impl Writeback {
             all.iter().find(|figures| figures.disk == disk && figures.name == policy)
         };
         let rows = all.iter().map(|figures| {
-            // What was traced has been played on the simulated disk.
+            // A trace was played on the simulated disk.
             let disk = if figures.disk == "trace" { "simulated" } else { figures.disk };
             let unsorted = of(disk, POLICIES[2]).map_or(f64::NAN, |other| other.flush_seconds);
             let published = of(disk, POLICIES[1]).map_or(f64::NAN, |other| other.drain_rate);
@@ -111,7 +112,7 @@ impl Writeback {
     }
 
     fn measure(&self, say: &mut dyn FnMut(&str)) -> Outcome<Vec<Figures>> {
-        // Before anything takes time: a log may be none.
+        // The logs are read first, since a file may be no log.
         let traces: Vec<_> =
             self.traces.iter().map(|path| trace::read(path)).collect::<Result<_, _>>()?;
         let mut all = Vec::new();
@@ -156,7 +157,7 @@ fn simulated(policy: &'static str, cache_bytes: u64) -> Outcome<Figures> {
     let mut written_back = 0;
     let data = [1; BLOCK as usize];
     for _ in 0..2 * cache_bytes / BLOCK {
-        // The disk works on as long as its clock is behind.
+        // The disk works as long as its clock is behind the clock of the foreground.
         loop {
             let used = blocks - cached.status().free;
             is_draining = used * 100 > blocks * if is_draining { low } else { high };
@@ -225,7 +226,7 @@ fn on_files_in(policy: &'static str, files: &Files, folder: &Path) -> Outcome<Fi
     per_second.pop();
     let steady = disk.take_done();
     let end = disk.now();
-    // It starts when the high watermark is met.
+    // Write-back starts when the high watermark is reached.
     let first = steady.first().map_or(begin, |done| done.at);
     let begin = disk.now();
     cached.drain(|_| {})?;
@@ -295,7 +296,7 @@ pub fn table(value: &Value) -> String {
             Some(value) => format!("{value:.places$}"),
             None => "-".to_owned(),
         };
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(
             text,
             "{:<11}{:<15}{:>9}{:>12}{:>17}{:>8}{:>12}{:>9}{:>9}{:>9}",

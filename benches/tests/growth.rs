@@ -1,4 +1,4 @@
-//! What operations and verbs cost in structures that grow, by counts alone: steps over trees,
+//! The cost of operations and verbs in growing structures, by counts alone: tree steps,
 //! allocations, bytes written. `buttress-bench growth` does the same at larger sizes.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ static MEMORY: Counting<std::alloc::System> = Counting(std::alloc::System);
 fn look(images: &[PathBuf]) -> Result<(), String> {
     expect_sound(images)?;
     if images.len() > 1 {
-        // The tool finds the others of a volume among block devices alone.
+        // `btrfs check` finds the other devices of a volume only among block devices.
         return Ok(());
     }
     let mut command = Command::new("btrfs");
@@ -23,10 +23,11 @@ fn look(images: &[PathBuf]) -> Result<(), String> {
     if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into()) }
 }
 
-/// What grows with the square of the work is above by more, at sizes that take seconds.
+/// A cost that grows with the square of the work exceeds the limit by more than this, even at sizes
+/// that take seconds.
 const SLACK: f64 = 0.4;
 
-/// One test: counts are of the whole process.
+/// There is only one test, because counts are of the whole process.
 #[test]
 fn costs_grow_with_the_work_and_no_faster() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,13 +1,13 @@
-//! One command for all that may go wrong: the tests of [`SUITE`], round after round with new seeds,
-//! until the time is over.
+//! Searches for failures: runs the tests of [`SUITE`], round after round with new seeds, until the
+//! time is over.
 //!
 //! # What must hold
 //!
-//! - Every job has its share of the time, and one round at least, however short the time is; with
-//!   `--on-time` none begins a round when the time is over, and another round begins with other
-//!   jobs.
-//! - A round that fails is printed with the command that runs it again. The search goes on; the
-//!   exit code says that something was found.
+//! - Every job has its share of the time, and at least one round, however short the time is. With
+//!   `--on-time`, no round begins when the time is over, and a search from another first round
+//!   begins with other jobs.
+//! - A round that fails is printed with the command that runs it again. The search goes on. At its
+//!   end the exit code reports the failure.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -22,35 +22,35 @@ use crate::programs::Programs;
 use crate::round::{self, Counts, Failure};
 use crate::suite::{Job, SUITE, What};
 
-/// How long, and where to begin.
+/// How long to search, and where to begin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Minutes to search for; fractions are allowed.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// The first round. Round zero is what the tests do by themselves; the same rounds try the same
-    /// seeds.
+    /// The first round. Round zero has the seeds that the tests use by default. A round has the
+    /// same seeds each time.
     #[arg(long, default_value_t = 1)]
     first_round: u64,
     /// Only jobs with this in the name; may be given several times.
     #[arg(long)]
     only: Vec<String>,
-    /// Leave out jobs that have no turn within the time, instead of running each once.
+    /// Leave out jobs that do not begin within the time, instead of running each once.
     #[arg(long)]
     on_time: bool,
-    /// The targets of the fuzzer too; needs nightly.
+    /// Also run the targets of the fuzzer; needs nightly.
     #[arg(long)]
     fuzz: bool,
-    /// Leave out what mounts.
+    /// Leave out jobs that mount.
     #[arg(long)]
     no_mounts: bool,
-    /// How many rounds run side by side; one a processor if not given.
+    /// How many rounds run side by side. The default is one for each processor.
     #[arg(long)]
     jobs: Option<usize>,
-    /// With the optimisations of a release, and the checks of a debug build.
+    /// Build with the optimisations of a release and the checks of a debug build.
     #[arg(long)]
     optimized: bool,
-    /// The table as JSON.
+    /// Print the table as JSON.
     #[arg(long)]
     json: bool,
     /// List the jobs and end.
@@ -58,11 +58,11 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// A round of a job that can be told how long it takes.
+/// The limits for a round of a job that accepts a duration.
 const SLICE_MIN: Duration = Duration::from_secs(2);
 const SLICE_MAX: Duration = Duration::from_secs(60);
 
-/// What a job came to.
+/// The results of a job.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Tally {
     rounds: u64,
@@ -97,7 +97,7 @@ struct Search<'a> {
     until: Instant,
     optimized: bool,
     on_time: bool,
-    /// How long a round of a job takes that can be told.
+    /// The duration of a round, for jobs that accept one.
     slice: Duration,
 }
 
@@ -184,19 +184,20 @@ impl Search<'_> {
         self.tallies.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Which job is the furthest behind its share, and its next round.
+    /// Returns the job that is the furthest behind its share, and its next round.
     fn next(&self) -> Option<(usize, u64)> {
         let is_over = Instant::now() >= self.until;
         let mut tallies = self.tallies();
         let behind = |index: &usize| {
             let (tally, job) = (&tallies[*index], self.jobs[*index]);
-            // What runs counts as some time, or all workers would begin with the same job.
+            // A running round counts as some seconds, so that the workers do not all begin with the
+            // same job.
             let seconds = tally.seconds + 5.0 * f64::from(tally.running);
             (seconds * 1000.0) as u64 / u64::from(job.share)
         };
         let must = |index: &usize| tallies[*index].rounds == 0 && !self.on_time;
         let count = self.jobs.len();
-        // Of those that are as far behind, another first in each round.
+        // Among jobs that are equally far behind, each search begins with another one.
         let begin = (self.first_round % count as u64) as usize;
         let all = (0..count).map(|index| (begin + index) % count);
         let next = all.filter(|index| !is_over || must(index)).min_by_key(behind)?;
@@ -237,7 +238,7 @@ impl Search<'_> {
         totals
     }
 
-    /// The line that says how far the search is.
+    /// Shows a line with the progress of the search.
     fn show(&self, began: Instant, time: Duration, over: &AtomicBool) {
         let is_terminal = std::io::stderr().is_terminal();
         let pause = Duration::from_secs(if is_terminal { 1 } else { 60 });

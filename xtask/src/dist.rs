@@ -1,8 +1,8 @@
-//! `cargo xtask dist`: everything that a release has, in `target/dist`, from a clean clone.
+//! `cargo xtask dist`: makes all files of a release, in `target/dist`, from a clean clone.
 //!
 //! One static program for each machine goes into all packages, so that they install on any
 //! distribution. `--try` installs the Debian package into a new Debian, uses it, removes it, and
-//! fails when anything is left.
+//! fails if any file is left.
 
 mod inventory;
 mod stage;
@@ -16,26 +16,26 @@ use clap::{Args, ValueEnum};
 
 use self::tool::{Result, run_command};
 
-/// What to make.
+/// The parts to make.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only this; everything unless given.
+    /// Make only this part. The default is everything.
     #[arg(long, value_enum)]
     only: Vec<Part>,
     /// Install the Debian package into a new Debian and try it; needs root and debootstrap.
     #[arg(long)]
     r#try: bool,
-    /// Pack this program for x86-64 instead of building one: to try the packages alone.
+    /// Pack this program for x86-64 instead of building one, to try the packages alone.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }
 
-/// A thing that a release has.
+/// A part of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// The static program for x86-64, in an archive with its pages.
     Static,
-    /// The same for aarch64.
+    /// The static program for aarch64, in an archive with its pages.
     Aarch64,
     /// The Debian package.
     Deb,
@@ -46,15 +46,15 @@ enum Part {
 /// A machine that the program is built for.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
-    /// As Rust names it.
+    /// The name of the target in Rust.
     target: &'static str,
-    /// As file names of releases name it.
+    /// The name of the machine in file names of releases.
     name: &'static str,
     /// The compiler of C, for zstd, mimalloc and ring.
     compiler: &'static str,
     /// The compiler that calls the linker; Rust brings musl itself.
     linker: &'static str,
-    /// What runs a program of another machine here.
+    /// The emulator that runs a program of another machine here.
     emulator: Option<&'static str>,
 }
 
@@ -65,7 +65,8 @@ const X86_64: Machine = Machine {
     linker: "gcc",
     emulator: None,
 };
-// The headers of glibc serve: what is compiled with them takes nothing that musl has not.
+// The headers of glibc are good enough: code that is compiled with them uses only functions that
+// musl has.
 const AARCH64: Machine = Machine {
     target: "aarch64-unknown-linux-musl",
     name: "aarch64",
@@ -130,16 +131,16 @@ fn make(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the static program for a machine, and has it make and check a volume.
+/// Builds the static program for a machine. Tests that the program can make and check a volume.
 fn program(machine: Machine) -> Result<PathBuf> {
-    // Where this machine has the target already, rustup says so and does nothing.
+    // If this machine has the target already, rustup does nothing.
     run_command(Command::new("rustup").args(["target", "add", machine.target]))?;
     let mut build = Command::new("cargo");
     build.args(["rustc", "--profile", "dist", "--package", "buttress-cli", "--locked"]);
     build.args(["--bin", "buttress", "--target", machine.target, "--"]);
-    // The linker that comes with Rust, because GNU's joins no functions that are equal.
+    // Use the linker that comes with Rust, because GNU's linker does not join equal functions.
     build.arg(format!("-Clink-arg=-B{}", linker_folder()?.display()));
-    // The profile says so too. cargo forgets that for a package with an `opt-level` of its own.
+    // The profile has the same setting, but cargo drops it for a package with its own `opt-level`.
     build.args(["-Clink-arg=-fuse-ld=lld", LINKER_FLAGS, "-Cstrip=symbols"]);
     let variable = machine.target.replace('-', "_");
     let linker = format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase());
@@ -173,7 +174,7 @@ fn program(machine: Machine) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Joins equal functions, and packs the relocations of a program that may lie anywhere.
+/// Joins equal functions, and packs the relocations of a position-independent program.
 const LINKER_FLAGS: &str = "-Clink-arg=-Wl,--icf=all,-z,pack-relative-relocs,-O2";
 
 /// The folder in which the compiler of C finds the linker of Rust by the name `ld.lld`.

@@ -3,8 +3,8 @@
 //!
 //! # What must hold
 //!
-//! - The page has nothing that the file does not have: no figure is written by hand.
-//! - `--check` fails when the page is not what the file gives.
+//! - The page has only figures of these files: no figure is written by hand.
+//! - `--check` fails if the page differs from the generated one.
 
 mod growth;
 
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Fail if the page is not up to date, and write nothing.
     #[arg(long)]
     check: bool,
-    /// Keep this output of `buttress-bench --json growth` as that of the newest release.
+    /// Keep this output of `buttress-bench --json growth` as the one of the newest release.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     growth: Option<PathBuf>,
 }
@@ -165,7 +165,7 @@ fn cell(figure: Option<&Figure>) -> String {
     text
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 fn number(value: f64) -> String {
     if value < 1000.0 {
         return format!("{value}");

@@ -1,23 +1,23 @@
 //! `cargo xtask ci-full`: the long run, in parts that resume.
 //!
-//! A part that has passed for a commit is not run again for it. The working tree must be clean, so
-//! that a result says something of its commit.
+//! A part that has passed for a commit is not run again for that commit. The working tree must be
+//! clean, so that a result belongs to the commit.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-/// Which parts to run.
+/// The parts to run.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only these parts; all unless given.
+    /// Run only these parts. The default is all parts.
     #[arg(long)]
     only: Vec<String>,
-    /// Run parts again that have passed.
+    /// Also run the parts that have passed already.
     #[arg(long)]
     again: bool,
-    /// Print the parts, and which of them have passed.
+    /// Print the parts, and whether each has passed.
     #[arg(long)]
     list: bool,
 }
@@ -39,7 +39,8 @@ const RESCUE: &[&str] = &[
     "--nocapture",
 ];
 
-/// A thousand rounds of unmounting and copying the image at once, a third by each helper.
+/// A thousand rounds in which the image is copied right after the unmount. Each of three ways to
+/// unmount has a third of the rounds.
 const UNMOUNT: &[&str] = &[
     "BUTTRESS_UMOUNT_ROUNDS=334",
     "cargo",

@@ -18,16 +18,16 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// What can be asked for.
+/// The chores.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Chores of the project")]
 enum Chore {
     /// Cuts the power, breaks devices, kills mounts and feeds garbage, until the time is over.
     Crash(crash::Options),
-    /// Runs everything that takes long, in parts that resume.
+    /// Runs all long tests, in parts that resume.
     #[command(name = "ci-full")]
     Full(full::Options),
-    /// Makes everything that a release has, in `target/dist`.
+    /// Makes all files of a release, in `target/dist`.
     Dist(dist::Options),
     /// Writes the page of figures from the newest file in `docs/figures`.
     Figures(figures::Options),

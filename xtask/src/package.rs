@@ -1,10 +1,10 @@
-//! `cargo xtask package`: whether the library can be published, and builds with each feature.
+//! `cargo xtask package`: checks that the library can be published, and builds with each feature.
 //!
 //! # What must hold
 //!
 //! - Every crate of the workspace without `publish = false` is packed and built from its package
 //!   alone, against the other packages and not against their folders.
-//! - `buttress` builds without a warning with every set of its features, the empty one too.
+//! - `buttress` builds without a warning with every set of its features, including the empty set.
 
 use std::process::ExitCode;
 
@@ -22,12 +22,12 @@ pub(crate) struct Options {
     /// Only try the combinations of features.
     #[arg(long)]
     features: bool,
-    /// Pack also what is not committed.
+    /// Also pack changes that are not committed.
     #[arg(long)]
     allow_dirty: bool,
 }
 
-/// What cargo says of the workspace.
+/// Cargo's metadata of the workspace.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -36,7 +36,7 @@ struct Metadata {
 #[derive(Debug, Deserialize)]
 struct Package {
     name: String,
-    /// Registries that it may go to; none are listed for one that may go to all.
+    /// The registries to which the package may be published. `None` if it may go to all.
     publish: Option<Vec<String>>,
     features: std::collections::BTreeMap<String, Vec<String>>,
 }
@@ -47,7 +47,7 @@ impl Package {
     }
 }
 
-/// Packs, and builds what is packed.
+/// Packs the crates, and builds the packages.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match run_all(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,7 +76,7 @@ fn metadata() -> Result<Metadata, String> {
     serde_json::from_slice(&answer.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 
-/// A check of the library with each set of features.
+/// The command lines that check the library with each set of features.
 fn feature_words(metadata: &Metadata) -> Result<Vec<Vec<String>>, String> {
     let library = metadata.packages.iter().find(|package| package.name == LIBRARY);
     let library = library.ok_or(format!("there is no crate {LIBRARY}"))?;
@@ -93,7 +93,7 @@ fn feature_words(metadata: &Metadata) -> Result<Vec<Vec<String>>, String> {
     Ok((0..1 << names.len()).map(words_of).collect())
 }
 
-/// A package of each public crate, each built.
+/// The command line that packs and builds each public crate.
 fn package_words(metadata: &Metadata, allow_dirty: bool) -> Vec<String> {
     let mut words = vec!["package".to_owned(), "--locked".to_owned()];
     if allow_dirty {
@@ -107,7 +107,7 @@ fn package_words(metadata: &Metadata, allow_dirty: bool) -> Vec<String> {
 
 fn cargo(words: &[String]) -> Result<(), String> {
     println!("==== cargo {}", words.join(" "));
-    // Only whether it builds counts.
+    // Only the success of the build counts, so no debug information is made.
     let status = programs::cargo().args(words).env("CARGO_PROFILE_DEV_DEBUG", "0").status();
     let status = status.map_err(|error| format!("cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("cargo {}: {status}", words.join(" "))) }

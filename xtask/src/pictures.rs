@@ -1,4 +1,5 @@
-//! `cargo xtask pictures`: draws the pictures of the documents, each by the program that it shows.
+//! `cargo xtask pictures`: draws the pictures of the documents, each with the program that the
+//! picture shows.
 //!
 //! The pictures show a real mount beside a program that writes, so no two runs draw the same. Look
 //! at them before they are committed. The one of the book needs mdbook and Chromium.
@@ -12,10 +13,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-/// What to draw with, and where to.
+/// The program to draw with, and the folder for the pictures.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The program; built as a release unless given.
+    /// The program. By default it is built as a release.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// The program that builds the book.
@@ -38,7 +39,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// A folder for an image and its mount, which is taken away at the end.
+/// A folder for an image and its mount. At the end the mount and the folder are removed.
 struct Scene {
     folder: PathBuf,
     program: PathBuf,
@@ -47,7 +48,7 @@ struct Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         let mount = self.folder.join("home");
-        // Where the mount is gone already this fails, and nothing is left to do.
+        // This fails if the mount is gone already, and needs no action.
         let _ = Command::new(&self.program).arg("umount").arg(&mount).output();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -134,7 +135,7 @@ fn work(mount: &Path, number: u64, is_done: &AtomicBool) {
     let mut round: u64 = 0;
     while !is_done.load(Ordering::Relaxed) {
         round += 1;
-        // A load that changes shows more than one that does not.
+        // A changing load makes a better picture than a constant one.
         let busy = 1 + (round / 40 + number) % 4;
         let path = folder.join(format!("{}/file-{}", round % 16, round % 400));
         let bytes: Vec<u8> = (0..(round % 7 + 1) * 24_000 * busy)

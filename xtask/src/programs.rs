@@ -1,4 +1,4 @@
-//! Builds what a search runs, and says where it is.
+//! Builds the programs that a search runs, and returns their paths.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use crate::suite::{Job, What};
 
-/// Where the folder of the fuzzer is, and what it has found before.
+/// The folder of the fuzzer, with its earlier finds.
 pub(crate) const FUZZ: &str = "fuzz";
 
-/// What was built: copies, since a build beside a long search would replace it under way.
+/// Copies of the built programs. A build during a long search would replace the originals.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     tests: BTreeMap<String, PathBuf>,
@@ -25,7 +25,8 @@ impl Programs {
         }
     }
 
-    /// Builds the programs of jobs; with `optimized`, tests are as fast as a release.
+    /// Builds the programs of jobs; with `optimized`, the tests have the optimisations of a
+    /// release.
     pub(crate) fn build(jobs: &[&Job], optimized: bool) -> Result<Self, String> {
         let mut packages: Vec<_> = jobs
             .iter()
@@ -39,7 +40,8 @@ impl Programs {
         let mut programs = Self::default();
         if !packages.is_empty() {
             for (package, program) in tests(&packages, optimized)? {
-                // Beside the original: some find what else was built from where they are.
+                // The copy lies beside the original, because some tests find other built programs
+                // by their own path.
                 let copy = program.with_extension(format!("search-{}", std::process::id()));
                 programs.tests.insert(package, copy.clone());
                 std::fs::copy(&program, &copy).map_err(|e| format!("{}: {e}", copy.display()))?;
@@ -61,13 +63,14 @@ impl Drop for Programs {
     }
 }
 
-/// Cargo, as it was called for this.
+/// The cargo that runs this program.
 pub(crate) fn cargo() -> Command {
     outside(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
 }
 
-/// `command` without what cargo says of this package. Build scripts that look at such variables
-/// (`ring`) would run again, and a program that is built meanwhile would lose its libraries.
+/// Returns `command` without the variables that cargo sets for this package. Build scripts that
+/// depend on such variables (`ring`) would run again, and a program that is built at the same time
+/// would lose its libraries.
 fn outside(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let is_of_package =
@@ -81,8 +84,8 @@ fn outside(mut command: Command) -> Command {
 
 fn tests(packages: &[&str], optimized: bool) -> Result<BTreeMap<String, PathBuf>, String> {
     let mut command = cargo();
-    // All packages, as `cargo test --workspace` has them: chosen alone they would have other
-    // features of what they depend on, and all of that would be built twice.
+    // All packages are built, as by `cargo test --workspace`. Single packages would select other
+    // features of their dependencies, and all dependencies would be built twice.
     command.args(["test", "--workspace", "--no-run", "--test", "it"]);
     command.arg("--message-format=json-render-diagnostics");
     if optimized {
@@ -116,9 +119,9 @@ fn name_of(id: &str) -> &str {
     name.split_once('@').map_or(name, |(name, _)| name)
 }
 
-/// What the compiler is told of our packages for a fuzzer: which way a program went is counted. Of
-/// those of others nothing is: how they compress is not what is looked for, and takes most of the
-/// time.
+/// Compiler flags for the coverage of our packages, by which the fuzzer counts branches. Packages
+/// of other projects are not covered: their code, such as compression, is not tested here and takes
+/// most of the time.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -127,12 +130,13 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
-/// What is told besides where bytes of an input are compared with others: the fuzzer learns what
-/// they should be. An input of other targets is a list of choices, of which it learns nothing.
+/// Further flags for packages that compare bytes of an input with constants: the fuzzer learns the
+/// constants. An input of other targets is a list of choices, in which comparisons teach it
+/// nothing.
 const COMPARES: &str = "-Cllvm-args=-sanitizer-coverage-trace-compares";
 const COMPARING: [&str; 5] = ["cache", "format", "nbd", "tree", "volume"];
 
-/// The settings of cargo that say so.
+/// The settings of cargo with these flags.
 fn coverage() -> Result<Vec<String>, String> {
     let mut settings = Vec::new();
     let crates = std::fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?;
@@ -145,7 +149,7 @@ fn coverage() -> Result<Vec<String>, String> {
     Ok(settings)
 }
 
-/// Builds the targets of the fuzzer, which needs nightly; answers their folder.
+/// Builds the targets of the fuzzer, which needs nightly. Returns their folder.
 fn targets() -> Result<PathBuf, String> {
     let host = host()?;
     let settings = coverage()?;
@@ -163,7 +167,8 @@ fn targets() -> Result<PathBuf, String> {
         .current_dir(FUZZ)
         .env("RUSTFLAGS", "--cfg fuzzing")
         .env("CARGO_TARGET_DIR", "target")
-        // The caller of this was given the variables of stable's cargo.
+        // This process has the variables of the stable cargo, which would select the wrong
+        // toolchain.
         .env_remove("CARGO")
         .env_remove("RUSTUP_TOOLCHAIN")
         .stdout(Stdio::inherit())
@@ -177,12 +182,12 @@ fn targets() -> Result<PathBuf, String> {
     std::path::absolute(Path::new(FUZZ).join(fuzzers())).map_err(|e| e.to_string())
 }
 
-/// Where the fuzzer's programs are, seen from its folder.
+/// The folder of the fuzzer's programs, relative to the folder of the fuzzer.
 pub(crate) fn fuzzers() -> PathBuf {
     Path::new("target").join(host().unwrap_or_default()).join("release")
 }
 
-/// Makes what the fuzzer begins with, if there is nothing yet.
+/// Makes the first inputs of the fuzzer, if there are none yet.
 fn seed_corpora() -> Result<(), String> {
     let folder = Path::new(FUZZ).join("corpus");
     if folder.exists() {

@@ -1,4 +1,4 @@
-//! One round of one job: a process, what it counted, and what it said if it failed.
+//! One round of one job: a process, its counts, and its output if it failed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,16 +12,16 @@ use serde::Serialize;
 use crate::programs::{FUZZ, fuzzers};
 use crate::suite::{Job, What};
 
-/// How long tests run that can be told.
+/// The variable with the duration, for tests that accept one.
 const SECONDS: &str = "BUTTRESS_HOSTILE_SECONDS";
 
-/// No round takes this long, however many run side by side: it does not end.
+/// A round that takes this long hangs, however many run side by side.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// What a round has seen: how many of what.
+/// The counts of a round, by name.
 pub(crate) type Counts = BTreeMap<String, u64>;
 
-/// What went wrong, and how it goes wrong again.
+/// A failure, and the command that repeats it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Failure {
     pub(crate) round: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Failure {
     pub(crate) said: String,
 }
 
-/// Runs round `round` of a job; answers what it counted, also before it failed.
+/// Runs round `round` of a job. Returns its counts, also those from before a failure.
 pub(crate) fn run(
     job: &Job,
     round: u64,
@@ -77,7 +77,7 @@ pub(crate) fn run(
 fn again(job: &Job, round: u64, optimized: bool) -> String {
     match job.what {
         What::Tests { package, filters } => {
-            // What else was set for all rounds, such as how many there are of something.
+            // Other variables that were set for all rounds, such as sizes.
             let set = std::env::vars().filter(|(name, _)| name.starts_with("BUTTRESS_"));
             let set: String = set.map(|(name, value)| format!("{name}={value} ")).collect();
             let profile = if optimized { " --profile crash" } else { "" };
@@ -99,7 +99,7 @@ fn fuzz(
     slice: Duration,
 ) {
     for kind in ["corpus", "artifacts"] {
-        // If it cannot be made, the fuzzer says so.
+        // If the folder cannot be made, the fuzzer reports that.
         drop(std::fs::create_dir_all(format!("{FUZZ}/{kind}/{target}")));
     }
     command
@@ -109,15 +109,15 @@ fn fuzz(
         .arg(format!("-seed={round}"))
         .args(["-timeout=120", "-rss_limit_mb=4096", "-len_control=0", "-print_final_stats=1"]);
     if let Some(bytes) = choices {
-        // One run of these passes tens of thousands of places: to weigh the rare ones against each
-        // other took the fuzzer longer than the run itself.
+        // One run of such a target passes tens of thousands of branches. Weighing the rare ones
+        // would take the fuzzer longer than the run itself.
         command.arg("-entropic=0").arg(format!("-max_len={bytes}"));
     }
 }
 
-/// Runs to the end, or kills it when it takes too long.
+/// Runs a command to its end, or kills it if it takes too long.
 fn outcome(command: &mut Command) -> std::io::Result<(Option<ExitStatus>, String)> {
-    // A file, since a pipe has to be read meanwhile.
+    // The output goes to a file, since a pipe would have to be read meanwhile.
     let mut output = tempfile()?;
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     let mut child = command.spawn()?;
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(found["executions"], 77);
     }
 
-    /// A round that fails says what it had counted, and how to run it again.
+    /// A failed round reports its counts and the command that repeats it.
     #[test]
     fn a_failure_is_told() {
         let what = What::Tests { package: "buttress-fs", filters: &["some::"] };

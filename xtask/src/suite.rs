@@ -1,25 +1,25 @@
-//! What a search is made of: tests that take other seeds in each round, targets of a fuzzer, and
-//! their shares of the time.
+//! The jobs of a search: tests that take other seeds in each round, targets of a fuzzer, and their
+//! shares of the time.
 
-/// What a job runs.
+/// The program that a job runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     /// Tests of a package's program `it`, chosen by words.
     Tests { package: &'static str, filters: &'static [&'static str] },
-    /// A target of the folder `fuzz`. If its input is a list of choices: how many bytes it uses up
-    /// at most.
+    /// A target of the folder `fuzz`. If its input is a list of choices, `choices` is the most
+    /// bytes that it uses.
     Fuzz { choices: Option<u32> },
 }
 
 /// One test, several of one program, or a target of a fuzzer.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// What the table calls it; the name of a fuzzer's target.
+    /// The name in the table. For a fuzzer's target, its name.
     pub(crate) name: &'static str,
     pub(crate) what: What,
     /// Parts of the time.
     pub(crate) share: u32,
-    /// Whether it must have `/dev/fuse` or loop devices, and the right to mount.
+    /// Whether the job needs `/dev/fuse` or loop devices, and the right to mount.
     pub(crate) mounts: bool,
 }
 
@@ -32,7 +32,7 @@ const fn job(
     Job { name, what: What::Tests { package, filters }, share, mounts: false }
 }
 
-/// A target of the fuzzer from seeds, for as long as it is told to.
+/// A target of the fuzzer with inputs from seeds, for a given duration.
 const fn hostile(name: &'static str, filters: &'static [&'static str]) -> Job {
     job(name, "buttress-hostile", filters, 1)
 }
@@ -45,7 +45,7 @@ const fn fuzz_choices(name: &'static str, bytes: u32) -> Job {
     Job { what: What::Fuzz { choices: Some(bytes) }, ..fuzz(name) }
 }
 
-/// All of them.
+/// All jobs.
 pub(crate) const SUITE: &[Job] = &[
     job("power cuts in commits", "buttress-txn", &["crash::"], 4),
     job("power cuts after fsync", "buttress-fs", &["synced_files_survive_power_cuts"], 6),

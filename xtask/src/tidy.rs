@@ -1,8 +1,8 @@
-//! Whether the house rules hold: sizes, circles of imports, owners, ranks, invariants, language.
+//! Checks the house rules: sizes, circles of imports, owners, ranks, invariants, language.
 //!
 //! # What must hold
 //!
-//! - A rule holds everywhere, but for what `xtask/tidy-allowed.json` allows: a count for each rule
+//! - A rule holds everywhere, except for the counts in `xtask/tidy-allowed.json`, one for each rule
 //!   and crate. A count may fall and never rise; `--settle` writes the counts that have fallen.
 //! - A finding is printed with its file and line.
 
@@ -29,24 +29,24 @@ const CRATE_LINES_MAX: usize = 12_000;
 const KNOT_PERCENT_MAX: usize = 15;
 /// Lines of production code that a file may have.
 const FILE_LINES_MAX: usize = 600;
-/// Where the counts are that are allowed for now.
+/// The file with the counts that are allowed for now.
 const ALLOWED: &str = "xtask/tidy-allowed.json";
 /// Findings of one rule that are printed without `--all`.
 const SHOWN_MAX: usize = 5;
 
-/// What to look at, and how to say it.
+/// What to check, and how to report it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only crates and rules with this in the name; may be given several times.
     #[arg(long)]
     only: Vec<String>,
-    /// Print every finding, those that are allowed for now too.
+    /// Print every finding, also the allowed ones.
     #[arg(long)]
     all: bool,
-    /// Write the counts that have fallen to the list of what is allowed.
+    /// Write the counts that have fallen to the list of allowed counts.
     #[arg(long)]
     settle: bool,
-    /// Write all counts to that list, also those that have risen.
+    /// Write all counts to the list of allowed counts, also those that have risen.
     #[arg(long, hide = true)]
     accept: bool,
     /// The table as JSON.
@@ -63,7 +63,8 @@ struct Row {
     largest_file: usize,
     /// Lines of the largest circle among files, in percent of the crate.
     knot_percent: usize,
-    /// The same among the modules that the crate's root names.
+    /// Lines of the largest circle among the modules that the crate's root names, in percent of the
+    /// crate.
     top_knot_percent: usize,
     knot: Vec<String>,
 }
@@ -91,7 +92,7 @@ impl Report {
     }
 }
 
-/// Looks at everything and says what is wrong.
+/// Checks all files and reports the findings.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match look(options) {
         Ok(true) => ExitCode::SUCCESS,
@@ -112,7 +113,7 @@ fn look(options: &Options) -> Result<bool, String> {
     let forbidden = names::forbidden_words(&glossary);
     for folder in crates(&top)? {
         let name = folder.strip_prefix(&top).unwrap_or(&folder).display().to_string();
-        // A program beside a library is a crate of its own.
+        // A program in the package of a library is a crate of its own.
         for (root, mark) in [("src/lib.rs", ""), ("src/main.rs", " main")] {
             let root = folder.join(root);
             if root.exists() {
@@ -206,7 +207,7 @@ fn add_prose(report: &mut Report, unit: &str, top: &Path, file: &Path, found: &P
     report.add_findings("dead-links", unit, file, &found.dead_links);
 }
 
-/// Words that the glossary replaces by the field's own, in comments.
+/// Adds the words in comments that the glossary replaces.
 fn add_forbidden(
     report: &mut Report,
     unit: &str,
@@ -232,7 +233,7 @@ fn short<'p>(top: &Path, file: &'p Path) -> &'p Path {
     file.strip_prefix(top).unwrap_or(file)
 }
 
-/// Compares with what is allowed; true if nothing is above it.
+/// Compares the counts with the allowed ones. Returns true if no count is above.
 fn compare(options: &Options, top: &Path, report: &Report) -> Result<bool, String> {
     let path = top.join(ALLOWED);
     let allowed: Counts = match fs::read_to_string(&path) {
@@ -240,7 +241,7 @@ fn compare(options: &Options, top: &Path, report: &Report) -> Result<bool, Strin
         Err(_) => Counts::new(),
     };
     let count_of = |counts: &Counts, rule: &str, unit: &str| counts.get(rule)?.get(unit).copied();
-    // Findings leave the output to the table where that is for scripts.
+    // If the table is for scripts, findings go to standard error.
     let say = |line: String| if options.json { eprintln!("{line}") } else { println!("{line}") };
     let (mut good, mut fallen) = (true, 0);
     for (rule, units) in &report.counts {

@@ -1,14 +1,14 @@
-//! `cargo xtask xfstests`: an outside suite, test by test, with results that are kept.
+//! `cargo xtask xfstests`: runs the suite xfstests, test by test, and keeps the results.
 //!
 //! The suite is under the GPL and no part of the project: the user fetches and builds it. Each test
-//! runs in a mount namespace of its own, on two volumes on loop devices, with a time limit. What a
-//! test mounts and starts ends with it.
+//! runs in a mount namespace of its own, on two volumes on loop devices, with a time limit. All
+//! mounts and processes of a test end with the test.
 //!
 //! # Invariants
 //!
-//! - **X1** A result belongs to a commit, mount options and a test. It is on disk before the next
-//!   test begins. A run that was interrupted goes on behind it.
-//! - **X2** A failure is told as known only if the page of known failures names the test.
+//! - **X1** A result belongs to a commit, mount options and a test. The result is on disk before
+//!   the next test begins. An interrupted run continues after the last result.
+//! - **X2** A failure counts as known only if the page of known failures names the test.
 
 mod outcome;
 mod volumes;
@@ -26,9 +26,9 @@ use volumes::Volumes;
 
 pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
 
-/// What runs in the namespace.
+/// The script that runs in the namespace.
 const INSIDE: &str = include_str!("xfstests/inside.sh");
-/// The page that names what fails for reasons outside of the project.
+/// The page that names the tests that fail for reasons outside of the project.
 const KNOWN: &str = "docs/internals/xfstests.md";
 
 /// How requests reach the server.
@@ -38,10 +38,10 @@ enum Door {
     Device,
 }
 
-/// Which tests to run, and on what.
+/// The tests to run, and their mounts.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where xfstests is, built.
+    /// The folder in which xfstests was built.
     #[arg(long)]
     checkout: PathBuf,
     /// How requests reach the server.
@@ -50,25 +50,26 @@ pub(crate) struct Options {
     /// More mount options.
     #[arg(long, default_value = "")]
     options: String,
-    /// Tests of this group only; repeated, tests that are in all of them.
+    /// Only tests of this group. If repeated, only tests that are in all groups.
     #[arg(long, default_value = "auto")]
     group: Vec<String>,
-    /// Only these tests, such as 001, whatever their groups.
+    /// Only these tests, such as 001, in any group.
     #[arg(long)]
     test: Vec<String>,
     /// Seconds that a test may take.
     #[arg(long, default_value_t = 600)]
     limit: u64,
-    /// Run tests again that have a result.
+    /// Also run the tests that have a result already.
     #[arg(long)]
     again: bool,
     /// Print the table of results and run nothing.
     #[arg(long)]
     list: bool,
-    /// The program to test; it is built unless given.
+    /// The program to test. By default it is built.
     #[arg(long)]
     program: Option<PathBuf>,
-    /// Where images and mount points are made. Without one below /tmp the tests share no /tmp.
+    /// The folder for images and mount points. If it is not below /tmp, each test has a /tmp of its
+    /// own.
     #[arg(long, default_value = "target/xfstests/work")]
     work: PathBuf,
     /// GiB of each of the two images, which are sparse.
@@ -87,7 +88,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// Runs what has no result yet; answers whether nothing failed that is not known to.
+/// Runs the tests that have no result yet. Returns true if all failures are known.
 fn all(options: &Options) -> Result<bool> {
     let top = top();
     let chosen = chosen(options)?;
@@ -160,7 +161,7 @@ fn chosen(options: &Options) -> Result<Vec<String>> {
     if chosen.is_empty() { Err("no test has such groups or names".to_owned()) } else { Ok(chosen) }
 }
 
-/// A copy of the program, which stays as it is while others are built.
+/// A copy of the program, which does not change when another version is built.
 fn program(options: &Options, top: &Path, work: &Path) -> Result<PathBuf> {
     let built = match &options.program {
         Some(program) => program.clone(),
@@ -195,7 +196,7 @@ fn one(
     let begun = Instant::now();
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", &options.limit.to_string()]);
-    // The first process of the namespace takes all others with it, servers too.
+    // When the first process of the namespace ends, all others are killed, also servers.
     command.args(["unshare", "--mount", "--propagation", "private", "--pid", "--fork"]);
     command.args(["--mount-proc", "--kill-child", "bash"]).arg(&script);
     let checkout = options.checkout.canonicalize().map_err(|error| error.to_string())?;
@@ -212,13 +213,13 @@ fn one(
             let file = format!("{test}.{kind}");
             drop(std::fs::copy(work.join("results/generic").join(&file), folder.join(&file)));
         }
-        // The next test begins on a volume that this one did not have.
+        // The next test must begin on a new volume.
         volumes.anew(program)?;
     }
     Ok(outcome)
 }
 
-/// Prints the results; answers whether all failures are known.
+/// Prints the results. Returns whether all failures are known.
 fn table(chosen: &[String], results: &Results, known: &str) -> bool {
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
     let mut is_good = true;
@@ -227,7 +228,7 @@ fn table(chosen: &[String], results: &Results, known: &str) -> bool {
             *counts.entry("not yet run").or_default() += 1;
             continue;
         };
-        // Rows begin with the number (X2).
+        // A row of the page begins with the number of the test (X2).
         let is_known = known.lines().any(|line| line.starts_with(&format!("| {test} |")));
         let word = match outcome.kind {
             Kind::Passed => "passed",

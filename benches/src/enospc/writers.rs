@@ -1,4 +1,4 @@
-//! Threads that write small blocks at random places until the time is over, where no file stands
+//! Threads that write small blocks at random places until the time is over, without a mount in
 //! between.
 
 use std::{
@@ -15,7 +15,7 @@ use crate::{fio::Seen, work::is_measured};
 type Write<'w> = dyn Fn(usize, u64, &[u8]) -> Result<(), String> + Sync + 'w;
 
 impl Enospc {
-    /// Lets the jobs write for so long. What the processors spend is not looked at.
+    /// Lets the jobs write for `time`. Processor time is not measured.
     pub(super) fn write(&self, time: Duration, write: &Write<'_>) -> Result<Seen, String> {
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         let blocks = self.mib * MIB / BLOCK as u64;
@@ -60,7 +60,7 @@ impl Enospc {
     }
 }
 
-/// What was seen, by times that are sorted.
+/// The summary of a measurement, from sorted times.
 fn summary(bytes: f64, seconds: f64, times: &[f32]) -> Seen {
     let quantile = |share: f64| {
         let at = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
@@ -79,7 +79,7 @@ fn summary(bytes: f64, seconds: f64, times: &[f32]) -> Seen {
     }
 }
 
-/// Rates of steps that are all as long, of looks at what was done by then, which are late at times.
+/// Rates in steps of equal length, from samples of the work done so far. A sample may be late.
 fn rates(looks: &[(f64, f64)], step: Duration) -> Vec<f64> {
     let step = step.as_secs_f64();
     let over = looks.last().map_or(0.0, |(at, _)| *at);
@@ -101,8 +101,7 @@ fn rates(looks: &[(f64, f64)], step: Duration) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// A look that is late moves nothing from one step to another but what was done between two
-    /// looks.
+    /// A late sample moves only the work between two samples from one step to another.
     #[test]
     fn late_looks_make_even_steps() {
         let looks = [(0.0, 0.0), (0.1, 10.0), (0.25, 25.0), (0.3, 25.0), (0.42, 49.0)];

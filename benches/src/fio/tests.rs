@@ -1,6 +1,6 @@
 use super::*;
 
-/// Of fio 3.33, four jobs that wrote for two seconds; what is not read is left out.
+/// The output of fio 3.33 for four jobs that wrote for two seconds. Unused fields are left out.
 const ANSWER: &str = r#"note: something that is no JSON
 {
   "fio version" : "fio-3.33",
@@ -25,8 +25,8 @@ const ANSWER: &str = r#"note: something that is no JSON
 }
 "#;
 
-/// Two lines of one time, then nothing for half of a second; what came last in a window is in its
-/// line.
+/// Two lines with the same time, then no line for half a second. A line has the requests since the
+/// previous line.
 const LOG: &str = "\
 20, 1, 4096, 0, 0, 7362, 800, 3, 1, 0
 100, 1, 4096, 0, 0, 1800, 0, 0, 0, 0
@@ -35,7 +35,7 @@ const LOG: &str = "\
 650, 1, 4096, 0, 0, 1000, 0, 0, 0, 0
 ";
 
-/// Figures of the group of jobs are found behind the notes, in bytes and seconds.
+/// The figures of the group of jobs are found after the notes, in bytes and seconds.
 #[test]
 fn answers_are_read() {
     let seen = parse(ANSWER.as_bytes(), "write").expect("it is one");
@@ -60,7 +60,7 @@ fn logs_become_rates() {
     assert!((rates.iter().sum::<f64>() / sum - 2.0).abs() < 1e-9, "of a second job");
 }
 
-/// F1: between two looks a straight line; outside of them nothing.
+/// F1: busy time grows linearly between two samples, and not at all outside of the samples.
 #[test]
 fn looks_are_joined() {
     let start = Instant::now();
@@ -70,7 +70,7 @@ fn looks_are_joined() {
     assert!((between(&looks, at(0), at(900)) - 2.0).abs() < 1e-9);
 }
 
-/// Each job is named in front of what is its own.
+/// The name of each job comes before the options of that job.
 #[test]
 fn arguments_are_complete() {
     let second = Duration::from_secs(1);

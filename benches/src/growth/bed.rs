@@ -1,9 +1,9 @@
-//! A volume that a case works on, and the words that cases are written in.
+//! A volume that a case works on, and helper functions for cases.
 //!
 //! # What must hold
 //!
 //! - A dropped bed leaves neither an image nor a folder.
-//! - The volume has no threads: what is counted is the same on any day.
+//! - The volume has no threads, so the counts are the same in every run.
 
 use std::error::Error;
 use std::fs;
@@ -22,18 +22,18 @@ use buttress_volume::stats::io_of_gone_volumes;
 use super::{Counts, Done};
 use crate::heap;
 
-/// Bytes of the first device, unless a case makes it larger: sparse.
+/// Bytes of the first device, a sparse file. A case may make it larger.
 const SIZE: u64 = 4 << 30;
-/// Operations of a case that does a fixed number.
+/// The number of operations of a case with a fixed number.
 pub(super) const OPERATIONS: u64 = 4;
 /// Bytes of a sector.
 pub(super) const SECTOR: u64 = 4096;
 
-/// Where the magic number of a volume lies, and what it is.
+/// The place and the value of the magic number of a volume.
 const MAGIC_AT: u64 = (64 << 10) + 64;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
 
-/// What the program writes its counts to, by the environment.
+/// The environment variable with the file for the program's counts.
 const COUNTS: &str = "BUTTRESS_BENCH_COUNTS";
 
 /// A volume in a folder of its own.
@@ -68,7 +68,7 @@ impl Bed {
         self.dir.join("img")
     }
 
-    /// The folder that the image is in, for what a case needs beside it.
+    /// The folder of the image, for further files of a case.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -89,7 +89,8 @@ impl Bed {
         self.fs.take().map_or(Ok(()), |fs| Ok(fs.close()?))
     }
 
-    /// Opens the volume anew: nothing is in memory. A first change reads what later ones need.
+    /// Opens the volume anew, so that nothing is in memory. A first change then loads the nodes
+    /// that all later changes need.
     pub(super) fn reopen(&mut self) -> Done {
         self.close()?;
         let images = self.images();
@@ -102,7 +103,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Adds a sparse device of so many GiB.
+    /// Adds a sparse device of `gib` GiB.
     pub(super) fn add_device(&self, gib: u64) -> Done {
         let path = self.dir.join(format!("img{}", self.images().len()));
         let device: Arc<dyn Device> = Arc::new(FileDevice::create(path, gib << 30)?);
@@ -110,7 +111,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Runs a verb in a program of its own, and returns what that counted.
+    /// Runs a verb in a separate process, and returns the counts of that process.
     pub(super) fn verb(
         &self,
         program: &Path,
@@ -158,7 +159,7 @@ fn is_device(path: &Path) -> bool {
     read.is_ok() && &magic == MAGIC
 }
 
-/// The name with a number, of the same length for all.
+/// The name with a number. All names have the same length.
 pub(super) fn name(at: u64) -> Vec<u8> {
     format!("name-{at:08}").into_bytes()
 }
@@ -173,14 +174,14 @@ pub(super) fn nothing(_: &Bed, _: u64) -> Done {
     Ok(())
 }
 
-/// Begins to count, where a caller asks for counts by the environment.
+/// Begins to count, if the environment asks for counts.
 pub(crate) fn begin_program() {
     if std::env::var_os(COUNTS).is_some() {
         heap::start();
     }
 }
 
-/// Writes what was counted to the place that the environment names.
+/// Writes the counts to the file that the environment names.
 pub(crate) fn end_program() {
     let Some(path) = std::env::var_os(COUNTS) else { return };
     let (seconds, heap) = (super::processor_seconds(), heap::counted());
@@ -191,6 +192,6 @@ pub(crate) fn end_program() {
         "{seconds} {} {} {all} {} {written}",
         heap.allocations, heap.peak, steps.nodes_read
     );
-    // A caller that gets no counts says so.
+    // A caller that gets no counts reports that.
     let _ = fs::write(path, text);
 }

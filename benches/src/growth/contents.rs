@@ -1,4 +1,4 @@
-//! What cases do with the contents of one file: extents and holes, and references of one extent.
+//! Steps of cases on the content of one file: extents and holes, and references of one extent.
 
 use std::error::Error;
 
@@ -14,13 +14,13 @@ fn sector(at: u64) -> [u8; SECTOR as usize] {
     [at as u8 | 1; SECTOR as usize]
 }
 
-/// A file of so many extents.
+/// Makes a file of `size` extents.
 pub(super) fn scattered(bed: &Bed, size: u64) -> Done {
     let file = bed.make("scattered")?;
     (0..size).try_for_each(|at| Ok(file.write_at(at * PITCH, &sector(at)).map(drop)?))
 }
 
-/// Two of the kind.
+/// Makes two files of `size` extents.
 pub(super) fn scattered_twice(bed: &Bed, size: u64) -> Done {
     scattered(bed, size)?;
     let file = bed.make("other")?;
@@ -150,7 +150,7 @@ pub(super) fn few_extents(bed: &Bed, size: u64) -> Done {
     set_size(&file, size * PITCH - SECTOR)
 }
 
-/// A file of one sector, and a file that has it so many times.
+/// Makes a file of one sector, and a file with that sector `size` times.
 pub(super) fn shared(bed: &Bed, size: u64) -> Done {
     bed.make("one")?.write_at(0, &sector(0))?;
     clones(bed, size)
@@ -170,7 +170,7 @@ pub(super) fn clones_and_sync(bed: &Bed, size: u64) -> Done {
     Ok(found(bed)?.sync()?)
 }
 
-/// One more reference, one less, and one that is overwritten, a few times.
+/// Adds a reference, removes one, and overwrites one, a few times.
 pub(super) fn few_references(bed: &Bed, size: u64) -> Done {
     let (one, many) = (bed.at("one")?, found(bed)?);
     for at in spread(size) {

@@ -1,4 +1,4 @@
-//! What cases do with names: directories, depth, links, attributes, trees of the facade.
+//! Steps of cases on names: directories, depth, links, attributes, trees of the facade.
 
 use std::ops::ControlFlow;
 
@@ -93,7 +93,7 @@ pub(super) fn rmdir(bed: &Bed, size: u64) -> Done {
     (0..size).try_for_each(|at| Ok(bed.root().rmdir(&name(at))?))
 }
 
-/// As `rm` does: lists some names, takes them away, and lists again.
+/// As `rm` does: lists some names, removes them, and lists again.
 pub(super) fn list_and_unlink(bed: &Bed, size: u64) -> Done {
     let (root, mut left) = (bed.root(), size);
     while left > 0 {
@@ -164,7 +164,7 @@ pub(super) fn few_names(bed: &Bed, size: u64) -> Done {
     Ok(())
 }
 
-/// Directories, each in the one before.
+/// Makes nested directories.
 pub(super) fn deepen(bed: &Bed, size: u64) -> Done {
     let mut dir = bed.root();
     (0..size).try_for_each(|_| {
@@ -206,7 +206,7 @@ pub(super) fn remove_dir_all(bed: &Bed, _: u64) -> Done {
     Ok(bed.fs().remove_dir_all(top)?)
 }
 
-/// A file with so many names.
+/// Makes a file with `size` names.
 pub(super) fn links(bed: &Bed, size: u64) -> Done {
     let file = bed.make("linked")?;
     (0..size).try_for_each(|at| Ok(bed.root().link(&file, &name(at))?))
@@ -246,7 +246,7 @@ fn set(file: &Inode, at: u64, value: u8) -> Done {
     Ok(file.set_xattr(&attribute(at), &[value; 20], XattrFlags::default())?)
 }
 
-/// A file with so many attributes.
+/// Makes a file with `size` attributes.
 pub(super) fn xattrs(bed: &Bed, size: u64) -> Done {
     let file = bed.make("marked")?;
     (0..size).try_for_each(|at| set(&file, at, 1))

@@ -1,4 +1,4 @@
-//! What cases do with subvolumes and snapshots.
+//! Steps of cases on subvolumes and snapshots.
 
 use super::Done;
 use super::bed::{Bed, SECTOR, name, spread};
@@ -37,7 +37,7 @@ fn write_one(bed: &Bed, at: u64) -> Done {
     Ok(file.write_at(0, &[at as u8; SECTOR as usize]).map(drop)?)
 }
 
-/// So many snapshots of it, with a write behind each.
+/// Makes `size` snapshots of `home`, with a write after each.
 pub(super) fn snapshots(bed: &Bed, size: u64) -> Done {
     for at in 0..size {
         bed.fs().create_snapshot("/home", path("snap", at), true)?;
@@ -64,7 +64,8 @@ pub(super) fn delete_snapshots(bed: &Bed, size: u64) -> Done {
     (0..size).try_for_each(|at| Ok(bed.fs().delete_subvolume(path("snap", at))?))
 }
 
-/// As deletes it a server: each is gone from the trees before the next one goes.
+/// Deletes the snapshots as a server does: each is dropped from the trees before the next one is
+/// deleted.
 pub(super) fn delete_each_snapshot(bed: &Bed, size: u64) -> Done {
     for at in 0..size {
         bed.fs().delete_subvolume(path("snap", at))?;

@@ -1,4 +1,4 @@
-//! What there must be beside an image before a verb runs.
+//! The files that a verb needs beside an image.
 
 use std::fs;
 

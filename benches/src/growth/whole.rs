@@ -1,11 +1,11 @@
-//! What cases do with whole volumes: sizes, block groups, devices, and work on all of them.
+//! Steps of cases on whole volumes: sizes, block groups, devices, and work on all of them.
 
 use buttress_fs::{BalanceOptions, FallocateMode, Filter, ScrubOptions, TrimOptions};
 
 use super::Done;
 use super::bed::{Bed, OPERATIONS, SECTOR, name};
 
-/// A device of so many GiB more, and a file for each that has four fifths of it.
+/// Adds a device of `gib` GiB, and a file for each GiB that fills four fifths of it.
 pub(super) fn groups(bed: &Bed, gib: u64) -> Done {
     size(bed, gib)?;
     let mode = FallocateMode::Allocate { keep_size: false };
@@ -15,12 +15,12 @@ pub(super) fn groups(bed: &Bed, gib: u64) -> Done {
     })
 }
 
-/// The same device without anything in it.
+/// Adds an empty device of `gib` GiB.
 pub(super) fn size(bed: &Bed, gib: u64) -> Done {
     bed.add_device(gib)
 }
 
-/// So many devices more.
+/// Adds `size` devices.
 pub(super) fn devices(bed: &Bed, size: u64) -> Done {
     (0..size).try_for_each(|_| bed.add_device(1))
 }
@@ -59,7 +59,7 @@ pub(super) fn balance(bed: &Bed, _: u64) -> Done {
     balanced(bed, &BalanceOptions::full())
 }
 
-/// Balances what is empty where everything is full.
+/// Balances empty block groups on a volume on which all are full.
 pub(super) fn balance_none(bed: &Bed, _: u64) -> Done {
     let usage = Filter { usage: Some((0, 0)), ..Filter::default() };
     balanced(bed, &BalanceOptions { data: Some(usage), ..BalanceOptions::default() })

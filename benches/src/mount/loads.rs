@@ -1,4 +1,4 @@
-//! The loads, in the order in which they run: some stand on what others left.
+//! The loads, in the order in which they run. Some loads need the results of earlier ones.
 //!
 //! # What must hold
 //!
@@ -18,7 +18,7 @@ use crate::work::{SMALL_LEN, pattern, sync, text};
 
 const MIB: usize = 1 << 20;
 
-/// Where a load runs, and on what.
+/// The folder in which a load runs, and its sources.
 pub(super) struct Bench<'a> {
     pub(super) root: PathBuf,
     pub(super) plan: &'a Plan,
@@ -29,22 +29,22 @@ pub(super) struct Bench<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) name: &'static str,
-    /// Loads of the same part stand on each other.
+    /// Loads of the same part depend on each other.
     pub(crate) part: &'static str,
     /// Files, MiB or transactions.
     pub(crate) count: usize,
-    /// What is counted, one of it.
+    /// The counted unit.
     pub(crate) each: &'static str,
-    /// A rate is shown, and else seconds.
+    /// Whether a rate is shown, or seconds.
     pub(crate) better: Better,
-    /// The kernel's caches are dropped before.
+    /// Whether the kernel's caches are dropped before the load.
     pub(crate) is_cold: bool,
-    /// Others of its part need what it leaves.
+    /// Whether other loads of its part need its results.
     pub(super) is_base: bool,
     pub(super) run: fn(&Bench<'_>) -> Result<(), String>,
 }
 
-/// Loads that others stand on.
+/// Loads that other loads depend on.
 const BASES: [&str; 4] = ["create 4 KiB files", "untar + sync", "git clone + sync", "cp -a in"];
 
 /// All loads of a plan.

@@ -1,8 +1,8 @@
-//! What servers and programs spend: processor time, sleeps, requests.
+//! The costs of servers and programs: processor time, sleeps, requests.
 //!
 //! # What must hold
 //!
-//! - A server is asked before and after a load, and counts for itself meanwhile.
+//! - A server counts for itself, and is asked before and after a load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ pub(super) struct Server<'a> {
     pid: u32,
 }
 
-/// What a server spent.
+/// The costs of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spent {
     /// Processor time.
@@ -37,12 +37,12 @@ pub(crate) struct Spent {
 }
 
 impl<'a> Server<'a> {
-    /// The server of a file system; nothing where the kernel serves it.
+    /// The server of a file system. `None` if the kernel serves it.
     pub(super) fn of(setup: &'a Setup) -> Option<Self> {
         setup.server().map(|pid| Self { setup, pid })
     }
 
-    /// What it has spent so far.
+    /// The costs of the server so far.
     pub(super) fn look(&self) -> Result<Spent, String> {
         let requests = match self.setup.requests()? {
             Value::Object(counts) => counts,
@@ -53,7 +53,7 @@ impl<'a> Server<'a> {
         let mut spent = Spent { requests, ..Spent::default() };
         for task in fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(text)? {
             let task = task.map_err(text)?.path();
-            // A thread that ended meanwhile counts no more.
+            // A thread that has ended meanwhile is not counted.
             let read = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
             let nanos = read("schedstat").split(' ').next().and_then(|word| word.parse().ok());
             spent.time += Duration::from_nanos(nanos.unwrap_or(0));
@@ -80,7 +80,8 @@ impl Spent {
         }
     }
 
-    /// Requests that a program waits for. Written pages are among them: closing a file waits.
+    /// The number of requests that a program waits for. Written pages are among them, because
+    /// closing a file waits for them.
     pub(super) fn awaited(&self) -> u64 {
         let awaited = |(name, count): (&String, &u64)| {
             if BESIDE.contains(&name.as_str()) { 0 } else { *count }
@@ -89,7 +90,7 @@ impl Spent {
     }
 }
 
-/// Processor time of this program and of those that it waited for.
+/// Processor time of this program and of the programs that it waited for.
 pub(super) fn programs_time() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name may have spaces; it ends with the last parenthesis.
@@ -99,8 +100,8 @@ pub(super) fn programs_time() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Serves an empty server until it is unmounted. It says on standard output when it is there, and
-/// answers each line of standard input with its counts.
+/// Serves an empty server until it is unmounted. Prints a line when the mount is there, and answers
+/// each line of standard input with the counts.
 pub(crate) fn serve_empty(dir: &Path, is_ring: bool) -> Result<(), String> {
     let options =
         Options { source: "empty".to_owned(), io_uring: Some(is_ring), ..Options::default() };
@@ -130,7 +131,8 @@ mod tests {
         Spent { requests, ..Spent::default() }
     }
 
-    /// Counts of a load are those that came during it; programs wait for no release.
+    /// The counts of a load are those of the requests during the load. Programs do not wait for a
+    /// release.
     #[test]
     fn requests_are_those_since() {
         let before = spent(&[("lookup", 2), ("open", 3)]);

@@ -1,4 +1,4 @@
-//! What loads copy, unpack and clone: made once, in memory.
+//! The sources that loads copy, unpack and clone. They are made once, in memory.
 //!
 //! # What must hold
 //!
@@ -27,7 +27,7 @@ pub(super) struct Sources {
     /// A repository with the branches `main` and `other`.
     pub(super) repo: PathBuf,
     pub(super) large: PathBuf,
-    /// What sqlite is to do.
+    /// The script for sqlite.
     pub(super) script: PathBuf,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn repo_files(files: usize) -> usize {
 }
 
 impl Sources {
-    /// Makes what some parts of the loads need.
+    /// Makes the sources that these parts of the loads need.
     pub(super) fn make(plan: &Plan, parts: &[&str]) -> Result<Self, String> {
         let folder = plan.dir.join(format!("buttress-bench-{}.sources", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -119,11 +119,11 @@ impl Drop for Sources {
     }
 }
 
-/// Lines of words, about so many bytes.
+/// Lines of words, about `len` bytes.
 fn words(seed: usize, len: usize) -> String {
     let mut out = String::with_capacity(len + 80);
     for (index, byte) in pattern(seed, len / 6 + 1).into_iter().enumerate() {
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = write!(out, "w{byte:03}{}", if index % 10 == 9 { ";\n" } else { " " });
     }
     out
@@ -143,7 +143,7 @@ fn script(transactions: usize) -> String {
     out
 }
 
-/// Has the kernel drop what it caches of all file systems.
+/// Makes the kernel drop its caches of all file systems.
 pub(super) fn drop_caches() -> Result<(), String> {
     rustix::fs::sync();
     let switch = Path::new("/proc/sys/vm/drop_caches");

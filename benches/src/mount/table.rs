@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - A ratio above one is better than what it is compared with, for rates and for times.
+//! - A ratio above one means better, for rates and for times.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -19,7 +19,7 @@ impl Figures {
         self.seen.get(&(load.name, subject.to_owned())).map_or(&[], Vec::as_slice)
     }
 
-    /// The median of what a load gave: a rate, or seconds.
+    /// The median of the results of a load: a rate, or seconds.
     fn median(&self, load: &Load, subject: &str) -> Option<f64> {
         let values: Vec<f64> = self.of(load, subject).iter().map(|one| value(load, one)).collect();
         (!values.is_empty()).then(|| median(&values))
@@ -31,7 +31,7 @@ impl Figures {
         Some(if load.better == Better::More { own / other } else { other / own })
     }
 
-    /// What a server spent, in the run with the median of its processor time.
+    /// The costs of a server, in the run with the median of its processor time.
     fn spent(&self, load: &Load, subject: &str) -> Option<Spent> {
         let mut all: Vec<_> =
             self.of(load, subject).iter().filter_map(|one| one.server.clone()).collect();
@@ -88,11 +88,11 @@ pub(super) fn json(figures: &Figures) -> Value {
     json!({ "experiment": "mount", "figures": rows })
 }
 
-/// Everything for people: figures, then requests.
+/// All results as text: figures, then requests.
 pub(super) fn text(figures: &Figures) -> String {
     let mut out = String::new();
     for load in &figures.loads {
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(out, "\n{}, {}", load.name, unit(load));
         for subject in &figures.subjects {
             let Some(own) = figures.median(load, subject) else { continue };
@@ -124,7 +124,7 @@ pub(super) fn text(figures: &Figures) -> String {
     out
 }
 
-/// Requests of one unit of a load, by kind. Servers on one transport get the same ones.
+/// Requests of one unit of a load, by kind. Servers on one transport get the same requests.
 fn requests(figures: &Figures, load: &Load) -> String {
     let mut out = String::new();
     for subject in figures.subjects.iter().filter(|name| name.starts_with("buttress")) {
@@ -136,7 +136,7 @@ fn requests(figures: &Figures, load: &Load) -> String {
         let kinds: Vec<_> =
             kinds.map(|(name, count)| format!("{name} {:.2}", each(*count))).collect();
         let all: u64 = spent.requests.values().sum();
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = writeln!(
             out,
             "  requests of a {}, {subject}: {:.2}, awaited {:.2}: {}",

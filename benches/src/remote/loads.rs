@@ -1,4 +1,4 @@
-//! What programs do, on one volume: large files, small ones, fsyncs and random reads.
+//! Loads of programs on one volume: large files, small files, fsyncs and random reads.
 
 use std::time::Instant;
 
@@ -91,7 +91,7 @@ fn files(fs: &Filesystem, top: &str, count: u64, len: impl Fn(u64) -> usize) -> 
     fs.sync().map_err(text)
 }
 
-/// Random reads of a volume that was just opened, the same again, and one of the whole file.
+/// Random reads of a newly opened volume, the same reads again, and a read of the whole file.
 fn reads(bed: &Bed, plan: &Plan, figures: &mut Figures, when: &str) -> Result<()> {
     let place = bed.place;
     let open = bed.open()?;

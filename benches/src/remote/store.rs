@@ -1,7 +1,8 @@
 //! A store in memory with a latency, which counts requests.
 //!
 //! What must hold: a request waits for the latency outside of all locks, so requests of several
-//! threads wait side by side. Parts that are asked for together wait once for [`TOGETHER`] of them.
+//! threads wait side by side. Parts that are requested together wait once for each [`TOGETHER`]
+//! parts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +40,7 @@ impl Counts {
 /// A store in memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryStore {
-    /// Unranked: the innermost.
+    /// Unranked: no other lock is taken under it.
     objects: Mutex<BTreeMap<String, (Bytes, u64)>>,
     latency_us: AtomicU64,
     clock: AtomicU64,

@@ -1,5 +1,4 @@
-//! What is done to a volume as a whole: opening it, forks, and random overwrites with the
-//! collector.
+//! Work on a volume as a whole: opening it, forks, and random overwrites with the collector.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use crate::work::text;
 
 const LATENCY: Duration = Duration::from_millis(30);
 const SECTOR: u64 = 4096;
-/// How many times the device is written over, and how many passes of the collector go with each.
+/// How many times the device is overwritten, and the passes of the collector for each time.
 const TIMES: u64 = 4;
 const PASSES: u64 = 64;
 
@@ -45,7 +44,7 @@ fn opening(plan: &Plan, figures: &mut Figures, place: Place) -> Result<()> {
     let options = Options { write: true, object_len: SECTOR, ..Options::default() };
     let device = site(&bed, "big", options.clone()).create(len).map_err(text)?;
     Filesystem::make(&device, &MakeOptions::default()).map_err(text)?;
-    // Sectors that the volume does not refer to: for the device they are content.
+    // The volume does not refer to these sectors, but for the device they are content.
     let mut content = [0; SECTOR as usize];
     for number in 0..plan.objects {
         content[..8].copy_from_slice(&number.to_le_bytes());
@@ -92,8 +91,8 @@ fn opening(plan: &Plan, figures: &mut Figures, place: Place) -> Result<()> {
     Ok(())
 }
 
-/// Writes over a device at random, with as many passes of the collector between as it has work for.
-/// Its own threshold decides how much of the store's bytes is live.
+/// Overwrites a device at random, with passes of the collector in between as long as it has work.
+/// The threshold of the collector decides the share of live bytes in the store.
 fn overwrites(plan: &Plan, figures: &mut Figures) -> Result<()> {
     let place = Place::Store { latency_ms: 0, cache: false };
     let bed = Bed::new(place, &plan.dir, 64 << 20)?;
@@ -116,7 +115,7 @@ fn overwrites(plan: &Plan, figures: &mut Figures) -> Result<()> {
     let (mut written, mut ratios) = (0, Vec::new());
     for time in 0..TIMES {
         if time == 1 {
-            // The first time fills the store up to where the collector keeps it.
+            // The first overwrite fills the store up to the level at which the collector keeps it.
             (before, written) = (bed.counts(), 0);
         }
         for _ in 0..PASSES {
@@ -131,7 +130,7 @@ fn overwrites(plan: &Plan, figures: &mut Figures) -> Result<()> {
                 if done.moved_bytes == 0 && done.objects == 0 {
                     break;
                 }
-                // What moved frees its former objects only in a commit.
+                // The former objects of moved data are freed only in a commit.
                 device.push().map_err(text)?;
             }
             let status = device.status();

@@ -1,4 +1,5 @@
-//! Position on the disk over time, one panel an order: where people see what sorting does.
+//! Draws the position on the disk over time, one panel for each order, which shows the effect of
+//! sorting.
 
 use std::fmt::Write as _;
 

@@ -4,8 +4,8 @@
 //!
 //! Numbers are little endian. Sector 0 holds a magic number, the version, the number of entries and
 //! the bytes of a sector. Everything after it is in units of a sector. Each entry has a header in a
-//! sector of its own: sector, sectors, flags, bytes of data. The data follows, unless the entry is
-//! a discard; it is not used here. Entries stand in the order in which writes were done. A mark
+//! sector of its own: sector, sectors, flags, bytes of data. The data follows, except after a
+//! discard. The data is not used here. Entries stand in the order in which writes were done. A mark
 //! carries a text behind its header: `steady` begins the measured part, `flush` the flush of
 //! everything.
 
@@ -43,7 +43,7 @@ impl Trace {
         })
     }
 
-    /// Does on a disk what was recorded.
+    /// Plays the recorded requests on a disk.
     pub(super) fn play(&self, disk: &Disk, requests: &[Request]) {
         for request in requests {
             match *request {

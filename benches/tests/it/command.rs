@@ -1,4 +1,4 @@
-//! The measurements, made short: that they run, draw and say what they found.
+//! Short runs of the measurements. They run, draw and report their results.
 
 use serde_json::Value;
 
@@ -30,8 +30,8 @@ fn the_foreground_is_measured() {
     bench.fails(&["foreground", "--threads", "0"], 1, &["--threads"]);
 }
 
-/// Mount options go to those of ours that do not set the same, and are shown. An option that no
-/// subject takes is refused.
+/// Mount options are added to those of our subjects that do not set them, and are shown. An option
+/// that no subject takes is refused.
 #[test]
 fn mount_options_are_added() {
     let bench = crate::bench();
@@ -81,8 +81,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The published experiments, on the library and through each switch, a moment each: all subjects
-/// have the rows that a comparison needs.
+/// The published experiments on the library, with each switch, run for a moment. All subjects have
+/// the rows that a comparison needs.
 #[test]
 fn published_experiments_are_measured() {
     let bench = crate::bench();

@@ -1,6 +1,6 @@
 //! Volumes of 10 to 10,000 groups. No single operation grows faster than a logarithm, opening and
-//! the first bytes of a file among them. Reading all groups grows no faster than the volume. By
-//! counts alone: requests, nodes, groups looked at.
+//! the first bytes of a file among them. Reading all groups grows no faster than the volume. The
+//! test uses counts alone: requests, nodes, examined groups.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ fn row(groups: u64) -> Row {
     measure(&device, groups, 2000).expect("it is measured")
 }
 
-/// Groups that are compared when no group has all that is wanted, and a few that are asked before.
+/// The most groups that are examined if no group has the wanted space.
 const IN_VAIN_MAX: f64 = 80.0;
 
-/// Nodes of 16 KiB hold so many items of a group at the least: its own, its chunk's and its device
-/// extent's.
+/// A node of 16 KiB holds the items of at least this many groups: block group, chunk and device
+/// extent.
 const GROUPS_PER_NODE: u64 = 64;
 
 #[test]
@@ -27,7 +27,7 @@ fn nothing_grows_faster_than_a_logarithm() {
     for groups in [10, 1000, 10_000] {
         let row = row(groups);
         assert!(row.chunks >= groups && row.chunks <= groups + groups / 64 + 8, "{row:?}");
-        // What a lookup passes, and one more chunk copies.
+        // The nodes that a lookup passes, and that one more chunk copies.
         let height = (row.chunks as f64).log(FAN as f64).ceil() as u64;
         assert!(row.map_height <= height, "{row:?}");
         assert!(row.known_reads <= 24 + row.chunks / GROUPS_PER_NODE, "{row:?}");
@@ -35,10 +35,10 @@ fn nothing_grows_faster_than_a_logarithm() {
         assert!(row.probes < 2.0, "{row:?}");
         assert!(row.probes_in_vain < IN_VAIN_MAX, "{row:?}");
         if let Some(before) = before {
-            // A tree of a hundred times as much is a level higher; there are seven, and a leaf may
-            // split.
+            // A tree with a hundred times as many items is a level higher. There are seven trees,
+            // and a leaf may split.
             assert!(row.commit_nodes <= before.commit_nodes + 10.0, "{before:?}, {row:?}");
-            // The trees that are asked on the way to the first bytes, and the tree of chunks.
+            // The trees that are read before the first bytes, including the chunk tree.
             assert!(row.open_reads <= before.open_reads + 6, "{before:?}, {row:?}");
         }
         before = Some(row);

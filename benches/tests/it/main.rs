@@ -1,4 +1,5 @@
-//! The built program, run as a user runs it, and what may not grow with the number of block groups.
+//! The built program, run as a user runs it, and the costs that must not grow with the number of
+//! block groups.
 
 mod command;
 mod groups;
@@ -14,7 +15,7 @@ fn bench() -> Bench {
     Bench::of(env!("CARGO_BIN_EXE_buttress-bench"))
 }
 
-/// Whether everything is here; in CI it is.
+/// Whether the programs and the device are here. In CI they must be.
 fn has(programs: &[&str], device: Option<&str>) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here =

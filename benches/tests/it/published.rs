@@ -1,5 +1,5 @@
-//! The published experiments from end to end, as small as they go: off and on are there, and what
-//! the switch does is seen in what was counted. How fast anything was is looked at in no test.
+//! The published experiments from end to end, as small as possible. Each switch has rows for on and
+//! off, and its effect shows in the counts. No test checks speed.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,17 @@ use serde_json::Value;
 
 use crate::{Bench, has};
 
-/// What a mount is measured with.
+/// The programs that are needed to measure a mount.
 const OF_MOUNTS: &[&str] = &["fio", "umount"];
 
-/// One run of a verb on images in the folder of the test. Behind `--only` are names, which have
-/// blanks.
+/// The arguments of one run of a verb. The names after `--only` contain blanks.
 fn arguments(words: &str) -> Vec<&str> {
     let (words, only) = words.split_once(" --only ").expect("no file systems of others");
     let always = ["--runs", "1", "--dir", ".", "--only", only];
     ["--json"].into_iter().chain(words.split(' ')).chain(always).collect()
 }
 
-/// What one call of `buttress-bench` found.
+/// The results of one call of `buttress-bench`.
 struct Found(Value);
 
 impl Found {
@@ -51,7 +50,7 @@ impl Found {
     }
 }
 
-/// Batches of reads: fewer requests, and larger, the longer a batch may be.
+/// The longer a batch of reads may be, the fewer and larger are the requests.
 #[test]
 fn batches_make_requests_fewer_and_larger() {
     let bench = crate::bench();
@@ -62,14 +61,14 @@ fn batches_make_requests_fewer_and_larger() {
     assert_eq!(found.options(rows[0]), "read_batch=1");
     let requests = rows.map(|subject| found.figure("requests to the device, 4", subject));
     let sizes = rows.map(|subject| found.figure("mean size of a request, 4", subject));
-    // Ten MiB, page by page.
+    // The file of ten MiB is read page by page.
     assert!(requests[0] >= 2560.0, "{requests:?}");
     assert!(requests[1] < requests[0] / 10.0 && requests[2] < requests[1] / 3.0, "{requests:?}");
     assert!(sizes[1] > sizes[0] * 10.0 && sizes[2] > sizes[1] * 3.0, "{sizes:?}");
 }
 
-/// The same through a mount, which says itself what it asked its device for: where pages are ours
-/// to keep, and the kernel asks for less at a time than what goes past them.
+/// The same through a mount, which counts the requests to its device. The options turn our page
+/// cache on, and keep the kernel's reads below the length that bypasses this cache.
 #[test]
 fn batches_make_requests_of_a_mount_fewer_and_larger() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
@@ -88,8 +87,8 @@ fn batches_make_requests_of_a_mount_fewer_and_larger() {
     assert!(many > few * 3.0 && large > small * 3.0, "{many} {small} {few} {large}");
 }
 
-/// Lookups of block groups for writes in place: both ways and the third are measured beside ours as
-/// it is. Lookups are not counted.
+/// Lookups of block groups for writes in place: all three policies are measured beside our default.
+/// Lookups are not counted.
 #[test]
 fn writes_in_place_have_their_switch() {
     let bench = crate::bench();
@@ -107,8 +106,9 @@ fn writes_in_place_have_their_switch() {
     assert_eq!(found.options("buttress"), "nodatacow");
 }
 
-/// Preemptive flushing: rounds are made ahead where it is on, by Linux's rule of reservations, and
-/// none where it is off. On a busy machine half a second may be too short for a shortage of room.
+/// Preemptive flushing: if it is on, with Linux's rule of reservations, rounds are made in advance.
+/// If it is off, there are none. On a busy machine half a second may be too short for a shortage of
+/// room.
 #[test]
 fn room_is_made_ahead_where_that_is_on() {
     let bench = crate::bench();
@@ -129,8 +129,7 @@ fn room_is_made_ahead_where_that_is_on() {
     assert!(is_made, "no room was made ahead in eight seconds either");
 }
 
-/// Mounts have the rows of the library where metadata is scarce, and the options that they are
-/// given.
+/// With scarce metadata, mounts have the same rows as the library, and the given options.
 #[test]
 fn mounts_tell_of_scarce_metadata() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
@@ -176,9 +175,9 @@ fn allocation_has_its_switch() {
     }
 }
 
-/// The engine on as many processors as the published job had: on 64 the index outdoes the walk from
-/// the first group. What its steps take is measured where this runs, so only the order of both is
-/// looked at; a program without the scheduler says how to have one with it.
+/// The engine on as many processors as the published job had: on 64, the index is faster than the
+/// walk from the first group. The machine decides the time of each step, so only the order of the
+/// two is checked. A program without the scheduler prints how to build one.
 #[test]
 fn allocation_scales_on_processors_that_there_need_not_be() {
     let bench = crate::bench();

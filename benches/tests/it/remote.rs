@@ -1,9 +1,9 @@
-//! `buttress-bench remote` at small sizes: it ends, and counts of requests are what they are.
+//! `buttress-bench remote` at small sizes: it ends, and the counts of requests are as expected.
 
 use serde_json::Value;
 
 /// An fsync takes two requests, one of them the manifest, and none with a local log. A fork takes a
-/// handful, however much there is.
+/// handful of requests, whatever the size of the volume.
 #[test]
 fn requests_of_a_store_are_counted() {
     let bench = crate::bench();

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! `block` uses these buffers for direct I/O. All crates above it use them to read whole nodes or
-//! pages. Large buffers lie in `mapped`. Besides `mapped`, this is the only file of the crate with
-//! `unsafe`: two casts from pages to bytes.
+//! `block` uses these buffers for direct I/O. All crates above `block` use them to read whole nodes
+//! or pages. The memory of large buffers is made by `mapped`. Besides `mapped`, this is the only
+//! file of the crate with `unsafe`: two casts from pages to bytes.
 //!
 //! # Invariants
 //!
@@ -20,7 +20,7 @@ mod mapped;
 
 /// A byte buffer of fixed length, aligned to 4096.
 ///
-/// It replaces `Box<[u8]>` wherever the bytes may go to a device.
+/// The engine uses this type instead of `Box<[u8]>` wherever the bytes may go to a device.
 pub struct AlignedBuf {
     memory: Memory,
     len: usize,
@@ -84,8 +84,8 @@ impl AlignedBuf {
         self.memory.pages().len() * Self::ALIGN
     }
 
-    /// Changes the length. Added bytes are not cleared: they hold what the buffer's memory held
-    /// there.
+    /// Changes the length. Added bytes are not cleared: they have the old content of the buffer's
+    /// memory.
     ///
     /// # Panics
     ///
@@ -112,7 +112,7 @@ impl Deref for AlignedBuf {
         debug_assert!(self.len <= self.capacity(), "A2");
         let pages = self.memory.pages();
         // SAFETY: A2: the pages hold at least `len` initialised bytes in one allocation. `Page` has
-        // no padding, asserted above, and `u8` has no alignment to violate. The borrow of `self`
+        // no padding, as asserted above, and `u8` has no alignment to violate. The borrow of `self`
         // keeps the pages alive and unwritten for as long as the slice lives.
         unsafe { std::slice::from_raw_parts(pages.as_ptr().cast::<u8>(), self.len) }
     }
@@ -221,7 +221,8 @@ mod tests {
         assert_eq!((buf[4999], buf[12_287]), (9, 0));
     }
 
-    /// A1, A2, G1: the same for large buffers, which are mapped from the system and unmapped again.
+    /// A1, A2, G1: the invariants hold for large buffers, too, which are mapped from the system and
+    /// unmapped again.
     #[test]
     fn large_ones() {
         for len in [(2 << 20) - 1, 2 << 20, (2 << 20) + 1, 5 << 20] {

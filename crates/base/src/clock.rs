@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// The second at which the wall clock is stopped; `u64::MAX` while it runs.
 static STOPPED: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Stops the wall clock at a second since 1970, for the rest of the process. Programs use this to
-/// make images that are equal.
+/// Stops the wall clock at a second since 1970, for the rest of the process. Programs that must
+/// make equal images call this.
 pub fn stop_wall(second: u64) {
     STOPPED.store(second, Ordering::Relaxed);
 }
@@ -31,8 +31,9 @@ pub fn since(then: Instant) -> Duration {
 }
 
 /// Returns the time since 1970, or zero if the clock stands before 1970. Linux stamps files with
-/// the same clock (`CLOCK_REALTIME_COARSE`), which advances with the ticks of the kernel. So a
-/// stamp lies between two readings of that clock by a program, one before it and one after.
+/// the same clock (`CLOCK_REALTIME_COARSE`), which advances with the ticks of the kernel. So if a
+/// program reads that clock before and after a change, the stamp of the change lies between both
+/// readings.
 #[must_use]
 pub fn wall() -> Duration {
     #[cfg(any(debug_assertions, buttress_seeded))]

@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! For maps with many readers and few changes. A change makes a new map, which the caller swaps in
-//! at one pointer. It copies one node on each level, whatever the number of entries.
+//! This is for maps with many readers and few changes. A change makes a new map, which the caller
+//! swaps in at one pointer. The change copies one node on each level, whatever the number of
+//! entries.
 //!
 //! # Invariants
 //!
@@ -12,9 +13,9 @@
 //! - **C2** All leaves have the same depth. No node has more than `FAN` entries. A root that is a
 //!   branch has at least two children.
 //!
-//! This is own code, for two reasons. The licence of `imbl` (MPL) is not allowed in this project.
-//! `rpds` has a node for each entry, so a lookup among a million entries visits twenty nodes
-//! instead of four.
+//! There are two reasons for not using a library. The licence of `imbl` (MPL) is not allowed in
+//! this project. `rpds` has a node for each entry, so a lookup among a million entries visits
+//! twenty nodes instead of four.
 
 use std::sync::Arc;
 
@@ -64,14 +65,14 @@ impl<V> CowMap<V> {
         self.len
     }
 
-    /// Says whether there is none.
+    /// Says whether the map has no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Returns the number of levels. A lookup visits one node on each level, and a change copies
-    /// it.
+    /// these nodes.
     #[must_use]
     pub fn height(&self) -> usize {
         let mut height = 0;
@@ -196,7 +197,7 @@ impl<V> Below<V> {
 }
 
 impl<V: Clone> Below<V> {
-    /// Concatenates the content of two neighbours, which have the same depth.
+    /// Concatenates the content of two neighbouring nodes, which have the same depth.
     fn joined(&self, next: &Self) -> Self {
         match (self, next) {
             (Self::Values(one), Self::Values(next)) => Self::Values([&one[..], next].concat()),

@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **V1** A waiting thread returns when the event has happened, and sees all writes from before
-//!   [`Event::set`]. One system call wakes all waiting threads. No woken thread waits for another
-//!   one, as it would for the mutex of a condition variable.
+//!   [`Event::set`]. One system call wakes all waiting threads. With a condition variable, each
+//!   woken thread would wait for the mutex until the preceding one has released it. Here no woken
+//!   thread waits for another.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +14,7 @@ use rustix::thread::futex;
 use crate::sync::{Condvar, Mutex};
 use crate::thread;
 
-/// An event that happens at most once (V1).
+/// An event that happens at most once.
 #[derive(Debug, Default)]
 pub struct Event {
     happened: AtomicU32,
@@ -65,7 +66,8 @@ mod tests {
 
     use super::*;
 
-    /// V1: threads that begin to wait before the event, at about its time, and after it.
+    /// V1: all threads return, whether they begin to wait before the event, at about its time, or
+    /// after it.
     #[test]
     fn an_event_wakes_all_waiting_threads() {
         for round in 0..200_u64 {

@@ -1,5 +1,5 @@
-//! Cancellation: tells a thread whether its work is still wanted. A kernel knows this from the
-//! signals of a task.
+//! Cancellation: tells a thread whether its work is still wanted. Inside a kernel, the signals of a
+//! task have this purpose.
 //!
 //! # Place
 //!
@@ -10,10 +10,10 @@
 //! # Invariants
 //!
 //! - **I1** A token belongs to one thread for the duration of one call. A thread of the engine has
-//!   no token, even while a thread with a token waits for it. Work that a thread does for others
-//!   runs without its token ([`shielded`]).
-//! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token it
-//!   costs one read of a cell.
+//!   no token, even while a thread with a token waits for it. Work that a thread does for other
+//!   threads runs without the token ([`shielded`]).
+//! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token, the
+//!   call costs one read of a cell.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -56,8 +56,8 @@ impl Interrupt {
         Self(Source::Raised(Arc::new(AtomicBool::new(false))))
     }
 
-    /// Creates a token that asks the system: each check calls `ask(of)`. The call returns true once
-    /// the work is no longer wanted, and must not wait.
+    /// Creates a token that asks the system: each check calls `ask(of)`. The function `ask` returns
+    /// true once the work is no longer wanted, and must not wait.
     #[must_use]
     pub const fn asked(ask: fn(u32) -> bool, of: u32) -> Self {
         Self(Source::Asked { ask, of })
@@ -81,8 +81,8 @@ impl Interrupt {
         }
     }
 
-    /// Runs `work` with this token installed. Waits inside `work` give up once it is no longer
-    /// wanted.
+    /// Runs `work` with this token installed. Waits inside `work` give up once the work is no
+    /// longer wanted.
     pub fn heeded<R>(&self, work: impl FnOnce() -> R) -> R {
         let _heeding = self.heed();
         work()
@@ -102,8 +102,8 @@ impl Drop for Heeding {
     }
 }
 
-/// Runs `work` without the token of this thread. Other threads need the result, so an interrupt of
-/// this thread must not end the work.
+/// Runs `work` without the token of this thread. This is for work with a result that other threads
+/// need, so that an interrupt of this thread does not end it.
 pub fn shielded<R>(work: impl FnOnce() -> R) -> R {
     let _heeding = Heeding { before: HEEDED.take(), stays: PhantomData };
     work()
@@ -118,8 +118,8 @@ pub fn is_heeded() -> bool {
 /// Returns whether the work of this thread is no longer wanted.
 #[must_use]
 pub fn is_interrupted() -> bool {
-    // Clones the token instead of borrowing it, because the asked function may install a token
-    // itself.
+    // The token is cloned instead of borrowed, because the asked function may install another
+    // token.
     let heeded = HEEDED.with_borrow(Clone::clone);
     heeded.is_some_and(|heeded| heeded.is_raised())
 }
@@ -128,7 +128,7 @@ pub fn is_interrupted() -> bool {
 mod tests {
     use super::*;
 
-    /// I1: a token counts for its thread and its call alone, and the inner token counts.
+    /// I1: a token counts only for its thread and its call. Of nested tokens the inner one counts.
     #[test]
     fn belongs_to_a_thread_and_a_call() {
         let (outer, inner) = (Interrupt::new(), Interrupt::new());
@@ -146,7 +146,7 @@ mod tests {
         assert!(!is_interrupted());
     }
 
-    /// A token that asks the system asks it at each check.
+    /// A token that asks the system does so at each check.
     #[test]
     fn the_system_is_asked() {
         let even = Interrupt::asked(|number| number.is_multiple_of(2), 4);

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! A failed commit must stop every front end of a filesystem. Every later call must be told the
-//! first cause, not the last of its consequences.
+//! A failed commit must stop every front end of a filesystem. Every later call must get the first
+//! cause, not one of its consequences.
 //!
 //! # Invariants
 //!
@@ -47,7 +47,7 @@ impl<E: Clone> Latch<E> {
         self.cause.get().is_some()
     }
 
-    /// Passes while the latch is not set.
+    /// Returns `Ok` while the latch is not set.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Finds known words that are near to an unknown word, for messages.
+//! Finds known words that resemble an unknown word, for messages.
 
 /// Returns at most three words of `known` that are close to `word`, the closest first. Close means
 /// that a few letters differ, or that one word begins with the other.

@@ -5,8 +5,8 @@
 //! - **R1** Ranges are half-open, not empty, and neither overlap nor touch.
 //! - **R2** `total` is the sum of their lengths.
 //!
-//! This is own code because `range-set-blaze` has only inclusive ranges. Each call would have to
-//! convert its range and check for empty ranges, which disks have.
+//! The crate `range-set-blaze` is not used, because it has only inclusive ranges. Each call would
+//! have to convert its range and check for empty ranges, which occur in data from disks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,7 +26,8 @@ impl RangeSet {
         Self { ranges: BTreeMap::new(), total: 0 }
     }
 
-    /// Adds a range, joining it with those it overlaps or touches. An empty range adds nothing.
+    /// Adds a range, and joins it with the ranges that it overlaps or touches. An empty range adds
+    /// nothing.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -47,7 +48,7 @@ impl RangeSet {
         self.total += end - start;
     }
 
-    /// Removes every number of a range, cutting ranges that straddle its ends.
+    /// Removes every number of a range. Stored ranges that cross an end of the range are cut.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -97,7 +98,7 @@ impl RangeSet {
         (at < end).then_some(start..end)
     }
 
-    /// Returns the first stored range that ends after `at`: the one around it, or the next.
+    /// Returns the first stored range that ends after `at`: the range around `at`, or the next one.
     #[must_use]
     pub fn next_from(&self, at: u64) -> Option<Range<u64>> {
         self.range_of(at)
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// The largest range there is does not overflow.
+    /// The largest possible range does not overflow.
     #[test]
     fn holds_the_whole_space() {
         let mut set = RangeSet::new();

@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! Every crate above takes its mutexes from here. A deadlock needs two threads and bad luck to
-//! show. This check finds a lock that is taken in the wrong order on the first run of one thread.
+//! Every crate above takes its mutexes from this module. A deadlock needs two threads and bad luck
+//! to show. The check of the order finds a lock that is taken in the wrong order on the first run
+//! of one thread.
 //!
 //! # Invariants
 //!
@@ -44,11 +45,11 @@ pub enum Rank {
     CacheShard,
     /// `remote`: the open segment and the map of a volume in a store.
     RemoteState,
-    /// `sim`: the log of what happened to recorded devices.
+    /// `sim`: the log of events of recorded devices.
     SimLog,
     /// `block`: the pages of a device in memory.
     MemoryDevice,
-    /// Anywhere: counters and buffers under which nothing else is taken.
+    /// Any crate: counters and buffers under which no other lock is taken.
     Leaf,
 }
 
@@ -129,7 +130,7 @@ impl<T: ?Sized> Held<'_, T> {
         signal.wait(&mut self.guard);
     }
 
-    /// As [`Held::wait`], for `limit` at most; returns whether it was notified in time.
+    /// As [`Held::wait`], for `limit` at most; returns whether a notification came in time.
     ///
     /// # Panics
     ///
@@ -161,7 +162,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Held<'_, T> {
     }
 }
 
-/// One rank in this thread's record, until it is dropped.
+/// A rank that this thread holds, until this value is dropped.
 struct Mark {
     rank: Rank,
 }
@@ -217,7 +218,7 @@ fn check_innermost(rank: Rank) {
 mod tests {
     use super::*;
 
-    /// K1: the right order passes, in whatever order the guards drop.
+    /// K1: the right order passes, in whatever order the guards are dropped.
     #[test]
     fn outer_before_inner_passes() {
         let outer = Ranked::new(Rank::Inode, 1);
@@ -241,7 +242,8 @@ mod tests {
         let _outer = outer.lock();
     }
 
-    /// K1: two locks of one rank have no order, so the second is refused, unless it cannot wait.
+    /// K1: two locks of one rank have no order, so taking the second panics. `try_lock` is allowed,
+    /// since it cannot wait.
     #[test]
     #[cfg_attr(not(debug_assertions), ignore = "checked in debug builds")]
     #[should_panic(expected = "K1")]

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! For tests, simulations, and choices that must differ but need not be secret. Never for
-//! identifiers that must be globally unique.
+//! The numbers are for tests, simulations, and choices that must differ but need not be secret.
+//! They must not be used for identifiers that must be globally unique.
 //!
 //! # Invariants
 //!
@@ -18,7 +18,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Creates a generator. Any seed will do, zero included.
+    /// Creates a generator. Every seed is valid, zero included.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut mix = seed;
@@ -46,7 +46,7 @@ impl Rng {
     /// If `limit` is zero: there is no such number.
     pub fn below(&mut self, limit: u64) -> u64 {
         assert!(limit > 0, "no number is below zero");
-        // The bias is below limit / 2^64, which no test of ours can see.
+        // The bias is below limit / 2^64, which no test can detect.
         ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
     }
 
@@ -59,7 +59,7 @@ impl Rng {
         range.start + self.below(range.end - range.start)
     }
 
-    /// Returns true with a probability of `numerator` to `denominator`.
+    /// Returns true with a probability of `numerator / denominator`.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator
     }
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(splitmix(&mut 0), 0xe220_a839_7b1d_cdaf);
     }
 
-    /// Every number below a small limit comes up, and no other.
+    /// Every number below a small limit comes up, and no other number.
     #[test]
     fn stays_below_the_limit() {
         let mut rng = Rng::new(3);

@@ -3,9 +3,10 @@
 //! # Place
 //!
 //! Debug builds have this module, and release builds with `--cfg buttress_seeded`. The threads are
-//! threads of the system. Each thread keeps its turn until it waits for a lock, a signal, a time or
-//! another thread. A random decision may also take the turn away at such a place. The rest of the
-//! program, and every thread outside of the run, is unchanged.
+//! threads of the system. Each thread keeps its turn, the right to run, until it waits for a lock,
+//! a signal, a time or another thread. A random decision may take the turn away at such a call even
+//! if the thread need not wait. The rest of the program, and every thread outside of the run, is
+//! unchanged.
 //!
 //! # Invariants
 //!
@@ -13,10 +14,10 @@
 //! - **D2** The next thread to get the turn follows from the seed and from the actions of the
 //!   threads. The computer has no influence: no clock, no address, no identifier of the system. The
 //!   exception is a [`Machine`] that measures how long threads run.
-//! - **D3** Time advances when no thread can go on, or by a random decision. Then a sleep or a
-//!   timed wait ends.
-//! - **D4** When no thread can go on and none waits for a time, the run is over. It is a deadlock,
-//!   reported with the place where each thread waits.
+//! - **D3** Time advances when no thread can go on, or by a random decision. At that moment a sleep
+//!   or a timed wait ends.
+//! - **D4** When no thread can go on and none waits for a time, the run ends with a deadlock. The
+//!   report has the place where each thread waits.
 //!
 //! A run with [`Options::processors`] uses no random decisions. A [`Machine`] counts the time that
 //! threads take and chooses the next thread. `buttress_sim::processors` has a machine with any
@@ -25,9 +26,9 @@
 //! # Not seen
 //!
 //! A thread that waits in something other than [`crate::sync`], [`crate::thread`] or
-//! [`crate::Ranked`] keeps its turn. So an initialiser of a `OnceLock` that takes a lock would stop
-//! the run for ever. The scheduler does not handle locks shared with threads outside of the run.
-//! Atomics are sequentially consistent here.
+//! [`crate::Ranked`] keeps its turn. So the run would stop for ever if the initialiser of a
+//! `OnceLock` took a lock. The scheduler does not handle locks shared with threads outside of the
+//! run. Atomics are sequentially consistent here.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -67,7 +68,8 @@ pub struct Report {
     pub elapsed: Duration,
     /// The time that processors were busy, if the run had a [`Machine`].
     pub busy: Duration,
-    /// The places where threads waited for locks, most first, if the run had a [`Machine`].
+    /// The places where threads waited for locks, the longest waits first, if the run had a
+    /// [`Machine`].
     pub waited: Vec<Waited>,
     /// The number of threads.
     pub threads: usize,
@@ -78,9 +80,9 @@ pub struct Report {
 /// The settings of a run.
 #[derive(Debug)]
 pub struct Options {
-    /// The number of steps after which a run is given up as one without progress.
+    /// The number of steps after which a run is ended, because it seems to make no progress.
     pub steps_max: u64,
-    /// Whether the run records each step, to find the step at which two runs part.
+    /// Whether the run records each step, to find the first step at which two runs differ.
     pub trace: bool,
     /// Whether time leaps at random to the end of the next timed wait, while threads can go on
     /// (D3). Otherwise each wait takes its full time.
@@ -116,7 +118,7 @@ impl std::error::Error for Stuck {}
 ///
 /// # Errors
 ///
-/// [`Stuck`], when all threads wait for each other (D4). The threads stay as they are.
+/// [`Stuck`], when all threads wait for each other (D4). The threads go on waiting.
 ///
 /// # Panics
 ///

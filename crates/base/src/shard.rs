@@ -2,14 +2,15 @@
 //!
 //! # Place
 //!
-//! A processor that writes a word takes the whole cache line away from all others. So a counter
-//! that many threads change is split into several parts, each in a
+//! A processor that writes a word takes the whole cache line away from all other processors. So a
+//! counter that many threads change is split into several parts, each in a
 //! [`CachePadded`](crate::CachePadded).
 //!
 //! # Invariants
 //!
-//! - **S1** A thread has the same shard for ever. So what it adds to a counter and later subtracts
-//!   is in the same part. In a seeded run the shard follows from the thread's number in the run.
+//! - **S1** A thread has the same shard for ever. So a thread that adds to a counter later
+//!   subtracts from the same part of the counter. In a seeded run the shard follows from the
+//!   thread's number in the run.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use crate::thread;
 /// shards, more threads share one.
 pub const SHARDS: usize = 16;
 
-/// Returns the shard of this thread, below [`SHARDS`]. Threads get them in turn (S1).
+/// Returns the shard of this thread, below [`SHARDS`]. New threads get the shards in turn (S1).
 #[must_use]
 pub fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -2,10 +2,10 @@
 //!
 //! # Place
 //!
-//! In a release build these are the types of `parking_lot`, at no cost. A debug build, and one with
-//! `--cfg buttress_seeded`, wraps each type once more. There a thread that runs under
-//! [`crate::seeded`] waits in the scheduler. Every other thread waits in `parking_lot`, after one
-//! relaxed load.
+//! In a release build these are the types of `parking_lot`, at no cost. A debug build, and a build
+//! with `--cfg buttress_seeded`, wraps each type once more. In such a build a thread that runs
+//! under [`crate::seeded`] waits in the scheduler. Every other thread waits in `parking_lot`, after
+//! one relaxed load.
 //!
 //! # Invariants
 //!
@@ -130,7 +130,7 @@ mod watched {
     }
 
     impl Condvar {
-        /// Creates one that no thread waits on.
+        /// Creates a condition variable that no thread waits on.
         #[must_use]
         pub const fn new() -> Self {
             Self { inner: parking_lot::Condvar::new() }
@@ -169,7 +169,8 @@ mod watched {
             WaitTimeoutResult(!told)
         }
 
-        /// Waits in the scheduler if the thread belongs to a run; says whether it was notified.
+        /// Waits in the scheduler if the thread belongs to a run; returns whether a notification
+        /// came.
         #[track_caller]
         fn wait_seeded<T: ?Sized>(
             &self,

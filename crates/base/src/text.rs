@@ -1,9 +1,9 @@
-//! Encodes any bytes as text that can be decoded, for example names on a disk in JSON.
+//! Encodes any bytes as text that can be decoded. So JSON can have names that are not UTF-8.
 //!
 //! # Invariants
 //!
-//! - **E1** UTF-8 stays unchanged, unless it holds U+FFFD. Each other byte, and each byte of a
-//!   U+FFFD, becomes U+FFFD and two hexadecimal digits (`0xe9` becomes `\u{fffd}e9`).
+//! - **E1** UTF-8 stays unchanged, unless it holds U+FFFD. Each byte that is not UTF-8, and each
+//!   byte of a U+FFFD, becomes U+FFFD and two hexadecimal digits (`0xe9` becomes `\u{fffd}e9`).
 //! - **E2** [`decode`] returns the bytes that [`encode`] got, so no two byte strings have the same
 //!   text.
 
@@ -71,7 +71,8 @@ mod tests {
         }
         assert_eq!(encode(b"lit\xe9"), "lit\u{fffd}e9");
         assert_eq!(encode("\u{fffd}e9".as_bytes()), "\u{fffd}ef\u{fffd}bf\u{fffd}bde9");
-        // An incomplete character, and a surrogate, with which other programs escape bytes.
+        // The first bytes are an incomplete character. The second are a surrogate, with which other
+        // programs escape bytes.
         assert_eq!(encode(b"\xe6\x97"), "\u{fffd}e6\u{fffd}97");
         assert_eq!(encode(b"\xed\xb3\xa9"), "\u{fffd}ed\u{fffd}b3\u{fffd}a9");
         assert_eq!(decode("\u{fffd}e"), None);

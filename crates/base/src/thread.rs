@@ -18,7 +18,7 @@ pub use watched::{
     Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
 };
 
-/// Sleeps. In a seeded run the sleep ends when no other thread can run, or when chance says so.
+/// Sleeps. In a seeded run the sleep ends when no other thread can run, or by a random decision.
 #[track_caller]
 pub fn sleep(time: Duration) {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -28,7 +28,7 @@ pub fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Yields the processor; in a seeded run, a place where the turn may change hands.
+/// Yields the processor; in a seeded run, the turn may pass to another thread here.
 #[track_caller]
 pub fn yield_now() {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -39,14 +39,15 @@ pub fn yield_now() {
 }
 
 /// Returns how many threads can run at once. In a seeded run this is the number of simulated
-/// processors, or else 3 on every machine.
+/// processors; in a run without a machine it is 3.
 #[must_use]
 pub fn parallelism() -> usize {
     #[cfg(any(debug_assertions, buttress_seeded))]
     if crate::seeded::is_seeded() {
         return crate::seeded::processors().unwrap_or(3);
     }
-    // The system reads files to answer, so the answer is kept: small writes ask often.
+    // The standard library reads files to compute this number, so the result is kept: small writes
+    // need it often.
     static KNOWN: LazyLock<usize> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
     *KNOWN
@@ -99,7 +100,7 @@ mod watched {
     }
 
     impl Thread {
-        /// Which thread it is.
+        /// The identifier of the thread.
         #[must_use]
         pub fn id(&self) -> ThreadId {
             self.inner.id()
@@ -152,12 +153,12 @@ mod watched {
             Self::default()
         }
 
-        /// Names it.
+        /// Names the thread.
         pub fn name(self, name: String) -> Self {
             Self { name: Some(name) }
         }
 
-        /// Starts it.
+        /// Starts the thread.
         ///
         /// # Errors
         ///
@@ -189,11 +190,11 @@ mod watched {
     }
 
     impl<T> JoinHandle<T> {
-        /// Waits until it ends.
+        /// Waits until the thread ends.
         ///
         /// # Errors
         ///
-        /// What it panicked with.
+        /// The payload with which the thread panicked.
         #[track_caller]
         pub fn join(self) -> thread::Result<T> {
             if let Some(child) = &self.child {
@@ -202,7 +203,7 @@ mod watched {
             self.inner.join()
         }
 
-        /// Which thread it is.
+        /// The thread.
         #[must_use]
         pub fn thread(&self) -> Thread {
             Thread { inner: self.inner.thread().clone(), child: self.child.clone() }
@@ -240,11 +241,11 @@ mod watched {
     }
 
     impl<T> ScopedJoinHandle<'_, T> {
-        /// Waits until it ends.
+        /// Waits until the thread ends.
         ///
         /// # Errors
         ///
-        /// What it panicked with.
+        /// The payload with which the thread panicked.
         #[track_caller]
         pub fn join(self) -> thread::Result<T> {
             if let Some(child) = &self.child {
@@ -264,7 +265,7 @@ mod watched {
             let scope = Scope { inner, children: Mutex::new(Vec::new()) };
             let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
             // Waits in the scheduler first, which passes the turn on. The wait of `thread::scope`
-            // keeps the turn, so the children could never run.
+            // would keep the turn, so the children could never run.
             for child in scope.children.into_inner() {
                 child.wait();
             }

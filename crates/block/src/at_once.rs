@@ -1,12 +1,13 @@
-//! Several requests to a file in direct mode, for which the caller waits only once.
+//! Sends several requests to a file in direct mode at once, so that the caller waits only once.
 //!
 //! # Invariants
 //!
 //! - **O1** If the kernel serves only a part of a request, the request is repeated by calls that
 //!   finish it or fail (`device::D1`).
 //! - **O2** After a failed durable write, the same bytes are written once more by a plain write. If
-//!   the plain write fails too, the result is a failed write. If it succeeds, the flush was at
-//!   fault. A second flush would prove nothing, so the result is a failed flush (`device::D3`).
+//!   the plain write fails too, the result is a failed write. If the plain write succeeds, the
+//!   flush was at fault. A second flush would prove nothing, so the result is a failed flush
+//!   (`device::D3`).
 
 use std::io::{self, IoSlice};
 
@@ -22,7 +23,7 @@ const AT_ONCE_MAX: u64 = 8 << 20;
 
 impl FileDevice {
     /// [`Device::write_many`]. In direct mode, the writes go to the kernel in batches, with one
-    /// wait for each. Through the page cache, writes do not wait for the device.
+    /// wait for each batch. Through the page cache, writes do not wait for the device.
     pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         let mut rest = writes;
         while !rest.is_empty() {
@@ -37,9 +38,9 @@ impl FileDevice {
         Ok(())
     }
 
-    /// [`Device::write_many_and_flush`]. If a durable write flushes the whole device, the writes of
-    /// the last batch are durable ones. They make all earlier writes durable too, without another
-    /// wait for a flush.
+    /// [`Device::write_many_and_flush`]. If a durable write flushes the whole device, the last
+    /// batch is written durably. That makes all earlier writes durable too, without another wait
+    /// for a flush.
     pub(crate) fn write_at_once_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         let mut last = writes;
         while part_len(last) < last.len() {
@@ -106,7 +107,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// The kernel's answer to each write; `None` where the writes cannot go at once.
+    /// The kernel's answer to each write; `None` if the writes cannot be submitted together.
     fn give_to_ring(
         &self,
         writes: &[Write<'_>],
@@ -124,8 +125,8 @@ impl FileDevice {
             if !fits {
                 return Ok(None);
             }
-            // Unaligned buffers are copied, as a single write does it. The copies are limited: a
-            // batch has at most `AT_ONCE_MAX` bytes, or is a single write.
+            // Unaligned buffers are copied, as a single write does it. Memory for the copies is
+            // limited, since a batch has at most `AT_ONCE_MAX` bytes, or is a single write.
             copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
         let copies: Vec<_> =
@@ -166,7 +167,7 @@ fn part_len(writes: &[Write<'_>]) -> usize {
     writes.iter().take(ring::ENTRIES).take_while(fits).count().max(1)
 }
 
-/// Whether all of `len` was written. Returns false if the write was partial, if a signal
+/// Whether all `len` bytes were written. Returns false if the write was partial, if a signal
 /// interrupted it, or if the kernel was short of a resource for a moment (O1).
 fn is_whole(answer: io::Result<usize>, len: u64) -> io::Result<bool> {
     match answer {
@@ -204,8 +205,8 @@ mod tests {
         (dir, device.expect("a file"))
     }
 
-    /// Many writes at once have the same result as one after the other. This holds for one buffer
-    /// and several, direct or not.
+    /// Many writes at once have the same result as single writes in order. This holds for one
+    /// buffer and several, in direct mode and through the page cache.
     #[test]
     fn many_writes_are_as_one_by_one() {
         for (direct, flushes_with_writes) in [(false, false), (true, false), (true, true)] {

@@ -58,13 +58,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// fails.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error>;
 
-    /// Serves several reads, in any order or at once. For a device where each request takes long, a
-    /// call with many of them is much faster than a call for each.
+    /// Serves several reads, in any order or at once. For a device where each request takes long,
+    /// one call with many reads is much faster than a call for each read.
     ///
     /// # Errors
     ///
-    /// As [`Device::read_at`], for one of those that failed. The content of the buffers is
-    /// undefined then.
+    /// As [`Device::read_at`], for one of the failed reads. The content of all buffers is undefined
+    /// then.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         reads.iter_mut().try_for_each(|read| self.read_at(read.offset, read.buf))
     }
@@ -99,7 +99,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// [`Device::write_vectored_at`] with the class of the bytes. A device that treats all classes
-    /// alike ignores it.
+    /// alike ignores the class.
     ///
     /// # Errors
     ///
@@ -117,8 +117,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`], for one of those that failed. The error does not say which others
-    /// were served.
+    /// As [`Device::write_at`], for one of the failed writes. The error does not say which other
+    /// writes were served.
     fn write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         for (index, write) in writes.iter().enumerate() {
             self.write_classed_at(write.offset, &write.bufs, write.class)
@@ -133,13 +133,13 @@ pub trait Device: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Serves several writes as [`Device::write_many`] does. Then makes everything durable that was
-    /// written so far, these writes included.
+    /// Serves several writes as [`Device::write_many`] does. Then makes all writes so far durable,
+    /// including these.
     ///
     /// # Errors
     ///
-    /// As [`Device::write_many`]; then none of the writes is sure to be durable. Also as
-    /// [`Device::flush`].
+    /// As [`Device::write_many`] and [`Device::flush`]. After an error none of the writes is sure
+    /// to be durable.
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         self.write_many(writes).map_err(Unfinished::Write)?;
         self.flush().map_err(Unfinished::Flush)
@@ -159,7 +159,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; the header of this module describes the state after it.
+    /// [`Error::Io`]; the header of this module describes the state after a failed flush.
     fn flush(&self) -> Result<(), Error>;
 
     /// Waits until everything that was flushed has been copied to a place that survives the loss of
@@ -172,8 +172,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Opens the newest state of a device that another machine writes, as a device of its own. This
-    /// one keeps its state. `None` if there is nothing newer.
+    /// Opens the newest state of a device that another machine writes, as a separate device. The
+    /// device `self` keeps its state. `None` if there is nothing newer.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Tells the device that a range holds nothing of value. Its content is undefined afterwards. A
-    /// device that cannot use this returns `Ok`.
+    /// Tells the device that the content of a range is not needed any more. The content of the
+    /// range is undefined afterwards. A device that cannot discard returns `Ok`.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ pub struct FailedWrite {
 /// Why several writes are not durable.
 #[derive(Debug)]
 pub enum Unfinished {
-    /// One of them failed.
+    /// One of the writes failed.
     Write(FailedWrite),
     /// The flush after the writes failed.
     Flush(Error),
@@ -261,10 +261,10 @@ pub enum Class {
     Metadata,
 }
 
-/// What happens to the space of a range that is zeroed.
+/// The fate of the space of a zeroed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// The space stays allocated, so that later writes there cannot run out of space.
+    /// The space stays allocated, so that later writes to the range cannot run out of space.
     Keep,
     /// The space may be freed.
     Free,

@@ -1,4 +1,4 @@
-//! What can go wrong with one device, and with opening it.
+//! Errors of one device, and of opening it.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ pub enum Operation {
     Read,
     /// Writing bytes to the device.
     Write,
-    /// Making what was written durable.
+    /// Making written bytes durable.
     Flush,
     /// Discarding bytes.
     Discard,
@@ -27,7 +27,7 @@ impl std::fmt::Display for Operation {
     }
 }
 
-/// What a path turned out to be, instead of a file or a block device.
+/// The kind of file at a path that names neither a regular file nor a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotADevice {
     /// A directory.
@@ -99,7 +99,7 @@ pub enum Error {
     /// Another process has the device open in a way that forbids this open.
     #[error("{} is in use by {}", path.display(), Holder(*pid))]
     Locked {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
         /// The process that has the device open, if the kernel reports it.
         pid: Option<u32>,
@@ -107,13 +107,13 @@ pub enum Error {
     /// The kernel uses the block device: it is mounted, or part of another device.
     #[error("{} is in use by the kernel (mounted, or part of another device)", path.display())]
     Busy {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
     },
     /// A loop device uses the file, so the kernel may write it.
     #[error("{} is in use by the loop device {}", path.display(), by.display())]
     Looped {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
         /// The loop device.
         by: PathBuf,
@@ -121,23 +121,23 @@ pub enum Error {
     /// Neither a regular file nor a block device.
     #[error("{} is {found}, not a regular file or a block device", path.display())]
     NotADevice {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file at the path.
         found: NotADevice,
     },
     /// The file or device has no bytes.
     #[error("{} is empty", path.display())]
     Empty {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
     },
     /// The path could not be opened.
     #[error("cannot open {}", path.display())]
     Open {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A partition table is damaged, or has no such partition.
@@ -145,17 +145,17 @@ pub enum Error {
     Partition {
         /// The disk or its image.
         device: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// The file could not be made as long as was asked.
     #[error("cannot make {} {len} bytes long", path.display())]
     Grow {
-        /// What was to be grown.
+        /// The path of the file.
         path: PathBuf,
-        /// How long it was to be.
+        /// The requested length in bytes.
         len: u64,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
 }

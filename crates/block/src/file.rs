@@ -10,15 +10,16 @@
 //! - **F1** While a writer has the file open, every other program that asks for the lock is
 //!   refused: see `lock`. A writer also claims a block device, so that the kernel mounts it nowhere
 //!   else. The claim is refused if the kernel uses the device. If the kernel mounts the device for
-//!   this program, the kernel's claim replaces the writer's (`yield_claim`). A device that is open
-//!   for reading can become writable later, if no other program has it open.
+//!   this program, the claim of the kernel replaces that of the writer (`yield_claim`). A device
+//!   that is open for reading can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
-//!   and in length. All others go through a second, buffered one. The kernel keeps the two
-//!   coherent: a direct read first writes back dirty pages, and a direct write drops cached ones.
+//!   and in length. All other requests go through a second, buffered descriptor. The kernel keeps
+//!   both coherent: a direct read first writes back dirty pages, and a direct write drops cached
+//!   pages.
 //!
 //! # Failure
 //!
-//! The kernel releases the lock with the descriptor: on drop, on exit, on a crash.
+//! The kernel releases the lock when it closes the descriptor: on drop, on exit, on a crash.
 
 mod claim;
 
@@ -58,9 +59,9 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// For reading, beside other readers.
+    /// Opens for reading; other readers are allowed.
     pub const READ: Self = Self { write: false, lock: true, direct: false };
-    /// For writing, alone.
+    /// Opens for writing, and excludes all others.
     pub const WRITE: Self = Self { write: true, lock: true, direct: false };
 }
 
@@ -114,7 +115,8 @@ impl FileDevice {
     /// [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
-        // Before opening: the open of a named pipe would wait for its other end.
+        // The kind is checked before opening, since opening a named pipe would wait for its other
+        // end.
         let metadata = std::fs::metadata(path).map_err(open_error(path))?;
         let is_block_device = check_kind(path, &metadata)?;
 
@@ -132,7 +134,8 @@ impl FileDevice {
 
     /// Creates a sparse file of `len` bytes and opens it exclusively for writing.
     ///
-    /// An existing regular file is kept, and grown if it is shorter; it is never truncated.
+    /// An existing regular file keeps its content. It is grown if it is shorter, and never
+    /// truncated.
     ///
     /// # Errors
     ///
@@ -150,7 +153,7 @@ impl FileDevice {
         let file = open_options(options).create(true).open(path).map_err(open_error(path))?;
         let metadata = file.metadata().map_err(open_error(path))?;
         let is_block_device = check_kind(path, &metadata)?;
-        // Locked before any change: another program may be writing the existing file.
+        // The file is locked before any change, since another program may be writing it.
         lock::lock(&file, path, true)?;
         lock::check_not_looped(&file, path)?;
         if !is_block_device && metadata.len() < len {
@@ -181,7 +184,7 @@ impl FileDevice {
         claim.is_some()
     }
 
-    /// Takes the claim again after [`Self::yield_claim`], if the kernel has not.
+    /// Takes the claim again after [`Self::yield_claim`], if the kernel has not claimed the device.
     ///
     /// # Errors
     ///
@@ -236,7 +239,7 @@ impl FileDevice {
         len: u64,
         source: io::Error,
     ) -> Error {
-        // Shorter than at the open: another program truncated the file.
+        // The file is shorter than at the open: another program truncated it.
         if source.kind() == io::ErrorKind::UnexpectedEof {
             let device_len = self.file.metadata().map_or(self.len, |metadata| metadata.len());
             return Error::PastEnd { device: self.name(), operation, offset, len, device_len };
@@ -280,8 +283,8 @@ impl FileDevice {
                 tracing::warn!(%error, "a file that is read is not locked any more");
             }
         }
-        // If two threads did this at the same time, the first one's files stay. The second ones are
-        // the same.
+        // If two threads open the files at the same time, the files of the first thread stay. Those
+        // of the second are equal.
         let _ = self.writer.set(opened?);
         Ok(())
     }
@@ -434,8 +437,9 @@ impl Device for FileDevice {
         if len == 0 {
             return Ok(());
         }
-        // Both modes also work on block devices, where the kernel zeroes or unmaps the sectors. It
-        // accepts only whole sectors there. It refuses other ranges before it changes anything.
+        // Both modes also work on block devices, where the kernel zeroes or unmaps the sectors. For
+        // a block device the kernel accepts only whole sectors. It refuses other ranges before it
+        // changes anything.
         let zeroing = match space {
             Space::Keep => FallocateFlags::ZERO_RANGE,
             Space::Free => FallocateFlags::PUNCH_HOLE,

@@ -1,9 +1,10 @@
-//! A device in front of another: requests that it does not handle go to the device behind it.
+//! A device in front of another one. Requests that the layer does not handle go to the device
+//! behind.
 //!
 //! # Invariants
 //!
-//! - **L1** Every write comes to [`Layer::on_write`], unless a layer handles its kind separately.
-//!   So a layer with only that method sees all bytes that are written.
+//! - **L1** Every write comes to [`Layer::on_write`], unless a layer has a method of its own for
+//!   that kind of write. So a layer with only `on_write` sees all bytes that are written.
 //! - **L2** A layer has the length of the device behind it.
 
 use std::fmt;
@@ -41,7 +42,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
         self.inner().read_at(offset, buf)
     }
 
-    /// See [`Device::read_many`]. A layer that does not look at reads may hand them on together.
+    /// See [`Device::read_many`]. A layer that does not look at reads may pass them on in one call.
     ///
     /// # Errors
     ///
@@ -96,8 +97,8 @@ pub trait Layer: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// See [`Device::writes_at_once`]. A layer may return true without [`Layer::on_write_many`]. It
-    /// gets the writes one by one then.
+    /// See [`Device::writes_at_once`]. A layer may return true without [`Layer::on_write_many`].
+    /// Such a layer gets the writes one by one.
     fn takes_many(&self) -> bool {
         false
     }
@@ -262,8 +263,8 @@ mod tests {
         }
     }
 
-    /// L1: the layer sees all bytes, whichever method writes them. It does not see requests past
-    /// the end.
+    /// L1: the layer sees all bytes, whichever method writes them. The layer does not see requests
+    /// past the end.
     #[test]
     fn a_layer_sees_every_write() {
         let seen = Seen { inner: MemoryDevice::new(1 << 20), bytes: Mutex::new(0) };

@@ -2,10 +2,10 @@
 //!
 //! # Place
 //!
-//! The bottom of the storage stack. `volume` joins devices into one address space. This crate does
-//! not interpret bytes, with two exceptions. [`probe`] recognises the format of a device from its
-//! first sectors, so that messages can say what would be lost. [`partition`] reads where the parts
-//! of a disk lie, which [`Window`] shows as devices.
+//! This crate is the bottom of the storage stack. `volume` joins devices into one address space.
+//! This crate does not interpret bytes, with two exceptions. [`probe`] recognises the format of a
+//! device from its first sectors, so that messages can say what would be lost. [`partition`] reads
+//! where the partitions of a disk lie, and [`Window`] shows each partition as a device.
 
 #![deny(unsafe_code)]
 

@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! The lock is `flock(2)` on the open file. It ends when the device is closed, or with the process.
-//! Two descriptors of one process exclude each other like those of two processes. The kernel does
-//! not say which process holds the lock, so the message looks it up in `/proc/locks`.
+//! Two descriptors of one process exclude each other like those of two processes. A refusal does
+//! not say which process holds the lock, so this module looks that up in `/proc/locks`.
 //!
 //! A loop device over the file takes no lock; `check_not_looped` checks for one.
 
@@ -59,8 +59,8 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
 }
 
 /// Releases the lock explicitly. Closing the descriptor is not enough: a forked child may have a
-/// copy of it until its exec, and the lock lasts until the last copy is closed. Other programs may
-/// give up before that.
+/// copy of the descriptor until its exec, and the lock lasts until the last copy is closed. Until
+/// then other programs would be refused.
 pub(crate) fn unlock(file: &File) {
     // If this fails, closing the descriptor releases the lock.
     let _ = flock(file, FlockOperation::Unlock);
@@ -85,8 +85,8 @@ pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The process that has locked the device at `path`; `None` if there is none, or if it is not
-/// visible.
+/// The process that has locked the device at `path`; `None` if no process has, or if the process is
+/// not visible.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<u32> {
     holder_of(&std::fs::metadata(path).ok()?)
@@ -125,7 +125,7 @@ fn holder_in(table: &str, inode: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// The holder is read from the right line: not a waiter's, not another inode's.
+    /// The holder is read from the right line, not from that of a waiter or of another inode.
     #[test]
     fn reads_the_table() {
         let table = "1: POSIX  ADVISORY  WRITE 11 fd:01:77 0 EOF\n\

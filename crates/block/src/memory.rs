@@ -1,11 +1,11 @@
-//! A device in memory, for tests. It is sparse: a device of many gigabytes costs only what is
-//! written. Copies share their unchanged blocks, so thousands of crash states of one device cost
-//! only their differences.
+//! A device in memory, for tests. It is sparse: a device of many gigabytes takes memory only for
+//! written blocks. Copies share their unchanged blocks, so thousands of crash states of one device
+//! cost only their differences.
 //!
 //! # Locks
 //!
-//! Takes [`Rank::MemoryDevice`], one shard at a time. A request over several blocks is not atomic,
-//! as on a disk.
+//! Takes [`Rank::MemoryDevice`], one shard at a time. As on a disk, a request over several blocks
+//! is not atomic.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub struct MemoryDevice {
     shards: [Ranked<Blocks>; SHARD_COUNT],
 }
 
-/// Blocks by number; an absent one is all zeroes. Copies of the device share blocks: a write first
-/// makes its block unique.
+/// Blocks by number; an absent block is all zeroes. Copies of the device share blocks: a write
+/// first makes its block unique.
 type Blocks = HashMap<u64, Arc<[u8]>>;
 
 const SHARD_COUNT: usize = 16;
@@ -153,11 +153,12 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
-    /// Discards a range. It reads as zeroes afterwards, and whole blocks free their memory.
+    /// Discards a range. The range reads as zeroes afterwards, and the memory of its whole blocks
+    /// is freed.
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         check(self, Operation::Discard, offset, len)?;
-        // Nearly all blocks of a range of terabytes are absent, so this visits only the present
-        // ones.
+        // Nearly all blocks of a range of terabytes are absent, so the loop visits only the present
+        // blocks.
         let whole = offset.div_ceil(BLOCK_LEN)..(offset + len) / BLOCK_LEN;
         let ends = if whole.end.saturating_sub(whole.start) < BLOCKS_SWEPT_MIN {
             [offset..offset + len, 0..0]
@@ -243,7 +244,8 @@ mod tests {
         }
     }
 
-    /// D2: a request past the end fails with the facts, also if its end overflows.
+    /// D2: a request past the end fails, and the error names the range. That holds if its end
+    /// overflows, too.
     #[test]
     fn refuses_past_the_end() {
         let device = MemoryDevice::new(8192);

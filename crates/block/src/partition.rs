@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Nothing read here is trusted. Every number is checked before it is an address. A table
-//!   that contradicts itself is an error, and none of its partitions is used.
+//! - **T1** Nothing read here is trusted. Every number is checked before it is used as an address.
+//!   A table that contradicts itself is an error, and none of its partitions is used.
 //! - **T2** A table is read with a bounded number of requests and bytes.
 //! - **T3** Partitions that were returned do not overlap, and have at least one sector. They may
 //!   end past the end of a disk that was cut: [`Partition::within`] checks that.
@@ -34,7 +34,7 @@ pub struct Partition {
     pub start: u64,
     /// The length in bytes.
     pub len: u64,
-    /// What it is for.
+    /// The purpose of the partition.
     pub kind: Kind,
     /// The name in a GPT; empty in an MBR.
     pub label: String,
@@ -45,7 +45,7 @@ pub struct Partition {
 /// A globally unique identifier, its bytes in the order in which they are written as text.
 pub type Guid = [u8; 16];
 
-/// What a partition is for.
+/// The purpose of a partition, as its table names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The byte of an MBR.
@@ -89,7 +89,7 @@ pub fn read(disk: &dyn Device) -> Result<Option<Vec<Partition>>, Error> {
 }
 
 /// Returns the byte ranges of the extended partitions of an MBR; none for a GPT. These ranges hold
-/// the partitions within, and the records that describe those.
+/// logical partitions and the records that describe them.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ fn broken(disk: &dyn Device, why: impl Into<String>) -> Error {
     Error::Partition { device: disk.name(), why: why.into() }
 }
 
-/// Copies `N` bytes at a place within `bytes`; zeroes where there are none.
+/// Copies `N` bytes at a place within `bytes`; zeroes if `bytes` is shorter.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk::<N>());
     found.copied().unwrap_or([0; N])

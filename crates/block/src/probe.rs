@@ -3,8 +3,8 @@
 //!
 //! # Place
 //!
-//! Runs before a filesystem is made, and when none is found. It reads only, and does not verify the
-//! format.
+//! Runs before a filesystem is made, and when no btrfs is found. It reads only, and does not verify
+//! the format.
 //!
 //! # Invariants
 //!
@@ -26,7 +26,7 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
             return Ok(Some(signature.name.to_owned()));
         }
     }
-    // Formats that need several checks. Partition tables come last, because a device with another
+    // These formats need several checks. Partition tables come last, because a device with another
     // format may have one in its first sectors as well.
     for recognise in [ext, swap, lvm, software_raid, fat, zfs, minix, gpt, mbr] {
         if let Some(name) = recognise(&probe)? {
@@ -50,7 +50,7 @@ const fn signature(name: &'static str, offset: u64, magic: &'static [u8]) -> Sig
 const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
-/// Long signatures first, so that a chance match of a short one loses.
+/// Long signatures come first, so that they win over a chance match of a short one.
 const SIGNATURES: &[Signature] = &[
     signature("btrfs", 0x1_0040, b"_BHRfS_M"),
     signature("bcachefs", 4096 + 24, BCACHEFS_MAGIC),
@@ -113,8 +113,8 @@ fn ext(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     const SUPER: u64 = 0x400;
     const MAGIC: u16 = 0xef53;
     const COMPAT_JOURNAL: u32 = 0x4;
-    /// What ext3 may have: compression, directory types, recovery, a journal's own device, meta
-    /// block groups.
+    /// The features of ext3: compression, directory types, recovery, a separate device for the
+    /// journal, meta block groups.
     const INCOMPAT_BEFORE_EXT4: u32 = 0x1f;
 
     if probe.u16_at(SUPER + 56)? != Some(MAGIC) {

@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! A durable write uses `RWF_DSYNC`, which Linux turns into a bio with FUA. What it does to earlier
-//! writes depends on the device (kernel documentation, `block/writeback_cache_control`):
+//! A durable write uses `RWF_DSYNC`, which Linux turns into a bio with FUA. Whether it makes
+//! earlier writes durable depends on the device (kernel documentation,
+//! `block/writeback_cache_control`):
 //!
 //! - Write-back cache without FUA: Linux flushes the whole cache after the write. Earlier writes
 //!   become durable as well.
@@ -12,9 +13,9 @@
 //! - A stacked device has no queue of its own. It passes the write to one of its devices, and only
 //!   that device flushes.
 //!
-//! Several such writes at once cost one flush: Linux delays it until all of them are done
-//! (`block/blk-flush.c`, C2). Measured on a loop device: a batch of 1, 2, 4, 8 or 16 such writes
-//! caused one flush.
+//! Several durable writes at once cost one flush: Linux delays the flush until all of them are done
+//! (`block/blk-flush.c`, C2). In a measurement on a loop device, a batch of 1, 2, 4, 8 or 16
+//! durable writes caused one flush.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **W1** No request reaches a byte outside of the part. One that would is refused whole.
+//! - **W1** No request reaches a byte outside of the part. A request that would do so is refused as
+//!   a whole.
 //! - **W2** Every request goes on to the same method of the device behind it, with its range moved.
-//!   So batches stay batches. A direct request that is aligned on that device stays direct.
+//!   So batches stay batches. A direct request stays direct if its moved range is aligned.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Makes the part that begins at the byte `start`, with `len` bytes. `name` is what messages
-    /// call it.
+    /// Makes the part that begins at the byte `start`, with `len` bytes. Messages call the part
+    /// `name`.
     ///
     /// # Errors
     ///
@@ -45,14 +46,14 @@ impl Window {
         Ok(Self { behind, name: name.into(), start, len })
     }
 
-    /// Returns the place in the device behind it, for a range within the part (W1).
+    /// Returns the offset on the device behind, for a range within the part (W1).
     fn at(&self, operation: Operation, offset: u64, len: u64) -> Result<u64, Error> {
         check(self, operation, offset, len)?;
         Ok(self.start + offset)
     }
 
-    /// Returns the writes with their offsets moved to the device behind. Fails for a write that
-    /// leaves the part (W1).
+    /// Returns the writes with offsets in the device behind the part. Fails for a write that leaves
+    /// the part (W1).
     fn moved<'a>(&self, writes: &[Write<'a>]) -> Result<Vec<Write<'a>>, FailedWrite> {
         let each = writes.iter().enumerate().map(|(index, write)| {
             let len = total_len(&write.bufs);
@@ -177,7 +178,8 @@ mod tests {
     const START: u64 = 3 << 12;
     const LEN: u64 = 64 << 10;
 
-    /// W1: every kind of request stays within the part, and one past either end changes nothing.
+    /// W1: every kind of request stays within the part, and a request past either end changes
+    /// nothing.
     #[test]
     fn no_request_leaves_the_part() {
         let disk = Arc::new(MemoryDevice::new(1 << 20));

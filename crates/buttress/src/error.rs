@@ -48,7 +48,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A commit failed before. The volume is read-only until it is opened again.
     Aborted,
-    /// Anything else; the text says what.
+    /// Any other error; the text describes it.
     Other,
 }
 
@@ -83,7 +83,7 @@ impl Error {
         Self::new(ErrorKind::Other, "transaction", None, source)
     }
 
-    /// What sort of failure it was.
+    /// The kind of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind

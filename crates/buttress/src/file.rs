@@ -1,4 +1,4 @@
-//! An open file, and how it is opened.
+//! An open file, and the options for opening it.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

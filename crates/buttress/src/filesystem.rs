@@ -138,9 +138,9 @@ impl Filesystem {
         self.fs.sync().context("sync", Path::new("/"))
     }
 
-    /// Goes on to the newest commit of a volume that another machine writes. All clones of this
-    /// handle show it afterwards. Open files and snapshots keep their commit. Returns whether there
-    /// was a newer commit.
+    /// Moves to the newest commit of a volume that another machine writes. All clones of this
+    /// handle show that commit afterwards. Open files and snapshots keep their commit. Returns
+    /// whether there was a newer commit.
     ///
     /// # Errors
     ///
@@ -150,8 +150,8 @@ impl Filesystem {
         self.fs.renew().context("renew", Path::new("/"))
     }
 
-    /// Commits and closes the volume. Dropping the last clone does the same, but cannot report a
-    /// failure.
+    /// Commits and closes the volume. Dropping the last clone also commits and closes, but cannot
+    /// report a failure.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl Filesystem {
             Err(error) if options.create && is_not_found(&error) => {
                 let (dir, name) = walk::find_parent(&self.fs, path)?;
                 match dir.create(name, options.mode & 0o7777, 0, 0, 0) {
-                    // Another thread made it in between.
+                    // Another thread has made the file in the meantime.
                     Err(error) if many::is_taken(&error) => {
                         walk::find(&self.fs, path, Last::Follow)
                     }
@@ -383,7 +383,7 @@ impl Filesystem {
         made.context("create link", link).map(drop)
     }
 
-    /// Where a symbolic link points.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     ///
@@ -460,8 +460,8 @@ impl Filesystem {
         made.context("create subvolume", path).map(drop)
     }
 
-    /// Makes a snapshot of the subvolume at `source` under the path `target`. It is durable when
-    /// this returns, and shares all content with the source.
+    /// Makes a snapshot of the subvolume at `source` under the path `target`. The snapshot is
+    /// durable when this call returns, and shares all content with the source.
     ///
     /// # Errors
     ///

@@ -121,9 +121,9 @@
 //!
 //! # Where things are
 //!
-//! [`Filesystem`] has calls by path, [`File`] is an open file, [`Admin`] is what an operator does:
-//! space, devices, scrub and balance. The engine below is `buttress_fs`; [`Filesystem::engine`]
-//! and [`File::inode`] lead there.
+//! [`Filesystem`] has calls by path, [`File`] is an open file, [`Admin`] has the tasks of an
+//! operator: space, devices, scrub and balance. The engine below is `buttress_fs`;
+//! [`Filesystem::engine`] and [`File::inode`] lead to it.
 
 #![forbid(unsafe_code)]
 

@@ -47,13 +47,13 @@ pub(crate) fn exists(top: &Inode, path: &Path) -> Result<bool> {
     }
 }
 
-/// What is known of a file.
+/// The metadata of a file.
 pub(crate) fn metadata(top: &Inode, path: &Path, last: Last) -> Result<Metadata> {
     let inode = walk::find_from(top, path, last).context("stat", path)?;
     Ok(Metadata::new(inode.attr()))
 }
 
-/// Where a symbolic link points.
+/// Returns the target of a symbolic link.
 pub(crate) fn read_link(top: &Inode, path: &Path) -> Result<PathBuf> {
     walk::link_at(top, path).context("read link", path)
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use buttress_fs::{Attr, FileKind, InodeId, Timespec};
 
-/// Attributes of a file, directory or other object, as they were when they were asked for.
+/// Attributes of a file, directory or other object, as they were at the time of the call.
 #[derive(Clone, Debug)]
 pub struct Metadata {
     attr: Attr,

@@ -1,4 +1,4 @@
-//! How a volume is opened or made.
+//! Options for opening and for making a volume.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -90,7 +90,7 @@ impl Snapshot {
         look::metadata(&self.top, path.as_ref(), Last::Keep)
     }
 
-    /// Where a symbolic link points.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@ use crate::walk::{self, Last};
 /// Changes of several files that happen together or not at all.
 ///
 /// [`Filesystem::transaction`](crate::Filesystem::transaction) makes it. Other readers see none of
-/// its changes before it ends. Its own [`Transaction::read`] sees them.
+/// its changes before it ends. Only [`Transaction::read`] sees them.
 #[derive(Debug)]
 pub struct Transaction<'f> {
     fs: &'f Filesystem,

@@ -16,12 +16,12 @@ use buttress_fs::{Error as FsError, FileKind, Filesystem, Inode, NameError, Resu
 /// Symbolic links that one path may go through, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// What happens to a symbolic link at the end of a path.
+/// The treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
-    /// It is followed.
+    /// The link is followed.
     Follow,
-    /// It is the result.
+    /// The link itself is the result.
     Keep,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn dir_at(top: &Inode, path: &Path) -> FsResult<Inode> {
     Ok(dir)
 }
 
-/// Where a symbolic link points.
+/// Returns the target of a symbolic link.
 pub(crate) fn link_at(top: &Inode, path: &Path) -> FsResult<PathBuf> {
     let target = find_from(top, path, Last::Keep)?.read_link()?;
     Ok(PathBuf::from(OsString::from_vec(target)))

@@ -1,4 +1,4 @@
-//! What a build without a feature says of volumes that need it.
+//! The errors of a build without a feature, for volumes that need the feature.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ fn volume_with(codec: Incompat) -> Arc<dyn Device> {
     Arc::new(device)
 }
 
-/// A codec that is built in opens; one that is not is refused by name, and changes nothing.
+/// A volume with a built-in codec opens. A volume with another codec is refused with the codec's
+/// name, and is not changed.
 #[test]
 fn a_codec_that_is_not_built_in_is_refused() {
     let cases = [

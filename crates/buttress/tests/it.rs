@@ -1,4 +1,4 @@
-//! The face of the engine, held against what `std::fs` does with the same calls.
+//! The library, compared with `std::fs` under the same calls.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn paths_behave_as_in_std() {
         assert_eq!(ours, theirs, "{path}");
     }
 
-    // Failures are of the same kind as those of the host.
+    // Failures have the same kind as on the host.
     let pairs: [(buttress::Result<()>, std::io::Result<()>); 6] = [
         (fs.remove_dir("/a/b"), std::fs::remove_dir(at("a/b"))),
         (fs.create_dir("/a"), std::fs::create_dir(at("a"))),
@@ -64,7 +64,7 @@ fn paths_behave_as_in_std() {
     assert!(!fs.exists("/a").expect("ours"));
 }
 
-/// A file is read, written and sought as one of the host.
+/// A file is read, written and sought as a file of the host is.
 #[test]
 fn a_file_has_a_position() {
     let fs = volume();
@@ -122,7 +122,7 @@ fn a_snapshot_keeps_its_content() {
     assert_eq!(fs.read("/plans/file").expect("read"), b"two");
 }
 
-/// What was closed is there again, by a library with little memory and no threads.
+/// A closed volume is opened again with all its content, with little memory and no threads.
 #[test]
 fn a_volume_is_opened_again() {
     let folder = tempfile::tempdir().expect("folder");
@@ -167,7 +167,8 @@ fn example(name: &str, arguments: &[&std::path::Path]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Each example does what its first line says, and Linux's checker passes what it writes.
+/// Each example does what its first line says, and Linux's checker finds no fault in the volume
+/// that it writes.
 #[test]
 fn examples_run() {
     use std::path::Path;
@@ -205,7 +206,7 @@ fn examples_run() {
     }
 }
 
-/// Directories are made and removed through links, and what links lead to stays.
+/// Directories are made and removed through links, and the targets of links stay.
 #[test]
 fn directories_in_many_levels_follow_links_as_in_std() {
     let fs = volume();

@@ -1,8 +1,9 @@
-//! Which threads an open volume has. A program of its own, since it counts those of the process.
+//! The threads of an open volume. This test is a program of its own, since it counts all threads of
+//! the process.
 
 use buttress::{CreateOptions, OpenOptions};
 
-/// Threads of this process. Those of the kernel that serve an io_uring are no threads of its own.
+/// Threads of this process. Threads of the kernel that serve an io_uring do not count.
 fn threads() -> usize {
     let all = std::fs::read_dir("/proc/self/task").expect("this process");
     let names = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -20,7 +21,7 @@ fn volume_starts_no_thread_unless_asked() {
     fs.close().expect("closed");
 
     let fs = OpenOptions::new().memory(8 << 20).open(&image).expect("opened");
-    // More than its memory holds, so it writes back and commits.
+    // The files exceed the memory of the volume, so it writes back and commits.
     for index in 0..32 {
         fs.write(format!("/{index}"), vec![index; 1 << 20]).expect("written");
     }

@@ -23,14 +23,15 @@ fn check(device: &Arc<dyn Device>, when: &str) {
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.expect("a volume");
     let wrong = report.issues.iter().any(|issue| {
-        // A torn copy of a superblock is written by the next commit.
+        // The next commit writes a torn superblock copy again.
         issue.severity() == buttress_check::Severity::Error
             && !issue.code().starts_with("super-copy")
     });
     assert!(!wrong, "{when}: {}", report.to_text());
 }
 
-/// `btrfs check` passes an image, and Linux reads this content; where both are there.
+/// Checks that `btrfs check` passes an image and that Linux reads this content, if both are
+/// available.
 fn check_by_linux(image: &Path, files: &[(&str, &[u8])]) {
     let Ok(checked) =
         Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output()
@@ -62,7 +63,8 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Every kind of change in one transaction, seen by it, by others afterwards, and by Linux.
+/// Every kind of change in one transaction, seen by the transaction itself, by other readers
+/// afterwards, and by Linux.
 #[test]
 fn a_transaction_changes_several_files() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -125,7 +127,7 @@ fn a_transaction_changes_several_files() {
     assert!(!fs.exists("/from").expect("looked"));
 }
 
-/// Whatever makes a transaction fail, nothing of it is there, and nothing of it takes space.
+/// A transaction that fails, for any reason, leaves no change and takes no space.
 #[test]
 fn a_failed_transaction_changes_nothing() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE));
@@ -176,8 +178,8 @@ fn a_failed_transaction_changes_nothing() {
     check(&device, "after failures");
 }
 
-/// A crash at any request of a device leaves all of a transaction, or nothing. So it is where an
-/// fsync of one of its files comes before the commit.
+/// A crash at any request of a device leaves all of a transaction, or nothing. This also holds if
+/// an fsync of one of its files comes before the commit.
 #[test]
 fn a_transaction_is_whole_after_a_crash() {
     for (seed, with_fsync) in [(1, false), (2, true)] {
@@ -239,7 +241,7 @@ fn a_transaction_is_whole_after_a_crash() {
     }
 }
 
-/// Transactions of several threads that each read and write one number lose none.
+/// Several threads change one number in transactions, and no change is lost.
 #[test]
 fn transactions_run_one_at_a_time() {
     let fs = volume();
@@ -290,7 +292,8 @@ fn a_transaction_on_a_full_volume_changes_nothing() {
     assert_eq!(fs.read("/a").expect("read"), b"new");
 }
 
-/// A snapshot keeps what there was, whatever happens to the files, and leaves nothing behind.
+/// A snapshot keeps the content of one moment, whatever happens to the files, and leaves nothing
+/// behind.
 #[test]
 fn a_snapshot_keeps_one_moment() {
     let folder = tempfile::tempdir().expect("a folder");

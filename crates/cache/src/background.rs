@@ -3,8 +3,8 @@
 //! # Failure
 //!
 //! The committing thread ends when the cache is stopped. After a failure of the origin the
-//! write-back thread waits, then tries again: the origin may come back, and until then nothing is
-//! lost.
+//! write-back thread waits and tries again, since the origin may come back. Nothing is lost
+//! meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ fn commit(core: &Core) {
             }
             wanted.commit = false;
         }
-        // The latch holds the cause, and it was logged when it was set.
+        // The latch holds the cause, which was logged when the latch was set.
         if core.commit().is_err() {
             return;
         }
@@ -98,8 +98,8 @@ fn drain_once(core: &Core) -> Result<(), crate::error::Error> {
     {
         core.drain_aged(epoch)?;
     }
-    // Checked at every tick, not only after a write. So a cache that is above the high watermark
-    // when it opens drains as well (test W8 in `known`).
+    // The watermark is checked at every tick, not only after a write. So a cache that is above the
+    // high watermark when it opens drains as well (test W8 in `known`).
     let is_above = core.used() > core.percent(core.options.high_watermark);
     if is_full || (is_above && !is_paused(core)) {
         if core.used() > core.percent(core.options.low_watermark) {

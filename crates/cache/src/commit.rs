@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **M1** A commit has this order: wait until no writer of the epoch is left; write entries;
-//!   flush; write the superblock; flush. The data was written before, so the first flush covers it
-//!   as well.
-//! - **M2** A slot is given to another block only after its free mark was flushed.
+//!   flush; write the superblock; flush. The data was written before the commit, so the first flush
+//!   covers the data as well.
+//! - **M2** A slot is given to another block only after the free mark of the slot was flushed.
 //! - **M3** A superseded version is marked free only after the newer version is committed.
 //!
 //! # Failure
@@ -32,8 +32,8 @@ impl Core {
     /// Makes everything durable that was acknowledged before the call, on both devices.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         {
-            // One thread at a time. Otherwise a second caller could find the flag cleared while the
-            // flush of the first one still runs, and return too early.
+            // One thread at a time flushes the origin. Otherwise a second caller could find the
+            // flag cleared while the flush of the first one still runs, and return too early.
             let _one = self.origin_sync.lock();
             // Writes that bypassed the cache may still be in the origin's volatile memory (test W6
             // in `known`).
@@ -47,7 +47,7 @@ impl Core {
         self.commit()
     }
 
-    /// Commits what was written before the call. Returns at once if another thread just did.
+    /// Commits all writes before the call. Returns at once if another thread just did so.
     pub(crate) fn commit(&self) -> Result<(), Error> {
         self.check()?;
         let wanted = self.writers.turn();
@@ -103,7 +103,7 @@ impl Core {
         write().map_err(|error| self.stop(error))?;
         drop(header);
         self.remove_marked(&dead);
-        // Keeps the memory of the list for the next call, as long as a sweep adds to it.
+        // While a sweep adds to the list, the next call reuses the memory of the list.
         if self.index.emptied() == Emptied::Keep {
             dead.clear();
             let mut dying = self.dying.lock();
@@ -128,7 +128,7 @@ impl Core {
         Ok(())
     }
 
-    /// Marks a version free if a newer version of its block is committed (M3).
+    /// Marks each version free for which a newer version of the block is committed (M3).
     fn mark_superseded_dying(&self) {
         let committed = self.committed();
         let keep_below = self.cut_target();
@@ -158,7 +158,7 @@ impl Core {
         self.superseded.lock().extend(later);
     }
 
-    /// With `consistent_origin`, the cut that the running sweep has as its goal.
+    /// With `consistent_origin`, the cut that the running sweep will reach.
     pub(crate) fn cut_target(&self) -> Option<Epoch> {
         if !self.options.consistent_origin {
             return None;

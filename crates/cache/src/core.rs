@@ -1,4 +1,4 @@
-//! The parts of an open cache, which the other files work on.
+//! The state of an open cache, on which the other files work.
 //!
 //! # Locks
 //!
@@ -59,7 +59,8 @@ pub(crate) struct Core {
     pub(crate) uncommitted: CachePadded<AtomicU64>,
     /// Whether a write bypassed the cache since the last flush of the origin.
     pub(crate) origin_dirty: AtomicBool,
-    /// The time at which a write last bypassed the cache, in milliseconds since `started`; 0: none.
+    /// The time at which a write last bypassed the cache, in milliseconds since `started`; 0 if no
+    /// write did.
     pub(crate) bypassed_at: AtomicU64,
     /// Blocks of current writes that bypass the cache (`write::X4`), and the number of such writes.
     pub(crate) bypassing: Ranked<Vec<Range<OriginBlock>>>,
@@ -103,14 +104,14 @@ pub(crate) struct Core {
 /// Slots that have left the index and are not in the free list yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingSlots {
-    /// Readers of the present turn may use them.
+    /// Slots that readers of the present turn and earlier may use.
     pub(crate) fresh: Vec<Slot>,
     /// Slots that readers of `turn` and earlier may use. Later readers cannot find them.
     pub(crate) waiting: Vec<Slot>,
     pub(crate) turn: u64,
 }
 
-/// How foreground calls wake the threads.
+/// Tells the background threads that there is work.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) wanted: Ranked<Wanted>,
@@ -168,7 +169,7 @@ impl Core {
         block.0 << self.geometry.block_shift()
     }
 
-    /// The number of used slots, without those that are being written back. The watermarks are
+    /// The number of used slots, without slots that are being written back. The watermarks are
     /// compared with it.
     pub(crate) fn used(&self) -> u64 {
         let held = u64::from(self.geometry.slots()) - u64::from(self.slots.free());
@@ -179,8 +180,8 @@ impl Core {
         u64::from(self.geometry.slots()) * u64::from(percent) / 100
     }
 
-    /// Marks a version free in memory. It is removed later, when the mark is durable. The caller
-    /// has set the state `Dying` and holds the lock of the block's shard.
+    /// Marks a version free in memory. The version is removed later, when the mark is durable. The
+    /// caller has set the state `Dying` and holds the lock of the block's shard.
     pub(crate) fn mark_dying(&self, block: OriginBlock, slot: Slot) {
         self.table.free(slot);
         self.dying.lock().push((block, slot));
@@ -206,8 +207,8 @@ impl Core {
         let freed = {
             let mut pending_slots = self.pending_slots.lock();
             let mut freed = Vec::new();
-            // Two rounds: the first moves fresh slots to the waiting ones, and the second may free
-            // those at once.
+            // Two rounds: the first moves fresh slots to `waiting`, and the second may free these
+            // slots at once.
             for _ in 0..2 {
                 if !pending_slots.waiting.is_empty() {
                     if !self.readers.is_empty(pending_slots.turn) {

@@ -1,6 +1,6 @@
 //! Counters that many threads change without sharing a cache line of the processors.
 //!
-//! A thread keeps its shard for its lifetime, so its additions and subtractions change the same
+//! A thread keeps its shard for its lifetime, so all its additions and subtractions change one
 //! counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,7 +6,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** A flush makes everything durable that was acknowledged before it, on both devices.
+//! - **C1** A flush makes everything durable that was acknowledged before the flush, on both
+//!   devices.
 //! - **C2** After the cache device failed in a commit, no write is acknowledged any more. Reads
 //!   continue.
 
@@ -46,7 +47,7 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// All of [`Error`] except [`Error::NotBlank`]. After an error nothing was written.
+    /// Any [`Error`] except [`Error::NotBlank`]. After an error nothing was written.
     pub fn open(
         origin: Arc<dyn Device>,
         cache: Arc<dyn Device>,
@@ -89,12 +90,12 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// Those of both devices. Even then, the blocks of all freed entries are on the origin.
+    /// Those of both devices. Even after an error, the blocks of all freed entries are on the
+    /// origin.
     pub fn drain(&self, mut progress: impl FnMut(u64)) -> Result<Drained, Error> {
         let drained = self.core.drain_all(&mut progress);
         if drained.is_err() {
-            // This call returns a failure to its caller, so an older one need not be reported any
-            // more.
+            // This call returns its own failure, so an older failure need not be reported any more.
             self.core.drain_error.lock().take();
         }
         Ok(Drained { blocks: drained? })
@@ -111,8 +112,8 @@ impl CacheDevice {
         Ok(Drained { blocks })
     }
 
-    /// Writes back one batch of at most `writeback_jobs` blocks in the calling thread, whatever the
-    /// watermarks say.
+    /// Writes back one batch of at most `writeback_jobs` blocks in the calling thread, without
+    /// regard to the watermarks.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl CacheDevice {
         }
     }
 
-    /// Ends the threads and commits. With `flush_on_suspend` it also writes everything back. The
+    /// Ends the threads and commits. With `flush_on_suspend` this also writes everything back. The
     /// device stays usable: commits and write-back then happen inside the calls.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **Z1** Zeroes that go to the origin are durable there before the cache drops the blocks of the
-//!   range. So after a crash, the range reads as zeroes or as its last content, never as something
-//!   older.
+//!   range. So after a crash, the range reads as zeroes or as its last content, never as older
+//!   content.
 //!
 //! # Failure
 //!
@@ -23,13 +23,13 @@ use crate::units::{Epoch, OriginBlock};
 
 /// Blocks looked at under one lock.
 const STEP: usize = 64;
-/// Zeroes up to this length are written like other data: that costs less than a flush of the
-/// origin.
+/// Zeroes up to this length are written like other data: such a write costs less than a flush of
+/// the origin.
 const ZEROES_CACHED: u64 = 1 << 20;
 
 impl Core {
-    /// Drops the blocks that lie wholly in a range. The cost depends on how many of them are
-    /// cached, not on the length of the range.
+    /// Drops the blocks that lie wholly in a range. The cost depends on the number of cached blocks
+    /// in the range, not on its length.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.counters.discards.add(1);
         self.check()?;
@@ -66,7 +66,7 @@ impl Core {
                         if version.epoch == Epoch(inside.turn()) {
                             let one_less = |count: u64| Some(count.saturating_sub(1));
                             let order = Ordering::SeqCst;
-                            // The closure always returns `Some`, so the update cannot fail.
+                            // The closure always returns `Some`, so `fetch_update` cannot fail.
                             let _ = self.uncommitted.fetch_update(order, order, one_less);
                         }
                     }
@@ -86,8 +86,8 @@ impl Core {
         Ok(())
     }
 
-    /// Writes zeroes. A long range goes to the origin in one request. Blocks for which this is not
-    /// safe are written through the cache.
+    /// Writes zeroes. A long range goes to the origin in one request. Blocks that cannot be zeroed
+    /// on the origin safely are written through the cache.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
         let sweep = if len < ZEROES_CACHED || self.options.consistent_origin {
             None

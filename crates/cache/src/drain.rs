@@ -2,16 +2,16 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Only committed versions are written back. Of the versions of a block, only the oldest
-//!   is (`index::I3`).
-//! - **B2** An entry is marked free only if its block was written to the origin and a flush of the
-//!   origin followed. A failure frees nothing.
+//! - **B1** Only committed versions are written back, and only the oldest version of a block
+//!   (`index::I3`).
+//! - **B2** An entry is marked free only after its block was written to the origin and the origin
+//!   was flushed. After a failure no entry is marked free.
 //! - **B3** A batch has a limited number of blocks. A shard is locked for at most [`RUNS_MAX`] runs
 //!   and [`LOOK_MAX`] blocks at a time.
 //! - **B4** Within one sweep, the written addresses of the origin only grow.
 //! - **B5** With `consistent_origin`, a sweep writes exactly the versions from before one epoch,
 //!   the cut. Nothing else writes to the origin. The superblock says `Towards` before the first
-//!   write of the sweep, and `Whole` after the flush that follows the last one.
+//!   write of the sweep, and `Whole` after the flush that follows the last write.
 //!
 //! # Failure
 //!
@@ -42,11 +42,11 @@ const BATCH_BYTES: u64 = 8 << 20;
 const RUN_BYTES: u64 = 4 << 20;
 /// Limits for the number of bytes that are written before the origin is flushed.
 const FINISH_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=1 << 30;
-/// The origin is flushed after this share of the cache's size was written, within `FINISH_BYTES`. A
-/// flush frees entries, and these may be spread over the whole table. So each flush may rewrite
-/// most of the table, and smaller shares would cost more.
+/// The origin is flushed after this share of the cache's size was written, within `FINISH_BYTES`.
+/// Each flush frees entries that may be spread over the whole table, and so may rewrite most of the
+/// table. Smaller shares would rewrite the table more often.
 const FINISH_SHARE: u64 = 32;
-/// Blocks of one run, as Linux joins them.
+/// The most blocks of one run, as in Linux.
 const LRU_RUN: usize = 256;
 /// Threads that read a batch from the cache.
 const READERS: usize = 4;
@@ -86,7 +86,7 @@ struct ChosenVersion {
     slot: Slot,
 }
 
-/// The order of picking.
+/// The order in which versions are picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// By address. Blocks that are adjacent on the origin are joined.
@@ -153,8 +153,8 @@ impl Core {
                 return Ok(total);
             }
             // The sweep missed blocks with an oldest version that is not `Ready`: a writer fills
-            // it, or its free mark is not durable. The commit and the flush of the table below wait
-            // for most of these.
+            // that version, or its free mark is not durable. The commit and the flush of the table
+            // below make most of these versions ready or remove them.
             if order == Order::Oldest {
                 // The list of ages may have lost a version that had to wait, so the rest is written
                 // back by address.
@@ -166,7 +166,7 @@ impl Core {
     }
 
     /// Writes back until the low watermark is reached. With `consistent_origin`, writes back one
-    /// whole cut. Otherwise ends early if `stop` returns true.
+    /// whole cut. Without that option, ends early if `stop` returns true.
     pub(crate) fn drain_to_low(&self, stop: &dyn Fn() -> bool) -> Result<u64, Error> {
         self.commit()?;
         let mut sweep = self.sweep();
@@ -185,7 +185,7 @@ impl Core {
             total += written;
             empty = if written == 0 { empty + 1 } else { 0 };
             if written == 0 {
-                // Starts again from the front.
+                // The sweep starts again from the front of the origin.
                 sweep.cursor = OriginBlock(0);
                 self.finish(&mut sweep)?;
             }
@@ -195,7 +195,7 @@ impl Core {
         Ok(total)
     }
 
-    /// Writes back one batch, whatever the watermarks say, and frees it.
+    /// Writes back one batch, without regard to the watermarks, and frees its slots.
     pub(crate) fn drain_step(&self) -> Result<u64, Error> {
         self.commit()?;
         let mut sweep = self.sweep();
@@ -234,8 +234,8 @@ impl Core {
             self.finish(&mut sweep)?;
             if written == 0 {
                 if is_second_round {
-                    // One whole sweep found no version from before the limit: the caller commits,
-                    // and tries again.
+                    // A whole sweep found no version from before the limit. The caller commits, and
+                    // tries again.
                     if !sweep.missed {
                         self.end_cut(limit)?;
                     }
@@ -257,8 +257,8 @@ impl Core {
         }
     }
 
-    /// Chooses the limit of a sweep, so that it includes all committed versions. Takes the commit
-    /// lock, so no commit runs meanwhile.
+    /// Chooses the limit of a sweep that includes all committed versions. Takes the commit lock, so
+    /// no commit runs meanwhile.
     fn begin_cut(&self) -> Result<Epoch, Error> {
         let _one = self.commit.lock();
         let limit = self.committed();
@@ -267,7 +267,8 @@ impl Core {
             if let Some(Cut::Towards(target)) = cut {
                 return Ok(target);
             }
-            // With nothing to write the origin stays whole, and the superblock keeps saying so.
+            // With nothing to write, the origin is whole. The superblock is written only if it does
+            // not say `Whole(limit)` yet.
             if self.index.len() > 0 {
                 self.write_cut(Cut::Towards(limit))?;
             } else if cut != Some(Cut::Whole(limit)) {
@@ -296,7 +297,7 @@ impl Core {
         })
     }
 
-    /// Writes one batch; returns its blocks, zero at the end of the sweep.
+    /// Writes one batch; returns the number of its blocks, which is zero at the end of the sweep.
     fn drain_batch(&self, sweep: &mut Sweep, limit: Epoch, order: Order) -> Result<u64, Error> {
         let bytes =
             BATCH_BYTES.min(u64::from(self.options.writeback_jobs) << self.geometry.block_shift());
@@ -383,7 +384,7 @@ impl Core {
                     }
                     continue;
                 }
-                // Superseded or discarded since.
+                // The version was superseded or discarded since.
                 _ => continue,
             }
             picks.push(ChosenVersion { block: first, slot });
@@ -400,8 +401,8 @@ impl Core {
                 picks.push(last);
             }
         }
-        // Puts these back at the end of the list: an older version must be written first, or their
-        // epoch is not committed yet.
+        // These versions go back to the end of the list: either an older version must be written
+        // first, or their epoch is not committed yet.
         self.oldest.lock().extend(later);
         picks
     }

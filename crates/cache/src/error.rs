@@ -98,12 +98,13 @@ pub enum Error {
         /// The sector its entry names.
         sector: u64,
     },
-    /// The cache has two committed copies of one block, and nothing tells which is newer.
+    /// The cache has two committed versions of one block with the same epoch, so the newer one is
+    /// unknown.
     #[error("slots {first} and {second} both hold sector {sector} as of sequence {epoch}")]
     EqualSequence {
         /// The slot read first.
         first: Slot,
-        /// The other one.
+        /// The slot read second.
         second: Slot,
         /// The sector of both.
         sector: u64,

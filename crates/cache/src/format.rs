@@ -3,7 +3,7 @@
 //! # Failure
 //!
 //! The magic number is written last, after all entries are durable. So a crash leaves a blank
-//! device or a cache.
+//! device or a complete cache.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::units::Epoch;
 /// Bytes written in one request.
 const CHUNK: usize = 1 << 20;
 
-/// Makes an empty cache on `cache`, with blocks of `block_size`; ties it to `origin` if one is
-/// given. Returns the layout.
+/// Makes an empty cache on `cache`, with blocks of `block_size`; ties the cache to `origin` if an
+/// origin is given. Returns the layout.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub fn format(
         }
         None => None,
     };
-    // First erases the magic number. Then fills the area of the entries with ones, which means
+    // First erases the magic number. Then fills the area of the entries with ones, which mark slots
     // free.
     medium.write_at(0, &[0; HEADER_LEN])?;
     let free = vec![0xff; CHUNK];

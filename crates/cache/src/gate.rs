@@ -1,5 +1,6 @@
-//! A gate that counts the threads inside it by turn. A thread can wait for all threads that entered
-//! before a certain moment. Threads that enter later do not have to wait.
+//! A gate that counts the threads inside it. Time is divided into turns, and a thread is counted in
+//! the turn in which it entered. A thread can wait for all threads that entered before a certain
+//! moment. Threads that enter later do not have to wait.
 //!
 //! # Place
 //!
@@ -10,8 +11,8 @@
 //! # Invariants
 //!
 //! - **G1** When [`Gate::advance`] has returned, no thread of the previous turn is inside.
-//! - **G2** Threads of at most two turns are inside. The caller's lock ensures that only one thread
-//!   opens turns at a time.
+//! - **G2** Threads of at most two turns are inside. The caller holds a lock, so that only one
+//!   thread opens turns at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -23,7 +24,7 @@ use buttress_base::{Rank, Ranked};
 #[derive(Debug)]
 pub(crate) struct Gate {
     turn: CachePadded<AtomicU64>,
-    /// One counter for even and one for odd turns, for each shard of threads. Once the turn has
+    /// Each shard of threads has a counter for even turns and one for odd turns. Once the turn has
     /// changed, one pass over the counters sees every thread of the old turn. A thread that was too
     /// late for the old turn notices the change and leaves again.
     inside: Box<[CachePadded<[AtomicUsize; 2]>]>,
@@ -96,7 +97,7 @@ impl Gate {
         self.turn.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Returns whether no thread of `turn` is inside. Only for turns before the present one.
+    /// Returns whether no thread of `turn` is inside. `turn` must be before the present turn.
     pub(crate) fn is_empty(&self, turn: u64) -> bool {
         (0..SHARDS).all(|shard| self.count(turn, shard).load(Ordering::SeqCst) == 0)
     }

@@ -2,10 +2,10 @@
 //!
 //! # Place
 //!
-//! Linux's format does not tie a cache to its origin, and draining a cache into another device
-//! destroys that device. The identifier belongs to the filesystem, container or partition table on
-//! the origin. It lies at known places in the first [`WINDOW`] bytes. Each place is within one
-//! sector, so the identifier changes in one step.
+//! Linux's format does not tie a cache to its origin. Draining a cache into another device would
+//! destroy that device, so the cache records an identity. The identifier belongs to the filesystem,
+//! container or partition table on the origin. It lies at known places in the first [`WINDOW`]
+//! bytes. Each place is within one sector, so the identifier changes in one step.
 //!
 //! # Failure
 //!

@@ -5,16 +5,17 @@
 //! - **I1** The versions of a block are in the order of their epochs, oldest first.
 //! - **I2** A version leaves the index only when its free mark is durable, or if it never had an
 //!   entry. So no crash can bring back a version of a block that the index does not have.
-//! - **I3** Only the oldest version of a block is written back. So when it is freed, recovery
-//!   cannot find an older one.
+//! - **I3** Only the oldest version of a block is written back. So when that version is freed,
+//!   recovery cannot find an older one.
 //!
 //! # Locks
 //!
-//! Each shard has one lock, of [`Rank::CacheShard`]. A thread holds one of them at a time, and
-//! never across I/O. A shard has whole regions of the origin, so a write of neighbours takes one
-//! lock. A lock is held for a microsecond or two, so a thread that finds it taken tries again for a
-//! while before it sleeps. A sweep lets waiting requests go first ([`Index::shard_after`]).
-//! Otherwise it would retake its lock before the sleeping thread is awake.
+//! Each shard has one lock, of [`Rank::CacheShard`]. A thread holds one such lock at a time, and
+//! never across I/O. A shard has whole regions of the origin, so a write of neighbouring blocks
+//! takes one lock. A lock is held for a microsecond or two, so a thread that finds the lock taken
+//! tries again for a while before it sleeps. A sweep lets waiting requests go first
+//! ([`Index::shard_after`]). Otherwise the sweep would retake its lock before the sleeping thread
+//! is awake.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,7 +47,7 @@ pub(crate) const REGION: u64 = 4096;
 /// The state of one version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Its data is being written for the first time. It cannot be read yet.
+    /// Its data is being written for the first time. The version cannot be read yet.
     Filling,
     /// It can be read.
     Ready,
@@ -99,7 +100,7 @@ impl Versions {
     }
 }
 
-/// The cached ones of 64 neighbouring blocks.
+/// The cached blocks among 64 neighbouring blocks.
 #[derive(Debug, Default)]
 struct Leaf {
     /// One bit for each of the 64 blocks, set if the block is cached.
@@ -119,8 +120,8 @@ impl Leaf {
         self.mask >> bit & 1 == 1
     }
 
-    /// Returns how many cached blocks of the leaf are before a range, and the bits of those in the
-    /// range.
+    /// Returns the number of the leaf's cached blocks before a range, and the bits of its cached
+    /// blocks in the range.
     fn part(&self, number: u64, from: OriginBlock, end: OriginBlock) -> (usize, Bits) {
         let bit = |block: OriginBlock| block.0.saturating_sub(number * LEAF).min(LEAF) as u32;
         let before = self.mask & below(bit(from));
@@ -128,7 +129,7 @@ impl Leaf {
     }
 }
 
-/// Returns a mask of all bits below `bit`; of all 64 bits for 64.
+/// Returns a mask of all bits below `bit`. For 64, all bits are set.
 fn below(bit: u32) -> u64 {
     1_u64.checked_shl(bit).unwrap_or(0).wrapping_sub(1)
 }
@@ -163,9 +164,9 @@ pub(crate) struct Shard {
     /// Leaves that a sweep emptied and left in the map.
     emptied: Vec<u64>,
     /// Vectors of removed versions, kept for new ones. A foreground request must not wait in the
-    /// allocator while a sweep frees memory there, nor sort memory that a sweep freed. So a sweep
-    /// frees no memory. The vectors take no more memory than the versions took at the start of the
-    /// sweep.
+    /// allocator while a sweep frees memory, nor for the allocator to merge the freed memory. So a
+    /// sweep frees no memory. The vectors take no more memory than the versions took at the start
+    /// of the sweep.
     spare_leaves: Vec<Vec<Versions>>,
     spare_lists: Vec<Vec<Version>>,
 }
@@ -224,7 +225,7 @@ impl Shard {
         if !leaf.has(bit) {
             leaf.mask |= 1 << bit;
             if leaf.versions.capacity() == 0 {
-                // A single block gets capacity for one: more would often be wasted.
+                // A leaf of a single block gets capacity for one block: more would often be wasted.
                 leaf.versions = self.spare_leaves.pop().unwrap_or_else(|| Vec::with_capacity(1));
             }
             leaf.versions.insert(place, Versions::One(version));
@@ -272,8 +273,8 @@ impl Shard {
     }
 
     /// Removes the versions that `which` names by block and slot (I2), if `may` returns true for
-    /// them. Neighbouring blocks share one lookup of their leaf. Returns whether all were found and
-    /// removed.
+    /// the version. Neighbouring blocks share one lookup of their leaf. Returns whether all named
+    /// versions were found and removed.
     pub(crate) fn remove_all(
         &mut self,
         which: &[(OriginBlock, Slot)],
@@ -330,8 +331,8 @@ impl Shard {
         are_found
     }
 
-    /// Removes a few emptied leaves. Returns memory for the caller to free, and whether there is
-    /// more.
+    /// Removes a few emptied leaves. Returns memory for the caller to free, and whether emptied
+    /// leaves are left.
     fn purge(&mut self) -> (Vec<Vec<Versions>>, bool) {
         for _ in 0..PURGE {
             let Some(number) = self.emptied.pop() else { break };
@@ -355,7 +356,7 @@ fn are_in_one_leaf(one: &(OriginBlock, Slot), next: &(OriginBlock, Slot)) -> boo
     leaf_of(one.0).0 == leaf_of(next.0).0
 }
 
-/// The leaf of a block, and its bit there.
+/// The leaf of a block, and the bit of the block in the leaf.
 fn leaf_of(block: OriginBlock) -> (u64, u32) {
     (block.0 / LEAF, (block.0 % LEAF) as u32)
 }
@@ -375,8 +376,8 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Box<[CachePadded<Place>]>,
-    /// One for each shard. Notified when a version in the shard has been filled or withdrawn, or
-    /// when a write past the cache has ended.
+    /// A condition variable for each shard. It is notified when a version in the shard has been
+    /// filled or withdrawn, or when a write that bypasses the cache has ended.
     filled: Box<[Condvar]>,
     /// Whether a sweep is under way.
     is_swept: AtomicBool,
@@ -419,15 +420,15 @@ impl Index {
         held
     }
 
-    /// Locks the shard of a block for background work. Foreground requests that wait for it now get
-    /// it first.
+    /// Locks the shard of a block for background work. Foreground requests that wait for the lock
+    /// now get it first.
     pub(crate) fn shard_after(&self, block: OriginBlock) -> Held<'_, Shard> {
         let place = &*self.shards[Self::number(block)];
         for look in 0..COURTESY {
             if place.waiting.load(Ordering::Relaxed) == 0 {
                 break;
             }
-            // The waiting requests may need this processor.
+            // The threads of the waiting requests may need this processor.
             if look < COURTESY / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         place.shard.lock()
@@ -463,7 +464,7 @@ impl Index {
         self.shards.iter().map(|place| &place.shard)
     }
 
-    /// The condition variable of threads that wait until a block of this shard is filled or
+    /// The condition variable on which threads wait until a block of the shard is filled or
     /// written.
     pub(crate) fn signal(&self, block: OriginBlock) -> &Condvar {
         &self.filled[Self::number(block)]
@@ -471,7 +472,7 @@ impl Index {
 
     /// Returns the first cached block at or after `from`, whatever its state.
     pub(crate) fn next(&self, from: OriginBlock) -> Option<OriginBlock> {
-        // The next block is mostly in the same region, and then one lock is enough.
+        // The next block is mostly in the same region. In that case one lock is enough.
         let near = self.shard(from).range(from, region_end(from)).next().map(|(block, _)| block);
         if near.is_some() {
             return near;
@@ -515,7 +516,7 @@ mod tests {
         let mut model: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         let mut is_swept = false;
         for number in 0..20_000 {
-            // Close together, and far apart.
+            // Some blocks are close together, and some far apart.
             let block = rng.below(200) * if rng.chance(1, 4) { 1001 } else { 1 };
             let slots = model.entry(block).or_default();
             if rng.chance(1, 2) {

@@ -20,11 +20,12 @@
 //!      D            data                   D: end of the entries, rounded up to a block
 //! ```
 //!
-//! An entry never crosses the end of a sector. A disk writes whole sectors, so it never mixes an
-//! old and a new entry.
+//! An entry never crosses the end of a sector. A disk writes whole sectors, so an entry is never a
+//! mixture of old and new bytes.
 //!
-//! Persistent memory writes eight bytes whole. There, an entry's sector changes only while its
-//! epoch is all ones. So a crash leaves the old entry, the new one, or one that is not committed.
+//! Persistent memory writes eight bytes whole. On such memory, an entry's sector changes only while
+//! its epoch is all ones. So a crash leaves the old entry, the new entry, or an entry that is not
+//! committed.
 //!
 //! # Invariants
 //!
@@ -33,8 +34,8 @@
 use crate::error::Error;
 use crate::units::{Epoch, Slot};
 
-/// The largest valid `seq_count`. It leaves room for commits: an epoch must never become the mark
-/// of a free slot, which is all ones.
+/// The largest valid `seq_count`. Commits raise the epoch, and it must never become all ones, which
+/// marks a free slot.
 const EPOCH_MAX: u64 = u64::MAX - (1 << 32);
 
 const MAGIC: u32 = 0x2348_9321;
@@ -175,12 +176,14 @@ impl Cut {
     }
 }
 
-/// Our fields in bytes that Linux leaves unused: which origin the cache belongs to, and its cut.
+/// Fields of this program in bytes that Linux leaves unused: the identities of the origin, and its
+/// cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Identity of the origin.
     pub origin: u64,
-    /// The identity that the origin has after the running write; equal to `origin` if none runs.
+    /// The identity that the origin has after the running write; equal to `origin` if no write
+    /// runs.
     pub next: u64,
     /// How consistent the origin is without the cache.
     pub cut: Cut,
@@ -193,7 +196,7 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// The open epoch.
     pub epoch: Epoch,
-    /// Our stamp, if there is one.
+    /// The stamp of this program, if there is one.
     pub stamp: Option<Stamp>,
 }
 
@@ -294,7 +297,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// The sizes that Linux chose for a device of 16 MiB.
+    /// The geometry for a device of 16 MiB is the one that Linux chose.
     #[test]
     fn agrees_with_linux_on_sizes() {
         let geometry = Geometry::largest(4096, "cache", 16 << 20).expect("it fits");

@@ -1,12 +1,11 @@
-//! A write-back cache in dm-writecache's format: a fast device in front of a slow one.
+//! A write-back cache in dm-writecache's format, on a fast device in front of a slow one.
 //!
 //! # Place
 //!
 //! The cache and its origin form one device, so everything that takes a device can use it
 //! unchanged. On disk it is exactly the format of Linux's dm-writecache ([`layout`]). In memory it
 //! works differently: the index has shards, commits run beside writes, and write-back always sweeps
-//! in the order of the origin. [`options::Writeback`] also has the orders of Linux, to compare
-//! with.
+//! in the order of the origin. [`options::Writeback`] also has the orders of Linux, for comparison.
 //!
 //! `docs/internals/cache.md` explains the protocol; the files below name its rules.
 

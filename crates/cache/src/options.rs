@@ -1,4 +1,4 @@
-//! How a cache behaves: dm-writecache's options with their names, and our own.
+//! The options of a cache: those of dm-writecache with their names, and those of this program.
 //!
 //! # Place
 //!
@@ -8,27 +8,27 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// What the cache device is.
+/// The kind of the cache device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A disk. A sector is written whole, and a flush makes it durable.
     #[default]
     Ssd,
-    /// Persistent memory. Eight bytes are written whole. They are durable when the CPU's caches
-    /// have been written back.
+    /// Persistent memory. Eight bytes are written whole. Written bytes are durable when the CPU's
+    /// caches have been written back.
     Pmem,
 }
 
 /// The order in which blocks go to the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writeback {
-    /// By origin address, always. Blocks that are adjacent on the origin are joined.
+    /// Always by origin address. Blocks that are adjacent on the origin are joined.
     #[default]
     Sorted,
     /// As Linux: the oldest block first, with the blocks that follow it both on the origin and in
     /// the cache. A flush of everything goes by address.
     Lru,
-    /// As Linux before 2019: the oldest first, in a flush of everything too.
+    /// As Linux before 2019: the oldest block first, also in a flush of everything.
     FifoUnsorted,
 }
 
@@ -41,26 +41,25 @@ pub struct CacheOptions {
     pub start_sector: u64,
     /// Refuse a cache with a block size other than this.
     pub block_size: Option<u32>,
-    /// Begin to write back when this much is used, in percent.
+    /// Begin to write back when this percentage of the slots is used.
     pub high_watermark: u32,
     /// Stop when this much is used, in percent.
     pub low_watermark: u32,
-    /// Blocks in flight to the origin at most.
+    /// The most blocks that are in flight to the origin.
     pub writeback_jobs: u32,
     /// Commit when this many blocks are uncommitted; 64 for persistent memory, 65536 for disks.
     pub autocommit_blocks: Option<u32>,
     /// The interval at which the background thread commits.
     pub autocommit_time: Duration,
-    /// Admit no new blocks, and write all back.
+    /// Admit no new blocks, and write back all cached ones.
     pub cleaner: bool,
     /// Write back blocks that are older than this.
     pub max_age: Option<Duration>,
-    /// Cache only what the layer above calls metadata.
+    /// Cache only writes of class `Metadata`.
     pub metadata_only: bool,
-    /// Pause write-back after a write that went straight to the origin, for this time (disks only).
+    /// Pause write-back for this time after a write that went straight to the origin (disks only).
     pub pause_writeback: Duration,
-    /// Whether each batch is made durable on the origin (`fua`), or many batches together
-    /// (`nofua`).
+    /// Whether the origin is flushed after each batch (`fua`), or once for many batches (`nofua`).
     pub fua: bool,
     /// The order of write-back.
     pub writeback: Writeback,
@@ -69,11 +68,12 @@ pub struct CacheOptions {
     pub consistent_origin: bool,
     /// Write everything back on close.
     pub flush_on_suspend: bool,
-    /// Use background threads. Without them, the calls that need write-back and commits do both.
+    /// Use background threads. Without background threads, commits and write-back happen inside the
+    /// calls that need them.
     pub background: bool,
-    /// Bypass the page cache on the cache device. The code that opens the device reads this.
+    /// Bypass the page cache on the cache device. The code that opens the device reads this option.
     pub direct: bool,
-    /// Use a cache that belongs to another origin, and drop blocks past the origin's end.
+    /// Use the cache even if it belongs to another origin, and drop blocks past the origin's end.
     pub force: bool,
 }
 

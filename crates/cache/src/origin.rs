@@ -3,8 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **O1** Before the identifier at the front of the origin changes, the cache durably knows both
-//!   the old and the new one. So it knows its origin after a crash too.
+//! - **O1** Before the identifier at the front of the origin changes, the cache has durably
+//!   recorded both the old and the new identifier. So after a crash, too, the cache recognises its
+//!   origin.
 
 use std::sync::atomic::Ordering;
 
@@ -51,13 +52,13 @@ impl Core {
         }
         if stamp.next != stamp.origin {
             // The stamp has room for two identities. So the previous change must be durable before
-            // a further one.
+            // the next change.
             self.origin.flush()?;
         }
         self.set_identity(now, next)
     }
 
-    /// Records the identity of the origin and its next one, unless both are recorded.
+    /// Records the present and the next identity of the origin, unless both are recorded.
     fn set_identity(&self, origin: u64, next: u64) -> Result<(), Error> {
         let known = self.header.lock().stamp.map(|stamp| (stamp.origin, stamp.next));
         if known.is_none_or(|known| known == (origin, next)) {

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **P1** The mapping lives as long as the device and covers `len` bytes. All access to it is
-//!   atomic. A thread that reads while another one writes gets the old or the new value of each
-//!   byte.
+//! - **P1** The mapping lives as long as the device and covers `len` bytes. All access to the
+//!   mapping is atomic. A thread that reads while another one writes gets the old or the new value
+//!   of each byte.
 //! - **P2** Eight bytes at a multiple of eight are written by one store, so a crash keeps all of
 //!   them or none.
 //!
@@ -12,7 +12,7 @@
 //!
 //! With DAX (`MAP_SYNC`) a flush writes back the CPU's caches. Without DAX it is an `msync`. If the
 //! file is truncated, the next access kills the process, as with every mapping. The lock on the
-//! file keeps other well-behaved programs out.
+//! file keeps out other programs that take the lock.
 
 use std::fs::File;
 use std::path::Path;

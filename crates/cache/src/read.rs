@@ -1,9 +1,9 @@
-//! Reading: from the cache where it has a block, else from the origin.
+//! Reads blocks from the cache if it has them, and other blocks from the origin.
 //!
 //! # Invariants
 //!
 //! - **R1** A slot is read only inside the readers' gate, which is entered before the index lookup.
-//!   So it cannot be given to another block meanwhile.
+//!   So the slot cannot be given to another block meanwhile.
 //!
 //! # Locks
 //!
@@ -68,7 +68,7 @@ impl Core {
         Ok(())
     }
 
-    /// Finds out where the bytes of a range within one region are. Joins adjacent ones.
+    /// Finds the places of the bytes of a range within one region. Joins adjacent places.
     fn locate(&self, offset: u64, len: u64) -> Vec<Part> {
         let shift = self.geometry.block_shift();
         let end = offset + len;

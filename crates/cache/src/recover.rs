@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A version is valid if and only if its epoch is below the superblock's. Of several such
-//!   versions of a block, the newest is valid.
+//! - **V1** A version is valid if and only if its epoch is below the superblock's. Of several
+//!   versions of a block with such epochs, only the newest is valid.
 //! - **V2** Invalid versions are erased durably before the first commit, because that commit would
 //!   make them valid.
 //!
@@ -63,7 +63,8 @@ pub struct Scan {
     pub superblock: Superblock,
     /// Every slot's entry and its fate.
     pub entries: Vec<(RawEntry, Fate)>,
-    /// Faults of entries. Such an entry is not kept; of two equal ones, the first is kept.
+    /// Faults of entries. A faulty entry is not kept. Of two entries with the same block and epoch,
+    /// the first is kept.
     pub faults: Vec<Error>,
 }
 
@@ -136,7 +137,7 @@ fn classify(
     Fate::Kept
 }
 
-/// Opens a cache: reads, checks, erases uncommitted versions (V2), and stamps it.
+/// Opens a cache: reads, checks, erases uncommitted versions (V2), and stamps the cache.
 pub(crate) fn open(
     origin: Arc<dyn Device>,
     cache: Arc<dyn Device>,
@@ -191,15 +192,14 @@ pub(crate) fn open(
             }
         }
     }
-    // Oldest first, as far as the order is known.
+    // The oldest versions come first, as far as the order is known.
     kept.sort_unstable();
     let is_lru = options.writeback != crate::options::Writeback::Sorted;
     let oldest: VecDeque<_> =
         kept.iter().filter(|_| is_lru).map(|&(_, block, slot)| (block, slot)).collect();
 
     let cut = match superblock.stamp.map_or(Cut::None, |stamp| stamp.cut) {
-        // From now on, writes that do not follow cuts make the origin inconsistent without its
-        // cache.
+        // From now on write-back ignores cuts, so the origin is not consistent without its cache.
         _ if !options.consistent_origin => Cut::None,
         // The recorded cut belongs to another origin.
         _ if other.is_some() => Cut::None,

@@ -2,16 +2,17 @@
 //!
 //! # Invariants
 //!
-//! - **A1** Each slot is in one of three states: free here, used by exactly one version of one
-//!   block, or on its way between the two.
-//! - **A2** When a slot becomes free here, its free mark is on the device already. So recovery
-//!   never takes its next data for its old data.
+//! - **A1** Each slot is in one of three states: free in this list, used by exactly one version of
+//!   one block, or on its way from one of these states to the other.
+//! - **A2** When a slot becomes free in this list, its free mark is on the device already. So
+//!   recovery never takes the slot's next data for its old data.
 //!
 //! # Locks
 //!
 //! One lock, of [`Rank::Leaf`], for taking slots. Giving slots back takes no lock: a sweep frees
-//! thousands at a time, and a foreground write must not wait for that. A thread that waits for a
-//! free slot waits on a condition of the lock, and a thread that gives slots back signals it.
+//! thousands of slots at a time, and a foreground write must not wait meanwhile. A thread that
+//! waits for a free slot waits on a condition of the lock, and a thread that gives slots back
+//! signals it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub(crate) struct Slots {
     /// One bit for each slot, set when it is free.
     words: Box<[AtomicU64]>,
     /// One bit for each word, set when the word may have a free slot. A clear bit means that the
-    /// word has none, except for a moment while a slot is given back.
+    /// word has no free slot, except for a moment while a slot is given back.
     summary: Box<[AtomicU64]>,
     /// The number of free slots; never more than the number of set bits.
     free: CachePadded<AtomicU32>,
@@ -62,7 +63,7 @@ impl Slots {
         let mut cursor = self.cursor.lock();
         let count = count.min(self.free() as usize);
         let mut taken = Vec::with_capacity(count);
-        // Only a holder of the lock clears bits, so a found slot stays.
+        // Only a holder of the lock clears bits, so a found slot stays free.
         while taken.len() < count
             && let Some(at) = self.next_free(*cursor)
         {
@@ -87,7 +88,8 @@ impl Slots {
             assert_eq!(mask.count_ones() as usize, neighbours.len(), "A1: {neighbours:?}");
             self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
         }
-        // Count after the bits are set, so that a reader of the count finds that many slots.
+        // The count is raised after the bits are set, so that a reader of the count finds that many
+        // slots.
         self.free.fetch_add(slots.len() as u32, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.cursor.lock());
@@ -111,7 +113,7 @@ impl Slots {
         if self.words[word].fetch_and(!(1 << bit), Ordering::SeqCst) == 1 << bit {
             self.summary[word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
             // Another thread may have given back a slot of the word just before the summary bit was
-            // cleared. Then sets it again.
+            // cleared. The bit is then set again.
             if self.words[word].load(Ordering::SeqCst) != 0 {
                 self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
             }
@@ -165,8 +167,8 @@ mod tests {
         assert_eq!(slots.free(), 0);
     }
 
-    /// A1 with many threads: no thread gets a slot that another holds, no slot is lost, and waiting
-    /// threads wake.
+    /// A1 with many threads: no thread gets a slot that another thread holds, no slot is lost, and
+    /// waiting threads wake up.
     #[test]
     fn threads_take_disjoint_slots() {
         const TOTAL: u32 = 700;

@@ -1,4 +1,4 @@
-//! Figures of a cache: dm-writecache's status line, and more.
+//! Figures of a cache: those of dm-writecache's status line, and further ones.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::count::Count;
 use crate::layout::Cut;
 use crate::units::Epoch;
 
-/// Figures since the cache was opened or `clear_stats`.
+/// Figures since the opening of the cache, or since the last `clear_stats`.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) reads: Count,
@@ -104,7 +104,7 @@ pub struct Status {
     pub writeback: u64,
     /// Read requests.
     pub reads: u64,
-    /// Read requests that found something in the cache.
+    /// Read requests for which at least one block was in the cache.
     pub read_hits: u64,
     /// Write requests.
     pub writes: u64,

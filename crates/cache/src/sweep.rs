@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - The pending versions are written to the origin, but the origin was not flushed since
+//! - The pending versions are written to the origin, and the origin was not flushed since then
 //!   (`drain::B2`).
 //! - The lock around this state lets one sweep run at a time. Only its holder changes the state.
 
@@ -18,9 +18,9 @@ pub(crate) const RUNS_MAX: usize = 64;
 pub(crate) struct Sweep {
     /// The first block that this sweep has not looked at.
     pub(crate) cursor: OriginBlock,
-    /// Versions that are written and not flushed.
+    /// Versions that were written to the origin, which was not flushed since then.
     pub(crate) pending: Vec<(OriginBlock, Slot)>,
-    /// Whether this sweep met blocks that it could not take.
+    /// Whether this sweep met blocks that could not be written back yet.
     pub(crate) missed: bool,
     /// The buffer through which batches are copied. It is kept, because the pages of a new buffer
     /// cost more than the copy.

@@ -1,4 +1,4 @@
-//! The entries of all slots in memory, in the state that the device has or will have after a flush.
+//! The entries of all slots in memory, as the device has them or will have them after a flush.
 //!
 //! # Invariants
 //!
@@ -66,7 +66,7 @@ impl Table {
         self.mark_dirty(slot);
     }
 
-    /// Marks a slot free. It may be reused only when the mark is durable.
+    /// Marks a slot free. The slot may be reused only when the mark is durable.
     pub(crate) fn free(&self, slot: Slot) {
         self.entries[slot.0 as usize].epoch.store(Epoch::FREE.0, Ordering::Release);
         self.mark_dirty(slot);

@@ -3,11 +3,11 @@
 //! # Invariants
 //!
 //! - **X1** A committed slot is never written to. A block that is written again in the same epoch
-//!   is overwritten in place. In a later epoch it gets another slot. The format also allows what
-//!   Linux does: it overwrites committed slots of an SSD in place. With X1, an epoch takes effect
-//!   whole.
+//!   is overwritten in place. In a later epoch it gets another slot. The format does not demand X1:
+//!   Linux overwrites committed slots of an SSD in place. With X1, a crash leaves all of an epoch's
+//!   writes or none.
 //! - **X2** A write may bypass the cache, and go straight to the origin, only for a block of which
-//!   the index has no version. A version that is marked free counts as one until its mark is
+//!   the index has no version. A version that is marked free counts as a version until its mark is
 //!   durable (`index::I2`). Otherwise a crash could bring that version back in place of the write.
 //! - **X3** No thread waits for a slot inside the writers' gate. A commit waits for the gate, and
 //!   write-back may have to wait for a commit.
@@ -45,7 +45,7 @@ const WAIT: Duration = Duration::from_millis(5);
 struct Step {
     block: OriginBlock,
     slot: Slot,
-    /// Whether the slot was just taken and holds nothing yet.
+    /// Whether the slot was just taken and holds no data yet.
     is_fresh: bool,
 }
 
@@ -63,7 +63,8 @@ enum Stop {
     Again,
 }
 
-/// A running write that bypasses the cache (X4). Dropping this ends its listing.
+/// A running write that bypasses the cache (X4). When this value is dropped, the write is taken off
+/// the list.
 struct Bypass<'a> {
     core: &'a Core,
     blocks: Range<OriginBlock>,
@@ -84,10 +85,11 @@ impl Drop for Bypass<'_> {
 }
 
 impl Core {
-    /// Writes bytes that lie within the origin. `class` matters with `metadata_only`.
+    /// Writes bytes that lie within the origin. `class` is used only with the option
+    /// `metadata_only`.
     pub(crate) fn write(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.counters.writes.add(1);
-        // With a consistent origin all writes go through the cache.
+        // With `consistent_origin`, all writes go through the cache.
         let admits = self.options.consistent_origin
             || (!self.cleaner.load(Ordering::Relaxed)
                 && (class == Class::Metadata || !self.options.metadata_only));
@@ -122,13 +124,14 @@ impl Core {
     }
 
     /// Whether a block without a version may be written to the origin directly if there is no slot.
-    /// With persistent memory, Linux waits instead. With a consistent origin, only sweeps write to
-    /// it.
+    /// With persistent memory, Linux waits instead. With `consistent_origin`, only sweeps write to
+    /// the origin.
     fn may_bypass(&self, admits: bool) -> bool {
         !self.options.consistent_origin && (!admits || self.options.mode == Mode::Ssd)
     }
 
-    /// Writes as many blocks as possible; returns the bytes done and why it stopped.
+    /// Writes as many blocks as possible; returns the number of written bytes, and why the work
+    /// stopped.
     fn write_piece(&self, offset: u64, buf: &[u8], admits: bool) -> Result<(u64, Stop), Error> {
         let shift = self.geometry.block_shift();
         let end = offset + buf.len() as u64;
@@ -263,7 +266,7 @@ impl Core {
     }
 
     /// Reads the content that a block had before the version that is being filled. No other thread
-    /// writes it meanwhile.
+    /// writes the block meanwhile.
     fn read_under(&self, block: OriginBlock, buf: &mut [u8]) -> Result<(), Error> {
         let inside = self.readers.enter();
         let slot = self
@@ -328,7 +331,7 @@ impl Core {
         if let Some(step) = steps.first() {
             self.index.signal(step.block).notify_all();
         }
-        // No reader saw them, and they never had an entry.
+        // No reader saw these versions, and they never had an entry.
         self.slots.give(&slots);
     }
 
@@ -370,7 +373,7 @@ impl Core {
             && self.bypassing.lock().iter().any(|blocks| blocks.contains(&block))
     }
 
-    /// Waits for a free slot; writes back itself if no thread does.
+    /// Waits for a free slot. Writes back in this thread if there is no background thread.
     fn make_room(&self) -> Result<(), Error> {
         self.free_unread_slots();
         if self.slots.free() > 0 {
@@ -379,8 +382,8 @@ impl Core {
         if !self.options.background || self.work.wanted.lock().stop {
             return self.drain_for_room();
         }
-        // The writer waits while write-back goes on. If write-back cannot go on, the writer gets
-        // its error instead of waiting forever.
+        // The writer waits while write-back makes progress. If write-back has failed, the writer
+        // gets that error instead of waiting forever.
         if self.is_stalled.load(Ordering::SeqCst)
             && let Some(error) = self.drain_error.lock().clone()
         {

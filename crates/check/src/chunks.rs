@@ -40,8 +40,8 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
                 }),
                 Kind::CHUNK_ITEM => {
                     if key.objectid != ids::FIRST_CHUNK_TREE {
-                        // Opening a volume skips this chunk, so nothing can read the range that it
-                        // maps.
+                        // Opening a volume skips this chunk, so nothing can read the range that the
+                        // chunk maps.
                         let why = format!("a chunk's object is {}", ids::FIRST_CHUNK_TREE);
                         let (tree, logical) = (TreeId::CHUNK, leaf.logical());
                         context.add(Issue::ItemMalformed { tree, logical, key, why });
@@ -65,7 +65,7 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
         context.volume.chunk_at(chunk.logical).is_some_and(|known| *known == *chunk)
     };
     let missing: Vec<Chunk> = chunks.into_iter().filter(|chunk| !known(chunk)).collect();
-    // Adding all at once is much faster. Adding one by one finds the bad chunk.
+    // Adding all chunks at once is much faster. Adding them one by one finds the bad chunk.
     if context.volume.add_chunks(missing.clone()).is_err() {
         for chunk in missing {
             let at = chunk.logical;
@@ -274,8 +274,8 @@ fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
             context.add(Issue::ChunkMissing { group: group.extent });
             return false;
         };
-        // Checks every item, also a second one at the same address. Its length differs, so at least
-        // one of the two is reported.
+        // Checks every item, also a second item at the same address. The lengths of both differ, so
+        // at least one of them is reported.
         let differs = |field, found, expected| {
             if found != expected {
                 let group = at;

@@ -35,16 +35,16 @@ pub(crate) struct Context<'c> {
     /// Nodes that refer to their children by their own address, according to the extent tree.
     pub(crate) full_backrefs: AddressSet,
     /// In a rebuild: the nodes that are still reached by the tree that they were written for. If
-    /// this is set, the extent tree is not asked.
+    /// this field is set, it is used instead of the extent tree.
     pub(crate) owned_nodes: std::sync::OnceLock<OwnedNodes>,
-    /// In a rebuild: whether the walk also records which data wants checksums.
+    /// In a rebuild: whether the walk also records the data that needs checksums.
     pub(crate) rebuilds_sums: AtomicBool,
     /// Nodes with more than one reference, as the extent tree says.
     pub(crate) shared: AddressSet,
     /// Bytes that each subvolume owns, if simple quotas count them.
     pub(crate) owned: std::sync::OnceLock<OwnedBytes>,
     /// Whether there are trees of an unfinished balance. A node may still be in such a tree,
-    /// although the tree that it was written for does not use it any more.
+    /// although the tree for which it was written does not use the node any more.
     pub(crate) has_leftovers: AtomicBool,
 }
 
@@ -98,8 +98,9 @@ impl Context<'_> {
         number.is_multiple_of(self.sectorsize())
     }
 
-    /// Returns the newest transaction that an item may have. Only log trees are newer, by one. The
-    /// other trees do not refer to a log before its replay, so they must be correct without it.
+    /// Returns the newest transaction that an item may have. Only log trees are newer, by one
+    /// transaction. The other trees do not refer to a log before its replay, so they must be
+    /// correct without the log.
     pub(crate) fn newest(&self) -> Generation {
         self.superblock.generation
     }
@@ -132,9 +133,9 @@ pub(crate) struct Tree {
     pub(crate) is_dead: bool,
     /// The progress of the deletion: everything before this key, at this level, is deleted.
     pub(crate) drop: Option<(Key, u8)>,
-    /// Whether only extents count: a rebuild looks at no files.
+    /// Whether the walk only looks at uses of extents. A rebuild checks no files.
     is_for_extents: bool,
-    /// Set when a part of the tree could not be read. A missing item is then no error.
+    /// Set when a part of the tree could not be read. If so, a missing item is no error.
     cut: Arc<AtomicBool>,
 }
 
@@ -143,7 +144,7 @@ impl Tree {
         Self { id, root, is_dead: false, drop: None, is_for_extents: false, cut: Arc::default() }
     }
 
-    /// The tree for a walk that looks only at what uses extents.
+    /// The tree for a walk that looks only at uses of extents.
     pub(crate) fn for_extents(self) -> Self {
         Self { is_for_extents: true, ..self }
     }
@@ -162,14 +163,14 @@ impl Tree {
         self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
     }
 
-    /// Returns whether the tree has files that want checksums for their data.
+    /// Returns whether the walk records which data of the tree's files needs checksums.
     pub(crate) fn wants_sums(&self, rebuilds_sums: bool) -> bool {
         let is_asked = !self.is_for_extents || rebuilds_sums;
         self.id.is_fs_tree() && !self.is_dead && is_asked
     }
 
     /// Returns whether the tree has files to check. The data relocation tree has some, too: orphans
-    /// without names. Whether they have checksums depends on the data that they copy.
+    /// without names. Such an orphan has checksums if the data that it copies has checksums.
     pub(crate) fn has_files(&self) -> bool {
         let is_of_files = self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC;
         is_of_files && !self.is_dead && !self.is_for_extents

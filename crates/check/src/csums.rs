@@ -1,10 +1,10 @@
 //! Checks the checksum tree. Each sector of data needs a checksum if its file has checksums. Space
-//! without data must have none.
+//! without data must have no checksum.
 //!
 //! # Invariants
 //!
-//! - **U1** Extents, and the files' demands for checksums, arrive in address order. Each is
-//!   compared when it arrives.
+//! - **U1** Extents arrive in address order, and so do ranges with demands of files for checksums.
+//!   Each is compared when it arrives.
 //! - **U2** A file without checksums may use bytes that have checksums if another file demands
 //!   them. For example, one file writes into an extent that another file has as preallocated.
 
@@ -24,7 +24,7 @@ use crate::source::Source;
 pub(crate) struct Ranges<'r, 'c> {
     context: &'r Context<'c>,
     cursor: Option<Cursor<'r, Source<'c>>>,
-    /// Whether faults of the items are reported. Two passes read the items, and one of them
+    /// Whether faults of the items are reported. Two passes read the items, and only one of them
     /// reports.
     reports: bool,
     reached: Logical,
@@ -179,8 +179,8 @@ impl<'s, 'c> Csums<'s, 'c> {
         offset: u64,
     ) {
         self.settle_unwanted(range.start);
-        // A range longer than any extent is damage, which other steps report. Here the window would
-        // grow to its length, so it is skipped.
+        // A range longer than any extent is damage, which other steps report. It is skipped,
+        // because the window would grow to its length.
         if range.len > 2 * MAX_EXTENT {
             return;
         }
@@ -204,7 +204,8 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// Decides about all unwanted ranges before `reached`. No later range begins before it.
+    /// Decides about all unwanted ranges before `reached`. No later range begins before that
+    /// address.
     fn settle_unwanted(&mut self, reached: Logical) {
         while let Some(&Unwanted { range, tree, ino, offset }) = self.unwanted.front() {
             if range.end() > reached {
@@ -227,7 +228,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// Compares the rest, after the last extent.
+    /// Compares the rest after the last extent.
     pub(crate) fn finish(&mut self) {
         self.settle_unwanted(Logical(u64::MAX));
         while let Some(range) = self.uncovered_item {
@@ -237,7 +238,7 @@ impl<'s, 'c> Csums<'s, 'c> {
     }
 }
 
-/// Adds a range that begins no earlier than the others.
+/// Adds a range that begins at or after the start of all earlier ranges.
 fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
     match ranges.back_mut() {
         Some(last) if last.end() >= next.start => {
@@ -257,7 +258,7 @@ fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item =
     })
 }
 
-/// Returns the first address of `range` that lies in none of `ranges`, or the end of `range`.
+/// Returns the first address of `range` outside of all `ranges`, or the end of `range`.
 fn first_outside(ranges: &VecDeque<Extent>, range: Extent) -> Logical {
     // One range is enough: ranges that touch are joined when they are added.
     match overlapping(ranges, range).next() {

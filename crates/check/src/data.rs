@@ -16,7 +16,7 @@ use crate::context::{Context, Tree};
 use crate::csums::Ranges;
 use crate::issue::Issue;
 
-/// Bytes that are read in one go.
+/// Bytes of one read.
 const PIECE_BYTES: u64 = 1 << 20;
 /// The most pieces in the queue to the workers.
 const PIECES_AHEAD: usize = 16;
@@ -25,7 +25,7 @@ const PIECES_AT_ONCE: usize = 8;
 
 struct Piece {
     at: Logical,
-    /// One checksum after the other, of one sector each.
+    /// The checksums of the sectors, one after the other.
     sums: Vec<u8>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
 }
 
 /// Waits for one piece, and also takes pieces that are queued by then. Returns at most
-/// [`PIECES_AT_ONCE`] pieces; none if no more will come.
+/// [`PIECES_AT_ONCE`] pieces; an empty list if no more pieces will come.
 fn take(taken: &Mutex<Receiver<Piece>>) -> Vec<Piece> {
     let taken = taken.lock();
     let first = taken.recv().ok();
@@ -123,8 +123,8 @@ fn verify(context: &Context<'_>, piece: &Piece, mirror: u32, buf: &mut [u8], who
         buf.chunks_exact_mut(sector).zip(piece.sums.chunks_exact(csum.size())).enumerate()
     {
         let at = piece.at.end((index * sector) as u64);
-        // The whole piece could not be read. Reads each sector alone, so that a bad sector does not
-        // hide the others.
+        // If the whole piece cannot be read, each sector is read alone, so that a bad sector does
+        // not hide the others.
         if !whole && let Err(error) = context.volume.read_mirror(at, bytes, mirror) {
             let why = error.to_string();
             context.add(Issue::DataUnreadable { at, mirror, why });

@@ -10,7 +10,7 @@ pub enum Error {
     /// A device cannot be opened.
     #[error(transparent)]
     Device(#[from] buttress_block::Error),
-    /// The devices hold no volume, or one that this crate cannot read.
+    /// The devices hold no volume that this crate can read.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),
     /// Bytes of a node or an item make no sense during a repair.

@@ -43,14 +43,14 @@ pub(crate) struct Extents<'e, 'c> {
 #[derive(Default)]
 struct State {
     sizes: Sizes,
-    /// The group looked at, and the bytes used in it so far.
+    /// The current group, and the bytes used in it so far.
     group: usize,
     group_used: u64,
     before: Option<Extent>,
     at: Logical,
     item: Option<Item>,
     node: Option<(u8, Generation, TreeId)>,
-    /// The tree that the node was written for is among its recorded users.
+    /// Whether the tree for which the node was written is among its recorded users.
     has_owner: bool,
     recorded: u64,
     uses: u64,
@@ -265,8 +265,9 @@ impl<'e, 'c> Extents<'e, 'c> {
                 state.node.filter(|_| item.is_node() && !is_owned)
             {
                 let node = NodePtr { logical: state.at, generation, level };
-                // After a balance by Linux, the owner may reach the node although no item says so:
-                // a node above it is shared by other trees and referenced by its address.
+                // After a balance by Linux, the owner may reach the node although no item names the
+                // owner. In that case an ancestor of the node is shared by other trees and
+                // referenced by address.
                 let is_reached = self
                     .trees
                     .iter()

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **F1** This file depends on no step. Each step may use these types, and the types use no step.
+//! - **F1** This file depends on no step of the check, but each step may use these types.
 
 use std::collections::BTreeMap;
 

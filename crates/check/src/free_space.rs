@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **F1** Extents and the free runs of each group are read in order and compared at once. So the
-//!   check needs memory for one bitmap.
+//!   check needs memory for one bitmap only.
 
 use std::collections::VecDeque;
 
@@ -181,7 +181,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         }
     }
 
-    /// Compares space that no extent uses with the next recorded run. They must be equal.
+    /// Compares space that no extent uses with the next recorded run. The two must be equal.
     fn free(&mut self, expected: Extent) {
         let Some(group) = self.groups.get(self.group).map(|group| group.extent.start) else {
             return;

@@ -1,5 +1,5 @@
-//! Checks inodes by fragments. A fragment is what one leaf says about an inode; it is joined with
-//! the fragment of the next leaf.
+//! Checks inodes by fragments. A fragment has the facts about an inode in one leaf. It is joined
+//! with the fragment of the next leaf.
 //!
 //! # Invariants
 //!
@@ -8,7 +8,7 @@
 //! - **I2** An inode is checked once, when everything about it is in one [`Fragment`].
 //! - **I3** If the [`Sums`] of a tree agree, each directory entry has exactly one inode reference,
 //!   and each reference has an entry. The chance that wrong names go unnoticed is 2^-128. Sums that
-//!   disagree do not tell which name is wrong; `names` finds it.
+//!   disagree do not tell which name is wrong. The module `names` finds that name.
 
 use buttress_format::{FileKind, Incompat, Ino, InodeFlags, InodeItem, Key, Kind};
 use xxhash_rust::xxh3::xxh3_128;
@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::context::{Context, Tree};
 use crate::issue::Issue;
 
-/// A sum of hashes: equal for equal multisets, in whatever order they were added.
+/// A sum of hashes: equal for equal multisets, in whatever order the hashes were added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum([u64; 2]);
 
@@ -101,7 +101,7 @@ pub(crate) struct Fragment {
     pub(crate) run: Option<Run>,
     pub(crate) bytes: u64,
     pub(crate) orphans: Sum,
-    /// An offset at which an extent overlaps the one before.
+    /// An offset at which an extent overlaps the preceding extent.
     pub(crate) overlap: Option<u64>,
 }
 
@@ -220,7 +220,8 @@ impl Span {
         }
     }
 
-    /// Checks the first and last inode as well. The caller has appended all leaves of the tree.
+    /// Checks the first and the last inode, which [`Self::append`] left unchecked. The caller has
+    /// appended all leaves of the tree.
     pub(crate) fn finish(mut self, checker: &mut InodeChecker<'_, '_>) -> Sums {
         for whole in [self.first.take(), self.last.take()].into_iter().flatten() {
             checker.inode(whole, &mut self.sums);
@@ -285,7 +286,7 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
             _ if whole.run.is_some() => self.odd(ino, "it is no file and has extents"),
             _ => {}
         }
-        // Only files and symbolic links have a count of bytes that implementations keep.
+        // Implementations maintain the count of bytes only for files and symbolic links.
         let has_bytes = matches!(kind, FileKind::Regular | FileKind::Symlink);
         if has_bytes && !is_going && item.nbytes != whole.bytes {
             let (found, expected) = (item.nbytes, whole.bytes);

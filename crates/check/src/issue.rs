@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** An issue names facts alone: addresses, keys, names, what was found, what was expected.
+//! - **Q1** An issue only has facts: addresses, keys, names, found and expected values.
 //! - **Q2** Codes are unique.
 
 use std::fmt;
@@ -18,11 +18,11 @@ use serde::ser::SerializeMap;
 /// The severity of an issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Nothing is wrong; good to know.
+    /// Nothing is wrong, but the fact is useful.
     Note,
     /// A problem that healthy volumes can show after a crash, or that a mount repairs.
     Warning,
-    /// The volume contradicts itself or has lost something.
+    /// The volume contradicts itself or has lost data or metadata.
     Error,
 }
 
@@ -38,8 +38,8 @@ impl Severity {
     }
 }
 
-/// A name on the volume, with any bytes. The text form escapes them, so that they do no harm to a
-/// terminal.
+/// A name on the volume, with any bytes. The text form escapes the bytes, so that they do no harm
+/// to a terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(pub Vec<u8>);
 
@@ -61,7 +61,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A field value as scripts read it.
+/// A field value in the form for scripts.
 trait Fact {
     fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error>;
 }
@@ -114,7 +114,7 @@ macro_rules! issues {
             /// All codes.
             pub const CODES: &'static [&'static str] = &[$($code),*];
 
-            /// The name that scripts know it by.
+            /// The name by which scripts know the issue.
             #[must_use]
             pub fn code(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $code,)* }
@@ -259,7 +259,7 @@ issues! {
     /// Two pointers lead to the same node, in a tree that must not share nodes.
     NodeShared { tree: TreeId, logical: Logical }
         = "node-shared", Error, "{tree}: node {logical} is part of two trees";
-    /// An item's bytes make no sense.
+    /// An item's bytes are invalid.
     ItemMalformed { tree: TreeId, logical: Logical, key: Key, why: String }
         = "item-malformed", Error, "{tree}: leaf {logical}: {key}: {why}";
     /// An item of a kind that the tree does not hold.
@@ -269,7 +269,7 @@ issues! {
     ItemGeneration { tree: TreeId, key: Key, found: Generation, newest: Generation }
         = "item-generation", Error, "{tree}: {key} has generation {found}, the superblock {newest}";
 
-    /// Something uses an extent that is not recorded.
+    /// A tree or file uses an extent that is not recorded.
     ExtentMissing { extent: Logical, user: String }
         = "extent-missing", Error, "extent {extent} is used by {user}, but not recorded";
     /// A recorded extent that nothing uses.
@@ -303,8 +303,8 @@ issues! {
     /// An extent that lies in no block group.
     ExtentOutside { extent: Extent }
         = "extent-outside", Error, "extent {extent} does not lie within one block group";
-    /// A node in a block group for data, or data in one for nodes. Also a node of the chunk tree
-    /// outside of system groups, or another node in a system group.
+    /// A node is in a block group for data, or data is in one for nodes. Or a node of the chunk
+    /// tree is outside of system groups, or another node is in a system group.
     ExtentGroup { extent: Logical, group: Logical }
         = "extent-group", Error, "extent {extent} is of another kind than its block group {group}";
 
@@ -328,7 +328,7 @@ issues! {
     /// A tree is missing that every volume with these features has.
     RootMissing { tree: TreeId }
         = "root-missing", Error, "there is no {tree}";
-    /// A root item names the wrong root directory. Every tree of files has the same one.
+    /// A root item names the wrong root directory. Every tree of files has the same root directory.
     RootDirectory { tree: TreeId, ino: Ino }
         = "root-directory", Error, "{tree}: inode {ino} is said to be its root directory";
     /// A subvolume that no reference leads to.
@@ -381,7 +381,7 @@ issues! {
     DirEntryMissing { tree: TreeId, dir: Ino, ino: Ino, name: Name }
         = "dir-entry-missing", Error,
         "{tree}: inode {ino} says it is \"{name}\" in directory {dir}, which has no such entry";
-    /// A directory has an entry that the inode has no reference for.
+    /// A directory has an entry for which the inode has no reference.
     InodeRefMissing { tree: TreeId, dir: Ino, ino: Ino, name: Name }
         = "inode-ref-missing", Error,
         "{tree}: directory {dir} has \"{name}\" for inode {ino}, which does not know this name";
@@ -401,7 +401,7 @@ issues! {
     /// Two extents of a file share bytes.
     FileOverlap { tree: TreeId, ino: Ino, offset: u64 }
         = "file-overlap", Error, "{tree}: inode {ino}: the extent at {offset} overlaps the one before";
-    /// A hole without an item, where the volume has items for holes.
+    /// A hole without an item, on a volume that has items for holes.
     FileHole { tree: TreeId, ino: Ino, offset: u64 }
         = "file-hole", Error, "{tree}: inode {ino}: nothing says what is at {offset}";
     /// An extent past the end of a file.
@@ -411,10 +411,10 @@ issues! {
     FileExtentInvalid { tree: TreeId, ino: Ino, offset: u64, why: &'static str }
         = "file-extent-invalid", Error, "{tree}: inode {ino}: extent at {offset}: {why}";
 
-    /// Data without checksums where its file has them.
+    /// Data without checksums, although its file has checksums.
     CsumMissing { tree: TreeId, ino: Ino, offset: u64, at: Logical }
         = "csum-missing", Error, "{tree}: inode {ino} at {offset}: no checksum for {at}";
-    /// Checksums where the file has none.
+    /// Checksums of data, although its file has no checksums.
     CsumUnexpected { tree: TreeId, ino: Ino, offset: u64, at: Logical }
         = "csum-unexpected", Error, "{tree}: inode {ino} at {offset} has no checksums, but {at} has";
     /// Checksums of bytes that belong to no extent.
@@ -440,7 +440,7 @@ issues! {
     QuotaCount { subvolume: TreeId, field: &'static str, found: u64, expected: u64 }
         = "quota-count", Error,
         "quota group of {subvolume}: {field} is {found}, what it made and lives is {expected}";
-    /// A part of the volume that the check did not look at.
+    /// A part of the volume that was not checked.
     NotChecked { what: &'static str }
         = "not-checked", Note, "not checked: {what}";
 }

@@ -1,4 +1,5 @@
-//! A file with the old bytes of everything that a repair overwrites, so that it can be undone.
+//! A file with the old bytes of everything that a repair overwrites, so that the repair can be
+//! undone.
 //!
 //! # Invariants
 //!
@@ -7,7 +8,7 @@
 //!   each device must be that from before the repair, or one that the repair wrote. If it is torn,
 //!   the newest other copy must have the generation of one of these.
 //! - **JO3** Records are put back from the last to the first. So the superblocks come first, then
-//!   the nodes that were overwritten. An undo that was cut short can be made again.
+//!   the overwritten nodes. An undo that was interrupted can be repeated.
 //!
 //! # On disk
 //!
@@ -50,7 +51,8 @@ pub type Journaling = Vec<Arc<dyn Device>>;
 /// A journal that is being written.
 #[derive(Debug)]
 pub struct Journal {
-    /// `None` after a failure. The end of the file may be torn then, so nothing may follow.
+    /// `None` after a failure. The end of the file may then be torn, so nothing more may be
+    /// written.
     file: Ranked<Option<File>>,
 }
 
@@ -97,7 +99,8 @@ impl Journal {
             bytes.extend(old);
         }
         let mut file = self.file.lock();
-        // A journal that failed once takes no more: a record behind a torn one is never found.
+        // A journal that failed once takes no more records, since an undo never finds a record
+        // behind a torn one.
         let Some(mut open) = file.take() else {
             return Err(io::Error::other("an earlier write to it failed"));
         };
@@ -170,7 +173,7 @@ impl Layer for Journaled {
     }
 }
 
-/// Puts back what a repair overwrote. Returns the number of bytes.
+/// Puts back the bytes that a repair overwrote. Returns their number.
 ///
 /// # Errors
 ///
@@ -247,7 +250,7 @@ fn read_records(file: &mut impl Read) -> Vec<Record> {
     }
 }
 
-/// The checksum of a record. It is never that of zeros alone, which a torn file may end with.
+/// The checksum of a record. Zeros, with which a torn file may end, never have a right checksum.
 fn sum_of(head: &[u8], bytes: &[u8]) -> [u8; 4] {
     let sum = CsumType::Crc32c.digest(&[head, bytes].concat());
     [sum[0], sum[1], sum[2], sum[3]]

@@ -1,8 +1,9 @@
-//! The trees that issues are about, for repairs.
+//! Says for repairs which trees an issue is about.
 //!
 //! # Invariants
 //!
-//! - **KI1** An issue is of a derived tree only if the other trees do not show it.
+//! - **KI1** An issue is of a derived tree only if it can be repaired by deriving that tree anew
+//!   from the others.
 
 use buttress_format::TreeId;
 

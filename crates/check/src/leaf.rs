@@ -1,5 +1,5 @@
 //! Checks a leaf item by item. Turns items into records of extents and fragments of inodes, and
-//! reports items that do not belong into the tree.
+//! reports items that do not belong in the tree.
 
 use std::io;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         self.context.add(Issue::ItemUnexpected { tree, logical: item.leaf, key: item.key });
     }
 
-    /// Records the use of an extent, and whether its bytes want checksums.
+    /// Records the use of an extent, and whether its bytes need checksums.
     fn use_data(
         &mut self,
         records: &mut Writer<'_, WORDS>,
@@ -315,8 +315,8 @@ impl<'l, 'c> Leaves<'l, 'c> {
         }
     }
 
-    /// Checks an item of a tree that has a pass of its own elsewhere. Here it only needs to belong
-    /// into the tree and to parse.
+    /// Checks an item of a tree that has a pass of its own elsewhere. Here the item only needs to
+    /// belong in the tree and to parse.
     fn plain(&self, item: &Item<'_>) {
         let Item { key, bytes, .. } = *item;
         let outcome = match (self.tree.id, key.kind) {

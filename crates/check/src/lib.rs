@@ -2,15 +2,15 @@
 //!
 //! # Place
 //!
-//! The checker does not build on the engine. Both share the format, the devices, the map of chunks
-//! and the nodes. It shares no code that decides or writes, so it does not share the engine's
-//! mistakes. The program and the engine's tests use it.
+//! The checker does not build on the engine. Both share the code for the format, the devices, the
+//! map of chunks and the nodes. They share no code that decides or writes, so the checker does not
+//! share the engine's mistakes. The program and the engine's tests use the checker.
 //!
 //! # How
 //!
 //! One walk over every tree, on all processors, makes small records: one for each extent in the
 //! extent tree, and one for each use of an extent. The records are sorted by address, on disk if
-//! memory is too small. One pass compares them, and also compares free space and checksums.
+//! memory is too small. One pass compares the records, and also compares free space and checksums.
 //!
 //! Files are checked during the walk, by sums that can be joined in any order. So a part of a tree
 //! that several snapshots share is checked once.
@@ -18,8 +18,8 @@
 //! # Invariants
 //!
 //! - **J1** Only [`repair`] and [`undo`] write.
-//! - **J2** Whatever the bytes are, the check does not panic or loop forever. Its memory is at most
-//!   [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
+//! - **J2** With any bytes on the devices, the check does not panic or loop forever. Its memory is
+//!   at most [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
 
 #![forbid(unsafe_code)]
 

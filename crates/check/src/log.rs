@@ -1,7 +1,7 @@
 //! Checks the log trees: whether they exist and can be read.
 //!
-//! The next mount replays their contents, and a check does not change trees. So the contents are
-//! not checked.
+//! Only a replay shows whether the contents of a log fit the trees, and the next mount makes that
+//! replay. So the contents are not checked.
 
 use buttress_base::RangeSet;
 use buttress_format::{FileExtent, Kind, RootItem};
@@ -10,12 +10,12 @@ use buttress_tree::{Expect, Node, NodePtr};
 use crate::context::Context;
 use crate::issue::Issue;
 
-/// What the log trees use. No extent item covers it yet.
+/// The space that the log trees use. No extent item covers it yet.
 #[derive(Debug, Default)]
 pub(crate) struct Logged {
-    /// Data that they reference. It may have checksums.
+    /// Data that the log trees reference. It may have checksums.
     pub(crate) data: RangeSet,
-    /// Their nodes, as far as they can be found.
+    /// Nodes of the log trees, as far as they can be found.
     pub(crate) nodes: RangeSet,
 }
 

@@ -3,9 +3,10 @@
 //! # How
 //!
 //! Each issue of a report proposes a fix: a sentence and the edits of items. The fixes are made on
-//! trial devices in memory, then the volume is checked again. That shows what the fixes uncovered,
-//! for the next round. In a round, only fixes of the first stage are made: nodes, inodes, names,
-//! lost files, then counts that follow from these.
+//! trial devices in memory, and then the volume is checked again. The new report shows issues that
+//! the old ones hid, for the next round. A round makes only the fixes of one stage: the first stage
+//! for which there are fixes. The stages are nodes, inodes, names, lost files, and counts that
+//! follow from these.
 //!
 //! # Invariants
 //!
@@ -21,8 +22,8 @@
 //!
 //! # Failure
 //!
-//! Leaves are overwritten where they lie. A power cut meanwhile can damage one. So the power must
-//! not fail, or there must be a journal: it puts the old bytes back.
+//! Leaves are overwritten where they lie. A power cut meanwhile can damage a leaf. So the power
+//! must not fail, or there must be a journal, with which the old bytes can be put back.
 
 mod devices;
 mod editor;
@@ -51,7 +52,7 @@ use crate::run::check_devices;
 use crate::trial::Trial;
 use editor::{Editor, Fix};
 
-/// The most rounds. Each mends a thousand issues of a kind.
+/// The most rounds. Each round mends at most a thousand issues of a kind.
 const ROUNDS: usize = 64;
 
 /// The flag of a superblock that makes its volume a seed.
@@ -62,21 +63,21 @@ const NODES: u8 = 0;
 /// and counts on from the links, sizes and bytes that it finds.
 const WITHOUT_LOG: [u8; 4] = [3, 4, 5, 7];
 
-/// What was mended, and the report afterwards.
+/// The fixes that were made, and the report afterwards.
 pub(crate) struct Mended {
     pub(crate) done: Vec<String>,
     pub(crate) report: Report,
 }
 
-/// Mends what can be mended. `None` if there is nothing to mend, or if the volume would not be
-/// better. `announce` gets each sentence before the first write.
+/// Makes all possible fixes. `None` if there is nothing to mend, or if the volume would not be
+/// better. `announce` is called with each sentence before the first write.
 pub(crate) fn mend(
     devices: &[Arc<dyn Device>],
     report: &Report,
     options: &Options,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Option<Mended>> {
-    // Without a device, its copies would stay as they are.
+    // If a device is missing, its copies would keep the old content.
     let is_whole = !report.has("device-missing");
     if !is_whole || !report.issues.iter().any(|issue| stage(issue).is_some()) {
         return Ok(None);
@@ -112,9 +113,9 @@ pub(crate) fn mend(
         let before = done.len();
         for (_, issue) in staged.iter().filter(|(stage, _)| *stage == first) {
             seen.insert((*issue).clone());
-            // A tree that cannot be read proposes nothing.
+            // There is no proposal for a tree that cannot be read.
             let Ok(Some(fix)) = propose(&editor, &now, issue) else { continue };
-            // A fix is made whole or not at all.
+            // A fix is made completely or not at all.
             if editor.make(&fix.edits).unwrap_or(false) {
                 trials.iter().for_each(|trial| trial.keep());
                 done.push(fix.says);
@@ -157,10 +158,10 @@ pub(crate) fn mend(
     Ok(Some(Mended { done, report: now }))
 }
 
-/// Trees that lack a part. What they seem to say of names and counts is not the truth (ME4).
+/// Trees that lack a part. Names and counts cannot be derived from their remaining items (ME4).
 struct Lost {
     trees: HashSet<TreeId>,
-    /// Whether there are more than a report keeps.
+    /// Whether there are more such issues than a report keeps.
     is_cut: bool,
 }
 
@@ -180,7 +181,7 @@ impl Lost {
     }
 }
 
-/// The tree that an issue is read from.
+/// The tree with the items that showed an issue.
 fn subject(issue: &Issue) -> Option<TreeId> {
     match issue {
         Issue::InodeMissing { tree, .. }
@@ -222,7 +223,7 @@ fn is_better(before: &Report, after: &Report) -> bool {
     !grows && (new.len() < old.len() || shrinks) && new.is_subset(&old)
 }
 
-/// The stage of what mends an issue. `None` if nothing does.
+/// The stage of the fix for an issue. `None` if there is no fix.
 fn stage(issue: &Issue) -> Option<u8> {
     Some(match issue {
         Issue::NodeDamaged { .. } | Issue::NodeGeneration { .. } => NODES,

@@ -1,13 +1,13 @@
 //! Finds the wrong names in a tree with sums that do not agree.
 //!
 //! The walk finds that some directory entry lacks its inode reference, or the reverse. It does not
-//! find which one. This module makes records of all names of the tree and sorts them. Then it looks
-//! up the text of each name that has no counterpart.
+//! find which entry. This module makes records of all names of the tree and sorts them. Then it
+//! looks up the text of each name that has no counterpart.
 //!
 //! # Invariants
 //!
-//! - **N1** Only trees with sums that disagree come here, so the check of a healthy volume pays
-//!   nothing for this.
+//! - **N1** This module only looks at trees with sums that disagree, so it costs nothing on a
+//!   healthy volume.
 
 use std::io;
 
@@ -99,7 +99,7 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
 #[derive(Default)]
 struct Current {
     ino: u64,
-    /// Its file type, if its inode item was read.
+    /// The file type, if the inode item was read.
     kind: Option<FileKind>,
     /// The inode has no links. Its removal also removes its directory entries, so these need no
     /// counterpart.
@@ -200,8 +200,8 @@ fn report_unmatched(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) 
             Issue::DirIndexMissing { tree: id, dir: Ino(first), name }
         }
         (_, 0) => Issue::OrphanMissing { tree: id, ino: Ino(first) },
-        // An orphan item for an inode that has names or does not exist. The next mount removes the
-        // item.
+        // This is an orphan item for an inode that has names or does not exist. The next mount
+        // removes the item.
         _ => return,
     };
     context.add(issue);

@@ -1,6 +1,6 @@
 //! Options of a check, and reports of its progress.
 
-/// The extent of a check, and the memory for it.
+/// What to check, and with how much memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Whether to read every copy of all data and verify the checksums. Also reads every copy of
@@ -32,11 +32,11 @@ impl Options {
 pub enum Step {
     /// Superblocks and the log.
     Superblocks,
-    /// Chunks, devices.
+    /// Chunks and devices.
     Chunks,
     /// The root tree.
     Roots,
-    /// Every tree, and the files in them.
+    /// All trees, and the files in them.
     Trees,
     /// Extents and their users, block groups, free space.
     Extents,
@@ -67,7 +67,7 @@ impl Step {
         self as usize + 1
     }
 
-    /// Returns the title of the step, in the words of `btrfs check`.
+    /// Returns the title of the step, as `btrfs check` prints it.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {

@@ -18,7 +18,7 @@ use crate::bits::AddressSet;
 #[derive(Default)]
 pub(crate) struct OwnedNodes {
     pub(crate) met: AddressSet,
-    /// Trees that were never shared: all of their nodes are reached by them alone.
+    /// Trees that were never shared: no other tree reaches their nodes.
     pub(crate) unshared: BTreeSet<TreeId>,
 }
 

@@ -1,5 +1,6 @@
-//! Checks quotas. Simple quotas are counted: an extent's item names the subvolume that made it.
-//! Full quotas are not counted. The check only reports whether they are marked inconsistent.
+//! Checks quotas. Simple quotas are counted, since an extent's item names the subvolume that made
+//! the extent. Full quotas are not counted. The check only reports whether they are marked
+//! inconsistent.
 
 use buttress_format::{
     Error as FormatError, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,
@@ -59,7 +60,7 @@ pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
 fn count(context: &Context<'_>, subvolume: TreeId, info: &QuotaInfo) {
     let Some(owned) = context.owned.get() else { return };
     if QuotaGroup::of(subvolume).level() > 0 {
-        // Not checked for a higher group: its members can change while its counts stay the same.
+        // Higher groups are not checked: their members can change while their counts stay the same.
         return;
     }
     let expected = owned.of(subvolume);

@@ -5,14 +5,15 @@
 //!
 //! One walk over all other trees makes a record of each use of an extent. The records are sorted by
 //! address, on disk if memory is too small. One pass makes the items and finds free space. The
-//! number of new nodes follows from the sizes of the items, the new nodes' own items included.
+//! number of new nodes follows from the sizes of all items, which include the items of the new
+//! nodes.
 //!
 //! # Invariants
 //!
 //! - **RB1** Nothing is written if a part of a tree that refers to extents cannot be read, or if
 //!   two uses contradict each other.
-//! - **RB2** New nodes lie where no tree has anything: neither the trees that stay, nor the nodes
-//!   of the trees that are replaced. So the volume stays as it is until the superblock is written.
+//! - **RB2** New nodes overwrite nothing: neither extents of the trees that stay, nor old nodes of
+//!   the trees that are replaced. So the volume does not change until the superblock is written.
 //! - **RB3** Nodes are durable before superblocks.
 
 mod collect;
@@ -51,28 +52,31 @@ use sources::{Sources, own_items};
 use spool::Item;
 use sums::{Sums, Wanted};
 
-/// The result of a rebuild: the superblock to write, and what was done.
+/// The result of a rebuild: the superblock to write, and the changes.
 pub(crate) struct Rebuilt {
     pub(crate) superblock: Superblock,
-    /// What was written, as sentences.
+    /// The changes, as sentences.
     pub(crate) done: Vec<String>,
     /// Addresses of data that cannot be read. It has no checksums.
     pub(crate) unreadable: RangeSet,
 }
 
-/// Writes the new trees. `announce` gets each sentence of [`Rebuilt::done`] before the first write.
-/// The caller writes the superblocks afterwards. `with_sums` makes the checksum tree anew, too.
+/// Writes the new trees. `announce` is called with each sentence of [`Rebuilt::done`] before the
+/// first write. The caller writes the superblocks afterwards. `with_sums` makes the checksum tree
+/// anew, too.
 ///
 /// # Errors
 ///
-/// [`Error::Rebuild`] with the reason when the trees cannot be derived; then nothing was written.
+/// [`Error::Rebuild`] with the reason, when the trees cannot be derived. In that case nothing was
+/// written.
 pub(crate) fn rebuild(
     devices: &[Arc<dyn Device>],
     options: &Options,
     with_sums: bool,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Rebuilt> {
-    // An image of metadata alone has no data to sum.
+    // New checksums need the data. An image of metadata alone lacks it, and `repairs: false`
+    // refuses such an image.
     let opening = OpenOptions { writable: true, repairs: !with_sums, ..OpenOptions::default() };
     let opened = Volume::open(devices.to_vec(), opening);
     let (volume, superblock) = opened.map_err(|error| Error::Rebuild(error.to_string()))?;
@@ -127,13 +131,13 @@ fn expect_writable(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is known before the first write.
+/// The results of everything that is done before the first write.
 struct Work {
     geometry: Geometry,
     collected: Collected,
     root_items: Vec<Item>,
     roots: crate::roots::Roots,
-    /// The new checksums, if they are asked for.
+    /// The new checksums, if the caller wants them.
     sums: Option<Sums>,
 }
 
@@ -201,7 +205,7 @@ impl Work {
         let mut own = own_items(&room, old, generation, &[]);
         if !old.incompat.has(Incompat::SKINNY_METADATA) {
             // Without `SKINNY_METADATA`, the extent item of a node contains the node's first key.
-            // This first pass builds the nodes to learn these keys.
+            // This first pass builds the nodes to find these keys.
             let mut firsts = Vec::new();
             for tree in &room.trees {
                 let builder = tree.builder(&geometry, generation, sources.bytes(tree, &own));
@@ -226,7 +230,7 @@ fn is_data(chunk: &buttress_format::Chunk) -> bool {
     chunk.flags.kind() == buttress_format::BlockGroupFlags::DATA
 }
 
-/// What is about to be written.
+/// Sentences that describe the changes.
 fn sentences(
     collected: &Collected,
     room: &Room,

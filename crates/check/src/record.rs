@@ -42,10 +42,10 @@ pub(crate) enum Entry {
     Item { extent: Extent, refs: u64, flags: u64, level: Option<u8>, generation: Generation },
     /// A node that was met.
     Node { level: u8, by_address: bool, generation: Generation, owner: TreeId, first: Key },
-    /// A user of an extent: how many uses the walk found, how many the extent tree records, and the
-    /// length that the user expects.
+    /// A user of an extent: the number of uses that the walk found, the number that the extent tree
+    /// records, and the length that the user expects.
     Use { user: User, uses: u64, recorded: u64, len: u64 },
-    /// Bytes of a file that wants checksums for them, or wants none.
+    /// Bytes of a file. `wanted` says whether the file has checksums for them.
     Sums { range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64 },
 }
 
@@ -122,7 +122,8 @@ pub(crate) fn node(node: &Node, by_address: bool) -> Record {
 }
 
 /// Stores the transaction since which a use by a file exists, in the record of the use. Only a
-/// rebuild needs it. A rebuild has no recorded uses, so the word of their count is free for this.
+/// rebuild needs this transaction. A rebuild has no recorded uses, so the word of the recorded
+/// count is free for the transaction.
 pub(crate) fn set_generation(used: &mut Record, generation: Generation) {
     used[6] = generation.0;
 }
@@ -139,7 +140,7 @@ pub(crate) fn recorded(at: Logical, user: User, count: u32) -> Record {
     [at.0, tag, a, b, c, 0, u64::from(count), 0]
 }
 
-/// The record of bytes of a file that wants checksums for them, or wants none.
+/// The record of bytes of a file. `wanted` says whether the file has checksums for them.
 pub(crate) fn sums(range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64) -> Record {
     let start = range.start.0;
     [start, SUMS, range.end().0, u64::from(wanted), tree.0, ino.0, offset, 0]

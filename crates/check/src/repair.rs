@@ -6,16 +6,16 @@
 //!   trees that refer to extents, or a good copy of the superblock. No value is a guess, except
 //!   owner, times and access of an inode item that is made anew. Damage of other kinds stays, and
 //!   nothing is written that depends on it.
-//! - **M2** Repairs of items come first (`mend`): what follows rests on them.
+//! - **M2** Repairs of items come first (`mend`), since later repairs depend on the items.
 //! - **M3** Nodes are durable before the superblock.
-//! - **M4** A new extent tree counts only if the checker finds the volume with it to be clean. New
-//!   nodes lie in free space. So without a new superblock the volume is as before.
+//! - **M4** A new extent tree is used only if the checker finds the volume with the new tree clean.
+//!   New nodes lie in free space. So without a new superblock the volume is unchanged.
 //!
 //! # Failure
 //!
-//! Where the sums of block groups alone are wrong, the repair overwrites them in place. A power cut
-//! during such a write can damage one node, in one or more copies. So the power must not fail. If
-//! metadata has two copies, a `scrub` afterwards mends a damaged one.
+//! If only the used bytes of block groups are wrong, the repair overwrites them in place. A power
+//! cut during such a write can damage one node, in one or more copies. So the power must not fail.
+//! If metadata has two copies, a `scrub` afterwards repairs a damaged copy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,22 +45,22 @@ use crate::trial::Trial;
 /// The changes that were made, and the problems that remain, as sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Repairs {
-    /// What was changed on the devices.
+    /// The changes on the devices.
     pub done: Vec<String>,
-    /// Problems that were left alone, with the reason.
+    /// Problems that were not repaired, with the reason.
     pub left: Vec<String>,
 }
 
-/// The extent of a repair.
+/// What to repair.
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
     /// Memory and threads of the walk that a rebuild makes.
     pub check: Options,
-    /// Whether the extent tree is written anew even if nothing is wrong with it. A log of fsync is
-    /// removed then.
+    /// Whether the extent tree is written anew even if it has no fault. In that case a log of fsync
+    /// is removed.
     pub init_extent_tree: bool,
-    /// Whether the checksum tree is written anew from the data, with the extent tree. Then nothing
-    /// tells damaged data from good data any more.
+    /// Whether the checksum tree is written anew from the data, with the extent tree. After that,
+    /// damaged data cannot be told from good data any more.
     pub init_csum_tree: bool,
 }
 
@@ -82,18 +82,19 @@ const LOG_LEVEL_AT: usize = 200;
 
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// Repairs what `report` found on these devices. They must be open for writing, exclusively. Check
-/// the volume again afterwards.
+/// Repairs the issues that `report` has for these devices. The devices must be open for writing,
+/// exclusively. Check the volume again afterwards.
 ///
 /// # Errors
 ///
-/// When a device fails or cannot be written. All writes before the failure were correct on their
-/// own.
+/// When a device fails or cannot be written. Each write before the failure is correct without the
+/// later ones.
 pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
     repair_with(devices, report, &RepairOptions::default(), &mut |_| {})
 }
 
-/// As [`repair`], with options. `announce` gets a sentence for each repair before its first write.
+/// As [`repair`], with options. `announce` is called with a sentence for each repair before its
+/// first write.
 ///
 /// # Errors
 ///
@@ -111,7 +112,7 @@ pub fn repair_with(
     let mut plan = Plan::of(report, options.init_csum_tree);
     if options.is_asked() || !plan.extents.is_empty() || plan.cleans_space() {
         if rebuild_extents(devices, &mut plan, options, announce, &mut repairs)? {
-            // All sums were made anew, too, and every copy of the superblock was written.
+            // The rebuild has also corrected all sums and written every copy of the superblock.
             plan = Plan { others: std::mem::take(&mut plan.others), ..Plan::default() };
         } else {
             plan.others.append(&mut plan.extents);
@@ -150,7 +151,7 @@ pub fn repair_with(
     Ok(repairs)
 }
 
-/// Writes the extent tree anew, then the superblocks. Returns whether it was possible.
+/// Writes the extent tree anew, then the superblocks. Returns whether this was possible.
 fn rebuild_extents(
     devices: &[Arc<dyn Device>],
     plan: &mut Plan,
@@ -213,8 +214,8 @@ fn rebuild_extents(
     Ok(true)
 }
 
-/// Checks the volume as it would be with changed superblocks (M4). Returns the errors that would
-/// remain.
+/// Checks the volume with changed superblocks, which are only in memory (M4). Returns the errors
+/// that would remain.
 fn remaining(
     devices: &[Arc<dyn Device>],
     changes: &[Change],
@@ -254,7 +255,7 @@ struct Plan {
     copies: bool,
     log: bool,
     free_space: bool,
-    /// Whether free space of block groups that are gone is recorded.
+    /// Whether free space of removed block groups is recorded.
     stale_space: bool,
     groups: Vec<(Logical, u64)>,
     bytes_used: Option<u64>,
@@ -264,9 +265,9 @@ struct Plan {
     with_data: bool,
     /// Whether there is a log, good or bad.
     has_log: bool,
-    /// Codes of what a new extent tree mends.
+    /// Codes of issues that a new extent tree mends.
     extents: Vec<&'static str>,
-    /// Codes of what cannot be mended.
+    /// Codes of issues that cannot be mended.
     others: Vec<&'static str>,
 }
 
@@ -326,8 +327,8 @@ impl Plan {
         self.stale_space && !self.has_log && self.others.is_empty()
     }
 
-    /// The changes of the superblock. Without trust in the extents, changes that depend on them are
-    /// left out.
+    /// The changes of the superblock. If the extents are not trusted, changes that depend on them
+    /// are left out.
     fn changes(&self, is_trusted: bool, repairs: &mut Repairs) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         if self.log {

@@ -37,7 +37,7 @@ pub struct Report {
 /// The amounts that the check covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Bytes in use, as the extents add up.
+    /// Bytes in use: the sum over all extents.
     pub bytes_used: u64,
     /// Bytes of tree nodes.
     pub tree_bytes: u64,
@@ -62,11 +62,11 @@ impl Report {
         self.errors() == 0
     }
 
-    /// The number of errors, including those not kept.
+    /// The number of errors, including errors that were not kept.
     #[must_use]
     pub fn errors(&self) -> u64 {
         let kept = self.issues.iter().filter(|issue| issue.severity() == Severity::Error);
-        // Only errors are numerous enough that some are not kept.
+        // Only issues with severity `Error` are so numerous that some are not kept.
         kept.count() as u64 + self.more.values().sum::<u64>()
     }
 
@@ -117,7 +117,7 @@ impl Findings {
         }
     }
 
-    /// The first issue that `is_it` takes.
+    /// The first issue that `is_it` accepts.
     pub(crate) fn find(&self, is_it: impl Fn(&Issue) -> bool) -> Option<Issue> {
         self.0.lock().issues.iter().find(|issue| is_it(issue)).cloned()
     }
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// P1 and P2.
+    /// P1 and P2: each issue is kept once, and not all issues are kept.
     #[test]
     fn keeps_each_once_and_not_all() {
         let findings = Findings::new();

@@ -121,7 +121,7 @@ impl Roots {
     fn find(&self, tree: TreeId) -> Option<&RootItem> {
         // The root item of a snapshot has the transaction of its creation as key offset. Other
         // trees have one root item, at offset 0. The exception is the data relocation tree: Linux
-        // looks it up as a snapshot, and btrfs-convert creates it as one.
+        // looks this tree up as a snapshot, and btrfs-convert creates it as a snapshot.
         let has_any_offset = tree == TreeId::DATA_RELOC || tree.is_fs_tree() && tree != TreeId::FS;
         let is_it = |key: &Key| key.objectid == tree.0 && (key.offset == 0 || has_any_offset);
         self.items.iter().find(|(key, _)| is_it(key)).map(|(_, item)| item)

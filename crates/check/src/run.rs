@@ -31,9 +31,9 @@ use crate::{chunks, data, log, names, quota, roots, superblock};
 /// The largest number of threads. More threads would mostly wait for the device.
 const THREADS_MAX: usize = 8;
 
-/// Checks a volume of one device, in a file or on a block device. Mainly for tests. It takes no
-/// lock, so a test may call it while it holds the idle volume open. If another program writes
-/// meanwhile, the result is worthless.
+/// Checks a volume of one device, in a file or on a block device. This is mainly for tests. It
+/// takes no lock, so a test may call it while the test has the idle volume open. If another program
+/// writes meanwhile, the result is worthless.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ pub fn check_devices(
 
 /// Checks one commit while another process goes on writing to these devices. That process keeps the
 /// space of the commit unchanged meanwhile. `superblock` belongs to the commit; the devices may
-/// have a newer one. Reads only.
+/// have a newer superblock. Reads only.
 ///
 /// # Errors
 ///
@@ -94,7 +94,7 @@ pub fn check_held(
     })
 }
 
-/// Runs all steps. `open` does the first: it opens the volume and checks its superblocks.
+/// Runs all steps. `open` does the first step: it opens the volume and checks its superblocks.
 fn report(
     options: &Options,
     progress: &dyn Progress,
@@ -146,7 +146,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
 
     progress.step(Step::Chunks, 0);
     let devices = chunks::load(context);
-    // The nodes of the log may lie in chunks that were loaded only by the steps before.
+    // The log is checked after the chunks were loaded, since nodes of the log may lie in any chunk.
     let logged = log::check(context);
 
     progress.step(Step::Roots, 0);

@@ -5,13 +5,14 @@
 //!
 //! - **E1** All writers together never hold more bytes than the sorter may use. During the merge,
 //!   each run on disk has one block in memory.
-//! - **E2** The merge returns all added records in ascending order. The number of threads, and how
-//!   their buffers were spilled, makes no difference.
+//! - **E2** The merge returns all added records in ascending order. The result does not depend on
+//!   the number of threads or on when their buffers were spilled.
 //!
 //! # Failure
 //!
 //! If a temporary file cannot be written, the check ends with an error: with only some of the
-//! records, its result would be wrong. The files have no names, so none remains after the program.
+//! records, its result would be wrong. The files have no names, so no file remains after the
+//! program.
 //!
 //! The sorter is written for this crate. Crates for external sorting serialise each record and
 //! limit the number of records. Here, records are plain words, and many threads fill one sorter.
@@ -28,7 +29,7 @@ use buttress_base::{Rank, Ranked};
 /// A record: words that are compared from the first to the last.
 pub(crate) type Record<const N: usize> = [u64; N];
 
-/// Bytes of a run that are read in one go.
+/// Bytes of one read from a run.
 const BLOCK_BYTES: usize = 256 << 10;
 /// The number of runs on disk at which they are merged into one, so that the last merge stays
 /// small.
@@ -113,7 +114,7 @@ impl<const N: usize> Writer<'_, N> {
         Ok(())
     }
 
-    /// Hands the remaining records to the sorter.
+    /// Passes the remaining records to the sorter.
     pub(crate) fn finish(mut self) {
         if self.records.is_empty() {
             return;

@@ -3,12 +3,12 @@
 //! # Invariants
 //!
 //! - **S1** Every returned node has passed every check of `tree::Node` against its pointer.
-//! - **S2** The code that reads a bad copy also reports it. So callers only have to go on without
-//!   the node.
+//! - **S2** The code that reads a bad copy also reports it. So callers only need to continue
+//!   without the node.
 //!
 //! # Locks
 //!
-//! The small cache has one short lock. It serves passes that run side by side over one tree.
+//! The small cache has one short lock. The cache serves passes that run side by side over one tree.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::report::Findings;
 
 const CACHED_NODES: usize = 64;
 
-/// What was found of the copies of one node.
+/// The copies of one node: a good one, and the bad ones with reasons.
 #[derive(Default)]
 struct Copies {
     good: Option<Arc<Node>>,
@@ -127,7 +127,7 @@ impl<'c> Source<'c> {
         expects.iter().zip(found).map(each).collect()
     }
 
-    /// The first good copy. Reports the others that are bad.
+    /// The first good copy. Reports bad copies if there is a good one.
     fn best(&self, logical: Logical, found: Copies) -> Result<Arc<Node>, String> {
         let Copies { good, bad } = found;
         let Some(node) = good else {
@@ -167,7 +167,7 @@ impl<'c> Source<'c> {
     }
 }
 
-/// For cursors, with a cache of the nodes that were read last.
+/// The interface for cursors, with a cache of the nodes that were read last.
 impl NodeSource for Source<'_> {
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>, TreeError> {
         let place = Self::place(expect.ptr.logical);

@@ -30,8 +30,8 @@ fn seeds_own(device: &dyn Device, newest: &Superblock) -> Option<Superblock> {
     (buttress_volume::is_seed(&own) && own.fsid != newest.fsid).then_some(own)
 }
 
-/// Checks the copies of a volume that a process is writing. Each must be whole, belong to this
-/// volume, and be at most one commit older than the one that the process holds.
+/// Checks the copies of a volume that a process is writing. Each copy must be valid, belong to this
+/// volume, and be at most one commit older than the commit that the process holds.
 pub(crate) fn check_live_copies(
     findings: &Findings,
     devices: &[Arc<dyn Device>],
@@ -112,7 +112,8 @@ fn as_common(copy: &Superblock) -> Superblock {
     let mut common = copy.clone();
     common.bytenr = 0;
     common.dev_item = Default::default();
-    // The fields of the log are written to the first copy alone, or to the others one step later.
+    // The fields of the log are written only to the first copy, or to the other copies in a later
+    // step.
     common.log_root = Logical(0);
     common.log_root_level = 0;
     common.log_root_transid = 0;

@@ -14,7 +14,7 @@ use buttress_volume::Volume;
 use crate::error::Result;
 
 const BYTENR_AT: usize = 48;
-/// Where the flags lie that tell whether the free-space tree is valid.
+/// The offset of the flags that tell whether the free-space tree is valid.
 pub(crate) const COMPAT_RO_AT: usize = 180;
 
 /// Where the bytes lie that all extents use.

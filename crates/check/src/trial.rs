@@ -1,9 +1,10 @@
-//! A device that keeps changes in memory: a repair is tried on it before it is made.
+//! A device that keeps changes in memory. A repair is tried on it before the real device is
+//! changed.
 //!
 //! # Invariants
 //!
 //! - **TR1** The device behind gets no write before [`Trial::commit`].
-//! - **TR2** [`Trial::take_back`] leaves what was written when [`Trial::keep`] was called last.
+//! - **TR2** [`Trial::take_back`] restores the content at the last call of [`Trial::keep`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +15,18 @@ use parking_lot::Mutex;
 /// Bytes of one part of the memory.
 const BLOCK: u64 = 4096;
 
-/// The longest write of a commit, so that a journal can keep what it overwrites.
+/// The longest write of a commit, so that a journal can keep the overwritten bytes.
 const RUN_MAX: usize = 32 << 20;
 
-/// What was written: blocks by number. The last block of a device may be shorter.
+/// The written blocks, by number. The last block of a device may be shorter.
 #[derive(Debug, Default)]
 struct Written {
     blocks: BTreeMap<u64, Vec<u8>>,
-    /// What was there before each write since [`Trial::keep`].
+    /// The content before each write since [`Trial::keep`].
     before: Vec<(u64, Option<Vec<u8>>)>,
 }
 
-/// A device in front of another. Reads see all writes, and the device behind gets none.
+/// A device in front of another. Reads see all writes, but the device behind gets no write.
 #[derive(Debug)]
 pub(crate) struct Trial {
     device: Arc<dyn Device>,
@@ -38,12 +39,12 @@ impl Trial {
         Self { device: Arc::clone(device), written: Mutex::default() }
     }
 
-    /// Keeps all that was written (TR2).
+    /// Keeps all writes so far (TR2).
     pub(crate) fn keep(&self) {
         self.written.lock().before.clear();
     }
 
-    /// Forgets what was written since it was kept last (TR2).
+    /// Undoes the writes since the last [`Trial::keep`] (TR2).
     pub(crate) fn take_back(&self) {
         let mut written = self.written.lock();
         while let Some((number, before)) = written.before.pop() {
@@ -54,8 +55,8 @@ impl Trial {
         }
     }
 
-    /// Makes the writes that begin at a place that `is_wanted` takes, and forgets them. Adjacent
-    /// blocks become one write.
+    /// Writes the blocks with an offset that `is_wanted` accepts to the device behind, and drops
+    /// them from memory. Adjacent blocks become one write.
     pub(crate) fn commit(&self, is_wanted: impl Fn(u64) -> bool) -> Result<(), Error> {
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for (number, bytes) in &self.written.lock().blocks {
@@ -109,7 +110,7 @@ impl Layer for Trial {
             let mut block = vec![0; BLOCK.min(self.device.len().saturating_sub(at)) as usize];
             self.on_read(at, &mut block)?;
             if to - at > block.len() as u64 {
-                // The device itself says what is wrong with a write past its end.
+                // The device behind gives the error for a write past its end.
                 return self.device.write_at(offset, buf);
             }
             block[(from - at) as usize..(to - at) as usize]
@@ -132,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads see the writes, and the device behind does not (TR1). Then it gets them.
+    /// Reads see the writes, and the device behind gets them only at the commit (TR1).
     #[test]
     fn a_trial_changes_nothing() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(1 << 20));

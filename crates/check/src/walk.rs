@@ -6,10 +6,9 @@
 //!
 //! # Invariants
 //!
-//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So it
-//!   meets each node once in a tree, and it ends even if pointers are crafted.
-//! - **W2** The records of a node are made only at its first visit, in the tree that happens to be
-//!   first.
+//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So the
+//!   walk meets each node once in a tree, and ends even if pointers are crafted.
+//! - **W2** The records of a node are made only at its first visit, in whichever tree comes first.
 //! - **W3** A node that was visited before is walked again only for its files, and the result is
 //!   stored. So many crafted roots of one tree cost little more than one root.
 //! - **W4** Damage in a part of a tree ends only the walk of that part.
@@ -39,7 +38,7 @@ const UNITS_AHEAD: usize = 32;
 /// Nodes of one parent that are read together.
 const NODES_AT_ONCE: usize = 32;
 
-/// What all threads of a walk share.
+/// The state that all threads of a walk share.
 pub(crate) struct Walk<'w> {
     /// Records for the check of extents.
     pub(crate) records: &'w Sorter<WORDS>,
@@ -47,7 +46,7 @@ pub(crate) struct Walk<'w> {
     pub(crate) counts: &'w Counts,
 }
 
-/// The size of all nodes that were met. A node counts once, whatever trees it is in.
+/// The size of all nodes that were met. A node counts once, even if several trees share it.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) tree_bytes: AtomicU64,
@@ -66,7 +65,7 @@ struct Unit<'t> {
     index: usize,
     tree: &'t Tree,
     node: Arc<Node>,
-    /// The next key of the parents. All keys of the node lie below it.
+    /// The next key in the parents. All keys of the node lie below that key.
     high: Option<Key>,
     /// The first child that still exists, in a tree that is being deleted.
     first: usize,
@@ -94,8 +93,8 @@ pub(crate) fn check_node(
     }
     let header = node.header();
     let (flags, revision) = (header.flags, header.backref_rev);
-    // Nodes of relocation trees, and nodes that share children with these, refer to their children
-    // by address for ever. Their extent items say so.
+    // Nodes of relocation trees, and nodes that share children with these, always refer to their
+    // children by address. The flag `FULL_BACKREF` of their extent items says so.
     let may_be = || tree.may_share() && context.refers_by_address(node);
     let is_odd = flags & FLAG_RELOC != 0 && !may_be();
     if is_odd || revision != BACKREF_REV_MIXED {
@@ -165,8 +164,8 @@ impl Walk<'_> {
                     let (taken, done) = (&taken, done.clone());
                     scope.spawn(move || {
                         self.work(context, taken, |result| {
-                            // Sending fails only if the receiver is gone. Then its thread reports
-                            // the failure.
+                            // Sending fails only if the receiving thread has ended. In that case
+                            // that thread reports its error.
                             let _ = done.send(result);
                         })
                     })
@@ -201,8 +200,8 @@ impl Walk<'_> {
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
             // Linux records the root of a relocation tree with the root's own address as the
-            // parent, and its item then has `FULL_BACKREF`. All other roots are recorded by their
-            // tree.
+            // parent, and the item of such a root has `FULL_BACKREF`. All other roots are recorded
+            // by their tree.
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
             let is_left = tree.id == TreeId::TREE_RELOC;
@@ -391,7 +390,7 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
     Ok(whole)
 }
 
-/// Whether the result of a leaf is remembered: it was met before, or will be met again.
+/// Whether the result of a leaf is remembered: the leaf was met before, or will be met again.
 fn is_remembered(context: &Context<'_>, tree: &Tree, ptr: &NodePtr) -> bool {
     let at = ptr.logical;
     tree.has_files() && (context.shared.contains(at) || context.visited_nodes.contains(at))

@@ -4,16 +4,16 @@
 //! # Place
 //!
 //! Scripts and backup programs call `btrfs`. A link to this program with that name accepts the same
-//! commands and prints the same output. A command that is equal in `buttress` uses its code. The
-//! other commands are in the modules below. Each one parses its arguments, runs an operation, and
-//! prints what scripts expect.
+//! commands and prints the same output. A command that `buttress` has in the same form uses the
+//! code of `buttress`. The other commands are in the modules below. Each one parses its arguments,
+//! runs an operation, and prints what scripts expect.
 //!
 //! # Invariants
 //!
 //! - **B1** If a command line has a path on a mount of the kernel's btrfs, btrfs-progs must serve
 //!   it. This program passes the whole line on unchanged ([`linux`]).
-//! - **B2** The exit status is 0 or 1, and errors begin with `ERROR: `, as with btrfs-progs. Where
-//!   nothing is there that could be cancelled, the status is 2.
+//! - **B2** The exit status is 0 or 1, and errors begin with `ERROR: `, as with btrfs-progs. If
+//!   there is nothing to cancel, the status is 2.
 
 mod columns;
 mod device;
@@ -85,10 +85,10 @@ enum Group {
     InspectInternal(inspect::Verb),
     /// Show and set properties of subvolumes, files and directories.
     Property(property::Args),
-    /// Count what subvolumes use.
+    /// Count the space that subvolumes use.
     #[command(subcommand)]
     Quota(quota::Verb),
-    /// Groups of subvolumes: what they use and what they may use.
+    /// Manage groups of subvolumes, with their usage and limits.
     #[command(subcommand)]
     Qgroup(qgroup::Verb),
     /// Send a read-only subvolume as a stream.

@@ -117,10 +117,10 @@ pub(crate) enum Command {
     /// Move data between block groups, and optionally change their profile.
     #[command(subcommand)]
     Balance(balance::Verb),
-    /// Count what subvolumes use.
+    /// Count the space that subvolumes use.
     #[command(subcommand)]
     Quota(quota::Verb),
-    /// Groups of subvolumes: what they use and what they may use.
+    /// Manage groups of subvolumes, with their usage and limits.
     #[command(subcommand)]
     Qgroup(qgroup::Verb),
     /// Add, remove and replace devices of a volume, and show their error counts.
@@ -148,8 +148,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns whether the command goes on after it has printed its answer. Later events can then
-    /// only go to the log.
+    /// Returns whether the command goes on after it has printed its answer. Only the log can then
+    /// report later events.
     pub(crate) fn speaks_by_log(&self) -> bool {
         matches!(self, Self::Mount(_) | Self::Nbd(_))
     }

@@ -1,18 +1,18 @@
-//! The program as a helper of mount(8) and umount(8), by the name that it is called by.
+//! The program as a helper of mount(8) and umount(8). The name by which it is called chooses this.
 //!
 //! # Place
 //!
 //! `mount -t buttress` runs `/sbin/mount.buttress`. `umount` of a Buttress mount runs
 //! `/sbin/umount.fuse.buttress`. Both are links to this program. `docs/internals/mount.md` lists
-//! the links and says how to make them.
+//! the links and describes how to make them.
 //!
 //! # Invariants
 //!
 //! - **H1** The calling convention is that of mount(8): `source target [-sfnv] [-N namespace] [-o
 //!   options] [-t type]`, and `target [-flnrv] [-N namespace] [-t type]`. The exit codes are those
 //!   of mount(8), too.
-//! - **H2** The mount helper ends when the mount is there, the umount helper when the volume is
-//!   closed.
+//! - **H2** The mount helper ends when the mount is there. The umount helper ends when the volume
+//!   is closed.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::commands::{mount, umount};
 use crate::exit::{Exit, Failure};
 use crate::{log, ui};
 
-/// The exit codes of mount(8) and umount(8) that this program uses. They also have 8 for an
+/// The exit codes of mount(8) and umount(8) that this program uses. mount(8) also has 8 for an
 /// interrupt and 16 for problems with `/etc/mtab`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -212,8 +212,8 @@ fn failed(failure: Failure) -> (Code, Failure) {
     (code, failure)
 }
 
-/// Returns what a remount changes in the kernel: whether the mount becomes read-only, and the flags
-/// that only the kernel handles. If an option is repeated, the last one counts.
+/// Returns the changes that a remount makes in the kernel: whether the mount becomes read-only, and
+/// the flags that only the kernel handles. If an option is repeated, the last one counts.
 fn kernel_flags(words: &[&str]) -> (bool, MountFlags) {
     const FLAGS: [(&str, &str, MountFlags); 8] = [
         ("nosuid", "suid", MountFlags::NOSUID),
@@ -285,7 +285,7 @@ mod tests {
         assert!(line(Called::Umount, &["a", "-o", "x"]).is_err());
     }
 
-    /// The last word on a flag counts.
+    /// If several options set a flag, the last option counts.
     #[test]
     fn remounts_tell_the_kernel_its_flags() {
         let (read_only, flags) = kernel_flags(&["ro", "nosuid", "noatime", "rw", "atime", "x"]);

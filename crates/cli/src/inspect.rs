@@ -1,5 +1,5 @@
 //! Access to a volume's trees without a filesystem on top. Verbs that look at the format itself use
-//! it, also if mounting would fail.
+//! this access. It works even if mounting would fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::ui;
 
-/// Memory for nodes that are looked at again.
+/// Memory for nodes that may be read again.
 const CACHE_BYTES: u64 = 32 << 20;
 
 /// An opened volume.
@@ -58,8 +58,8 @@ impl Inspect {
         })
     }
 
-    /// As [`Inspect::open`], but prints no note if another program has it open for writing. For
-    /// verbs that users also run on mounts.
+    /// As [`Inspect::open`], but prints no note if another program has the volume open for writing.
+    /// For verbs that users also run on mounts.
     pub(crate) fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
         Self::open_and(path, devices, |_| {})
     }
@@ -98,8 +98,8 @@ impl Inspect {
         self.listed_in(TreeId::ROOT, boot::root_tree_root(&self.superblock))
     }
 
-    /// Returns the root of the tree that lists the log trees. `None` if there are none. Its
-    /// transaction is the one after the superblock's.
+    /// Returns the root of the tree that lists the log trees. `None` if there are no log trees. The
+    /// transaction of the root is the one after the superblock's.
     pub(crate) fn log_root(&self) -> Option<NodePtr> {
         let superblock = &self.superblock;
         (superblock.log_root.0 != 0).then(|| NodePtr {

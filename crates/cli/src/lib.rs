@@ -1,7 +1,7 @@
 //! The `buttress` program as a library.
 //!
-//! `main.rs` calls [`run`]. So does `buttress-bench`, which mounts volumes with baselines that the
-//! shipped program does not have. Tests call [`transfer`] without starting a process each time.
+//! `main.rs` and `buttress-bench` call [`run`]. `buttress-bench` adds baselines that the shipped
+//! program does not have. Tests call [`transfer`] without starting a process each time.
 
 mod btrfs;
 mod commands;
@@ -73,8 +73,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Splits lists of mount options into single options. Each has a flag that says whether the volume
-/// takes it.
+/// Splits lists of mount options into single options. Each option has a flag that tells whether the
+/// volume takes it.
 ///
 /// # Errors
 ///

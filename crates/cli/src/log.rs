@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure, Result};
 
 /// The variable that chooses the events.
 const FILTER: &str = "BUTTRESS_LOG";
-/// The variable that chooses the form, unless `--json` does.
+/// The variable that chooses the form, unless `--json` is given.
 const FORMAT: &str = "BUTTRESS_LOG_FORMAT";
 
 /// Shows events from now on. By default a server logs warnings, and a verb prints only its one line

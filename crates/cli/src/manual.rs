@@ -1,8 +1,8 @@
 //! The manual pages. Each verb has one, made from the definition of the command line and from
 //! written examples. `buttress-format(5)` is written as a whole.
 //!
-//! Each verb has at least one example, unless it has verbs below it. Each example is a valid
-//! command line. Tests verify both.
+//! Each verb without verbs below it has at least one example. Each example is a valid command line.
+//! Tests verify both rules.
 
 use clap::Command;
 use clap_mangen::Man;
@@ -79,7 +79,7 @@ fn examples_section(page: &str) -> String {
             text.push_str(&format!(".PP\n{}\n", example.says));
         }
         said = example.says;
-        // In roff, a backslash and a hyphen must be escaped to stay plain ones.
+        // In roff, a plain backslash or a plain hyphen must be escaped.
         let command = example.command.replace('\\', "\\e").replace('-', "\\-");
         text.push_str(&format!(".PP\n.nf\n.RS 4\n{command}\n.RE\n.fi\n"));
     }

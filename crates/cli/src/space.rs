@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **T1** The figures add up the values of all `buttress::reserve` and `buttress::flush` events.
-//!   They have the values of the last `buttress::enospc` event, which is a refusal.
+//!   The figures of a refusal are the values of the last `buttress::enospc` event.
 
 use std::collections::BTreeMap;
 
@@ -78,8 +78,8 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
     figures.map(|(name, value)| (name.to_owned(), json!(value))).into()
 }
 
-/// What the kernel counts as this process's memory on a line of its status, in bytes. Zero if the
-/// kernel does not say.
+/// The memory of this process on a line of its status, in bytes. Zero if the status has no such
+/// line.
 fn memory_of_process(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));

@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::figures::Figures;
 use crate::names;
 
-/// The device to use, and the cache if the device has one in front.
+/// The device to use, and the cache in front of it, if there is one.
 type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);
 
 /// The cache of a device.
@@ -44,8 +44,8 @@ impl Cached {
         Ok(CacheOptions { force: options.force || self.force_cache, ..options })
     }
 
-    /// Refuses a cache in front of a store of objects: it would write blocks in another order than
-    /// the volume did.
+    /// Refuses a cache in front of a store of objects: the cache would write blocks in another
+    /// order than the volume did.
     pub fn refuse_remote(&self, origin: &Path) -> Result<()> {
         if self.cache.is_some() && is_remote(origin) {
             let origin = origin.display();

@@ -1,13 +1,13 @@
 //! Waits for a server that is closing a volume. The server has lost its mount and makes its last
-//! commit, and umount(2) does not wait for that.
+//! commit, and umount(2) does not wait for the commit.
 //!
 //! # Invariants
 //!
-//! - **W1** Every verb opens devices through this file, even a verb that ignores locks. So a server
-//!   that is about to release its lock makes no verb fail. And no verb reads the volume before its
-//!   last commit.
-//! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints what it waits
-//!   for.
+//! - **W1** Every verb opens devices through this module, even a verb that ignores locks. So a
+//!   server that is about to release its lock makes no verb fail. And no verb reads the volume
+//!   before the server's last commit.
+//! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints the reason for
+//!   the wait.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub const TYPES: [&str; 2] = ["fuse.buttress", "fuseblk.buttress"];
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 /// The time after which a wait is reported.
 const SILENCE: Duration = Duration::from_secs(1);
-/// If the process with the lock cannot be found, the number of attempts to open before giving up.
+/// How often a verb tries to open a volume if it cannot find the process with the lock.
 const UNSEEN_MAX: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// A `#` in the kernel's list of mounts.
@@ -60,16 +60,17 @@ impl<'p> Wait<'p> {
     }
 }
 
-/// Opens a device. If the server of its last mount is making its last commit, waits for it (W1).
+/// Opens a device. If the server of its last mount is making its last commit, waits for that commit
+/// (W1).
 ///
 /// # Errors
 ///
-/// Those of opening it.
+/// Those of opening the device.
 pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
     open_asked(path, how, &Asked::default())
 }
 
-/// As [`open_device`], for a volume in a store as `asked` says.
+/// As [`open_device`]. `asked` says how a volume in a store is opened.
 pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
     when_free(path, how.lock, || buttress_remote::open(path, how, asked))
 }
@@ -124,7 +125,8 @@ pub fn when_free(
     }
 }
 
-/// Returns the process that has locked a volume, or the disk that it is a part of, if it is seen.
+/// Returns the process that has locked a volume, or the disk with the volume. `None` if that
+/// process is not visible.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<u32> {
     buttress_block::locked_by(&host_file(path))
@@ -142,8 +144,8 @@ pub fn until_closed(path: &Path) {
 }
 
 /// Returns whether a process will soon release the lock, because it is a server that has lost its
-/// mount. True also for a process that has ended. False for a process that is only hidden from this
-/// user (`hidepid`).
+/// mount. Also returns true for a process that has ended. Returns false for a process that is only
+/// hidden from this user (`hidepid`).
 fn is_closing(pid: u32, image: &Path) -> bool {
     let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
         let raw = pid.try_into().ok().and_then(Pid::from_raw);
@@ -151,8 +153,8 @@ fn is_closing(pid: u32, image: &Path) -> bool {
     };
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
     let image = full_name(image).unwrap_or_else(|_| image.to_owned());
-    // The source of a mount is the first device of its volume, or a part of it. Its server has that
-    // device open.
+    // The source of a mount is the first device of its volume, or a part of it. The server of the
+    // mount has that device open.
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     let listed = |path: PathBuf| {

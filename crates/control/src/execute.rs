@@ -5,8 +5,9 @@
 //! - **E1** An order does the same in a verb that opened the volume and in a mount that has it
 //!   open. Both call [`carry_out`].
 //! - **E2** An order that reads or relocates the whole volume begins with a commit. The commit has
-//!   everything that programs have written so far, also what the kernel still has in its cache.
-//!   Once a commit has failed, such an order reads the last one. An order for a commit fails.
+//!   everything that programs have written so far, also data that the kernel still has in its
+//!   cache. Once a commit has failed, such an order reads the last good commit. An order to commit
+//!   fails.
 
 mod balance;
 mod device;

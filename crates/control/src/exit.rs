@@ -125,7 +125,7 @@ impl fmt::Display for Failure {
             let text = error.to_string();
             let last = parts.last_mut().expect("the vector begins with one part");
             // Prints each fact once. A cause that begins with the previous text replaces that text.
-            // A cause with which the previous text ends is left out.
+            // A cause is left out if the previous text ends with it.
             if text.starts_with(last.as_str()) {
                 *last = text;
             } else if !last.ends_with(&text) {
@@ -139,7 +139,7 @@ impl fmt::Display for Failure {
 
 /// Adds the failed operation to an error.
 pub trait Context<T> {
-    /// Wraps an error. `what` is called only if there is one.
+    /// Wraps an error. `what` is called only for an error.
     fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T>;
 }
 
@@ -206,7 +206,7 @@ impl<T> Context<T> for buttress_check::Result<T> {
     }
 }
 
-/// Wraps errors of layers below `fs`. They have one exit code for each type.
+/// Wraps errors of layers below `fs`. Each error type has one exit code.
 macro_rules! context_for {
     ($($error:ty => $exit:expr),* $(,)?) => {$(
         impl<T> Context<T> for std::result::Result<T, $error> {

@@ -29,8 +29,8 @@ pub struct Devices {
     /// Open the volume although devices are missing.
     #[arg(long)]
     pub degraded: bool,
-    /// Take over a volume in a store of objects from another writer, even if that seems to be
-    /// alive.
+    /// Take over a volume in a store of objects from another writer, even if that writer seems to
+    /// be alive.
     #[arg(long)]
     pub takeover: bool,
     /// Go on without writes that only a local log has and that cannot be replayed.
@@ -87,8 +87,8 @@ impl Devices {
 pub enum Access {
     /// Only reads.
     Read,
-    /// Only reads, in spite of another writer's lock. The verb sees the last commit, or one that is
-    /// made while it reads.
+    /// Only reads, in spite of another writer's lock. The verb sees the last commit, or a commit
+    /// that is made while the verb reads.
     Peek,
     /// Changes the volume; refused if another program has the volume open.
     Write,
@@ -112,8 +112,8 @@ pub fn open_devices(
     paths.map(open).collect()
 }
 
-/// Whether a local file or block device is one of a seed. Other volumes grow from a seed and read
-/// it, at the same time. So where it is one device of several, it is opened for reading.
+/// Whether a local file or block device belongs to a seed. Several sprouts may read one seed at the
+/// same time. So a seed that is one device of several is opened only for reading.
 #[must_use]
 pub fn is_seed(path: &Path) -> bool {
     if buttress_remote::is_remote(path) || path.is_dir() {
@@ -172,8 +172,8 @@ pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem
     Ok(fs)
 }
 
-/// Makes the failure for a volume that cannot be opened. The volume is damaged or there is none;
-/// the command line is not wrong.
+/// Makes the failure for a volume that cannot be opened. Its exit code says that the volume is
+/// damaged or missing, not that the command line is wrong.
 fn not_opened(image: &Path, error: buttress_fs::Error, wants_more: bool) -> Failure {
     let hint = if wants_more { " (--device names another device of a volume)" } else { "" };
     let mut failure = Failure::of_volume(format!("{}{hint}", image.display()), error);

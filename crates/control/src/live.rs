@@ -3,9 +3,9 @@
 //! # Place
 //!
 //! `mount` and `nbd` create a [`Live`] and add sections. A section is a name and a closure that
-//! returns figures. `stats` and `cache` ask for them. A verb that works on a whole volume gives its
-//! [`Order`] to the mount that has the volume open. The mount answers with lines of JSON: any
-//! number of steps, then the result.
+//! returns figures. `stats` and `cache` ask for these figures. A verb that works on a whole volume
+//! gives its [`Order`] to the mount that has the volume open. The mount answers with lines of JSON:
+//! any number of steps, then the result.
 //!
 //! The figures of a section are names with scalars, or with objects of scalars, in the order in
 //! which verbs show them. A figure with a name that ends in `bytes` is shown as a size. [`subject`]
@@ -64,7 +64,8 @@ pub use subject::Subject;
 
 /// The largest question, in bytes.
 const QUESTION_MAX: usize = 64 << 10;
-/// How long one look takes that checks whether the client has ended.
+/// How long each check waits for input of the client. The end of the input means that the client
+/// has ended.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Carries out an order. Its arguments are the order, the volume, the stream of the order, and the
@@ -82,7 +83,7 @@ struct OpenVolume {
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 
-/// What a process reports and which requests it takes, before it listens.
+/// Collects the reports and request handlers of a process until [`Live::listen`] starts the socket.
 #[derive(Default)]
 pub struct Live {
     subject: Subject,
@@ -94,15 +95,15 @@ pub struct Live {
     close_waiters: Arc<CloseWaiters>,
 }
 
-/// A socket that listens. It is removed when this is dropped.
+/// A socket that listens. The socket is removed when this value is dropped.
 pub struct Listening {
     path: Option<PathBuf>,
     close_waiters: Arc<CloseWaiters>,
 }
 
 impl Listening {
-    /// Tells all programs that wait for the end of the mount: the volume is closed, or why closing
-    /// failed.
+    /// Tells all programs that wait for the end of the mount that the volume is closed, or why
+    /// closing failed.
     pub fn report_closed(&self, failure: Option<String>) {
         self.close_waiters.report(failure);
     }
@@ -191,7 +192,7 @@ impl Live {
         std::thread::Builder::new().name("live".to_owned()).spawn(move || {
             for stream in listener.incoming().filter_map(std::result::Result::ok) {
                 let this = Arc::clone(&this);
-                // A flush of a cache may take long: others get their answers meanwhile.
+                // A flush of a cache may take long, and other clients get their answers meanwhile.
                 let answer = move || {
                     if let Err(error) = this.answer(&stream) {
                         tracing::debug!(%error, "a program asked and went away");
@@ -235,8 +236,8 @@ impl Live {
         stream.write_all(format!("{document}\n").as_bytes())
     }
 
-    /// Returns the volume if its last commit can be held. Otherwise returns the answer with the
-    /// reason.
+    /// Returns the volume if [`hold`] can keep the nodes of its last commit from reuse. Otherwise
+    /// returns the answer with the reason.
     fn holder(&self) -> Result<&OpenVolume, Value> {
         let refuse = |what, exit| Err(json!({ "error": what, "exit": exit as u8 }));
         match &self.volume {
@@ -271,7 +272,7 @@ impl Live {
     }
 
     /// Returns the places at which subvolumes have their own mounts, and the device number of each.
-    /// Their names need not be text.
+    /// The names of the places need not be UTF-8.
     fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
         let kernel_sync = self.volume.as_ref().and_then(|volume| volume.kernel_sync.as_ref());
         let mounts = kernel_sync.map(KernelSync::submounts).unwrap_or_default();

@@ -27,7 +27,7 @@ pub enum Location {
 }
 
 impl Location {
-    /// Parses an argument that may be either.
+    /// Parses an argument that may be a path of the host or a place in a volume.
     pub fn parse(argument: &OsStr) -> Self {
         let found = divide(argument);
         match found.path {

@@ -25,7 +25,7 @@ const PAGES_MAX: u64 = 64 * MIB;
 const DIRTY_MAX: u64 = 128 * MIB;
 const CHANGES_MAX: u64 = 192 * MIB;
 
-/// Most for inodes that a kernel knows.
+/// The most memory for inodes that the kernel knows.
 const KNOWN_MAX: u64 = 64 * MIB;
 
 /// Returns the options of a volume for a requested budget, or for the default one (B1, B2).
@@ -38,14 +38,15 @@ pub fn options(asked: Option<u64>) -> MountOptions {
 }
 
 /// Limits of the parts of a volume that is only filled, in bytes: nodes, dirty data, uncommitted
-/// changes. What such a volume holds is not read again, and a commit frees the memory.
+/// changes. The content of such a volume is not read again, and a commit frees the memory.
 const FILLED_NODES_MAX: u64 = 16 * MIB;
 const FILLED_DIRTY_MAX: u64 = 16 * MIB;
 const FILLED_CHANGES_MAX: u64 = 12 * MIB;
 
-/// Returns the options of a volume that is only filled. It needs little memory, however much comes
-/// in. If `is_fixed`, nothing depends on the machine, so commits end at the same places everywhere.
-/// Without background threads a commit begins at twice the limit of changes, which is halved.
+/// Returns the options of a volume that is only filled. It needs little memory, however much data
+/// comes in. If `is_fixed`, nothing depends on the machine, so commits end at the same places
+/// everywhere. Without background threads a commit begins at twice the limit of changes, so the
+/// limit is halved.
 #[must_use]
 pub fn to_fill(is_fixed: bool) -> MountOptions {
     let (budget, parts) = if is_fixed { (LEAST, 2) } else { (by_default(), 1) };
@@ -78,7 +79,7 @@ pub struct Parts {
     /// Changes that are not committed.
     pub changes: u64,
     /// Inodes that the kernel knows. As many bytes as for nodes, up to 64 MiB. A mount has no pages
-    /// of files, so this uses their part.
+    /// of files, so the memory for pages goes to these inodes.
     pub known: u64,
 }
 
@@ -116,7 +117,7 @@ fn total(meminfo: &str) -> Option<u64> {
 }
 
 /// The smallest limit of the control groups that this process is in, of version 1 or 2. `own` is
-/// what `/proc/self/cgroup` says.
+/// the text of `/proc/self/cgroup`.
 fn group_limit(root: &Path, own: &str) -> Option<u64> {
     let limits = own.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;

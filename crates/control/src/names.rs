@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **J1** A name, path, link target or value of an attribute is a string of
-//!   [`buttress_base::text`]. UTF-8 stays as it is, and other bytes get marks. So two different
-//!   names have different strings.
+//!   [`buttress_base::text`]. UTF-8 stays as it is, and other bytes become escape sequences. So two
+//!   different names have different strings.
 //! - **J2** Text for people (messages, lines on a terminal) uses [`crate::location::show`] instead.
 
 use std::ffi::OsString;
@@ -43,7 +43,7 @@ pub mod path {
     ///
     /// # Errors
     ///
-    /// A value that is no string, or a string with half a mark.
+    /// A value that is no string, or a string with an incomplete escape sequence.
     pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
         path_of(&String::deserialize(from)?)
     }

@@ -60,9 +60,9 @@ pub enum Order {
     },
     /// Put a device in the place of another.
     DeviceReplace {
-        /// The old one, as a path or its number.
+        /// The old device, as a path or its number.
         called: String,
-        /// The new one.
+        /// The new device.
         #[serde(with = "names::path")]
         new: PathBuf,
         /// Use the device even if it holds data.
@@ -81,7 +81,7 @@ pub enum Order {
     Fstrim {
         /// Bytes to skip.
         offset: u64,
-        /// Bytes to examine after that.
+        /// Bytes to examine after the skipped bytes.
         length: u64,
         /// Length of the shortest free range to discard, in bytes.
         minimum: u64,
@@ -114,7 +114,7 @@ pub enum Order {
     Quota(QuotaAct),
     /// Make subvolumes from the streams that come with the order.
     Receive {
-        /// The directory for them.
+        /// The directory for the new subvolumes.
         dir: Spot,
     },
     /// Read every copy of all data and metadata.
@@ -157,7 +157,7 @@ impl Order {
             | Self::DeviceRemove { .. }
             | Self::DeviceReplace { .. }
             | Self::Fstrim { .. }
-            // What programs have written so far counts.
+            // A quota order counts what programs have written so far.
             | Self::Quota(_)
             | Self::Resize { .. }
             | Self::Room
@@ -183,12 +183,12 @@ impl Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PropertyAct {
-    /// Show one, or all that are set.
+    /// Show one property, or all that are set.
     Get {
         /// Its name.
         name: Option<String>,
     },
-    /// Set one.
+    /// Set a property.
     Set {
         /// Its name.
         name: String,
@@ -201,7 +201,7 @@ pub enum PropertyAct {
     List,
 }
 
-/// What is sent, and how.
+/// A subvolume to send, and the options of its stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sending {
     /// The subvolume.

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **C1** Content stays where it is, except for what lies in reserved ranges.
+//! - **C1** Content stays where it is, except for content in reserved ranges.
 //! - **C2** A directory has its own times and its default access control list at the end: each new
-//!   name changes the times and takes over the list. Flags come last of all: a file that may not
-//!   change takes no further name.
+//!   name in it changes the times and inherits the list. Flags are set last of all: an immutable
+//!   file takes no further name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::ext4::{self, Ext4, Kind};
 use crate::plan::Content;
 
-/// The flags that both have, as ext4 numbers them and as btrfs does.
+/// The flags that both file systems have, by the number in ext4 and by the number in btrfs.
 const FLAGS: [(u32, u64); 6] = [
     (0x8, InodeFlags::SYNC),
     (0x10, InodeFlags::IMMUTABLE),
@@ -32,7 +32,7 @@ const FLAGS: [(u32, u64); 6] = [
 /// The mask of the permission bits.
 const PERMISSIONS: u32 = 0o7777;
 
-/// How much is read at a time to be copied.
+/// Bytes that are read at a time for a copy.
 const COPY_BYTES: u64 = 1 << 20;
 
 /// The counts of a conversion.
@@ -42,7 +42,7 @@ const COPY_BYTES: u64 = 1 << 20;
 pub struct Tally {
     /// Inodes of all kinds.
     pub inodes: u64,
-    /// Of these, directories.
+    /// Directories among them.
     pub directories: u64,
     /// Bytes that stay where they are.
     pub kept_bytes: u64,
@@ -56,13 +56,13 @@ pub(crate) struct Copy<'a> {
     pub(crate) device: &'a Arc<dyn Device>,
     pub(crate) fs: &'a Filesystem,
     pub(crate) extents: &'a [Extent],
-    /// What lies in ranges that btrfs needs.
+    /// The used bytes in ranges that btrfs needs.
     pub(crate) moves: &'a RangeSet,
     /// Whether files have checksums.
     pub(crate) has_sums: bool,
     pub(crate) tally: Tally,
     pub(crate) saw: &'a mut dyn FnMut(u64),
-    /// Inodes with several names, and what they became.
+    /// Inodes with several names, and their copies.
     links: HashMap<u32, InodeId>,
     /// Directories that were met.
     seen: HashSet<u32>,
@@ -184,7 +184,8 @@ impl<'a> Copy<'a> {
         if !self.has_sums {
             to.leave_out_checksums()?;
         }
-        // Blocks may be allocated behind the end of a file. No program sees them.
+        // Blocks may be allocated behind the end of a file. No program sees such blocks, so they
+        // are left out.
         let end = size.next_multiple_of(ext4::BLOCK);
         let pieces: Vec<_> =
             content.pieces.iter().copied().filter(|piece| piece.offset < end).collect();
@@ -230,7 +231,7 @@ impl<'a> Copy<'a> {
             ctime: Some(from.ctime),
             ..SetAttr::default()
         };
-        // A further name changes the time of a file with several, too.
+        // A further name also changes the times of a file with several names.
         if from.kind == Kind::Directory || from.links > 1 {
             self.late.push((to.id(), set, default));
         } else {

@@ -1,7 +1,7 @@
-//! The errors of a conversion. Until it is finished, none of them costs anything: the device still
-//! has the file system that it had.
+//! The errors of a conversion. Before the last step of a conversion, an error costs nothing: the
+//! device still has its old file system.
 
-/// Why a conversion or a rollback did not happen.
+/// The reason why a conversion or a rollback failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,13 +1,14 @@
-//! Reads ext2, ext3 and ext4: what is in use, inodes, where files lie, names and attributes.
+//! Reads ext2, ext3 and ext4: blocks in use, inodes, the places of files, names and attributes.
 //!
 //! # Invariants
 //!
-//! - **E1** Nothing is written. Every number of the device is checked before it is used as a place.
+//! - **E1** Nothing is written. Every number from the device is checked before it is used as an
+//!   address.
 //! - **E2** A file system that is mounted, was not unmounted, or has known errors is refused.
 //!
 //! # Place
 //!
-//! The facts are those of the format's documentation in Linux (`filesystems/ext4`).
+//! The layouts follow the documentation of the format in Linux (`filesystems/ext4`).
 
 mod dir;
 mod group;
@@ -25,10 +26,10 @@ pub(crate) use self::opened::Ext4;
 pub(crate) use self::runs::Run;
 pub(crate) use self::xattr::DEFAULT_ACL;
 
-/// The only size of blocks that is converted: that of a sector of the new volume.
+/// The only block size that is converted. It is the sector size of the new volume.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// The first number of an inode that is not the file system's own.
+/// The first inode number that the file system does not use for itself.
 pub(crate) const FIRST_INODE: u32 = 11;
 
 /// The number of the top directory.

@@ -1,10 +1,10 @@
-//! The device while a volume is made on it around the file system that it has.
+//! The device while a new volume is made on it, around the old file system.
 //!
 //! # Invariants
 //!
-//! - **G1** No request changes a byte that the file system uses. One that would is refused.
+//! - **G1** No request changes a byte that the file system uses. Such a request is refused.
 //! - **G2** Until [`Guard::put_in_place`], the superblocks of the new volume are in memory alone.
-//!   So a program that is killed before leaves the file system as it was.
+//!   So a program that is killed earlier leaves the file system as it was.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ const COPY_LEN: u64 = 64 << 10;
 /// Where ext4 has its superblock.
 const EXT_SUPER: Range<u64> = 1024..2048;
 
-/// The ranges of a device with `len` bytes that no chunk of btrfs uses: the first mebibyte, and
-/// those around the other superblock copies.
+/// The ranges of a device with `len` bytes that no chunk of btrfs uses: the first mebibyte, and the
+/// ranges of the other superblock copies.
 pub(crate) fn reserved(len: u64) -> impl Iterator<Item = Range<u64>> {
     let copies = SUPER_OFFSETS.into_iter().skip(1).map(|at| at..at + COPY_LEN);
     let copies = copies.filter(move |copy| copy.start + SUPER_SIZE as u64 <= len);
@@ -37,7 +37,7 @@ pub(crate) struct Guard {
     used: RangeSet,
     /// The reserved ranges.
     areas: Vec<Range<u64>>,
-    /// Unranked: a leaf. What the new volume has in each of them.
+    /// The new volume's content of each reserved range. Unranked: a leaf.
     held: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -50,7 +50,8 @@ impl Guard {
         Self { device, used, areas, held }
     }
 
-    /// Writes the superblocks, and ends the file system by that. The first one makes the volume.
+    /// Writes the superblocks, which ends the old file system. With the first superblock, the
+    /// device has the new volume.
     pub(crate) fn put_in_place(&self) -> Result<(), Error> {
         self.device.flush()?;
         let put = |at: u64| {
@@ -69,8 +70,8 @@ impl Guard {
         self.device.flush()
     }
 
-    /// Calls `each` for the parts of a request: those in reserved ranges with the number of the
-    /// range, those elsewhere with `None`.
+    /// Calls `each` for the parts of a request. A part in a reserved range comes with the number of
+    /// the range, any other part with `None`.
     fn parts(
         &self,
         range: Range<u64>,
@@ -136,7 +137,7 @@ impl Layer for Guard {
         })
     }
 
-    /// Free space of the file system may hold what helps to recover it.
+    /// Free space of the old file system may hold data that helps to recover it.
     fn on_discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
         Ok(())
     }

@@ -2,10 +2,10 @@
 //!
 //! # How
 //!
-//! Content stays where it is. The data chunks of the new volume cover all that the file system
-//! uses. Their logical addresses equal their offsets on the device. Trees lie in free space.
+//! Content stays where it is. The data chunks of the new volume cover all bytes that the file
+//! system uses. Their logical addresses equal their offsets on the device. Trees lie in free space.
 //! A read-only subvolume, `ext2_saved`, has a file `image` with each used block at its place on the
-//! device. Files share their extents with it. What lies in ranges that btrfs needs is copied.
+//! device. Files share their extents with this image. Content in ranges that btrfs needs is copied.
 //!
 //! # Failure
 //!
@@ -39,7 +39,7 @@ use self::ext4::{BLOCK, Ext4};
 use self::guard::Guard;
 use self::plan::{Content, Used};
 
-/// The subvolume that keeps the old file system, and the file in it.
+/// The subvolume that keeps the old file system, and the image file in it.
 const SAVED: &str = "ext2_saved";
 const IMAGE: &str = "image";
 
@@ -65,21 +65,21 @@ pub struct Options {
 /// The label of the new volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Label {
-    /// It has none.
+    /// No label.
     #[default]
     None,
     /// The label of the file system.
     Same,
-    /// This one.
+    /// This label.
     New(Vec<u8>),
 }
 
 /// Steps of a conversion, for a progress bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Looks for what is in use.
+    /// Finds the bytes in use.
     Looking,
-    /// Takes what is in use into the volume: so many bytes.
+    /// Takes the used bytes into the volume. The field is their number.
     Content(u64),
     /// Copies names: the number of inodes done, and about how many there are.
     Names(u64, u64),
@@ -87,12 +87,13 @@ pub enum Step {
     Checking,
 }
 
-/// Converts the file system on a device. Nothing else may have it open.
+/// Converts the file system on a device. No other program may have the device open.
 ///
 /// # Errors
 ///
-/// [`Error::NotExt`], [`Error::Feature`] and [`Error::NotClean`] for what cannot be converted,
-/// [`Error::NoRoom`] for a file system that is too full. Nothing is lost by any of them.
+/// [`Error::NotExt`], [`Error::Feature`] and [`Error::NotClean`] for a file system that cannot be
+/// converted, [`Error::NoRoom`] for one that is too full. After these errors, the file system is as
+/// it was.
 pub fn convert(
     device: Arc<dyn Device>,
     options: &Options,
@@ -161,7 +162,7 @@ fn check_room(ext4: &Ext4, used: &Used, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Says what a lack of space means here.
+/// Turns a lack of space in the new volume into [`Error::NoRoom`].
 fn out_of_room(error: Error) -> Error {
     match error {
         Error::Volume(error) if error.kind() == buttress_fs::ErrorKind::NoSpace => {
@@ -197,8 +198,8 @@ fn fill(
     };
     let mut copy =
         Copy::new((ext4, device), fs, (&extents, &used.moves), options.has_sums, &mut saw);
-    // The image comes first. Until it refers to all that is in use, new data could be allocated
-    // over it, and the guard would refuse the write.
+    // The image comes first. Until the image refers to all used bytes, new data could be allocated
+    // over them, and the guard would refuse the write.
     let mut content = Content::default();
     for range in used.stays.iter().chain(used.moves.iter()) {
         content.add(range.start, range, &extents);

@@ -1,10 +1,10 @@
-//! The extents of the new volume that cover what the file system uses.
+//! The extents of the new volume that cover the bytes that the file system uses.
 //!
 //! # Invariants
 //!
 //! - **P1** Each used block outside of the reserved ranges is in exactly one extent. No extent
 //!   crosses the end of a chunk.
-//! - **P2** An extent begins and ends where the content of a file does. So the space of a file is
+//! - **P2** An extent begins and ends at a boundary of a file's content. So the space of a file is
 //!   free when the file and the image of the file system are gone.
 
 use std::ops::Range;
@@ -17,22 +17,23 @@ use crate::error::{Error, Result};
 use crate::ext4::{BLOCK, Ext4, FIRST_INODE, Inode, Kind, ROOT, Run};
 use crate::guard::reserved;
 
-/// The longest extent, in bytes. One handle holds the checksums of many.
+/// The longest extent, in bytes. One handle holds the checksums of many extents.
 const EXTENT_MAX: u64 = 8 << 20;
 
-/// What is in use, in bytes.
+/// The bytes in use.
 #[derive(Debug)]
 pub(crate) struct Used {
     /// Used bytes outside of the reserved ranges. They stay where they are.
     pub(crate) stays: RangeSet,
     /// Used bytes within the reserved ranges. They are copied.
     pub(crate) moves: RangeSet,
-    /// Where content of files begins and ends, ascending.
+    /// The boundaries of files' content, ascending.
     edges: Vec<u64>,
 }
 
 impl Used {
-    /// Finds what is in use, and checks that no block belongs to two files, or to none.
+    /// Finds the bytes in use. Checks that no block belongs to two files, and that no file has a
+    /// free block.
     pub(crate) fn find(ext4: &Ext4, len: u64) -> Result<Self> {
         let mut stays = RangeSet::new();
         let blocks = ext4.used()?;
@@ -42,7 +43,7 @@ impl Used {
         }
         let mut runs: Vec<Range<u64>> = Vec::new();
         ext4.each_inode(|number| {
-            // The map of inode 7 says what is reserved for more groups.
+            // The map of inode 7 has the blocks that are reserved for descriptors of more groups.
             let is_own = number < FIRST_INODE && number != ROOT;
             let inode = if is_own { None } else { ext4.inode(number)? };
             let has_map = |inode: &Inode| {
@@ -75,7 +76,7 @@ impl Used {
         Ok(Self { stays, moves, edges })
     }
 
-    /// Divides what stays into extents, given the chunks of data (P1, P2).
+    /// Divides the bytes that stay into extents, given the chunks of data (P1, P2).
     pub(crate) fn extents(&self, chunks: &[Extent]) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         let mut edges = self.edges.iter().copied().peekable();
@@ -129,7 +130,7 @@ impl Content {
             let next = extents.get(index).filter(|extent| extent.start.0 < bytes.end);
             let start = next.map_or(bytes.end, |extent| extent.start.0.max(at));
             if at < start {
-                // What is in no extent lies in a reserved range.
+                // Bytes in no extent lie in a reserved range.
                 self.copies.push((offset + at - bytes.start, at..start));
                 at = start;
                 continue;

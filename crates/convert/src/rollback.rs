@@ -1,11 +1,11 @@
-//! Makes the file system out of the image that a conversion has kept.
+//! Restores the old file system from the image that a conversion has kept.
 //!
 //! # Invariants
 //!
 //! - **B1** Before the first write, each used block was found at its own place, or in a range that
-//!   btrfs keeps for itself. Blocks of such ranges are read before any is written.
-//! - **B2** The block of the first superblock of btrfs is written last. A program that is killed
-//!   before can start again.
+//!   btrfs keeps for itself. All blocks of such ranges are read before the first write.
+//! - **B2** The block of the first superblock of btrfs is written last. If the program is killed
+//!   before this write, it can start again.
 
 use std::sync::Arc;
 
@@ -24,18 +24,19 @@ use crate::{IMAGE, SAVED};
 /// The counts of a rollback.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Back {
-    /// Bytes of the file system that had stayed in place.
+    /// Bytes of the old file system that were still in place.
     pub kept_bytes: u64,
     /// Bytes that were written back.
     pub written_bytes: u64,
 }
 
-/// Makes the old file system out of what a conversion has kept. All changes since are lost.
+/// Restores the old file system from the image that a conversion has kept. All changes since the
+/// conversion are lost.
 ///
 /// # Errors
 ///
 /// [`Error::NoWayBack`] without the image, or if a balance, a defragmentation or a resize has moved
-/// what it shows. Nothing is written then.
+/// the image's content. Nothing is written then.
 pub fn rollback(device: &Arc<dyn Device>) -> Result<Back> {
     let options = MountOptions::parse("ro,subvolid=5,nologreplay")
         .map_err(|error| Error::NoWayBack(error.to_string()))?;
@@ -47,10 +48,10 @@ pub fn rollback(device: &Arc<dyn Device>) -> Result<Back> {
     Ok(Back { kept_bytes, written_bytes })
 }
 
-/// A range of the device, and what the file system has there.
+/// An offset on the device, and the old file system's bytes for it.
 type Moved = (u64, Vec<u8>);
 
-/// Checks that everything is in its place, and reads what is not (B1).
+/// Checks that all used blocks are in place, and reads the blocks that are not (B1).
 fn read_back(fs: &Filesystem, device_len: u64) -> Result<(u64, Vec<Moved>)> {
     let way = format!("{SAVED}/{IMAGE}");
     let image = fs.resolve(&way);
@@ -106,8 +107,8 @@ fn in_place(fs: &Filesystem, image: &Inode) -> Result<RangeSet> {
     Ok(found)
 }
 
-/// Writes back the blocks that had to make room for btrfs. That of its first superblock is last
-/// (B2).
+/// Writes back the blocks that had to make room for btrfs. The block of btrfs's first superblock is
+/// last (B2).
 fn write_back(device: &dyn Device, moves: &[Moved]) -> Result<u64> {
     let first = SUPER_OFFSETS[0];
     let mut last = vec![0; BLOCK as usize];

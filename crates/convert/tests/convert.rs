@@ -27,7 +27,7 @@ fn turn(device: &Arc<dyn Device>, options: &Options) -> Result<Tally, Error> {
     convert(Arc::clone(device), options, &mut |_| ())
 }
 
-/// A folder with each kind of file that a program without rights can make.
+/// A folder with each kind of file that a program without privileges can make.
 fn fill(top: &Path) {
     let at = |name: &str| top.join(name);
     fs::create_dir_all(at("a/b")).expect("made");
@@ -83,7 +83,7 @@ fn content(device: &Arc<dyn Device>) -> Vec<u8> {
     bytes
 }
 
-/// What e2fsck says to an image: nothing is wrong with it.
+/// Checks that e2fsck finds nothing wrong with an image.
 fn expect_sound(bytes: &[u8]) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(bytes.len() as u64).expect("grown");
@@ -197,7 +197,7 @@ fn file_systems_become_volumes_and_come_back() {
     }
 }
 
-/// Nothing happens to what cannot be converted.
+/// A file system that cannot be converted is not changed.
 #[test]
 fn what_cannot_be_converted_stays_as_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -216,7 +216,8 @@ fn what_cannot_be_converted_stays_as_it_is() {
         expect(&old, &feature);
     }
     let Some(mut old) = image(&["-O", "^metadata_csum"], folder.path(), 64 * MIB) else { return };
-    // Not unmounted; a journal to replay; a deleted file that was open.
+    // The superblock tells of three conditions: not unmounted, a journal to replay, a deleted file
+    // that was open.
     for (at, byte) in [(0x3a, 0), (0x60, old[1024 + 0x60] | 4), (0xe8, 12)] {
         let before = std::mem::replace(&mut old[1024 + at], byte);
         expect(&old, &unclean);
@@ -231,7 +232,8 @@ fn what_cannot_be_converted_stays_as_it_is() {
     assert!(mke2fs_owns(&old, &content(&device)));
 }
 
-/// Whether an image has what another one uses: e2fsck finds nothing, and the superblocks are equal.
+/// Whether an image has the file system of another image: e2fsck finds no fault, and the
+/// superblocks are equal.
 fn mke2fs_owns(old: &[u8], new: &[u8]) -> bool {
     expect_sound(new);
     old[..2048] == new[..2048]
@@ -275,8 +277,8 @@ impl Layer for Failing {
     }
 }
 
-/// At each write a conversion, and a rollback, may be killed. Before the last step of either the
-/// device has what it had; after it the other.
+/// At each write a conversion, and a rollback, may be killed. Before the last step, the device has
+/// the old content. After it, the device has the new content.
 #[test]
 fn a_killed_conversion_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -329,7 +331,7 @@ fn a_killed_conversion_loses_nothing() {
     }
 }
 
-/// Damage makes errors, and changes nothing.
+/// A damaged file system gives errors, and nothing is changed.
 #[test]
 fn damaged_file_systems_are_errors() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,10 +1,10 @@
-//! Files of content that lies on the device already, as that of a file system which the volume
-//! replaces in place.
+//! Makes files of content that lies on the device already. An example is the content of a file
+//! system which the volume replaces in place.
 //!
 //! # Invariants
 //!
-//! - **A1** No byte of the content is written. Extents that are new are taken from free space as
-//!   they are, and read for their checksums.
+//! - **A1** No byte of the content is written. New extents are taken from free space with the bytes
+//!   that are there, which are read for their checksums.
 //! - **A2** A step that fails leaves a file with a part of the content, and no extent without a
 //!   reference.
 
@@ -21,7 +21,8 @@ use crate::writeback::grow;
 /// The bytes of an extent that are read at a time for checksums.
 const READ_BYTES: u64 = 1 << 20;
 
-/// The bytes of checksums that one item of the checksum tree has at least, if there are as many.
+/// The fewest bytes of checksums in an item of the checksum tree, if there are enough checksums to
+/// fill it.
 const SUMS_EACH: u32 = 8192;
 
 /// A part of a file, and the part of an extent that holds its bytes. All numbers are whole sectors.

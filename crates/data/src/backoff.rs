@@ -6,17 +6,17 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of reads that do not try after a failed attempt. A failed attempt reads its bytes
-/// twice.
+/// The number of reads that do not try after a failed attempt. After a failed attempt, the bytes
+/// are read a second time.
 const BEHIND_VAIN: u32 = 64;
 
-/// The number of reads of a file until one tries again.
+/// The number of reads of a file before a read tries again.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(AtomicU32);
 
 impl Backoff {
-    /// Takes the turn of one read, and returns whether it may try. Two threads may lose one count,
-    /// which does no harm.
+    /// Counts one read, and returns whether this read may try. If two threads count at once, one of
+    /// the counts may be lost, which does no harm.
     pub(crate) fn take_turn(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left > 0 {

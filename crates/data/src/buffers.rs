@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A buffer stays only as long as writers need as many at once. Every period, half of
-//!   those that were never needed go back to the system.
+//! - **B1** The pool keeps only as many buffers as writers need at once. Every period, half of the
+//!   buffers that no writer needed in the period go back to the system.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,8 @@ pub(crate) struct BufferPool(Ranked<Kept>);
 #[derive(Debug)]
 struct Kept {
     buffers: Vec<Vec<u8>>,
-    /// The least number of buffers since the last trim: no writer needed these.
+    /// The least number of buffers in the pool since the last trim. In that time no writer needed
+    /// these buffers.
     spare: usize,
     trimmed: Instant,
 }
@@ -47,7 +48,7 @@ impl BufferPool {
     }
 
     /// Gives half of the buffers that no writer needed since the last trim back to the system. So a
-    /// steady load keeps what it needs, and a volume at rest soon keeps none.
+    /// steady load keeps the buffers that it needs, and a volume at rest soon keeps none.
     pub(crate) fn trim(&self, now: Instant) {
         let given = {
             let mut kept = self.0.lock();
@@ -67,7 +68,7 @@ impl BufferPool {
         (self.0.lock().buffers.len() * PIECE_BYTES) as u64
     }
 
-    /// Takes back those buffers of a run that no thread reads any more.
+    /// Takes back the buffers of a run, except buffers that a thread still reads.
     pub(crate) fn give(&self, run: Run) {
         for piece in run.pieces {
             let Ok(mut piece) = Arc::try_unwrap(piece) else { continue };
@@ -87,7 +88,8 @@ impl BufferPool {
 mod tests {
     use super::*;
 
-    /// B1: under a load that never rests the pool keeps what the load needs, and no more.
+    /// B1: under a load that never rests, the pool keeps the buffers that the load needs, and no
+    /// more.
     #[test]
     fn b1_pool_gives_up_what_no_writer_needs() {
         let pool = BufferPool::new();

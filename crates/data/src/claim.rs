@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B2** One writeback of a file at a time. Only the thread with the claim allocates for the
-//!   file, finishes its ordered extents, truncates it or punches holes into it.
+//! - **B2** One thread at a time writes back a file. Only the thread with the claim allocates for
+//!   the file, finishes its ordered extents, truncates it or punches holes into it.
 
 use crate::file::File;
 

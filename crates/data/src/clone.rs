@@ -8,7 +8,7 @@
 //!   between leaves a target with a part of the range, but never an extent without its reference.
 //! - **S3** Items of the target keep the generation of the items that they were copied from. The
 //!   data is as old as that generation.
-//! - **S4** Extents without checksums and extents with them are never in one file.
+//! - **S4** No file has both extents with checksums and extents without.
 
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ impl Files {
     /// # Errors
     ///
     /// [`Error::Unshareable`] for ranges that cannot be shared, [`Error::TooBig`], no space, or an
-    /// error of the trees. A part of the range may be shared then.
+    /// error of the trees. In these cases a part of the range may be shared.
     pub fn clone_range(
         &self,
         range: &CloneRange<'_>,
@@ -109,7 +109,7 @@ impl Files {
         }
     }
 
-    /// Lets `target` show a range of `source` instead of its own if both hold the same bytes.
+    /// Makes `target` share a range of `source` if the ranges of both files hold the same bytes.
     /// Returns whether they do.
     ///
     /// The caller keeps other threads from changing length or content of the two meanwhile.

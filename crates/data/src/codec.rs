@@ -12,11 +12,11 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// The codec of a file that is to be compressed and names no codec.
+    /// The codec of a file that is marked for compression and names no codec.
     pub const DEFAULT: Self = Self { kind: Compression::Zlib, level: 3 };
 
-    /// Reads `zlib`, `lzo` or `zstd`, with a level after a colon. Level 0 is the default level. A
-    /// level out of range becomes the nearest possible one, as in Linux. Returns `None` also for a
+    /// Reads `zlib`, `lzo` or `zstd`, with a level after a colon. Level 0 is the default level. As
+    /// in Linux, a level out of range becomes the nearest possible level. Returns `None` also for a
     /// codec that is not built in.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

@@ -28,13 +28,13 @@ pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 #[cfg(feature = "zstd")]
 const WINDOW_LOG_MAX: u32 = 20;
 
-/// Decompresses a whole extent into exactly `ram_bytes`. Zeros replace what the stream lacks.
+/// Decompresses a whole extent into exactly `ram_bytes`. If the stream is shorter, zeros follow.
 ///
 /// `logical` is for errors, `sector` is the size of LZO's segments.
 ///
 /// # Errors
 ///
-/// [`Error::Compressed`] when the bytes are damaged, or unpack to more than any extent holds.
+/// [`Error::Compressed`] when the bytes are damaged, or unpack to more bytes than any extent holds.
 pub fn decompress(
     kind: Compression,
     logical: Logical,
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(out.expect("frame"), content);
     }
 
-    /// Segments unpack one sector each, and a length never straddles a sector boundary.
+    /// Each segment unpacks to one sector, and no length lies across a sector boundary.
     #[test]
     fn lzo_unpacks() {
         let content = sample();
@@ -186,7 +186,7 @@ mod tests {
             assert!(out == zeroes[..5000] && out.capacity() <= 2 * 5000);
             assert!(decompress(kind, Logical(0), &bomb, RAM_BYTES_MAX + 1, 4096).is_err());
         }
-        // An empty frame, with a window of 1 MiB and of 128 MiB.
+        // Two empty frames: one with a window of 1 MiB, one with a window of 128 MiB.
         let frame = |log: u8| [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 1, 0, 0];
         let unpack = |log| decompress(Compression::Zstd, Logical(0), &frame(log), 100, 4096);
         assert!(unpack(20).expect("as large as an extent") == zeroes[..100]);

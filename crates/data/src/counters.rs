@@ -38,7 +38,7 @@ impl Counters {
         self.lost.lock().get_or_insert_with(|| error.clone());
     }
 
-    /// Dirty bytes of all files, those on their way to the device included.
+    /// Dirty bytes of all files, including bytes on their way to the devices.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Relaxed)

@@ -27,9 +27,10 @@ const STEP_BYTES: u64 = 16 << 20;
 /// The way of rewriting a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Defragment {
-    /// Extents at least this long are left alone.
+    /// Extents of at least this length are not rewritten.
     pub extent_bytes: u64,
-    /// Compress everything this way; otherwise as the file and the mount say.
+    /// Compress everything with this codec. If `None`, the settings of the file and the mount
+    /// apply.
     pub codec: Option<Codec>,
 }
 
@@ -48,7 +49,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// No space, or an error of reading or writing. The content is unchanged then.
+    /// No space, or an error of reading or writing. The content is then unchanged.
     pub fn defragment(&self, file: &File, range: Range<u64>, how: &Defragment) -> Result<u64> {
         let end = self.params.ceil(range.end.min(file.size()));
         let mut at = self.params.floor(range.start);

@@ -16,7 +16,7 @@
 //!
 //! # Locks
 //!
-//! The dirty map lives under one short lock of its file; no I/O happens under it.
+//! The dirty map is under one short lock of its file; no I/O happens under this lock.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,7 +51,7 @@ pub(crate) struct Dirty {
     pub(crate) metadata: Option<MetaReservation>,
     /// The inode's reserve. A large `metadata` is counted through it (P6).
     pub(crate) reserve: Option<Arc<InodeReserve>>,
-    /// What `metadata` includes. `inline` is the bytes of the first sector that may become an
+    /// Parts of `metadata`. `inline` is the number of bytes of the first sector that may become an
     /// inline extent. `splits` is the number of new extents that may each split an old item.
     pub(crate) inline: u32,
     pub(crate) splits: u32,
@@ -72,7 +72,8 @@ pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) pieces: Vec<Arc<Vec<u8>>>,
     pub(crate) len: u64,
-    /// The token for the part that is to be written in place. The rest has its space reserved.
+    /// The token for the part that is to be written in place. Space is reserved for the rest of the
+    /// run.
     pub(crate) unreserved: Option<NoReserve>,
 }
 
@@ -86,8 +87,8 @@ impl Run {
         self.parts(range).map(|(piece, part)| &piece[part]).collect()
     }
 
-    /// As [`slices`](Self::slices), but as pieces that the caller can keep, with the used part of
-    /// each.
+    /// As [`slices`](Self::slices), but returns pieces that the caller can keep, each with its used
+    /// part.
     pub(crate) fn parts(
         &self,
         range: Range<u64>,
@@ -115,8 +116,8 @@ impl Dirty {
         self.pieces.is_empty() && self.writing.is_empty() && self.unwritten.is_empty()
     }
 
-    /// Copies the data here into `buf`, which holds the file from `offset` on. Adds each missing
-    /// part to `gaps`.
+    /// Copies the data of this map into `buf`, which holds the file from `offset` on. Adds each
+    /// missing part to `gaps`.
     pub(crate) fn copy_out(&self, offset: u64, buf: &mut [u8], gaps: &mut Vec<Range<u64>>) {
         let range = offset..offset + buf.len() as u64;
         if self.is_clean() {
@@ -208,13 +209,13 @@ impl Dirty {
         in_range(&self.pieces, range, Vec::len) + self.writing_in(range)
     }
 
-    /// Returns the number of those buffers that are being written.
+    /// Returns the number of buffers that touch a range and are being written.
     pub(crate) fn writing_in(&self, range: &Range<u64>) -> usize {
         in_range(&self.writing, range, |piece| piece.len())
     }
 
     /// Returns the number of extents beyond `splits` if each piece becomes `each` extents. The
-    /// reservation does not cover a split of an old item by these.
+    /// reservation does not cover the splits of old items by these extents.
     pub(crate) fn unsplit(&self, each: u32) -> u32 {
         (self.pieces.len() as u32 * each).saturating_sub(self.splits)
     }
@@ -252,7 +253,7 @@ impl Dirty {
         self.unreserved.as_mut().map(|unreserved| unreserved.split(before - left))
     }
 
-    /// Puts whole sectors, over sectors that wait already or beside them. Returns the number of new
+    /// Puts whole sectors. They may replace sectors that wait already. Returns the number of new
     /// bytes.
     pub(crate) fn put(&mut self, pool: &BufferPool, offset: u64, data: &[u8]) -> u64 {
         let end = offset + data.len() as u64;
@@ -290,8 +291,8 @@ impl Dirty {
         {
             let take = data.len().min(PIECE_BYTES - piece.len());
             if piece.capacity() - piece.len() < take && piece.len() + take > PIECE_BYTES / 8 {
-                // The file is being written in order. This is the last move of the piece, into a
-                // buffer of full size.
+                // The file is being written in order. Move the piece to a buffer of full size, so
+                // that it moves only once.
                 let mut large = pool.take();
                 large.extend_from_slice(piece);
                 *piece = large;

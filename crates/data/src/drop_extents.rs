@@ -9,8 +9,8 @@
 //!
 //! - **D1** Every item that names an extent holds exactly one reference to it, keyed by the item's
 //!   file offset minus the region's offset. Splitting an item in two adds one reference. Cutting an
-//!   end off adds none.
-//! - **D2** `nbytes` changes by exactly what the items gained and lost.
+//!   end off adds no reference.
+//! - **D2** `nbytes` changes by exactly the bytes that the items gained and lost.
 
 use std::ops::Range;
 
@@ -31,8 +31,7 @@ pub(crate) struct Edits {
     lost: u64,
 }
 
-/// Whether an item is made by these edits and carries their generation, or is part of an older
-/// item.
+/// Whether an item is new and gets the generation of these edits, or is part of an older item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Birth {
     Now,
@@ -107,7 +106,7 @@ impl Edits {
         }
     }
 
-    /// Puts an extent that takes a reference of its own (unless it is a hole, or inline).
+    /// Puts an extent, with a reference of its own unless it is a hole or inline.
     pub(crate) fn insert(&mut self, offset: u64, extent: FileExtent) {
         match &extent.body {
             Body::Inline(_) => self.gained += extent.ram_bytes,
@@ -138,7 +137,7 @@ impl Edits {
         self.puts.push((mapping.offset, extent, Birth::Now));
     }
 
-    /// Replaces items by others that show the same bytes of one extent on disk.
+    /// Replaces items by other items that show the same bytes of one extent on disk.
     pub(crate) fn reshape(&mut self, old: &[Mapping], new: Vec<(u64, FileExtent)>) {
         let Some(region) = old.first().and_then(Mapping::region) else { return };
         let reference = (disk_extent(region), reference_key(old[0].offset, region));
@@ -155,7 +154,8 @@ impl Edits {
         self.puts.push((range.start, hole(len), Birth::Now));
     }
 
-    /// Replaces an item by one that shows `gained` more bytes of the same extent, which has grown.
+    /// Replaces an item by an item that shows `gained` more bytes of the same extent, which has
+    /// grown.
     pub(crate) fn replace(
         handle: &Handle<'_>,
         file: &File,
@@ -173,7 +173,8 @@ impl Edits {
         Dropped(std::mem::take(&mut self.dropped))
     }
 
-    /// Returns edits that undo these. `there` are the mappings before them. The caller has called
+    /// Returns edits that undo these edits. `there` are the mappings before these edits. The caller
+    /// has called
     /// [`Self::take_dropped`]: dropped references are not undone.
     pub(crate) fn reverse(&self, there: Vec<Mapping>) -> Reverse {
         Reverse {
@@ -198,8 +199,8 @@ impl Edits {
             }
             put(handle, file, offset, &extent);
         }
-        // References are added before others are dropped. A count that touches zero in between
-        // would free the extent.
+        // References are added before others are dropped. Otherwise a count could reach zero in
+        // between, which would free the extent.
         for (extent, key) in self.added {
             handle.add_data_ref(extent, file.data_ref(key));
         }
@@ -269,7 +270,8 @@ pub(crate) struct Bytes {
 
 impl Bytes {
     pub(crate) fn count(self, meta: &mut Meta) {
-        // A damaged volume may have counted too few; the checker, not an overflow, should say so.
+        // A damaged volume may have counted too few bytes. The checker reports this; the
+        // subtraction must not overflow.
         meta.item.nbytes = (meta.item.nbytes + self.gained).saturating_sub(self.lost);
     }
 }
@@ -287,8 +289,8 @@ pub(crate) fn window(extent: &FileExtent, skip: u64, len: u64) -> FileExtent {
         if region.disk.0 != 0 {
             region.offset += skip;
         } else {
-            // Linux leaves an offset in the hole items that it splits. Its checker takes an offset
-            // plus length past the item's `ram_bytes` for an error.
+            // Linux leaves an offset in the hole items that it splits. But the checker of Linux
+            // treats an offset plus length past the item's `ram_bytes` as an error.
             region.offset = 0;
             part.ram_bytes = len;
         }

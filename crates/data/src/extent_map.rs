@@ -1,4 +1,4 @@
-//! Which extents make up a range of a file, as a view shows them.
+//! Finds the extents that make up a range of a file, as a view shows them.
 //!
 //! # Invariants
 //!
@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::params::Params;
 
-/// No extent ends past this address. No device is so large, and arithmetic around an extent must
-/// not overflow.
+/// No valid extent ends past this address: no device is so large. The limit keeps arithmetic around
+/// an extent from overflowing.
 const DISK_END_MAX: Logical = Logical(i64::MAX as u64);
 
 /// One extent item and the file offset it stands for.
@@ -99,7 +99,7 @@ impl Params {
             next = key.offset.saturating_add(1);
             let mapping = self.check(file, key, &item)?;
             if mapping.end > range.start {
-                // An item that reaches the end of the range is the last one. Most reads have only
+                // An item that reaches the end of the range is the last item. Most reads have only
                 // this item.
                 let done = mapping.end >= range.end;
                 next = mapping.end;

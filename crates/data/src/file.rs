@@ -3,15 +3,16 @@
 //! # Invariants
 //!
 //! - **F1** The item in memory is the newest. The overlay has the item from the last handle that
-//!   changed it. So the item is encoded and put under one lock, inside a handle.
+//!   changed it. So that puts keep their order, the item is encoded and put under one lock, inside
+//!   a handle.
 //! - **F2** The length on disk never passes the end of the data on disk. `disk_size` is the length
 //!   that a reader sees after a crash. `item.size` is the length that a reader sees now.
 //!
 //! # Locks
 //!
-//! Outermost first:
+//! The locks, outermost first:
 //!
-//! 1. the caller's lock of the inode: one thread at a time changes length and layout;
+//! 1. the caller's lock of the inode. One thread at a time changes length and layout;
 //! 2. the writeback claim (`Dirty::busy`). A thread that has one claim waits for a second one only
 //!    if it holds the locks of both inodes;
 //! 3. `extents`. Shared: threads that look up extents, and some that read them (`read_plan`).
@@ -39,8 +40,8 @@ use crate::streams::Streams;
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
-/// How many layout numbers a file takes from the common counter at once. So files that change do
-/// not share the counter's cache line.
+/// How many layout numbers a file takes from the common counter at once. So files that change
+/// rarely touch the counter's cache line.
 const LAYOUTS: u64 = 1 << 16;
 
 /// Returns the first of a range of numbers that no other file has.
@@ -49,7 +50,8 @@ fn fresh_layouts() -> u64 {
     NEXT.fetch_add(LAYOUTS, Ordering::Relaxed)
 }
 
-/// One inode in memory. Not only regular files: every inode has an item to keep.
+/// One inode in memory. Directories and other inodes also have a `File`, which holds their inode
+/// item.
 #[derive(Debug)]
 pub struct File {
     pub(crate) tree: TreeId,
@@ -68,7 +70,7 @@ pub struct File {
     /// Decides whether reads are extended beyond the requested bytes. An extended read that meets a
     /// bad sector fails, and its requested bytes are read a second time.
     pub(crate) long_reads: Backoff,
-    /// Space after the file's last extent, for the next one.
+    /// Space after the file's last extent, for the next extent.
     pub(crate) window: OnceLock<Arc<Window>>,
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
@@ -97,7 +99,7 @@ pub(crate) struct Meta {
     /// Whether the file is being truncated. Extents are removed in steps, so `disk_size` may exceed
     /// `item.size` until the last step.
     pub(crate) shrinks: bool,
-    /// The codec that its property names.
+    /// The codec that the inode's property names.
     pub(crate) codec: Option<Codec>,
     /// The item as it was last put.
     put: Option<InodeItem>,
@@ -162,7 +164,7 @@ impl File {
     }
 
     /// Returns the allocator's key for this file. The key keeps its extents together, apart from
-    /// those of other files.
+    /// the extents of other files.
     pub(crate) fn stream(&self) -> u64 {
         self.ino.0 ^ self.tree.0.rotate_left(32)
     }
@@ -178,7 +180,7 @@ impl File {
         look(&self.meta.lock().item)
     }
 
-    /// The codec that its property names.
+    /// The codec that the inode's property names.
     #[must_use]
     pub fn codec(&self) -> Option<Codec> {
         self.meta.lock().codec
@@ -225,7 +227,8 @@ impl File {
     }
 
     /// As [`update_meta`](Self::update_meta), for extents with data that was written to the device.
-    /// The write into memory already counted as a change of the content, so this counts as none.
+    /// The write into memory already counted as a change of the content, so this update does not
+    /// count as a change.
     pub(crate) fn update_finished<R>(
         &self,
         handle: &Handle<'_>,
@@ -262,7 +265,7 @@ impl File {
         answer
     }
 
-    /// Whether the time of access in memory differs from the one that was last put or read.
+    /// Whether the time of access in memory differs from the time that was last put or read.
     #[must_use]
     pub fn has_unsaved_access(&self) -> bool {
         let meta = self.meta.lock();
@@ -300,7 +303,8 @@ impl File {
         (guard, end)
     }
 
-    /// As [`Self::change_extents`], if no thread reads them now and the layout is still `layout`.
+    /// As [`Self::change_extents`], if no thread reads the extents now and the layout is still
+    /// `layout`.
     pub(crate) fn try_change_extents(&self, layout: u64) -> Option<RwLockWriteGuard<'_, ()>> {
         let guard = self.extents.try_write()?;
         if self.layout() != layout {
@@ -325,7 +329,7 @@ impl File {
         self.end.lock().map(|end| end.at)
     }
 
-    /// Returns whether the file's extents end at `at` with a preallocated one.
+    /// Returns whether the file's last extent is preallocated and ends at `at`.
     pub(crate) fn ends_preallocated_at(&self, at: u64) -> bool {
         self.end.lock().is_some_and(|end| end.at == at && end.last.is_some())
     }
@@ -345,8 +349,8 @@ impl File {
         self.note_end(End { at: 0, last: None });
     }
 
-    /// Keeps all threads from reading and changing extents, for a caller that points the extents
-    /// elsewhere.
+    /// Keeps all threads from reading and changing extents, for a caller that replaces the extents
+    /// by copies elsewhere.
     pub fn hold_extents(&self) -> RwLockWriteGuard<'_, ()> {
         self.change_extents()
     }
@@ -369,14 +373,14 @@ impl File {
         DataRef { root: self.tree, ino: self.ino, offset }
     }
 
-    /// Bytes that wait for writeback, including those on their way.
+    /// Bytes that wait for writeback, including bytes on their way to the devices.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
         let dirty = self.dirty.lock();
         dirty.bytes() + dirty.writing_bytes()
     }
 
-    /// Whether anything waits for writeback or is on its way.
+    /// Whether any bytes wait for writeback or are on their way.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.dirty_bytes() > 0

@@ -1,7 +1,7 @@
 //! The parts that all files of a mounted volume share.
 //!
 //! Each part is made from the parts that it uses, so no part refers back. `docs/internals/files.md`
-//! has the picture. Operations that need most parts are methods of [`Files`], each in its own file.
+//! has a diagram. Operations that need most parts are methods of [`Files`], each in its own file.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::placement::Placement;
 use crate::reader::Reader;
 use crate::writeback::Writeback;
 
-/// What all files of a mounted volume share.
+/// The parts that all files of a mounted volume share.
 #[derive(Debug)]
 pub struct Files {
     pub(crate) engine: Arc<Engine>,
@@ -91,8 +91,8 @@ impl Files {
         &self.counters
     }
 
-    /// Frees memory that was kept for writers and that none needed lately. The caller runs this
-    /// from time to time.
+    /// Frees memory that was kept for writers and that no writer needed lately. The caller runs
+    /// this from time to time.
     pub fn trim(&self) {
         self.pool.trim(clock::now());
     }

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **W1** Below the length on disk each sector has an item. So an operation that raises that
-//!   length collects the items of the new holes in the same handle.
+//!   length puts the items of the new holes in the same handle.
 
 use std::ops::Range;
 

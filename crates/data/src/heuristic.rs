@@ -8,13 +8,13 @@
 const STRIDE: usize = 256;
 const SAMPLE: usize = 16;
 
-/// A sample with fewer different byte values than this is text, or something as simple.
+/// A sample with fewer different byte values than this counts as text or similarly simple data.
 const FEW: usize = 64;
 
 /// If nine tenths of a sample need at least this many byte values, the data counts as random.
 const MANY: usize = 200;
 
-/// From this entropy on, in bits a byte (at most eight), compression is a waste of time.
+/// From this entropy on, in bits a byte (at most eight), compression saves too little.
 const ENTROPY_MAX: f64 = 0.8 * 8.0;
 
 /// Whether a sample of the slices looks compressible. The slices are one sequence.

@@ -3,7 +3,8 @@
 //! # Place
 //!
 //! Each part is a hint, with the state that the check saw: the layout of the file's extents, and
-//! the stamp of the extent. A writer first takes the right to write in place, then compares both.
+//! the stamp of the extent. A writer first takes the right to write in place, then compares layout
+//! and stamp with the present ones.
 //!
 //! # Invariants
 //!
@@ -16,17 +17,17 @@ use std::ops::Range;
 use buttress_format::Logical;
 use buttress_txn::Stamp;
 
-/// The most parts remembered for a file. One more makes the file forget all of them.
+/// The most parts remembered for a file. With one more part, the file forgets all parts.
 const HINTS_MAX: usize = 4096;
 
 /// The item of an extent that only this file refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct InPlaceHint {
-    /// Where it is in the file.
+    /// The range of the item in the file.
     pub(crate) range: Range<u64>,
-    /// Its first byte on disk.
+    /// The address of the range's first byte on disk.
     pub(crate) disk: Logical,
-    /// Where the whole extent begins, of which this is a window.
+    /// The address of the whole extent; the item may show only a part of it.
     pub(crate) of: Logical,
     /// The state of the extent that the check was based on.
     pub(crate) stamp: Stamp,

@@ -16,7 +16,7 @@ use crate::dirty::Run;
 use crate::error::Error;
 use crate::file::File;
 
-/// How a file's data shall be compressed.
+/// The way to compress a file's data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub(crate) codec: Codec,
@@ -48,7 +48,7 @@ pub(crate) struct Packed {
 pub(crate) struct Goal {
     /// The address after the file's last extent, if that is known.
     pub(crate) at: Option<Logical>,
-    /// Without `at`, the allocator keeps extents of one stream together and apart from those of
+    /// Without `at`, the allocator keeps extents of one stream together and apart from extents of
     /// other files.
     pub(crate) stream: u64,
 }
@@ -67,7 +67,8 @@ impl File {
 pub(crate) struct Supply<'s, 'e> {
     pub(crate) reserved: DataReservation,
     pub(crate) goal: Goal,
-    /// The rows of parity data that this call fills. All files that it writes share them.
+    /// The rows of parity data that this call fills. All files that the call writes share these
+    /// rows.
     pub(crate) rows: &'s mut SharedRows<'e>,
 }
 
@@ -100,8 +101,8 @@ pub(crate) struct Placed {
     pub(crate) sums: Vec<u8>,
     /// The compressed bytes to write instead of the range's own bytes.
     pub(crate) packed: Option<Packed>,
-    /// The right that keeps other threads from moving the extent that is written in place. Held
-    /// until the new data is visible.
+    /// The right that keeps other threads from moving the extent that is written in place. It is
+    /// held until the new data is visible.
     pub(crate) _right: Option<NocowWriter>,
 }
 
@@ -139,8 +140,8 @@ pub(crate) struct Job<'f> {
     /// The space that was reserved for the data.
     pub(crate) reserved: Option<DataReservation>,
     pub(crate) metadata: Option<MetaReservation>,
-    /// Whether the file had more dirty data when the job took its runs. `metadata` covers all of
-    /// that data then.
+    /// Whether the file had more dirty data when the job took its runs. In that case `metadata`
+    /// covers all of that data.
     pub(crate) is_part: bool,
     pub(crate) claim: Claim<'f>,
 }
@@ -171,7 +172,7 @@ impl<'f> Job<'f> {
         }
     }
 
-    /// The job's extents, in order. `None` unless all are new and uncompressed.
+    /// The job's extents, in order. `None` if an extent is not new or is compressed.
     pub(crate) fn new_extents(&self) -> Option<Vec<&Placed>> {
         let mut extents = Vec::with_capacity(self.runs.len());
         for (_, plan) in &self.runs {

@@ -4,9 +4,9 @@
 //! # Invariants
 //!
 //! - **G1** A compressed extent holds at most [`PACKED_BYTES_MAX`] of a file and saves at least one
-//!   sector. Otherwise the part is written as it is.
+//!   sector. Otherwise the part is written uncompressed.
 //! - **G2** A compressed part is one extent of its own. If no free extent is long enough, the part
-//!   is written as it is.
+//!   is written uncompressed.
 //! - **G3** Files that are overwritten in place or have no checksums are never compressed, as in
 //!   Linux. Files with preallocated space are compressed only by
 //!   [`Files::defragment`](crate::Files::defragment) with a codec.
@@ -28,13 +28,13 @@ use crate::params::Params;
 /// into parts of [`PACKED_BYTES_MAX`].
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
 
-/// Fewest parts for each thread. With fewer, another thread costs more than it saves.
+/// Fewest parts for each thread. With fewer parts, another thread costs more than it saves.
 const PARTS_PER_THREAD: usize = 4;
 
 /// The result of trying to compress a part.
 enum Outcome {
     Packed(Packed),
-    /// Not tried, because the sample predicts no saving.
+    /// Compression was not tried, because the sample predicts no saving.
     LeftAlone,
     /// Compression was tried and saved too little.
     Incompressible,
@@ -56,7 +56,7 @@ impl Params {
         flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) == 0
     }
 
-    /// The compression of a file with these flags and this property. `None` if it is not
+    /// The compression of a file with these flags and this property. `None` if the file is not
     /// compressed.
     pub(crate) fn choice(&self, flags: u64, property: Option<Codec>) -> Option<Choice> {
         if !Self::may_pack(flags) || flags & InodeFlags::PREALLOC != 0 {
@@ -71,7 +71,7 @@ impl Params {
         Some(Choice { codec, forced, kept: property.is_some() })
     }
 
-    /// Compresses those parts of the jobs' runs that are to be compressed.
+    /// Compresses the parts of the jobs' runs that are selected for compression.
     pub(crate) fn pack(&self, jobs: &mut [Job<'_>]) {
         let mut incompressible = Vec::new();
         let outcomes = {

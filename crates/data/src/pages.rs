@@ -4,19 +4,20 @@
 //!
 //! An address holds one content for as long as an extent lies there. So files, their clones and
 //! their snapshots share cached data. The first reader that misses data claims a *run*, and reads
-//! it in one request. The run covers all that this reader is going to read. A reader that needs the
-//! same data meanwhile waits for the run, or claims the data after it. So the device sees long
-//! requests however many threads read.
+//! it in one request. The run covers all data that this reader is going to read. A reader that
+//! needs the same data meanwhile waits for the run, or claims the data after it. So the device sees
+//! long requests however many threads read.
 //!
 //! # Invariants
 //!
 //! - **P1** The cache never returns a byte that is not on the device. A writer to an address calls
 //!   [`Pages::forget`] after the write, and before any thread learns of the write. A run that was
-//!   being read meanwhile goes to its reader and is not kept: that reader's view is older.
+//!   being read meanwhile goes to its reader, which has an older view, and is not kept.
 //! - **P2** Kept runs do not overlap, and none crosses a boundary of [`REGION`].
-//! - **P3** Every claim ends: its holder publishes or drops it, and both wake the waiting threads.
-//! - **P4** The cache keeps at most its budget, except for the run that was kept last, and while
-//!   entries are swept ([`queues`]).
+//! - **P3** Every claim ends: its holder publishes or drops it, and either step wakes the waiting
+//!   threads.
+//! - **P4** The cache keeps at most its budget. It may exceed the budget by the run that was kept
+//!   last, and while entries are swept ([`queues`]).
 //!
 //! # Order of eviction
 //!
@@ -44,7 +45,7 @@ use queues::{PROBATION, Queued, Queues, Verdict};
 /// Longest run, in bytes. No run crosses a multiple of this.
 pub(crate) const REGION: u64 = 2 << 20;
 
-/// Number of locks. Several regions share each.
+/// Number of locks. Several regions share each lock.
 const SHARDS: usize = 64;
 
 /// Most buffers that are kept for the next runs, in addition to the budget.
@@ -54,8 +55,8 @@ const SPARE: usize = 8;
 /// Faulting in new memory costs more than reading data into it.
 const ROUND_MIN: u64 = 128 << 10;
 
-/// How much a reader claims at once. The other values than `Run` are baselines: Linux before and
-/// after it began to read in batches, in 2012.
+/// How much a reader claims at once. `One` and `Sixteen` are baselines: Linux before and after it
+/// began to read in batches, in 2012.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadBatch {
     /// A sector at a time.
@@ -99,12 +100,13 @@ enum State {
 /// The state of a run when its claim begins.
 const LOADING: State = State::Loading { is_doomed: false, is_awaited: false };
 
-/// How a run was read. Only reads of its start count.
+/// How a run was read. Only reads of the run's start count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heat {
     /// Read ahead, and not used by a reader yet.
     Ahead,
-    /// As `Ahead`, but the run was evicted recently. The next read of its start makes it `Again`.
+    /// As `Ahead`, but the run was evicted recently. The next read of the run's start makes it
+    /// `Again`.
     Returned,
     /// As `Ahead`, and spared once from eviction.
     Spared,
@@ -177,7 +179,7 @@ pub(crate) struct RunClaim<'p> {
 }
 
 impl Pages {
-    /// A cache of up to `budget` bytes. With a budget of zero it never finds anything.
+    /// A cache of up to `budget` bytes. With a budget of zero, the cache never has any data.
     pub(crate) fn new(budget: u64) -> Self {
         let shard =
             || Shard { runs: Ranked::new(Rank::Leaf, BTreeMap::new()), changed: Condvar::new() };
@@ -196,8 +198,8 @@ impl Pages {
     }
 
     fn shard(&self, at: u64) -> &Shard {
-        // Neighbouring regions use different shards. Regions at equal offsets in different chunks
-        // do, too.
+        // Neighbouring regions use different shards, and so do regions at equal offsets in
+        // different chunks.
         let region = at / REGION;
         &self.shards[(region ^ (region >> 7)) as usize % SHARDS]
     }
@@ -249,8 +251,8 @@ impl Pages {
         }
         let Ok(bytes) = Arc::try_unwrap(bytes) else { return };
         let mut spare = self.spare.lock();
-        // Drop the oldest buffer. Recent runs have other lengths, so no run may ever ask for this
-        // one.
+        // Drop the oldest buffer. Recent runs have other lengths, so perhaps no run will ever need
+        // a buffer of its length.
         let gone = if spare.len() == SPARE { Some(spare.remove(0)) } else { None };
         spare.push(bytes);
         drop(spare);
@@ -347,7 +349,7 @@ impl Pages {
         }
     }
 
-    /// Drops cached data of an extent that was written just now (P1).
+    /// Drops cached data of an extent that was just written (P1).
     pub(crate) fn forget(&self, extent: Extent) {
         if self.budget == 0 {
             return;
@@ -395,7 +397,8 @@ impl Pages {
         self.queues.lock().swept(sweep, gone);
     }
 
-    /// Drops a run, unless it was read again since its last turn, or its reader is still to come.
+    /// Decides about a run at its turn. It is dropped, unless it was read again since its last
+    /// turn, or its reader is still to come.
     fn verdict(&self, victim: Queued) -> Verdict {
         let mut runs = self.shard(victim.start).runs.lock();
         let slot = runs.get_mut(&victim.start).filter(|slot| slot.number == victim.number);

@@ -30,7 +30,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Many readers of the same run: one reads it, all see it.
+/// Many readers want the same run: one reader reads it, and all get its bytes.
 #[test]
 fn a_run_is_read_once() {
     let pages = Pages::new(64 << 20);
@@ -63,7 +63,7 @@ fn a_run_is_read_once() {
     assert_eq!(reads.into_inner(), 8);
 }
 
-/// A claim that is dropped leaves the run to a thread that waited.
+/// When a claim is dropped, a thread that waited claims the run.
 #[test]
 fn a_failed_read_is_tried_by_the_next() {
     let pages = Pages::new(64 << 20);
@@ -78,7 +78,8 @@ fn a_failed_read_is_tried_by_the_next() {
             matches!(pages.find(at, SECTOR, false), Found::Claimed(_))
         });
         seen.wait();
-        // Mostly long enough for the thread to fall asleep; the test does not depend on it.
+        // This is usually long enough for the thread to fall asleep. The test does not depend on
+        // the sleep.
         thread::sleep(std::time::Duration::from_millis(20));
         drop(claim);
         assert!(waiter.join().expect("a thread"));
@@ -140,7 +141,7 @@ fn nothing_old_is_found() {
     pages.audit();
 }
 
-/// Reads a run of 256 KiB that no other thread wants; returns whether it was there.
+/// Reads a run of 256 KiB that no other thread wants; returns whether the cache had it.
 fn touch(pages: &Pages, at: u64, continues: bool) -> bool {
     touch_for(pages, at, Purpose::Now, continues)
 }
@@ -175,13 +176,13 @@ fn a_scan_drives_out_nothing_that_is_used() {
     assert!(kept >= 14, "{kept} of 16 are left");
 }
 
-/// Runs that are used now replace runs that were used before. This holds even if the new ones
+/// Runs that are used now replace runs that were used before. This holds even if the new runs
 /// together do not fit into the queue for data that is read once.
 #[test]
 fn used_runs_give_way_to_newer_ones() {
     let pages = Pages::new(16 << 20);
     let runs = |base: u64, count: u64| (0..count).map(move |index| base + index * REGION);
-    // Three quarters of the budget, in use until something else is read.
+    // These runs take three quarters of the budget, and are in use until other data is read.
     for _ in 0..3 {
         runs(0, 48).for_each(|at| _ = touch(&pages, at, false));
     }
@@ -192,7 +193,7 @@ fn used_runs_give_way_to_newer_ones() {
         found = runs(2 << 40, 32).filter(|at| touch(&pages, *at, false)).count();
     }
     assert!(found >= 28, "{found} of 32 are found in the sixth round");
-    // A cycle of reads that is too long to be cached does not drive out these runs.
+    // A cycle of reads that is too long to be cached does not evict these runs.
     for _ in 0..6 {
         runs(3 << 40, 128).for_each(|at| _ = touch(&pages, at, false));
     }
@@ -210,7 +211,7 @@ fn forgotten_runs_take_no_room() {
             touch(&pages, at, false);
             touch(&pages, at, false);
         }
-        // Read twice, so that they are in the queue of used runs.
+        // Each run is read twice, so that it is in the queue of used runs.
         (0..32)
             .for_each(|index| _ = touch(&pages, (1 << 40) + (round * 64 + index) * REGION, false));
         pages.forget(Extent::new(Logical(0), 48 * REGION));
@@ -239,7 +240,7 @@ fn pieces_of_a_sector_are_one_visit() {
 }
 
 /// Data that was read ahead stays until its reader reads it, even while other threads scan. After
-/// that one read, a scan may drive it out.
+/// that one read, a scan may evict the data.
 #[test]
 fn read_ahead_survives_other_scans_until_it_is_read() {
     let pages = Pages::new(16 << 20);

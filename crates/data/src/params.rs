@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - The parameters do not change while the volume is mounted. Computing with them touches neither
-//!   memory that threads share nor a device.
+//! - The parameters do not change while the volume is mounted. The functions here only compute:
+//!   they access neither memory that threads share nor a device.
 
 use buttress_format::{CsumType, InodeFlags};
 use buttress_txn::Cost;
@@ -14,7 +14,8 @@ use crate::file::Meta;
 use crate::job::Packed;
 use crate::pages::ReadBatch;
 
-/// Cost of one new extent: the inode item and its own item, then its reference and checksums.
+/// Cost of one new extent: the inode item, the extent's own item, and the extent's reference and
+/// checksums.
 pub(crate) const EXTENT_COST: Cost = Cost { items: 2, commit_items: 5, bytes: 277 };
 
 /// Additional cost of a new extent that splits an old item: the items of the two remaining ends,
@@ -29,7 +30,7 @@ pub(crate) const HOLE_COST: Cost = Cost::of(2, 106);
 pub struct FilesOptions {
     /// Largest file that is stored inline in the tree, in bytes.
     pub max_inline: u32,
-    /// Whether the volume has no items for holes. If not, each hole has an item.
+    /// Whether the volume has no items for holes. Otherwise each hole has an item.
     pub no_holes: bool,
     /// The codec of files that have no codec of their own.
     pub compress: Option<Codec>,
@@ -100,7 +101,7 @@ impl Params {
         sums
     }
 
-    /// Bytes that a file's content may take in the tree if its length is `size`.
+    /// The most bytes that a file's content takes in the tree if the file's length is `size`.
     pub(crate) fn inline_bytes(&self, meta: &Meta, size: u64) -> u32 {
         let max_inline = u64::from(self.options.max_inline);
         let packs = self.choice(meta.item.flags, meta.codec).is_some();

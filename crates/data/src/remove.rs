@@ -1,9 +1,9 @@
-//! Removes the items of an inode that has neither a name nor a user.
+//! Removes the items of an inode that has no name and no user.
 //!
 //! # Invariants
 //!
 //! - **X1** Removal works in bounded steps. The last step removes the inode item. So after a crash
-//!   in between, the rest can be found and removed.
+//!   in between, the next mount finds the inode and removes the rest.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +32,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// An error of the trees or the reservation. This step has changed nothing then.
+    /// An error of the trees or the reservation. The step has then changed nothing.
     pub fn remove_step(&self, file: &File, last: impl FnOnce(&Handle<'_>)) -> Result<Removal> {
         let mut step = StepItems::new();
         loop {

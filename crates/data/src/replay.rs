@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Replay holds one handle from its beginning to its end, before other threads work. Its own reads
-//! see the items that it has put so far.
+//! Replay holds one handle from beginning to end, before other threads work. The reads of the
+//! replay see the items that it has put so far.
 
 use buttress_format::{Body, Compression, Extent, Key};
 use buttress_txn::Handle;

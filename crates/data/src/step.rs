@@ -14,8 +14,8 @@ use crate::error::Result;
 /// Most items that one handle replaces (H1).
 pub(crate) const STEP_ITEMS: usize = 256;
 
-/// The number of items that one step removes. It is large while metadata for them is free, and
-/// small when the flusher has to make room.
+/// The number of items that one step removes. It is large while enough metadata is free, and small
+/// when the flusher has to make room.
 #[derive(Debug)]
 pub(crate) struct StepItems(pub(crate) usize);
 
@@ -26,7 +26,7 @@ impl StepItems {
         Self(STEP_ITEMS)
     }
 
-    /// The reservation of a step. `None` if the step is to be tried again with fewer items.
+    /// The reservation of a step. `None` if the caller must try the step again with fewer items.
     pub(crate) fn reserve(
         &mut self,
         engine: &Arc<Engine>,

@@ -3,18 +3,20 @@
 //! # Invariants
 //!
 //! - **M1** A file remembers a bounded number of streams, whatever number of threads reads it.
-//!   Threads that share a file each have their own stream, and several may read the same one.
-//! - **M2** A stream never gets the same range twice: each advice continues where the one before
-//!   ended.
+//!   Threads that share a file each have their own stream, and several threads may also read the
+//!   same stream.
+//! - **M2** A stream never gets the same range twice: each advice continues where the previous
+//!   advice ended.
 //! - **M3** A range that was advised is [awaited](Streams::awaited) until the reader has passed it.
 //!
-//! A stream is identified by the expected start of its next read. That is the end of the last read,
+//! A stream is identified by the expected start of its next read. This is the end of the last read,
 //! or one stride from its start (a column of a table, a file that is read backwards). The window
-//! doubles with each read that begins there. A read that continues no stream is not read ahead for.
+//! doubles with each read that begins at the expected offset. A read that continues no stream
+//! causes no read-ahead.
 
 use std::ops::Range;
 
-/// Most streams of one file, and most of those that have no order yet. So random reads search few
+/// Most streams of one file, and most streams that have no order yet. So random reads search few
 /// streams.
 const STREAMS: usize = 64;
 const FRESH: usize = 16;
@@ -43,7 +45,8 @@ struct Stream {
 /// Ranges to read before the reader asks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// Bytes after the read that the reader needs next. Missing ones are read in the same request.
+    /// Bytes after the read that the reader needs next. Those that are missing in memory are read
+    /// in the same request.
     pub(crate) window: u64,
     /// Ranges of the file to be read meanwhile.
     pub(crate) ahead: Vec<Range<u64>>,
@@ -67,7 +70,7 @@ impl Streams {
     }
 
     /// The part of a range that was read ahead and that its reader has not reached. The reader has
-    /// read the rest itself, and that may be evicted already.
+    /// already read the rest of the range, which may be evicted.
     pub(crate) fn awaited(&self, range: &Range<u64>) -> Range<u64> {
         let comes = |stream: &Stream| match stream.stride {
             0 => (stream.next < range.end && range.end <= stream.advised_to).then_some(stream.next),
@@ -111,8 +114,8 @@ impl Streams {
             let ahead = stream.pieces(read, widest);
             return (stream, Advice { window: 0, ahead });
         }
-        // Two reads may form a stride by chance. So the older stream is kept, and may continue in
-        // another way.
+        // Two reads may form a stride by chance. So the older stream is also kept without the
+        // stride.
         let near = |s: &Stream| s.strides == 0 && step(s).unsigned_abs() <= STRIDE_MAX;
         let Some(old) = self.0.iter().rposition(near).map(|index| self.0[index]) else {
             return (fresh, Advice::default());
@@ -248,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Strides forwards (columns) and backwards are predicted, each piece once, while another
+    /// Forward strides (columns) and backward strides are predicted, each piece once, while another
     /// reader reads in order.
     #[test]
     fn strides_are_predicted() {

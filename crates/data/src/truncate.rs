@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A cut works from the end in bounded steps, each with its own handle. The length on disk
-//!   follows each step. So after a crash the file may be longer than requested, but it is
+//! - **T1** A cut works from the end in bounded steps, each with its own handle. Each step also
+//!   lowers the length on disk. So after a crash the file may be longer than requested, but it is
 //!   consistent.
 //! - **T2** Growing never shows bytes that lay past the old length.
 
@@ -20,11 +20,11 @@ use crate::write::SIZE_MAX;
 use crate::writeback::advance_disk_size;
 
 impl Files {
-    /// Sets the length; `stamp` sets the times in the step that completes it.
+    /// Sets the length; `stamp` sets the times in the last step.
     ///
     /// Setting the length that a file already has is a cut, as in Linux: it removes space that was
-    /// preallocated past the end. So it reserves as an operation that frees space, and waits for
-    /// the file's writeback.
+    /// preallocated past the end. So the call reserves as an operation that frees space, and waits
+    /// for the file's writeback.
     ///
     /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
@@ -58,7 +58,7 @@ impl Files {
     ) -> Result<()> {
         let mut edits = Edits::default();
         // If holes have no items, the extents do not change. Prepared data of this file relies on
-        // that.
+        // unchanged extents.
         let held = (!self.params.options.no_holes).then(|| file.append_extents());
         if held.is_some() {
             let end = self.params.ceil(size);
@@ -120,7 +120,7 @@ impl Files {
         let mut meta = file.meta();
         meta.shrinks = false;
         if cut.is_err() {
-            // T1: the length covers the part that is still there.
+            // T1: the length still covers the part that is not cut yet.
             meta.item.size = meta.item.size.max(meta.disk_size);
         }
         cut

@@ -11,11 +11,11 @@
 //! - **W1** A full disk is reported here, not when the data is written back. A sector becomes dirty
 //!   only after two reservations: its data space, and the metadata that will make it visible
 //!   ([`crate::placement`]).
-//! - **W2** A sector that is written in part is read first, unless nothing in it is live. Bytes
-//!   past the file's length count as zeros, whatever the disk holds.
+//! - **W2** A sector that is written in part is read first, unless it has no bytes before the
+//!   file's length. Bytes past the file's length count as zeros, whatever the disk holds.
 //! - **W3** A file may grow past the sector of its last byte. Then the bytes of that sector after
-//!   the old length become zero. An inline extent becomes dirty then, so that writeback makes it a
-//!   regular one.
+//!   the old length become zero. An inline extent also becomes dirty, so that writeback makes a
+//!   regular extent of it.
 
 use std::ops::Range;
 
@@ -114,7 +114,8 @@ impl Files {
         }
     }
 
-    /// Reads missing content and reserves missing space. It holds none of the locks of the plan.
+    /// Reads missing content and reserves missing space. The caller holds none of the locks of the
+    /// plan.
     fn acquire_for_write(&self, writing: &mut Writing<'_>, missing: Missing) -> Result<()> {
         for index in missing.content {
             let sector = writing.edges[index].sector;
@@ -151,7 +152,7 @@ impl Files {
         let mut edges = Vec::new();
         let (head, tail) = (self.params.floor(offset), self.params.floor(end));
         let mut edge = |sector: u64| {
-            // Nothing live remains of the sector: it need not be read.
+            // The write covers all live bytes of the sector, so the sector need not be read.
             let covers = offset <= sector && end >= old_size;
             let blank =
                 (covers || sector >= old_size).then(|| vec![0; self.params.sector as usize]);
@@ -254,7 +255,7 @@ impl Files {
             let leaves = dirty.in_writeback(sector, sector_len).is_some();
             // The sector is in memory and its tail is zero, so writeback writes zeros
             // (`dirty::P4`). One case needs more: writeback may be making an inline extent of the
-            // first sector. Then the sector must become dirty again (W3).
+            // first sector. In that case the sector must become dirty again (W3).
             if dirty.is_dirty_at(sector) || (leaves && sector > 0) {
                 return Ok(());
             }

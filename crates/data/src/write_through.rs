@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **H1** Until the new extents are visible, readers see what they saw before. The step that
-//!   makes them visible also drops the dirty sectors that they replace.
+//! - **H1** Until the new extents are visible, readers see the old content. The step that makes
+//!   them visible also drops the dirty sectors that they replace.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ enum Overwrite<S> {
     NotHere(S),
 }
 
-/// Whether two states of an inode differ only in times, and those by less than a tick.
+/// Whether two states of an inode differ only in times, and these times differ by less than a tick.
 fn is_same_tick(old: &InodeItem, new: &InodeItem) -> bool {
     let close = |a: Timespec, b: Timespec| {
         let nanos = (b.sec - a.sec).saturating_mul(1_000_000_000);
@@ -158,7 +158,8 @@ impl Files {
         Ok(placed)
     }
 
-    /// Writes a range to new places, compressed if so chosen. What the file shows does not change.
+    /// Writes a range to new places, compressed if `choice` says so. The extents of the file do not
+    /// change.
     pub(crate) fn write_fresh(
         &self,
         file: &File,

@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Data is on the device before any of its extents is visible. The
-//!   exception is `prepared`.
+//! - **B1** Data is on the device before any of its extents is visible. The exception is the data
+//!   of `prepared`.
 //! - **B2** One thread at a time writes back a file. Only the thread with the claim allocates for
 //!   the file, finishes its ordered extents, truncates it or punches holes into it.
 //!
@@ -110,7 +110,8 @@ impl Writeback {
         range: Range<u64>,
         written: &mut Written,
     ) -> Result<()> {
-        // The write that made the data dirty has already succeeded, so this cannot be cancelled.
+        // The write that made the data dirty has already succeeded, so its writeback cannot be
+        // cancelled.
         interrupt::shielded(|| self.write_claimed(file, file.claim(), range, written))
     }
 
@@ -201,15 +202,16 @@ impl Writeback {
             runs: Vec::new(),
             failed: None,
             reserved,
-            // The need of a part is not known yet, so the job takes the whole reservation. The rest
-            // comes back when the extents are finished.
+            // The need of the taken part is not known yet, so the job takes the whole reservation.
+            // The rest comes back when the extents are finished.
             metadata: dirty.metadata.take(),
             is_part,
             claim,
         })
     }
 
-    /// Compresses data on all cores where that is chosen, and gives all data an address.
+    /// Compresses data on all cores if the file's options ask for it, and gives all data an
+    /// address.
     pub(crate) fn prepare(&self, jobs: &mut [Job<'_>]) {
         self.params.pack(jobs);
         let mut rows = self.engine.begin_rows();
@@ -244,8 +246,8 @@ impl Writeback {
             match plan {
                 Ok(plan) => job.runs.push((run, plan)),
                 Err(error) => {
-                    // The space of this run stays unwritten, and a row has no gaps. The next run
-                    // begins another row.
+                    // The space of this run stays unwritten, and a row must have no gaps. So the
+                    // next run begins another row.
                     supply.rows.close();
                     job.failed.get_or_insert(error);
                     job.runs.push((run, Plan::Extents(Vec::new())));

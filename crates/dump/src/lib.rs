@@ -2,12 +2,12 @@
 //!
 //! # Place
 //!
-//! Above the format and the nodes, beside the checker. The program prints with this crate. Items
-//! and superblocks look like the output of btrfs-progs' `dump-tree` and `dump-super`.
+//! This crate is above the format and the nodes, beside the checker. The program prints with this
+//! crate. Items and superblocks look like the output of btrfs-progs' `dump-tree` and `dump-super`.
 //!
 //! # Invariants
 //!
-//! - **P1** Any bytes can be printed: the dump reports what does not parse, and continues.
+//! - **P1** Any bytes can be printed: the dump reports bytes that do not parse, and continues.
 //! - **P2** A name from a volume cannot move the cursor of a terminal ([`show`]).
 
 #![forbid(unsafe_code)]

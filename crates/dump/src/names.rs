@@ -1,6 +1,6 @@
 //! Names as people read them.
 
-/// A name from a volume, safe to print: what would move the cursor is escaped.
+/// A name from a volume, safe to print: bytes that would move the cursor are escaped.
 #[must_use]
 pub fn show(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());

@@ -3,7 +3,7 @@
 use buttress_format::Timespec;
 use jiff::Timestamp;
 
-/// `2026-11-21 11:07:01`; `@` and seconds since 1970 where the year has more than four digits.
+/// `2026-11-21 11:07:01`; `@` and seconds since 1970 if the year has more than four digits.
 #[must_use]
 pub fn date_time(seconds: i64) -> String {
     match Timestamp::from_second(seconds) {

@@ -18,7 +18,7 @@ use crate::{
 /// The recorded filter of block groups of one kind. A field is valid if its flag is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct BalanceArgs {
-    /// Bits of profiles, [`BalanceArgs::SINGLE`] among them.
+    /// Bits of profiles, which may include [`BalanceArgs::SINGLE`].
     pub profiles: u64,
     /// Percent in use: an upper limit, or a range with the minimum in the lower 32 bits and the
     /// maximum in the upper.
@@ -33,7 +33,8 @@ pub struct BalanceArgs {
     pub target: u64,
     /// Flags, from the constants of this type.
     pub flags: u64,
-    /// Most groups, or a range with the minimum in the lower 32 bits and the maximum in the upper.
+    /// The largest number of groups, or a range with the minimum in the lower 32 bits and the
+    /// maximum in the upper.
     pub limit: u64,
     /// Least and greatest number of stripes, both included.
     pub stripes: (u32, u32),
@@ -103,7 +104,7 @@ impl BalanceItem {
     pub const SYSTEM: u64 = 2;
     /// Metadata is balanced.
     pub const METADATA: u64 = 4;
-    /// The balance may reduce the number of metadata copies.
+    /// The balance may reduce the redundancy of metadata.
     pub const FORCE: u64 = 8;
 
     /// Reads an item.

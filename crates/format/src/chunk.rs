@@ -69,7 +69,7 @@ impl BlockGroupFlags {
         }
     }
 
-    /// The kind as `btrfs filesystem df` says it.
+    /// The name of the kind in the output of `btrfs filesystem df`.
     #[must_use]
     pub fn kind_name(self) -> &'static str {
         match self.kind() {

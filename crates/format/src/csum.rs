@@ -20,7 +20,7 @@ pub enum CsumType {
 }
 
 impl CsumType {
-    /// The algorithm with the superblock's number.
+    /// The algorithm with this number in the superblock.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl CsumType {
 pub fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed));
     digest.update(data);
-    // A CRC-32 has 32 bits, so the conversion loses none.
+    // A CRC-32 has 32 bits, so the conversion loses no bit.
     !(digest.finalize() as u32)
 }
 
@@ -96,7 +96,7 @@ pub fn extref_hash(parent: Ino, name: &[u8]) -> u64 {
     u64::from(crc32c_raw(parent.0 as u32, name))
 }
 
-/// Key offset of a keyed data reference. Inline data references are sorted by it.
+/// Key offset of a keyed data reference. Inline data references are sorted by the same value.
 #[must_use]
 pub fn extent_data_ref_hash(root: TreeId, ino: Ino, offset: u64) -> u64 {
     let high = u64::from(crc32c_raw(!0, &root.0.to_le_bytes()));

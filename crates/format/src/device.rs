@@ -1,4 +1,4 @@
-//! Devices and the parts of them that are in use.
+//! Devices, and the parts of devices that chunks take.
 
 use crate::{
     DeviceId, Generation, Logical, Result,
@@ -106,7 +106,7 @@ impl DevExtent {
     ///
     /// # Errors
     ///
-    /// When it is not 48 bytes long.
+    /// When the item is not 48 bytes long.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("device extent", bytes);
         let item = Self {

@@ -39,7 +39,7 @@ impl FileKind {
         })
     }
 
-    /// From the type bits of a mode.
+    /// The type with these type bits of a mode.
     #[must_use]
     pub fn from_mode(mode: u32) -> Self {
         match mode & 0o170_000 {

@@ -7,7 +7,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The structure is longer than the bytes there are.
+    /// The structure is longer than the given bytes.
     #[error("{what} is cut short: needs {needed} bytes, has {found}")]
     Short {
         /// The structure.
@@ -43,7 +43,7 @@ pub enum Error {
     /// The superblock's checksum does not match its bytes.
     #[error("superblock checksum does not match")]
     SuperChecksum,
-    /// A superblock copy has the address of another place in its header.
+    /// A superblock copy states another offset than the one at which it was read.
     #[error("superblock read at {expected} says it belongs at {found}")]
     SuperPlace {
         /// Where it was read.

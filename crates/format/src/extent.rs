@@ -27,8 +27,8 @@ impl ExtentFlags {
     pub const DATA: u64 = 1;
     /// The extent holds a tree node.
     pub const TREE_BLOCK: u64 = 2;
-    /// The children's reference items name this node's address as their parent, instead of its
-    /// tree.
+    /// The reference items of this node's children name the node's address as their parent. They do
+    /// not name its tree.
     pub const FULL_BACKREF: u64 = 256;
 }
 
@@ -72,7 +72,8 @@ pub enum BackRef {
 }
 
 impl BackRef {
-    /// The item kind of a keyed reference of this sort, and the type byte of an inline one.
+    /// The item kind of a keyed reference of this variant. An inline reference has the same number
+    /// as its type byte.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -84,7 +85,8 @@ impl BackRef {
         }
     }
 
-    /// The value that orders references of one kind. It is the key offset of a keyed reference.
+    /// The value by which references of one kind are ordered. For a keyed reference it is the key
+    /// offset.
     #[must_use]
     pub fn hash(&self) -> u64 {
         match *self {
@@ -150,7 +152,7 @@ impl BackRef {
     ///
     /// # Errors
     ///
-    /// If the key's kind is no reference, or the payload has the wrong length.
+    /// If the key's kind is not that of a reference, or the payload has the wrong length.
     pub fn keyed_parse(key: &Key, bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("keyed reference", bytes);
         let found = match key.kind {

@@ -19,7 +19,7 @@ macro_rules! features {
                 self.0 & other.0 == other.0
             }
 
-            /// With the flags of `other` too.
+            /// The flags, together with those of `other`.
             #[must_use]
             pub const fn with(self, other: Self) -> Self {
                 Self(self.0 | other.0)
@@ -50,7 +50,7 @@ macro_rules! features {
 }
 
 features! {
-    /// A program that does not know one of these cannot read the volume.
+    /// Features that a program must know to read the volume.
     Incompat {
         MIXED_BACKREF = 0x1, "mixed-backref";
         DEFAULT_SUBVOL = 0x2, "default-subvol";
@@ -73,7 +73,7 @@ features! {
 }
 
 features! {
-    /// A program that does not know one of these may read the volume but not write it.
+    /// Features that a program must know to write the volume. Other programs may still read it.
     CompatRo {
         FREE_SPACE_TREE = 0x1, "free-space-tree";
         FREE_SPACE_TREE_VALID = 0x2, "free-space-tree-valid";

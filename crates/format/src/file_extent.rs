@@ -25,7 +25,7 @@ pub struct Region {
     pub disk_len: u64,
     /// The start of this part within the uncompressed extent.
     pub offset: u64,
-    /// Bytes of the file that it covers.
+    /// Bytes of the file that this part covers.
     pub len: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct FileExtent {
     pub ram_bytes: u64,
     /// The compression of the extent.
     pub compression: Compression,
-    /// What holds the bytes.
+    /// The place of the bytes.
     pub body: Body,
 }
 

@@ -49,7 +49,7 @@ pub struct Header {
     pub generation: Generation,
     /// Tree that the node was written for.
     pub owner: TreeId,
-    /// Number of items in a leaf, of children in other nodes.
+    /// Number of items in a leaf, or of children in an inner node.
     pub nritems: u32,
     /// Level of the node: 0 is a leaf.
     pub level: u8,

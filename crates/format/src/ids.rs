@@ -23,7 +23,7 @@ pub const FREE_INO: u64 = -12_i64 as u64;
 /// A placeholder that stands for several object ids.
 pub const MULTIPLE_OBJECTIDS: u64 = -255_i64 as u64;
 
-/// An objectid in the words of `btrfs inspect-internal dump-tree`.
+/// The name of an objectid in the output of `btrfs inspect-internal dump-tree`.
 #[must_use]
 pub fn objectid_name(objectid: u64, kind: Kind) -> String {
     match kind {

@@ -130,7 +130,8 @@ impl InodeItem {
         self.to_array().to_vec()
     }
 
-    /// The item's bytes without a heap allocation, because inodes are put at every change.
+    /// The item's bytes without a heap allocation, because every change of an inode encodes its
+    /// item.
     #[must_use]
     pub fn to_array(&self) -> [u8; Self::LEN] {
         let mut w = Fixed::new();
@@ -188,7 +189,7 @@ impl InodeRefs {
 
     /// Finds the entry of one name in an item. Returns the range of its bytes, and its index.
     ///
-    /// Looks at every name of the item, copies none of them.
+    /// Looks at the names of the item without copying them.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Keys: trees are sorted by them.
+//! Keys, by which the items of a tree are sorted.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ macro_rules! kinds {
         impl Kind {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// The name that `btrfs inspect-internal dump-tree` gives it.
+            /// The name of the kind in the output of `btrfs inspect-internal dump-tree`.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -84,9 +84,9 @@ pub struct Key {
 impl Key {
     /// Bytes on disk.
     pub const LEN: usize = 17;
-    /// Before every key.
+    /// The smallest key.
     pub const MIN: Self = Self { objectid: 0, kind: Kind(0), offset: 0 };
-    /// After every key.
+    /// The largest key.
     pub const MAX: Self = Self { objectid: u64::MAX, kind: Kind(u8::MAX), offset: u64::MAX };
 
     /// A key from its parts.

@@ -1,7 +1,7 @@
 //! The btrfs disk format as checked types: bytes and their meaning, no I/O.
 //!
 //! Every reader parses bytes from a disk into one of these types before it computes with them. A
-//! parser checks the values, so a value of such a type is valid. Every writer is the inverse of its
+//! parser checks the fields, so each parsed value is valid. Every writer is the inverse of its
 //! parser.
 
 mod balance;

@@ -16,7 +16,7 @@ pub const NAME_MAX: usize = 255;
 pub const MAX_LEVEL: u8 = 8;
 /// Bytes of the superblock's array of chunks.
 pub const SYS_CHUNK_ARRAY: usize = 2048;
-/// Bytes on one device before a profile goes on with the next device.
+/// Bytes on one device before a chunk continues on the next device.
 pub const STRIPE_LEN: u64 = 65536;
 /// Largest data extent.
 pub const MAX_EXTENT: u64 = 128 << 20;
@@ -27,8 +27,8 @@ pub const DEVICE_RESERVED: u64 = 1 << 20;
 /// The most stripes of a chunk that the parser accepts, far above any real array.
 pub const STRIPES_MAX: usize = 1024;
 
-/// The largest payload of one checksum item, in bytes. Linux has the same limit, so both split
-/// checksums alike.
+/// The largest payload of one checksum item, in bytes. Linux has the same limit, so this program
+/// splits checksums into items as Linux does.
 #[must_use]
 pub fn csum_item_max(nodesize: u32, csum_size: usize) -> usize {
     let room = nodesize as usize - crate::header::HEADER_LEN;

@@ -14,7 +14,7 @@ impl UuidItem {
     ///
     /// # Errors
     ///
-    /// When its length is not a multiple of eight.
+    /// When the item's length is not a multiple of eight.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if !bytes.len().is_multiple_of(8) {
             let expected = bytes.len() / 8 * 8;

@@ -1,4 +1,5 @@
-//! How profiles spread the bytes of a block group over devices, and what each requires.
+//! How profiles spread the bytes of a block group over devices, and how many devices each profile
+//! requires.
 //!
 //! The format fixes these figures, and Linux allocates by them, too.
 
@@ -55,13 +56,14 @@ impl Profile {
         Self::Raid6,
     ];
 
-    /// The profile in the flags of a block group; `None` if there are several or an unknown one.
+    /// The profile in the flags of a block group; `None` if the flags have several profile bits or
+    /// an unknown one.
     #[must_use]
     pub fn of(flags: BlockGroupFlags) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.flags() == flags.profile())
     }
 
-    /// Its bit; none for single.
+    /// The profile's bit; no bit for single.
     #[must_use]
     pub fn flags(self) -> BlockGroupFlags {
         match self {
@@ -132,8 +134,9 @@ impl Profile {
     /// `devices` is the number of writable devices. The result is the safest present profile that
     /// needs no more devices.
     ///
-    /// If none fits, a profile that survives the loss of a device becomes `raid1`. On one device it
-    /// becomes `dup` for `metadata`. In all other cases the result is `single`.
+    /// If none fits and a present profile survives the loss of a device, the result is `raid1`. If
+    /// both hold on one device, the result is `dup` for `metadata`. In all other cases the result
+    /// is `single`.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [
@@ -184,7 +187,7 @@ mod tests {
     }
 
     /// A chunk takes the safest profile that the devices allow, and a profile with copies is not
-    /// replaced by one without.
+    /// replaced by a profile without copies.
     #[test]
     fn the_best_fits() {
         let of = |present: &[Profile], devices, metadata| {

@@ -16,8 +16,8 @@ use crate::{
     bytes::{Reader, Writer},
 };
 
-/// A quota group. The upper 16 bits are its level, the others its number. At level 0 the number is
-/// a subvolume's.
+/// A quota group. The upper 16 bits are its level, and the other bits its number. At level 0 the
+/// number is that of a subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaGroup(pub u64);
 
@@ -195,7 +195,7 @@ pub struct QuotaLimit {
     pub flags: u64,
     /// The most that the members may use, in bytes.
     pub referenced: u64,
-    /// The most that no other group uses, in bytes.
+    /// The most bytes that the members may use and no other group uses.
     pub exclusive: u64,
     /// Never used by Linux.
     pub reserved_referenced: u64,
@@ -204,9 +204,9 @@ pub struct QuotaLimit {
 }
 
 impl QuotaLimit {
-    /// [`QuotaLimit::referenced`] counts.
+    /// The limit [`QuotaLimit::referenced`] applies.
     pub const REFERENCED: u64 = 1;
-    /// [`QuotaLimit::exclusive`] counts.
+    /// The limit [`QuotaLimit::exclusive`] applies.
     pub const EXCLUSIVE: u64 = 2;
 
     /// Reads an item.
@@ -242,7 +242,7 @@ impl QuotaLimit {
         (self.flags & Self::REFERENCED != 0).then_some(self.referenced)
     }
 
-    /// The most that no other group uses, if there is such a limit.
+    /// The most bytes that the members may use and no other group uses, if there is such a limit.
     #[must_use]
     pub fn max_exclusive(&self) -> Option<u64> {
         (self.flags & Self::EXCLUSIVE != 0).then_some(self.exclusive)

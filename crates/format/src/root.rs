@@ -48,9 +48,9 @@ pub struct RootItem {
     pub generation_v2: Generation,
     /// Uuid of the subvolume.
     pub uuid: [u8; 16],
-    /// Uuid of the subvolume that this one is a snapshot of.
+    /// Uuid of the subvolume of which this subvolume is a snapshot.
     pub parent_uuid: [u8; 16],
-    /// Uuid of the sent subvolume that this one was received from.
+    /// Uuid of the sent subvolume from which this subvolume was received.
     pub received_uuid: [u8; 16],
     /// Transaction of the subvolume's last change.
     pub ctransid: Generation,

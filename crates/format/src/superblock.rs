@@ -126,7 +126,7 @@ pub struct Superblock {
     pub stripesize: u32,
     /// Transaction of the chunk tree's root.
     pub chunk_root_generation: Generation,
-    /// Flags that are safe to ignore.
+    /// Flags that a program may ignore.
     pub compat: u64,
     /// Flags that a program must support to write the volume.
     pub compat_ro: CompatRo,

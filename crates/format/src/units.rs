@@ -33,7 +33,7 @@ unit!(
     DeviceId
 );
 
-/// A tree's number: one of the fixed ones, or a subvolume.
+/// A tree's number: a fixed number, or that of a subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TreeId(pub u64);
 
@@ -50,7 +50,7 @@ impl Logical {
         Self(self.0.saturating_add(len))
     }
 
-    /// Bytes from `from` to this address; zero if `from` is the greater one.
+    /// Bytes from `from` to this address; zero if `from` is greater.
     #[must_use]
     pub fn distance(self, from: Self) -> u64 {
         self.0.saturating_sub(from.0)
@@ -81,7 +81,7 @@ impl TreeId {
     pub const EXTENT: Self = Self(2);
     /// The mapping of logical space to devices.
     pub const CHUNK: Self = Self(3);
-    /// Which parts of devices are used.
+    /// The used parts of devices.
     pub const DEV: Self = Self(4);
     /// The top-level subvolume.
     pub const FS: Self = Self(5);
@@ -95,7 +95,7 @@ impl TreeId {
     pub const UUID: Self = Self(9);
     /// Free space, version 2.
     pub const FREE_SPACE: Self = Self(10);
-    /// Block group items, where they have a tree of their own.
+    /// Block group items, on volumes where they have a tree of their own.
     pub const BLOCK_GROUP: Self = Self(11);
     /// Logs of fsync.
     pub const TREE_LOG: Self = Self(-6_i64 as u64);
@@ -104,7 +104,8 @@ impl TreeId {
     /// Data of a balance in progress.
     pub const DATA_RELOC: Self = Self(-9_i64 as u64);
 
-    /// Whether this is a subvolume: the top level, or one of those numbered from 256.
+    /// Whether this is the tree of a subvolume: of the top level, or of one with a number from 256
+    /// on.
     #[must_use]
     pub fn is_fs_tree(self) -> bool {
         self == Self::FS || (self.0 >= Ino::FIRST_FREE.0 && self.0 <= Ino::LAST_FREE.0)
@@ -156,13 +157,13 @@ impl Extent {
         self.start.end(self.len)
     }
 
-    /// Whether an address lies in it.
+    /// Whether an address lies in the range.
     #[must_use]
     pub fn contains(&self, at: Logical) -> bool {
         at >= self.start && at < self.end()
     }
 
-    /// Whether the two share a byte.
+    /// Whether both ranges share a byte.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end() && other.start < self.end()

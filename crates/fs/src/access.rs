@@ -1,4 +1,4 @@
-//! Access times: the inodes with one newer than the one in the trees.
+//! Lists the inodes that have an access time newer than the one in the trees.
 //!
 //! # Invariants
 //!
@@ -7,12 +7,13 @@
 //! - **A2** An inode with an access time newer than the last put is listed, and stays in memory
 //!   while it is listed. A removed inode leaves the list. So do all inodes of a deleted subvolume.
 //! - **A3** Listed inodes are put before a commit; with `lazytime` only before a commit that a
-//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest
-//!   waits for a day, and before a snapshot.
+//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest has
+//!   waited for a day, and before a snapshot.
 //!
 //! # Locks
 //!
-//! The list has a short lock, and so has each inode's place in it. Nothing is dropped under them.
+//! The list has a short lock, and so has each inode's place in the list. No inode is dropped under
+//! these locks.
 //!
 //! # Failure
 //!
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use buttress_base::{Rank, Ranked, clock};
 
-/// How long a time of access may wait to be put with `lazytime`.
+/// With `lazytime`, the longest time that a listed access time waits to be put.
 const LISTED_FOR_MAX: Duration = Duration::from_secs(86_400);
 
 /// The most listed inodes before they are put.
@@ -54,14 +55,14 @@ pub(crate) trait Listable {
     where
         Self: Sized;
 
-    /// Whether it has neither a name nor a user.
+    /// Whether the inode has no name and no user.
     fn is_gone(&self) -> bool;
 }
 
-/// The inodes with a time of access newer than the one last put.
+/// The inodes with an access time newer than the one that was last put.
 pub(crate) struct AccessTimes<C> {
     listed: Ranked<Listed<C>>,
-    /// How many inodes are listed, for threads without the lock.
+    /// How many inodes are listed, for threads that do not hold the lock.
     count: AtomicUsize,
 }
 

@@ -8,8 +8,8 @@
 //! tags: 1 owner, 2 user, 4 owning group, 8 group, 16 mask, 32 others
 //! ```
 //!
-//! This crate parses lists itself: `exacl` and `posix-acl` call libacl, which reads the list of a
-//! file and not of bytes.
+//! This crate parses lists itself: `exacl` and `posix-acl` call libacl, which reads a list from a
+//! file and not from bytes.
 
 use buttress_txn::View;
 
@@ -70,9 +70,9 @@ fn add(batch: &mut Batch, id: InodeId, name: &[u8], value: &[u8]) {
     );
 }
 
-/// Removes the permissions from a list that the mode does not grant, and from the mode those that
-/// the list does not grant. Returns the list, the mode, and whether the list adds nothing to the
-/// mode. `None` if the bytes are no list.
+/// Removes from a list the permissions that the mode does not grant, and from the mode the
+/// permissions that the list does not grant. Returns the list, the mode, and whether the list adds
+/// nothing to the mode. `None` if the bytes are no list.
 fn masked(list: &[u8], bits: u32) -> Option<(Vec<u8>, u32, bool)> {
     if list.len() < HEAD_LEN || !(list.len() - HEAD_LEN).is_multiple_of(ENTRY_LEN) {
         return None;
@@ -80,7 +80,8 @@ fn masked(list: &[u8], bits: u32) -> Option<(Vec<u8>, u32, bool)> {
     let mut list = list.to_vec();
     let entries = || (HEAD_LEN..list.len()).step_by(ENTRY_LEN);
     let tag = |list: &[u8], at: usize| u16::from_le_bytes([list[at], list[at + 1]]);
-    // If there is a mask, the group bits of the mode mean the mask, not the owning group's entry.
+    // If there is a mask, the group bits of the mode stand for the mask, not for the owning group's
+    // entry.
     let has_mask = entries().any(|at| tag(&list, at) == MASK);
     let mut granted = bits & !0o777;
     for at in entries().collect::<Vec<_>>() {

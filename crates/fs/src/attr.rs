@@ -108,7 +108,7 @@ pub struct Attr {
     pub rdev: u64,
     /// Length in bytes.
     pub size: u64,
-    /// The size of a piece that is good for reading and writing, in bytes: a sector.
+    /// The preferred size of reads and writes, in bytes: a sector.
     pub block_size: u32,
     /// Allocated space in units of 512 bytes, dirty data included.
     pub blocks: u64,
@@ -120,7 +120,8 @@ pub struct Attr {
     pub ctime: Timespec,
     /// Creation.
     pub otime: Timespec,
-    /// The transaction that created the inode. It distinguishes inodes that had the same number.
+    /// The transaction that created the inode. It distinguishes inodes that had the same number at
+    /// different times.
     pub generation: u64,
     /// Inode flags (`buttress_format::InodeFlags`).
     pub flags: u64,
@@ -135,13 +136,14 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Length. A smaller one cuts the file, a larger one adds a hole.
+    /// Length. A smaller length cuts the file, a larger length adds a hole.
     pub size: Option<u64>,
     /// Last read.
     pub atime: Option<Timespec>,
     /// Last change of content.
     pub mtime: Option<Timespec>,
-    /// Last change of the inode. If it is `None` and another attribute is set, the present time.
+    /// Last change of the inode. If it is `None` and another attribute is set, the present time is
+    /// used.
     pub ctime: Option<Timespec>,
     /// Inode flags as the format numbers them.
     pub flags: Option<u64>,

@@ -25,7 +25,7 @@ pub(crate) fn start(mount: &Arc<Mount>) {
         mount.threads.start(name, move || work(&own))
     };
     // Attach the flusher here, not in its thread. Otherwise a caller that reserves space before the
-    // thread runs would flush without a ticket.
+    // thread runs would find no flusher.
     let flusher = mount.engine.attach_flusher();
     // Set the flag first, because the thread may find work at once.
     mount.cleaner.set_thread(true);
@@ -64,7 +64,7 @@ pub(crate) fn stop(mount: &Mount) {
     mount.cleaner.set_thread(false);
 }
 
-/// Reads the block groups, if the mount has postponed that. Then reads the free space of the groups
+/// Reads the block groups, if the mount has postponed this. Then reads the free space of the groups
 /// that will be used.
 fn load(mount: &Mount) {
     let loader = mount.engine.attach_loader();

@@ -1,4 +1,4 @@
-//! Published mechanisms for comparison with our own, as mount options.
+//! Mount options that replace mechanisms of Buttress by published ones, for comparison.
 //!
 //! In the shipped program each option has only one value, fixed at build time. The other values
 //! exist with the feature `baselines`, for benches and tests.
@@ -26,7 +26,7 @@ pub struct Baselines {
 }
 
 impl Baselines {
-    /// Applies an option. Returns false if it is none of these.
+    /// Applies an option. Returns false if the option selects none of these mechanisms.
     ///
     /// # Errors
     ///

@@ -45,7 +45,8 @@ pub(crate) struct Batch {
     changes: Vec<(Key, Change)>,
 }
 
-/// The content of an item as the batch sees it: that of the trees, with the batch's own changes.
+/// The content of an item as the batch sees it: the content in the trees, with the batch's own
+/// changes.
 pub(crate) enum Current<'b> {
     Absent,
     Mine(&'b Change),

@@ -2,12 +2,12 @@
 //!
 //! A cell has no references to higher layers. Functions that need the volume's owners take them as
 //! arguments. A dropped cell reports to [`Departures`], which has its own lock order, separate from
-//! that of any owner.
+//! the lock orders of the owners.
 //!
 //! # Invariants
 //!
-//! - **C1** At most one cell of an inode has users; the table gives the same cell to all. A cell
-//!   that drops has no state that is not in the trees, because dirty data keeps its cell alive.
+//! - **C1** At most one cell of an inode has users; the table gives the same cell to all users. All
+//!   state of a cell that drops is in the trees, because dirty data keeps its cell alive.
 //! - **C2** When the last user leaves an inode without names, the inode is marked as gone. Its
 //!   dirty data is forgotten, and it gets no further user. When the last reference to its cell
 //!   drops, the cleaner gets the inode.
@@ -69,12 +69,12 @@ pub(crate) struct InodeCell {
     /// Unranked: held for long, across reads of trees and waits for space.
     pub(crate) lock: RwLock<()>,
     /// A reference of the cell to itself, while it is in the list of inodes with dirty data. The
-    /// list has only weak references, so a cell leaves it by dropping this one. Unranked: a cell
-    /// may drop under it.
+    /// list has only weak references, so a cell leaves the list when this reference drops.
+    /// Unranked: a cell may drop under it.
     kept: Mutex<Option<Arc<InodeCell>>>,
     /// The cell's entry, while its time of access is listed (`access::A2`).
     accessed: access::Place<InodeCell>,
-    /// For an empty stand-in for a subvolume: the directory that contains it.
+    /// For a [`stub`](Self::stub): the directory that contains it.
     pub(crate) stub_in: Option<InodeId>,
     /// Whether the cell is or was in the table. A cell that never was in the table reports nothing.
     entered: AtomicBool,
@@ -119,10 +119,10 @@ impl InodeCell {
         })
     }
 
-    /// An empty directory in place of a subvolume: the name is here, but the subvolume's reference
-    /// is not (`trees::is_here`). A snapshot has such names, because it does not copy the
-    /// subvolumes inside. As on Linux, all such directories have one number, and take their other
-    /// attributes from their parent directory.
+    /// An empty directory in place of a subvolume: the directory above has the name, but the
+    /// subvolume's reference names another place (`trees::is_here`). A snapshot has such names,
+    /// because it does not copy the subvolumes inside. As on Linux, all such directories have the
+    /// same inode number, and take their other attributes from their parent directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {
         let id = InodeId { tree: dir.tree(), ino: trees::STUB };
         let above = dir.file.item();
@@ -232,7 +232,7 @@ impl InodeCell {
     }
 
     /// The last index that a name of this directory has. If the caller does not hold the lock,
-    /// names that are added meanwhile may have greater ones.
+    /// names that are added meanwhile may have greater indices.
     pub(crate) fn last_index(&self, view: &View) -> Result<u64> {
         let next = self.next_index.load(Ordering::Relaxed);
         if next != 0 {
@@ -244,7 +244,7 @@ impl InodeCell {
         Ok(last.map_or(FIRST_INDEX - 1, |(key, _)| key.offset.max(FIRST_INDEX - 1)))
     }
 
-    /// The index for the next name in this directory. The caller holds the lock exclusive.
+    /// The index for the next name in this directory. The caller holds the lock exclusively.
     pub(crate) fn next_index(&self, view: &View) -> Result<u64> {
         let next = self.last_index(view)?.checked_add(1);
         let after = next.and_then(|next| Some((next, next.checked_add(1)?)));

@@ -114,13 +114,13 @@ impl CleanQueue {
         self.called.notify_all();
     }
 
-    /// The deleted subvolumes that wait, and those of the current step (C2).
+    /// The deleted subvolumes that wait, and the subvolumes of the current step (C2).
     pub(crate) fn dying(&self) -> Vec<TreeId> {
         let state = self.state.lock();
         state.dropping.iter().chain(&state.trees).copied().collect()
     }
 
-    /// Takes the next work, if there is any. `is_used` tells for a subvolume whether it must not be
+    /// Takes the next work, if there is any. `is_used` returns whether a subvolume must not be
     /// dropped yet.
     pub(crate) fn take(&self, is_used: impl Fn(TreeId) -> bool) -> Option<ToClean> {
         let mut state = self.state.lock();
@@ -170,7 +170,8 @@ impl CleanQueue {
         }
     }
 
-    /// Ends the current step. Some subvolumes need another one, and some wait for their users.
+    /// Ends the current step. The subvolumes in `goes` need another step; those in `waits` wait for
+    /// their users.
     pub(crate) fn end_step(&self, goes: &[TreeId], waits: &[TreeId]) {
         let mut state = self.state.lock();
         state.dropping.clear();
@@ -178,8 +179,8 @@ impl CleanQueue {
         state.trees.extend(waits);
     }
 
-    /// Waits until no inode is left, and for a limited time for inodes that will soon enter (C1).
-    /// Returns whether there were inodes.
+    /// Waits until no inode is left, and for a limited time for inodes that will soon enter the
+    /// queue (C1). Returns whether there were inodes.
     pub(crate) fn wait_for_inodes(&self) -> bool {
         let begun = clock::now();
         let mut state = self.state.lock();
@@ -203,7 +204,7 @@ impl CleanQueue {
         had_any
     }
 
-    /// Makes the cleaner end after the waiting inodes.
+    /// Makes the cleaner end after it has removed the waiting inodes.
     pub(crate) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();

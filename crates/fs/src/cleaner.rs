@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **N2** An inode that has a user is not removed.
-//! - **N3** While an extent is replaced by its copy, no inode is removed: both hold `removing`.
+//! - **N3** While an extent is replaced by its copy, no inode is removed: both steps hold
+//!   `removing`.
 //!
 //! # Failure
 //!
@@ -25,7 +26,7 @@ use crate::error::Result;
 use crate::inodes::{Inodes, read_item};
 use crate::orphan;
 
-/// Removes inodes that have neither a name nor a user, and deleted subvolumes.
+/// Removes inodes that have no name and no user, and drops deleted subvolumes.
 pub(crate) struct Cleaner {
     engine: Arc<Engine>,
     files: Arc<Files>,
@@ -79,12 +80,13 @@ impl Cleaner {
     }
 
     /// Waits until the thread has no inode left to remove, and for a limited time for inodes that
-    /// will soon enter its queue. Returns whether there were any.
+    /// will soon enter its queue. Returns whether there were such inodes.
     pub(crate) fn clean_all(&self) -> bool {
         self.has_thread.load(Ordering::Acquire) && self.inodes.cleaning().wait_for_inodes()
     }
 
-    /// Cleans in the calling thread all that has no user. For mounts without threads.
+    /// Cleans all inodes and subvolumes without users in the calling thread. Mounts without threads
+    /// call this.
     pub(crate) fn clean_here(&self) {
         while let Some(work) = self.inodes.cleaning().take(|tree| self.is_used(tree)) {
             self.clean(work);
@@ -106,7 +108,8 @@ impl Cleaner {
         }
     }
 
-    /// Does one step of dropping deleted subvolumes, but for those of which a file has a user.
+    /// Does one step of dropping deleted subvolumes. A subvolume with a file that has a user is
+    /// left for later.
     fn drop_trees(&self, trees: &[TreeId]) {
         let (used, free): (Vec<TreeId>, Vec<TreeId>) =
             trees.iter().partition(|tree| self.is_used(**tree));
@@ -120,7 +123,7 @@ impl Cleaner {
     /// removed: old writers left such items when they did not finish a truncate.
     fn clean_inode(&self, id: InodeId) -> Result<()> {
         if self.inodes.table().find(id).is_ok() {
-            // Its last user will queue it again (N2).
+            // The inode has a user again. Its last user will queue it again (N2).
             return Ok(());
         }
         // A deleted subvolume is removed with its inodes, so this inode may not exist any more.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_block::{Device, Error, Layer};
 
 /// A device that holds back some writes. A write that consists of one byte value waits until the
-/// door of that byte is open. A flush waits too if a test has closed its door.
+/// door of that byte is open. A flush waits, too, if a test has closed the door of flushes.
 #[derive(Debug)]
 pub(crate) struct Doors<D: ?Sized> {
     pub(crate) below: Arc<D>,

@@ -64,7 +64,7 @@ pub enum NameError {
 pub enum ErrorKind {
     /// The device failed; retry elsewhere, or report it.
     Io,
-    /// The data on disk is wrong; repair from a mirror, else run a checker.
+    /// The data on disk is wrong; repair it from a mirror, or run a checker.
     Corrupt,
     /// The volume is full.
     NoSpace,
@@ -141,19 +141,19 @@ pub enum Error {
         #[source]
         source: buttress_format::Error,
     },
-    /// Reading or writing the bytes of a file.
+    /// An error of reading or writing the bytes of a file.
     #[error(transparent)]
     Data(#[from] buttress_data::Error),
-    /// A reservation, a commit, or opening the trees.
+    /// An error of a reservation, of a commit, or of opening the trees.
     #[error(transparent)]
     Txn(#[from] buttress_txn::Error),
-    /// Reading a tree.
+    /// An error of reading a tree.
     #[error(transparent)]
     Tree(#[from] buttress_tree::Error),
-    /// Opening the devices.
+    /// An error of opening the devices.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),
-    /// Making a volume.
+    /// An error of making a volume.
     #[error(transparent)]
     Make(#[from] crate::make::MakeError),
 }

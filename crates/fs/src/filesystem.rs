@@ -27,7 +27,7 @@ use buttress_make::clock::now;
 /// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], the
 /// drop still commits, and can only log a failure.
 ///
-/// All clones show the same state. [`Filesystem::renew`] takes them to a newer one.
+/// All clones show the same state. [`Filesystem::renew`] moves all of them to a newer state.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     /// Unranked: nothing is taken under it.
@@ -53,8 +53,8 @@ impl Mounted {
         if mount.status.is_closed() {
             return Ok(());
         }
-        // A volume that was remounted read-only is closed as any other: its threads may have run
-        // on.
+        // A volume that was remounted read-only is closed like any other, because its threads may
+        // still run.
         mount.status.freeze(false);
         if mount.status.read_only_reason().is_some() {
             mount.status.close();
@@ -94,11 +94,11 @@ impl Drop for Mounted {
 }
 
 impl Filesystem {
-    /// Makes an empty volume on `device`. The same as [`make`](make::make).
+    /// Makes an empty volume on `device`. Calls [`make`](make::make).
     ///
     /// # Errors
     ///
-    /// Those of [`make`](make::make).
+    /// The errors of [`make`](make::make).
     pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
         make::make(device, options)
     }
@@ -152,8 +152,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `Io`, `NoSpace`, `Aborted`. Also reports, once, the first failure since the last call to
-    /// write an inode's data in the background.
+    /// `Io`, `NoSpace`, `Aborted`. Also reports, once, the first failure of writeback in the
+    /// background since the last call.
     pub fn sync(&self) -> Result<()> {
         let mount = self.mount();
         if mount.status.read_only_reason().is_some() && mount.engine.aborted().is_none() {
@@ -162,9 +162,10 @@ impl Filesystem {
         mount.sync()
     }
 
-    /// Makes everything done before the call part of a commit. Does not report lost data of files:
-    /// the next [`Filesystem::sync`] does. Does nothing on a read-only mount, unless a failed
-    /// commit made it read-only: then what was done before the call is in no commit.
+    /// Makes everything done before the call part of a commit. Does not report lost data of files;
+    /// the next [`Filesystem::sync`] reports it. Does nothing on a read-only mount. If a failed
+    /// commit made the mount read-only, the call fails, because no commit has the changes made
+    /// before the call.
     ///
     /// # Errors
     ///
@@ -183,8 +184,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Sizes of the whole volume, as Linux counts them. Used space is that of data and metadata,
-    /// with all copies, and the global reserve. Available space is what new data may take.
+    /// Sizes of the whole volume, as Linux counts them. Used space includes data and metadata, with
+    /// all copies, and the global reserve. Available space is the space that new data may take.
     ///
     /// # Errors
     ///
@@ -219,19 +220,20 @@ impl Filesystem {
     }
 
     /// Keeps the last commit as it is on the devices, for a reader that opens them by itself. Space
-    /// that is freed meanwhile is not used again: keep it no longer than needed.
+    /// that is freed meanwhile is not used again, so hold the commit no longer than needed.
     #[must_use]
     pub fn hold_commit(&self) -> HeldCommit {
         self.mount().engine.hold_commit()
     }
 
-    /// The reason why the volume cannot be changed. `None` if it can.
+    /// The reason why the volume cannot be changed. `None` if it can be changed.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.mount().status.read_only_reason()
     }
 
-    /// Whether it was opened for reading, and [`Filesystem::set_read_only`] may make it writable.
+    /// Whether the volume was opened for reading, and [`Filesystem::set_read_only`] may make it
+    /// writable.
     #[must_use]
     pub fn can_begin_writing(&self) -> bool {
         let mount = self.mount();
@@ -242,9 +244,10 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] if the volume is to become writable
-    /// and cannot. It was then opened for reading without [`MountOptions::may_begin_writing`], or
-    /// has failed. Also an error that keeps its devices from being written.
+    /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] if the volume should become writable
+    /// but cannot. This is the case if the volume was opened for reading without
+    /// [`MountOptions::may_begin_writing`], or has failed. Also the error of a device that cannot
+    /// be written.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let mount = self.mount();
         if !read_only {
@@ -278,10 +281,11 @@ impl Filesystem {
         })
     }
 
-    /// Reads every copy of all used space and repairs bad copies, while other work goes on. It
-    /// begins with a commit, so that it covers everything that was written before the call. After a
-    /// failed commit it covers the last one. The scrub reports its progress to `watch`, which ends
-    /// the scrub by returning `false`. Returns the findings, and whether the scrub reached the end.
+    /// Reads every copy of all used space and repairs bad copies, while other work goes on. The
+    /// scrub begins with a commit, so that it covers everything that was written before the call.
+    /// On a volume with a failed commit, it covers the last successful commit. The scrub reports
+    /// its progress to `watch`, which ends the scrub by returning `false`. Returns the findings,
+    /// and whether the scrub reached the end.
     ///
     /// # Errors
     ///
@@ -333,7 +337,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// Those of reading the list of chunks.
+    /// The errors of reading the list of chunks.
     pub fn least_device_len(&self, id: DeviceId) -> Result<u64> {
         let engine = &self.mount().engine;
         engine.know_groups()?;
@@ -346,10 +350,10 @@ impl Filesystem {
         Ok(least)
     }
 
-    /// Moves the content of the selected block groups to others and removes these groups. The new
-    /// groups may have another profile. Other work on the volume goes on. The balance reports its
-    /// progress to `watch`, which pauses it after a group by returning `false`. The options then
-    /// stay on disk.
+    /// Moves the content of the selected block groups to other groups and removes the selected
+    /// groups. The new groups may have another profile. Other work on the volume goes on. The
+    /// balance reports its progress to `watch`, which pauses it after a group by returning `false`.
+    /// The options then stay on disk.
     ///
     /// # Errors
     ///
@@ -372,7 +376,7 @@ impl Filesystem {
     }
 
     /// The options of a balance that has begun and not ended, whether Buttress or Linux started it.
-    /// This includes a running one.
+    /// This includes a running balance.
     ///
     /// # Errors
     ///
@@ -394,7 +398,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `Busy` when there is none. Otherwise as [`Filesystem::balance`].
+    /// `Busy` when there is no such balance. Otherwise as [`Filesystem::balance`].
     pub fn resume_balance(
         &self,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
@@ -409,7 +413,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `Busy` when none is running.
+    /// `Busy` when no balance is running.
     pub fn pause_balance(&self) -> Result<()> {
         if self.mount().upkeep.stop_balance(false) {
             return Ok(());
@@ -422,7 +426,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `Busy` when there is none.
+    /// `Busy` when there is no balance.
     pub fn cancel_balance(&self) -> Result<()> {
         let mount = self.mount();
         let ran = mount.upkeep.stop_balance(true);
@@ -434,7 +438,7 @@ impl Filesystem {
         Ok(mount.maintenance.cancel_balance()?)
     }
 
-    /// Whether the volume is a seed. It is only read, and others grow from it.
+    /// Whether the volume is a seed. A seed is only read, and other volumes grow from it.
     #[must_use]
     pub fn is_seed(&self) -> bool {
         buttress_volume::is_seed(&self.mount().superblock)
@@ -443,7 +447,7 @@ impl Filesystem {
     /// Adds a device. The former content of the device is lost.
     ///
     /// If this volume is a seed, a new volume grows from it on the device. This handle goes on
-    /// showing the seed. The new volume is opened with its own device and those of the seed.
+    /// showing the seed. The new volume is opened with its own device and the devices of the seed.
     ///
     /// # Errors
     ///
@@ -495,7 +499,7 @@ impl Filesystem {
     }
 
     /// Stops the replacement of a device, and waits until it has stopped. The old device stays.
-    /// Returns `false` if none was running, or if it came to its end.
+    /// Returns `false` if no replacement was running, or if it was completed.
     #[must_use]
     pub fn cancel_replace(&self) -> bool {
         self.mount().upkeep.cancel_replace()
@@ -571,7 +575,7 @@ impl Filesystem {
         self.mount().engine.volume().stats()
     }
 
-    /// Resets the error counts of one device, or of all, and makes that durable.
+    /// Resets the error counts of one device, or of all, and makes the reset durable.
     ///
     /// # Errors
     ///

@@ -46,7 +46,7 @@ pub struct RenameFlags {
     pub exchange: bool,
 }
 
-/// How setting an attribute treats an existing or a missing one.
+/// How setting an attribute treats an existing or a missing attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XattrFlags {
     /// Refuse when the attribute exists.
@@ -72,7 +72,7 @@ pub enum FallocateMode {
     },
 }
 
-/// Deepest path. A deeper one is a loop that damage has made.
+/// The longest chain of parent directories. A longer chain is a loop that damage has made.
 pub(crate) const DEPTH_MAX: usize = 4096;
 
 impl Clone for Inode {
@@ -113,8 +113,8 @@ impl Inode {
         self.cell.kind
     }
 
-    /// Whether it is an empty directory that stands for a subvolume. Stubs share one number, so
-    /// [`Filesystem::inode`](crate::Filesystem::inode) finds none of them.
+    /// Whether the inode is a stub, an empty directory in place of a subvolume. Stubs share one
+    /// number, so [`Filesystem::inode`](crate::Filesystem::inode) finds none of them.
     #[must_use]
     pub fn is_stub(&self) -> bool {
         self.cell.stub_in.is_some()

@@ -61,8 +61,8 @@ pub(crate) fn places(view: &View, id: InodeId) -> Result<Vec<(Ino, Vec<u8>)>> {
 }
 
 impl Batch {
-    /// Calls `look` with the bytes of an item as the batch sees it. They are empty if there is no
-    /// item.
+    /// Calls `look` with the bytes of an item as the batch sees it. The bytes are empty if there is
+    /// no item.
     fn look<R>(&self, view: &View, key: &Key, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
         match self.current(view, key)? {
             Current::Mine(Change::Bytes(bytes)) => look(bytes),

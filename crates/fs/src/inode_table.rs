@@ -12,8 +12,9 @@
 //!
 //! # Locks
 //!
-//! One short lock for each shard. No tree is read under it, and no cell drops under it. Before them
-//! comes the entrance. A thread that keeps inodes out holds it, and waits for no other thread.
+//! One short lock for each shard. No tree is read under it, and no cell drops under it. The
+//! entrance is taken before these locks. A thread that keeps inodes out holds the entrance, and
+//! waits for no other thread meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ use crate::attr::InodeId;
 
 const SHARDS: usize = 64;
 
-/// What a table holds.
+/// A cell that a table can hold.
 pub(crate) trait Entry {
     fn id(&self) -> InodeId;
     /// Notes that the cell is in the table, and must notify the table when it drops.
@@ -54,7 +55,7 @@ pub(crate) struct Seen(u64);
 
 /// The result of offering a cell.
 pub(crate) enum Entered<C> {
-    /// The cell of that inode: the offered one, or one that was there already.
+    /// The cell of that inode: the offered cell, or the cell that was already in the table.
     Cell(Arc<C>),
     /// The item may be stale: read it again.
     Stale,
@@ -130,8 +131,9 @@ impl<C: Entry> InodeTable<C> {
         cell
     }
 
-    /// Keeps inodes without a cell out; returns nothing if one of them has a cell. Until the guard
-    /// drops, the caller must wait for no other thread: it may be waiting for such an inode.
+    /// Keeps inodes without a cell out; returns `None` if one of them has a cell. Until the guard
+    /// drops, the caller must wait for no other thread, because the other thread may be waiting for
+    /// such an inode.
     pub(crate) fn keep_out(
         &self,
         inodes: impl IntoIterator<Item = InodeId>,

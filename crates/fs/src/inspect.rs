@@ -1,10 +1,10 @@
-//! What programs ask about subvolumes and trees by number.
+//! Queries about subvolumes and trees by number.
 //!
 //! # Invariants
 //!
 //! - **IN1** A search shows items of one commit. Its view keeps the nodes of that commit as long as
 //!   the search lives.
-//! - **IN2** A search descends one level at each step, so it ends, whatever a damaged volume says.
+//! - **IN2** A search descends one level at each step, so it ends even on a damaged volume.
 
 use buttress_format::{Generation, Ino, InodeRefs, Key, Kind, RootRef, Superblock, TreeId};
 use buttress_tree::{Expect, Node, NodeSource, Store};
@@ -33,7 +33,8 @@ pub struct Searched {
     pub tree: TreeId,
     /// The first and the last key.
     pub keys: (Key, Key),
-    /// Leaves that transactions from the first to the last wrote.
+    /// The first and the last transaction. The search shows items of leaves that a transaction in
+    /// this range wrote.
     pub generations: (Generation, Generation),
 }
 
@@ -45,7 +46,7 @@ impl Filesystem {
     }
 
     /// As [`Filesystem::commit`], for a caller that reads a commit. If a failed commit made the
-    /// mount read-only, the caller has to do with the commit before.
+    /// mount read-only, the caller reads the last successful commit.
     ///
     /// # Errors
     ///
@@ -66,7 +67,7 @@ impl Filesystem {
         self.mount().engine.published()
     }
 
-    /// The transaction that changes are part of now.
+    /// The running transaction: changes made now are part of it.
     #[must_use]
     pub fn running(&self) -> Generation {
         self.mount().engine.view().generation()
@@ -118,8 +119,8 @@ impl Filesystem {
         parsed.collect()
     }
 
-    /// The last directory in a subvolume that has a name of this inode, by number, and its first
-    /// name there. `None` for an inode without a name, as the top of a subvolume is.
+    /// The directory with the highest number that has a name of this inode, and the inode's first
+    /// name there. `None` for an inode without a name, such as the top of a subvolume.
     ///
     /// # Errors
     ///
@@ -156,9 +157,9 @@ impl Filesystem {
         Ok(way)
     }
 
-    /// Shows items of the last commit to `visit`, in order, until it returns `false`. What was
-    /// changed since is not among them: [`Filesystem::commit`] first. Nodes of older transactions
-    /// are not read.
+    /// Shows items of the last commit to `visit`, in order, until it returns `false`. Changes since
+    /// that commit are not among them, so call [`Filesystem::commit`] first. Nodes older than the
+    /// first wanted transaction are not read.
     ///
     /// # Errors
     ///
@@ -191,8 +192,8 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Shows the items below a node; returns whether to go on. At most eight deep: each step down
-    /// demands one level less (IN2).
+    /// Shows the items below a node; returns whether to go on. The recursion is at most eight deep,
+    /// because each step down requires a level one lower (IN2).
     fn below(&mut self, node: &Node) -> Result<bool> {
         let Searched { tree, keys: (from, to), generations } = self.searched;
         if node.level() == 0 {

@@ -96,7 +96,7 @@ fn content(file: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Holds the data groups with these numbers read-only, except those that reservations need. The
+/// Holds the data groups with these numbers read-only, except groups that reservations need. The
 /// numbers follow the order of addresses.
 fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
     let view = fs.view();
@@ -301,7 +301,7 @@ fn x10_a_damaged_group_is_left_alone() {
     let kept = file(&fs, "kept");
     kept.write_at(0, &bytes(1, 64)).expect("a write");
     fs.sync().expect("durable");
-    // Record a sector less than is free, in the group that the file lies in.
+    // Record one free sector less than there is, in the group that the file lies in.
     let group = hold(&fs, |index| index == 0).pop().expect("data").group().range();
     let engine = &fs.mount().engine;
     let (low, high) =

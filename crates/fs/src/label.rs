@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **LB1** A label changes between two commits: the superblock on disk is the last commit's, with
-//!   another label.
+//! - **LB1** A label changes between two commits: the superblock on disk is that of the last
+//!   commit, with another label.
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -18,8 +18,8 @@ impl Filesystem {
         self.mount().engine.last_superblock().label
     }
 
-    /// Gives the volume another label, of at most 255 bytes, and makes it durable. An empty one
-    /// takes the label away.
+    /// Gives the volume another label, of at most 255 bytes, and makes it durable. An empty label
+    /// removes the present one.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Filesystem {
         superblock.label = [0; 256];
         superblock.label[..label.len()].copy_from_slice(label);
         let volume = mount.engine.volume();
-        // The first copies are written before the others. At a power cut each of them has the old
+        // The first copies are written before the others. After a power cut, each copy has the old
         // label or the new one.
         volume.flush_and_commit(&superblock)?;
         turn.set_superblock(superblock.clone());

@@ -1,8 +1,8 @@
 //! A mounted volume and its owners.
 //!
-//! Each owner is made from the owners that it uses, so there are no references back. Code that
-//! needs one or two of them takes these as arguments, not the mount. `docs/internals/files.md` has
-//! a diagram.
+//! Each owner is made from the owners that it uses, so no owner refers back to a later one. Code
+//! that needs one or two owners takes these as arguments, not the mount. `docs/internals/files.md`
+//! has a diagram.
 //!
 //! # Invariants
 //!
@@ -128,8 +128,8 @@ impl Mount {
         above(&self.inodes, &self.engine.view(), cell)
     }
 
-    /// Makes everything done before the call durable, also where the devices' own place for that is
-    /// another machine.
+    /// Makes everything done before the call durable, also on another machine if a device uploads
+    /// its content there.
     pub(crate) fn sync(&self) -> Result<()> {
         self.writeback.write_all();
         if self.options.background {

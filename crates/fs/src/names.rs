@@ -26,7 +26,7 @@ pub(crate) fn item_len_max(nodesize: u32) -> usize {
     nodesize as usize - NODE_OVERHEAD
 }
 
-/// Refuses names that the format cannot store, or that have another meaning.
+/// Refuses names that the format cannot store, and names with a fixed meaning (`.`, `..`).
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > limits::NAME_MAX {
         return Err(NameError::TooLong.into());
@@ -41,7 +41,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// The item that holds the entries of all names with a name's hash.
+/// The key of the item that holds the entries of all names with the same hash as `name`.
 pub(crate) fn item_key(dir: Ino, name: &[u8]) -> Key {
     Key::new(dir.0, Kind::DIR_ITEM, name_hash(name))
 }

@@ -135,13 +135,13 @@ fn open_at(
     Ok((mount, root))
 }
 
-/// Removes what earlier mounts left behind, gives deleted subvolumes to the cleaner, and starts the
-/// threads. For a volume that can be written.
+/// Removes inodes that earlier mounts left behind, gives deleted subvolumes to the cleaner, and
+/// starts the threads. Called for a volume that can be written.
 fn begin_work(mount: &Arc<Mount>) -> Result<()> {
     mount.engine.count_subvolumes()?;
     mount.maintenance.drop_leftovers()?;
     for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {
-        // An inode into which an interrupted balance of Linux copied data.
+        // An interrupted balance of Linux copied data into this inode.
         mount.cleaner.remove(id)?;
     }
     for tree in mount.maintenance.dead_subvolumes()? {

@@ -22,7 +22,7 @@ const MEMORY_MIN: u64 = 8 << 20;
 pub enum Atime {
     /// Never.
     No,
-    /// When it is older than the last change, or older than a day.
+    /// When the access time is older than the last change, or older than a day.
     #[default]
     Relative,
     /// At every read.
@@ -52,7 +52,7 @@ pub struct MountOptions {
     pub nodatasum: bool,
     /// The compression of files that have no setting of their own.
     pub compress: Option<Codec>,
-    /// Compress even files that look incompressible or are marked so.
+    /// Compress even files that look incompressible or are marked as incompressible.
     pub compress_force: bool,
     /// Access times.
     pub atime: Atime,
@@ -77,7 +77,7 @@ pub struct MountOptions {
     pub parity: Parity,
     /// Mount with devices missing.
     pub degraded: bool,
-    /// The mechanisms to use. Only benches and tests have a choice.
+    /// The mechanisms to use. Only benches and tests can choose them.
     pub baselines: Baselines,
     /// Fall back to an older root from the superblock, if the newest cannot be read. In that case
     /// the volume is mounted read-only.
@@ -92,14 +92,14 @@ pub struct MountOptions {
     /// Read data without comparing it with its checksums; with `read_only` only
     /// (`rescue=ignoredatacsums`).
     pub ignore_data_csums: bool,
-    /// Accept nodes with wrong checksums if everything else in them is right; with `read_only` only
+    /// Accept nodes with wrong checksums if they pass all other checks; with `read_only` only
     /// (`rescue=ignoremetacsums`).
     pub ignore_meta_csums: bool,
     /// Let fsync commit the whole volume instead of writing a log.
     pub notreelog: bool,
-    /// The copies of a log that fsync waits for, if metadata has two on one device: all, or only
-    /// the first. In the second case, nodes that stay in the log get their second copy within a
-    /// third of a second.
+    /// The copies of a log that fsync waits for, if metadata has two copies on one device: all, or
+    /// only the first. In the second case, nodes that stay in the log get their second copy within
+    /// a third of a second.
     pub log_copies: LogCopies,
     /// Write dirty data of all files before every commit, not only data that is due.
     pub flushoncommit: bool,
@@ -114,9 +114,9 @@ pub struct MountOptions {
     pub node_cache_bytes: Option<u64>,
     /// Bytes of uncommitted changes at which a commit starts. `None` for the engine's default.
     pub overlay_bytes_max: Option<u64>,
-    /// Whether threads write back, commit, clean and read ahead. Without them the calling thread
-    /// does this work when a call needs it. Data is then not written because of its age. For
-    /// programs with a single thread.
+    /// Whether threads write back, commit, clean and read ahead. Without these threads, the calling
+    /// thread does this work when a call needs it, and the age of data does not cause its
+    /// writeback. This is for programs with a single thread.
     pub background: bool,
 }
 
@@ -174,7 +174,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// Parses a list of options, which override those that are set already.
+    /// Parses a list of options. They override options that are set already.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl MountOptions {
                 if seconds > u64::from(u32::MAX) {
                     return Err(refuse(option, "is a number of seconds of 32 bits"));
                 }
-                // As in Linux, zero is the default.
+                // As in Linux, zero stands for the default.
                 let default = Self::default().commit_interval;
                 self.commit_interval =
                     if seconds == 0 { default } else { Duration::from_secs(seconds) };
@@ -286,8 +286,8 @@ impl MountOptions {
                 let bytes = number(option, value)?;
                 self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);
             }
-            // Version 1 is not read here. Without a free-space tree, free space is the space
-            // without extents.
+            // Version 1 of the cache is not read here. Without a free-space tree, free space is the
+            // space without extents.
             ("space_cache", None | Some("v1")) | ("nospace_cache", None) => {}
             ("space_cache", Some("v2")) => self.space_cache_v2 = true,
             ("clear_cache", None) => self.clear_cache = true,
@@ -385,7 +385,7 @@ mod tests {
         assert!(of("compress=gzip").is_err());
     }
 
-    /// An unknown option is refused by name, with the nearest known ones and no others.
+    /// An unknown option is refused by name, with the nearest known options and no others.
     #[test]
     fn an_unknown_option_names_the_nearest() {
         let text = MountOptions::parse("thread_pol=4").expect_err("unknown").to_string();
@@ -393,7 +393,8 @@ mod tests {
         assert!(text.len() < 80, "{text}");
     }
 
-    /// All options of Linux's manual page are accepted. Those without an effect here are reported.
+    /// All options of Linux's manual page are accepted. Options without an effect here are
+    /// reported.
     #[test]
     fn options_of_linux_are_taken() {
         let taken = "acl noacl autodefrag noautodefrag barrier nobarrier check_int check_int_data \

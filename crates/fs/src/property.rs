@@ -77,7 +77,7 @@ impl CompressionProperty {
     }
 }
 
-/// Whether a name belongs to a property. Only one is known.
+/// Whether a name belongs to a property. Only one property is known.
 pub(crate) fn is_property(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }

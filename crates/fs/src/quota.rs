@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** One change at a time, and each is durable when its call returns. What a change depends
-//!   on is read when it is its turn.
-//! - **Q2** A change that contradicts what is there is refused, and changes nothing.
+//! - **Q1** One thread changes quotas at a time, and each change is durable when its call returns.
+//!   A thread reads the present quotas after its turn has begun.
+//! - **Q2** A change that contradicts the present quotas is refused and has no effect.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn must_have(quotas: &Quotas, group: QuotaGroup) -> Result<&QuotaUse> {
 }
 
 impl Filesystem {
-    /// Returns the quotas of the last commit. `None` where there are none.
+    /// Returns the quotas of the last commit. `None` if quotas are off.
     ///
     /// # Errors
     ///
@@ -36,9 +36,9 @@ impl Filesystem {
         Ok(self.mount().engine.quotas()?)
     }
 
-    /// Begins to keep quotas, simple or full ones. Where there are quotas already, nothing changes.
-    /// Simple ones count what is made from now on. Full ones are counted at once, unless deleted
-    /// subvolumes are being dropped: then they are marked as inconsistent.
+    /// Switches quotas on, simple or full ones. If quotas are on already, nothing changes. Simple
+    /// quotas count the extents that are made from now on. Full quotas are counted at once. While
+    /// deleted subvolumes are being dropped, they are only marked as inconsistent.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `ReadOnly`, `NoSpace`; `Busy` while other work on the whole volume runs; `Invalid` where
-    /// there are no quotas.
+    /// `ReadOnly`, `NoSpace`; `Busy` while other work on the whole volume runs; `Invalid` if quotas
+    /// are off.
     pub fn disable_quotas(&self) -> Result<()> {
         self.change_quotas(|_| Ok(QuotaChange::Disable))
     }
@@ -96,7 +96,7 @@ impl Filesystem {
         })
     }
 
-    /// Makes a group above those of subvolumes.
+    /// Makes a group of a level above the groups of subvolumes.
     ///
     /// # Errors
     ///
@@ -113,8 +113,9 @@ impl Filesystem {
         })
     }
 
-    /// Removes a group that has no members, and no subvolume. With simple quotas, it counts nothing
-    /// either: data and nodes that a deleted subvolume made may live on in its snapshots.
+    /// Removes a group that has no members, and no subvolume. With simple quotas, the group's use
+    /// must also be zero: data and nodes that a deleted subvolume made may still exist in its
+    /// snapshots.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl Filesystem {
         })
     }
 
-    /// Changes the limits of a group by `change`, which gets the present ones. No other change of
+    /// Changes the limits of a group by `change`, which gets the present limits. No other change of
     /// quotas comes between.
     ///
     /// # Errors
@@ -150,7 +151,7 @@ impl Filesystem {
         })
     }
 
-    /// Makes a group a member of one of a higher level.
+    /// Makes a group a member of a group of a higher level.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`disable_quotas`](Self::disable_quotas). `NotFound` if there is none.
+    /// As [`disable_quotas`](Self::disable_quotas). `NotFound` if there is no such membership.
     pub fn leave_quota_group(&self, child: QuotaGroup, parent: QuotaGroup) -> Result<()> {
         self.change_quotas(|quotas| match must_have(quotas, child)?.parents.contains(&parent) {
             true => Ok(QuotaChange::Leave { child, parent }),
@@ -189,20 +190,20 @@ impl Filesystem {
         })
     }
 
-    /// Takes the turn for changes of quotas, reads the present ones, and lets `act` go on (Q1).
+    /// Waits for the turn to change quotas, reads the present quotas, and calls `act` (Q1).
     fn in_quota_turn<R>(&self, act: impl FnOnce(&mut QuotaTurn<'_>) -> Result<R>) -> Result<R> {
         let mount = self.mount();
         let _turn = mount.upkeep.begin_work(Work::Devices)?;
-        // What is counted so far is that of a commit.
+        // Only commits count quotas, so commit first.
         self.sync()?;
         act(&mut QuotaTurn { fs: self, quotas: self.quotas()? })
     }
 }
 
-/// The turn of one change of quotas. No other thread changes them meanwhile.
+/// The turn of one change of quotas. No other thread changes quotas meanwhile.
 struct QuotaTurn<'f> {
     fs: &'f Filesystem,
-    /// The quotas of the last commit; `None` where there are none.
+    /// The quotas of the last commit; `None` if quotas are off.
     quotas: Option<Quotas>,
 }
 
@@ -217,7 +218,8 @@ impl QuotaTurn<'_> {
         let of = |group| self.quotas.as_ref().and_then(|quotas| quotas.group(group));
         let above = groups.iter().filter(|known| known.group.level() > 0).count();
         let items = match *change {
-            // The trees that were left behind have a group for each subvolume, too.
+            // A quota tree that was left behind is removed first. It also has a group for each
+            // subvolume.
             QuotaChange::Enable { .. } => 4 * self.fs.subvolumes()?.len(),
             QuotaChange::Disable | QuotaChange::Count(_) => groups.len(),
             QuotaChange::Make(_) | QuotaChange::Limit(..) => 2,
@@ -230,7 +232,7 @@ impl QuotaTurn<'_> {
         Ok(8 + items as u64)
     }
 
-    /// Has a commit make a change.
+    /// Makes a change by a commit.
     fn make(&self, change: QuotaChange) -> Result<()> {
         let mount = self.fs.mount();
         let items = self.items(&change)?;

@@ -1,10 +1,10 @@
-//! The state that a handle of a volume shows, and going on to a newer one.
+//! The state that a handle of a volume shows, and the change to a newer state.
 //!
 //! # Invariants
 //!
 //! - **R1** An inode keeps the commit in which it was found. The mount of that commit stays open
 //!   for as long as an inode of it has a user.
-//! - **R2** All clones of a handle show the same commit. A failure to open a newer one changes
+//! - **R2** All clones of a handle show the same commit. A failure to open a newer commit changes
 //!   nothing.
 
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::inode::Inode;
 use crate::mount::Mount;
 
 impl Filesystem {
-    /// Goes on to the newest commit, if another machine writes the volume and has made one. All
-    /// clones of this handle show that commit afterwards. An inode keeps the commit in which it was
-    /// found. Returns whether there was a newer commit.
+    /// Changes to the newest commit, if another machine writes the volume and has made a newer
+    /// commit. All clones of this handle show that commit afterwards. An inode keeps the commit in
+    /// which it was found. Returns whether there was a newer commit.
     ///
     /// # Errors
     ///
-    /// Those of [`Filesystem::open`]. The handle keeps its commit then.
+    /// The errors of [`Filesystem::open`]. The handle then keeps its commit.
     pub fn renew(&self) -> Result<bool> {
         let mounted = self.mounted();
         let mut has_newer = false;
@@ -37,10 +37,10 @@ impl Filesystem {
         if has_newer {
             let newer = Self::open(devices, mounted.mount.options.clone())?.mounted();
             let mut current = self.current.write();
-            // Another thread may have gone on meanwhile, to a commit that may be newer still.
+            // Another thread may have changed the state meanwhile, perhaps to an even newer commit.
             let is_same = Arc::ptr_eq(&current, &mounted);
             let unused = if is_same { std::mem::replace(&mut *current, newer) } else { newer };
-            // The lock is released before that state is dropped.
+            // The lock is released before the old state is dropped.
             drop(current);
             drop(unused);
         }

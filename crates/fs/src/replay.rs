@@ -17,8 +17,8 @@
 //! # Order
 //!
 //! The replay handles inodes first, with deletions in directories. Then come entries of
-//! directories, and then attributes, names and extents. Linux uses the same order, and logs are
-//! written for it.
+//! directories, and then attributes, names and extents. Linux uses the same order, and a log is
+//! correct only for this order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -309,7 +309,7 @@ impl<'a> Replay<'a> {
                 drop(view);
                 batch.apply(self.handle);
             }
-            // The inode has no such reference: the directory had an entry too many, which the
+            // The inode has no such reference: the directory had a superfluous entry, which the
             // replay has removed.
             Err(Error::Item { .. }) => {}
             Err(error) => return Err(error),

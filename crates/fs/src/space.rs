@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **V1** Dirty data has metadata reserved for the worst case of its writeback. Before an
-//!   operation is refused because of that, the data is written back, which shows its real need.
+//!   operation is refused because of such reservations, the data is written back, which shows its
+//!   real need.
 //! - **V2** A caller of [`Space::reserve`] holds no file's writeback claim, because the call may
 //!   write files back.
 
@@ -27,7 +28,7 @@ mod reclaimer;
 struct Figures {
     /// Runs of the flush states that made room for waiting callers, or refused a caller.
     runs: AtomicU64,
-    /// The part of these runs that was for metadata. The clamp depends on it.
+    /// The number of these runs that were for metadata. The clamp depends on it.
     runs_for_metadata: AtomicU64,
     /// The number of bits by which the clamp lowers its threshold.
     clamp_bits: AtomicU32,
@@ -68,8 +69,8 @@ impl Space {
             return Ok(reservation);
         }
         // Without a flusher, this thread writes back itself, which gives reservations back. An
-        // operation that frees space need not: unused reservations never make it fail
-        // (`reserve::P4`).
+        // operation that frees space need not write back, because unused reservations never make it
+        // fail (`reserve::P4`).
         if urgency == Urgency::Normal && !self.engine.has_flusher() {
             self.engine.expect_wanted()?;
             self.writeback.write_all();
@@ -84,7 +85,7 @@ impl Space {
         }
     }
 
-    /// Returns an error where the limit of a quota group leaves a subvolume nothing for new names.
+    /// Returns an error if the limit of a quota group leaves a subvolume no bytes for new names.
     /// The caller holds no lock.
     pub(crate) fn expect_quota(&self, tree: TreeId) -> Result<()> {
         match self.engine.expect_quota(tree) {
@@ -95,8 +96,8 @@ impl Space {
         }
     }
 
-    /// Writes back and commits once, so that the quota groups of a subvolume count what is really
-    /// used. Returns whether that may have helped. The caller was refused, and holds no lock.
+    /// Writes back and commits once, so that the quota groups of a subvolume show its real use.
+    /// Returns whether this may have helped. The caller was refused, and holds no lock.
     ///
     /// # Errors
     ///
@@ -119,7 +120,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// Those of a commit. `Interrupted` if the caller is cancelled before the next step.
+    /// The errors of a commit. `Interrupted` if the caller is cancelled before the next step.
     pub(crate) fn free_all_possible(&self) -> Result<()> {
         self.engine.expect_wanted()?;
         self.cleaner.clean_all();

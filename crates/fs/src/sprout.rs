@@ -4,8 +4,8 @@
 //!
 //! - **SP1** The devices of the seed are only read. The seed may be mounted meanwhile, here or in
 //!   other processes, and several volumes can grow from it.
-//! - **SP2** The new volume is on its device with one write of a superblock. A crash before it
-//!   leaves a device without a volume.
+//! - **SP2** One write of a superblock makes the new volume exist on its device. A crash before
+//!   this write leaves a device without a volume.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 /// The smallest device that a volume takes, in bytes.
 const DEVICE_MIN: u64 = 16 << 20;
 
-/// The item of a device that is to join a volume with this identifier.
+/// The item of a device that will become part of a volume with this identifier.
 ///
 /// # Errors
 ///
@@ -50,8 +50,9 @@ pub(crate) fn new_item(
     })
 }
 
-/// Makes a volume on a new device that has all of a seed, and reads there what it does not change.
-/// Returns the number of the new device. The former content of the device is lost.
+/// Makes a volume on a new device that shows the whole content of a seed. The volume reads
+/// unchanged content from the seed. Returns the number of the new device. The former content of the
+/// device is lost.
 pub(crate) fn grow(seeds: Vec<Arc<dyn Device>>, new: Arc<dyn Device>) -> Result<DeviceId> {
     let (volume, superblock) = Volume::open(seeds.clone(), OpenOptions::default())?;
     let store = Store::new(Arc::new(volume), Geometry::of(&superblock), 0);

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// The states of a mount that forbid changes.
 pub(crate) struct Status {
     engine: Arc<Engine>,
-    /// It was opened for reading, and writing has not begun since.
+    /// Whether the volume was opened for reading, and writing has not begun since.
     opened_for_reading: AtomicBool,
     is_closed: AtomicBool,
     /// Whether a mount that was opened for writing is read-only until a caller makes it writable
@@ -44,12 +44,12 @@ impl Status {
         self.engine.read_only()
     }
 
-    /// Whether it was opened for reading, and writing has not begun since.
+    /// Whether the volume was opened for reading, and writing has not begun since.
     pub(crate) fn is_opened_for_reading(&self) -> bool {
         self.opened_for_reading.load(Ordering::Acquire)
     }
 
-    /// Changes are refused from now on, or allowed as far as the engine allows them.
+    /// From now on changes are refused, or are allowed if the engine allows them.
     pub(crate) fn set_opened_for_reading(&self, is_so: bool) {
         self.opened_for_reading.store(is_so, Ordering::Release);
     }

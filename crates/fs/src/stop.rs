@@ -20,12 +20,12 @@ impl StopSignal {
         self.wake.notify_all();
     }
 
-    /// Whether the threads are to end.
+    /// Whether the threads must end.
     pub(crate) fn is_set(&self) -> bool {
         *self.is_set.lock()
     }
 
-    /// Waits for `limit`, or until the threads are to end. Returns whether the threads are to end.
+    /// Waits for `limit`, or until the threads must end. Returns whether the threads must end.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut is_set = self.is_set.lock();
         let begun = clock::now();

@@ -234,7 +234,7 @@ impl Filesystem {
     }
 
     /// Whether an inode of a subvolume is in memory: a program uses it, or a front end keeps it for
-    /// its kernel. A deleted subvolume is not dropped as long as there is one.
+    /// its kernel. A deleted subvolume is not dropped as long as there is such an inode.
     #[must_use]
     pub fn is_subvolume_used(&self, tree: TreeId) -> bool {
         self.mount().inodes.trees().is_used(tree)

@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //!
-//! - **U1** Both references of a subvolume are put together and deleted together.
+//! - **U1** The two references of a subvolume are put in one transaction, and deleted in one
+//!   transaction.
 
 use buttress_format::{Ino, Key, Kind, RootRef, TreeId, UuidItem};
 use buttress_txn::View;
@@ -56,7 +57,8 @@ pub(crate) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64
     }
 }
 
-/// Collects the removal of both references. Returns the index of the name in its directory.
+/// Collects the removal of the two references of a subvolume's name. Returns the index of the name
+/// in its directory.
 pub(crate) fn remove_refs(
     view: &View,
     roots: &mut Batch,

@@ -11,8 +11,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread `buttress-<name>`. Returns false if that fails. In that case other threads
-    /// do its work when they need it.
+    /// Starts a thread `buttress-<name>`. Returns false if the start fails. In that case other
+    /// threads do the work when they need it.
     pub(crate) fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
         let mut running = self.running.lock();
         match Builder::new().name(format!("buttress-{name}")).spawn(work) {
@@ -27,7 +27,7 @@ impl Threads {
         }
     }
 
-    /// Waits until all threads except the calling one have ended.
+    /// Waits until all threads except the calling thread have ended.
     pub(crate) fn join(&self) {
         let threads = std::mem::take(&mut *self.running.lock());
         for thread in threads {

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use buttress_base::clock;
 use buttress_data::Written;
 
-/// The longest delay of one write, because the amount of dirty data changes meanwhile.
+/// The longest delay of one write. Longer delays would be wrong, because the amount of dirty data
+/// changes meanwhile.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 
-/// A shorter delay is added to the next one.
+/// A shorter delay is added to the next delay.
 const HOLD_MIN: Duration = Duration::from_micros(200);
 
 /// How often the rate is measured.
@@ -26,7 +27,8 @@ const SAMPLE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct Queue {
     start: Instant,
-    /// The end of the time of all admitted writes, in nanoseconds from the start.
+    /// The moment until which the admitted writes use up the allowed rate, in nanoseconds from the
+    /// start.
     taken_until: AtomicU64,
 }
 
@@ -69,7 +71,8 @@ pub(crate) struct Throttle {
 
 impl Throttle {
     /// Counts a batch of writeback that took `took`, and measures the rate of writeback from it.
-    /// Only time spent writing counts, so `more_waits` says whether more data was waiting.
+    /// Only time spent writing counts: `more_waits` tells whether more data was waiting, so that
+    /// writing goes on.
     pub(crate) fn note_written(&self, written: &Written, took: Duration, more_waits: bool) {
         self.note_at(self.queue.now(), written, took, more_waits);
     }
@@ -99,7 +102,7 @@ impl Throttle {
         if !more_waits {
             return;
         }
-        // Other threads may have written during this batch. If there was a pause since the last
+        // Other threads may have written during this batch. But if there was a pause since the last
         // sample, only this batch counts.
         let was_at_it = elapsed < took.saturating_add(4 * SAMPLE.as_nanos() as u64);
         let (bytes, nanos) = match was_at_it {
@@ -122,7 +125,7 @@ impl Throttle {
         self.rate.load(Ordering::Relaxed)
     }
 
-    /// How long a writer that has just made `bytes` dirty is to be delayed.
+    /// The delay of a writer that has just made `bytes` dirty.
     pub(crate) fn delay(&self, bytes: u64, dirty: u64, limit: u64) -> Duration {
         self.delay_at(self.queue.now(), bytes, dirty, limit)
     }
@@ -133,7 +136,8 @@ impl Throttle {
         if rate == 0 || dirty <= soft {
             return Duration::ZERO;
         }
-        // Four times the rate of writeback at half of the limit, a quarter of it at the limit.
+        // The allowed rate is four times the rate of writeback at half of the limit, and a quarter
+        // of it at the limit.
         let full = ((dirty - soft) as f64 / (limit - soft).max(1) as f64).min(1.0);
         let allowed = rate as f64 * 4.0_f64.powf(1.0 - 2.0 * full);
         self.queue.enter(now, (bytes as f64 / allowed * 1e9) as u64)
@@ -152,8 +156,8 @@ mod tests {
         throttle
     }
 
-    /// A batch that takes long shows the rate of the device: after an idle time, and beside other
-    /// batches.
+    /// A batch that takes long shows the rate of the device, both after an idle time and beside
+    /// other batches.
     #[test]
     fn slow_batches_show_the_rate() {
         let throttle = Throttle::default();
@@ -169,12 +173,12 @@ mod tests {
         let rate = throttle.rate();
         assert!((60 * MIB..=64 * MIB).contains(&rate), "{} MiB/s", rate / MIB);
         assert!(throttle.waits_for_devices());
-        // The last batch says nothing about the rate, since no more data waits.
+        // The last batch does not show the rate, since no more data waits.
         throttle.note_at(121 * second, &Written { bytes: 1, ..written }, took, false);
         assert_eq!(throttle.rate(), rate);
     }
 
-    /// H1: no writer is delayed below half, nor before a rate is known.
+    /// H1: no writer is delayed below half of the limit, nor before a rate is known.
     #[test]
     fn below_half_is_free() {
         assert_eq!(throttle(MIB).delay(MIB, 64 * MIB, 128 * MIB), Duration::ZERO);

@@ -11,7 +11,7 @@ use buttress_txn::View;
 use crate::attr::InodeId;
 use crate::error::{Error, NameError, Result};
 
-/// The inode number of every stand-in directory for a missing subvolume.
+/// The inode number of every stub, the empty directory in place of a missing subvolume.
 pub(crate) const STUB: Ino = Ino(2);
 
 /// A subvolume while the volume is mounted.
@@ -24,9 +24,9 @@ pub(crate) struct Tree {
     dead: AtomicBool,
     /// Whether files can be found in the deleted subvolume, as long as it is used.
     held: AtomicBool,
-    /// Held shared for a change of a file's content, exclusive for a snapshot. So a snapshot has
-    /// all earlier writes, in an order that a reader could have seen. Taken before any inode's
-    /// lock. Unranked: held for long, across writeback.
+    /// A change of a file's content holds it shared, a snapshot holds it exclusively. So a snapshot
+    /// has all earlier writes, in an order that a reader could have seen. It is taken before any
+    /// inode's lock. Unranked: held for long, across writeback.
     pub(crate) writes: RwLock<()>,
 }
 
@@ -63,7 +63,7 @@ impl Tree {
 pub(crate) struct Trees {
     /// Unranked: no other lock is taken under it.
     known: RwLock<HashMap<TreeId, Arc<Tree>>>,
-    /// Held while root items, the names of subvolumes or the default one are changed. Unranked:
+    /// Held while root items, the names of subvolumes or the default subvolume change. Unranked:
     /// held for long, across reads of trees and waits for space.
     pub(crate) changing: Mutex<()>,
 }

@@ -3,17 +3,17 @@
 //!
 //! # Invariants
 //!
-//! - **U1** One such work runs at a time ([`Turn`]). As on Linux, a second one is refused, not
-//!   queued.
-//! - **U2** Closing the volume first stops the work and waits for it. That pauses a balance, and
+//! - **U1** Only one such task runs at a time ([`Turn`]). As on Linux, a second task is refused,
+//!   not queued.
+//! - **U2** Closing the volume first stops the work and waits for it. This pauses a balance, and
 //!   its options stay on disk.
 //! - **U3** While an extent moves to its new copy, its inodes are locked as for a layout change
 //!   (`lock_set::L1`). No inode without names is removed meanwhile.
 //!
 //! # Locks
 //!
-//! Removals first, then the inodes in order, then their extents in the same order. Space is
-//! reserved before all of them.
+//! First `Cleaner::removing`, then the locks of the inodes in order, then the locks of their
+//! extents in the same order. Space is reserved before all of these locks are taken.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -49,23 +49,23 @@ pub(crate) enum Work {
 /// How far the replacement of a device has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReplaceState {
-    /// It goes on.
+    /// The replacement goes on.
     #[default]
     Running,
     /// The new device has the place of the old one.
     Finished,
-    /// It was cancelled or failed. The old device stays.
+    /// The replacement was cancelled or failed. The old device stays.
     Canceled,
 }
 
 /// The last replacement of a device since the volume was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ReplaceStatus {
-    /// How far it has come.
+    /// How far the replacement has come.
     pub state: ReplaceState,
-    /// When it began, in seconds since 1970.
+    /// When the replacement began, in seconds since 1970.
     pub started: i64,
-    /// When it ended; zero while it goes on.
+    /// When the replacement ended; zero while it goes on.
     pub ended: i64,
     /// Copied bytes.
     pub copied: u64,
@@ -78,7 +78,7 @@ pub struct ReplaceStatus {
 /// A balance, as an operator sees it.
 #[derive(Clone, Debug)]
 pub struct BalanceStatus {
-    /// It is going on in this mount; else it is paused.
+    /// Whether the balance is running in this mount; otherwise it is paused.
     pub is_running: bool,
     /// The requested options.
     pub options: BalanceOptions,
@@ -132,7 +132,7 @@ impl Upkeep {
     pub(crate) fn begin_work(&self, work: Work) -> Result<Turn<'_>> {
         self.status.expect_writable()?;
         let mut state = self.state.lock();
-        // Work that the mount began on its own stops for this one.
+        // Work that the mount began on its own stops, so that this work can begin.
         if state.work == Some(Work::Reclaim) && !state.is_closing {
             self.maintenance.stop_moving(true);
             while state.work == Some(Work::Reclaim) {
@@ -155,8 +155,8 @@ impl Upkeep {
         Ok(Turn { upkeep: self })
     }
 
-    /// Wraps the progress callback of work: it also keeps the progress, and ends the work on a
-    /// pause.
+    /// Wraps the progress callback of work. The wrapper also keeps the progress, and ends the work
+    /// on a pause.
     pub(crate) fn watched<'w>(
         &'w self,
         watch: &'w mut dyn FnMut(&BalanceProgress) -> bool,
@@ -167,7 +167,7 @@ impl Upkeep {
         }
     }
 
-    /// Stops a balance, after its current group or at once. Returns whether one was running.
+    /// Stops a balance, after its current group or at once. Returns whether a balance was running.
     pub(crate) fn stop_balance(&self, at_once: bool) -> bool {
         let mut state = self.state.lock();
         if state.work != Some(Work::Balance) {
@@ -195,7 +195,7 @@ impl Upkeep {
         self.maintenance.stop_moving(false);
     }
 
-    /// Replaces a device, and keeps the status of that (U1).
+    /// Replaces a device, and keeps the status of the replacement (U1).
     pub(crate) fn replace<T>(
         &self,
         now: impl Fn() -> i64,
@@ -215,13 +215,13 @@ impl Upkeep {
         let (copied, total, ended) = (moved, bytes, now());
         state.replaced = Some(ReplaceStatus { state: end, ended, copied, total, lost, ..begun });
         drop(state);
-        // A thread that waits for the end finds the status.
+        // The status is set before the turn ends, so a thread that waits for the end finds it.
         drop(turn);
         done
     }
 
-    /// Stops the replacement of a device, and waits until it has stopped. Returns whether it was
-    /// stopped before its end.
+    /// Stops the replacement of a device, and waits until it has stopped. Returns whether the
+    /// replacement was stopped before its end.
     pub(crate) fn cancel_replace(&self) -> bool {
         let mut state = self.state.lock();
         if state.work != Some(Work::Replace) {
@@ -258,8 +258,8 @@ impl Upkeep {
     }
 
     /// Empties block groups that have become mostly empty, until the mount ends. `below` is the
-    /// limit of their use in percent. A new group counts only after its use has been above the
-    /// limit, or if it existed at the start of the mount.
+    /// limit of their use in percent. A group counts if it existed at the start of the mount, or if
+    /// its use has been above the limit before.
     pub(crate) fn reclaim(&self, stop: &StopSignal, below: u8, holders: &Holders<'_>) {
         let mut was_full: HashMap<Logical, bool> = HashMap::new();
         let is_full =
@@ -307,7 +307,8 @@ impl Users for Holders<'_> {
         inodes: &BTreeSet<(TreeId, Ino)>,
         work: &mut dyn FnMut() -> buttress_txn::Result<()>,
     ) -> buttress_txn::Result<()> {
-        // An inode without names has a cell, or only the cleaner uses it, which waits.
+        // An inode without names has a cell, or only the cleaner uses the inode. The cleaner waits
+        // for `_removing`.
         let _removing = self.cleaner.hold_removals();
         let table = self.inodes.table();
         let ids = || {
@@ -318,7 +319,7 @@ impl Users for Holders<'_> {
             let cells: Vec<_> = ids().filter_map(|id| table.find(id).ok()).collect();
             let _locks = LockSet::of_all(&cells);
             let _extents: Vec<_> = cells.iter().map(|cell| cell.file.hold_extents()).collect();
-            // Most inodes have no cell. Keeping them out costs less than a cell for each.
+            // Most inodes have no cell. Keeping them out costs less than making a cell for each.
             let absent = ids().filter(|id| cells.binary_search_by_key(id, |cell| cell.id).is_err());
             if let Some(_out) = table.keep_out(absent) {
                 return work();

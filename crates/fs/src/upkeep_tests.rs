@@ -20,7 +20,7 @@ const SECTORS: u64 = 16;
 
 type Contents = BTreeMap<String, Vec<u8>>;
 
-/// What changes files, and what they should contain.
+/// The changes of files, and the content that the files should have.
 struct Changes {
     rng: Rng,
     files: Contents,

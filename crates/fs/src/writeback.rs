@@ -4,23 +4,23 @@
 //! # Invariants
 //!
 //! - **G1** An inode with dirty data is in the dirty list, or a thread that took it puts it back.
-//!   The list keeps its cell alive. An inode that is gone leaves the list, and its dirty data is
-//!   not written.
+//!   The list keeps the inode's cell alive. An inode that is gone leaves the list, and its dirty
+//!   data is not written.
 //! - **G2** A thread that drains the list also waits for the batches that other threads took. It
 //!   then writes the inodes that these threads put back. Such an inode had data beyond one round,
-//!   or data that yet another thread was writing.
+//!   or data that a third thread was writing.
 //! - **G3** Spare threads write in two cases only. The first is that writeback waits for devices
-//!   and much data is dirty. The second is the clamp, which needs several parts in writeback at
-//!   once. Otherwise spare threads would take processors from writers.
-//! - **G4** The list has no more entries than there are sectors in the limit of dirty data, and a
-//!   few batches. A listed inode may be clean or gone, and holds its memory. Each writer takes the
-//!   oldest batch off a list that is too long.
+//!   and much data is dirty. The second is that the clamp needs several parts of the data in
+//!   writeback at once. Otherwise spare threads would take processors from writers.
+//! - **G4** The list has at most as many entries as the limit of dirty data has sectors, plus a few
+//!   batches. A listed inode may be clean or gone, and holds its memory. If the list is too long,
+//!   each writer takes the oldest batch off it.
 //!
 //! # Locks
 //!
 //! `in_flight` is held for long. Each thread that writes a batch holds it shared.
-//! [`Writeback::write_all`] takes it exclusive for a moment, to wait for all batches (G2). The list
-//! has its own lock, which is held for short times and taken under `in_flight`.
+//! [`Writeback::write_all`] takes it exclusively for a moment, to wait for all batches (G2). The
+//! list has its own lock, which is held for short times and taken under `in_flight`.
 //!
 //! # Failure
 //!
@@ -132,7 +132,7 @@ impl Writeback {
         self.throttle.rate()
     }
 
-    /// Whether spare threads are to help (G3).
+    /// Whether spare threads should help (G3).
     fn is_crowded(&self) -> bool {
         self.files.counters().dirty_bytes() > self.limits.dirty_bytes_max / 8 * 5
             && self.throttle.waits_for_devices()
@@ -149,8 +149,8 @@ impl Writeback {
         if written.files == 0
             && let Some(busy) = batch.iter().find(|cell| !cell.is_gone())
         {
-            // Other threads already write all of these files. Wait for one, because a retry at once
-            // would spin.
+            // Other threads already write all of these files. Wait for one of these threads,
+            // because a retry at once would spin.
             self.files.writeback().wait_idle(&busy.file);
         }
         self.enlist_again(&batch);
@@ -252,8 +252,8 @@ impl Writeback {
         if bytes == 0 || !self.engine.has_flusher() {
             return Duration::ZERO;
         }
-        // Limit dirty data to the amount that would use up the metadata, if that is less than the
-        // option.
+        // Limit dirty data to the amount that would use up the metadata, if this amount is less
+        // than the limit of the option.
         let limit = self.limits.dirty_bytes_max;
         let room = pressure.map_or(limit, |part| dirty.saturating_mul(1000) / part);
         self.throttle.delay(bytes, dirty, limit.min(room))

@@ -13,7 +13,7 @@ use crate::batch::NOW;
 use crate::error::Result;
 use crate::names;
 
-/// The item that holds the attributes of all names with a name's hash.
+/// The key of the item that holds the attributes of all names with the same hash as `name`.
 pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
     Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
 }

@@ -2,10 +2,11 @@
 //!
 //! # Place
 //!
-//! With its ACL support on, the kernel reads a file's list as an extended attribute and checks the
-//! access of each user. The server must *change* a list or a mode because of the other. The volume
-//! computes the lists of new inodes. This module changes a list after `chmod`, and a mode after a
-//! new list. The rules are those of POSIX.1e draft 17 and of acl(5).
+//! With the ACL support of FUSE on, the kernel reads a file's list as an extended attribute and
+//! checks the access of each user. The kernel changes no list when the mode changes, and no mode
+//! when the list changes: the server must do that. The volume computes the lists of new inodes.
+//! This module changes a list after `chmod`, and a mode after a new list. The rules are those of
+//! POSIX.1e draft 17 and of acl(5).
 //!
 //! # On the wire
 //!
@@ -100,7 +101,7 @@ impl Acl {
             }
         }
         self.entries.sort_by_key(|entry| (entry.tag, entry.id));
-        // Ids without a number here map to the same id. Keep only the first entry of each.
+        // All ids that this machine does not know map to one id. Keep only the first entry of each.
         self.entries.dedup_by_key(|entry| (entry.tag, entry.id));
         self.is_valid().then_some(self)
     }
@@ -118,13 +119,13 @@ impl Acl {
     }
 
     /// Returns the nine permission bits of this list, for programs that know no lists. The group
-    /// bits are the mask's if there is one.
+    /// bits are those of the mask, if the list has a mask.
     pub(crate) fn mode(&self) -> u32 {
         let group = if self.is_minimal() { Tag::OwningGroup } else { self.group_class() };
         self.bits(Tag::Owner) << 6 | self.bits(group) << 3 | self.bits(Tag::Other)
     }
 
-    /// Returns whether the permission bits alone have the same meaning.
+    /// Returns whether the permission bits alone have the meaning of this list.
     pub(crate) fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
@@ -146,7 +147,7 @@ impl Acl {
     /// Whether a user that does not own the file has all wanted permissions. An entry that names
     /// the user decides alone. Without one, the entries of the user's groups decide: one of them
     /// must grant all wanted permissions. A user without any such entry gets the permissions of the
-    /// other entry. The mask limits all entries but that one.
+    /// entry for others. The mask limits all entries except the entry for others.
     pub(crate) fn grants(
         &self,
         wanted: u32,
@@ -251,7 +252,8 @@ mod tests {
         }
     }
 
-    /// A named user has its entry, members have that of one group, all within the mask.
+    /// A named user gets the permissions of its entry, and a member those of one group's entry. The
+    /// mask limits the permissions of each.
     #[test]
     fn users_have_the_permissions_of_their_entry() {
         let acl = named();

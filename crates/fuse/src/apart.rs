@@ -1,24 +1,25 @@
-//! Threads that have no descriptor of the process's, for calls that may end a mount.
+//! Threads without the descriptors of the process, for calls that may end a mount.
 //!
 //! # Place
 //!
 //! The end of a mount of a block device waits for the server (`whole_mount::T4`), and no signal
-//! ends the wait. If a thread of the server waits, and the process is killed, the thread would keep
-//! the connection's descriptors open. Then the kernel would wait forever.
+//! ends the wait. Suppose that a thread of the server waits for this end, and the process is
+//! killed. The thread would keep the connection's descriptors open, and the kernel would wait
+//! forever.
 //!
 //! # Invariants
 //!
-//! - **AP1** The thread has a table of descriptors of its own. Closing them there closes none of
-//!   the process's.
+//! - **AP1** The thread has its own table of descriptors. A close in this table closes no
+//!   descriptor of the process.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::sync_channel;
 
-/// The first descriptor behind the standard ones, which the threads keep.
+/// The first descriptor after stdin, stdout and stderr, which the threads keep.
 const FIRST: u32 = 3;
 
-/// Runs `call` on such a thread, and waits for it.
+/// Runs `call` on a thread without the process's descriptors, and waits for the thread.
 ///
 /// # Errors
 ///
@@ -33,10 +34,10 @@ pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) 
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended in a panic")))
 }
 
-/// Closes a descriptor that may be the last one of a mount, and waits until it is closed. The
-/// thread closes a copy last.
+/// Closes a descriptor that may be the last one of a mount, and waits until it is closed. This
+/// thread closes the descriptor first, and then another thread closes a copy.
 ///
-/// Without a thread the descriptor is closed here.
+/// If no thread can be started, only this thread closes the descriptor.
 pub(crate) fn close(descriptor: OwnedFd) {
     let number = descriptor.as_raw_fd();
     let (has_copy, is_copied) = sync_channel(1);
@@ -49,7 +50,7 @@ pub(crate) fn close(descriptor: OwnedFd) {
         }
     };
     let thread = std::thread::Builder::new().name("apart".to_owned()).spawn(work);
-    // An error means that there is no thread, or that it has no table: it holds no copy.
+    // After an error there is no thread, or the thread has no table of its own: there is no copy.
     if thread.is_err() || !is_copied.recv().unwrap_or(false) {
         return drop(descriptor);
     }
@@ -62,8 +63,9 @@ pub(crate) fn close(descriptor: OwnedFd) {
 #[expect(unsafe_code, reason = "rustix has no close_range")]
 fn own_table(kept: Option<RawFd>) -> io::Result<()> {
     let close = |first: u32, last: u32, flags: u32| {
-        // SAFETY: the first call makes a table for this thread alone, and the second one follows
-        // it. What runs on this thread afterwards uses none of the descriptors that are closed.
+        // SAFETY: the first call gives this thread its own table, and the second call closes
+        // descriptors of that table alone. Code that runs on this thread afterwards uses no closed
+        // descriptor.
         let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
@@ -88,18 +90,19 @@ mod tests {
 
     use super::*;
 
-    /// A thread apart has the standard descriptors, and the process keeps all of its own.
+    /// A thread apart has only the standard descriptors, and the process keeps all of its
+    /// descriptors.
     #[test]
     fn a_thread_apart_has_no_descriptors() {
         let mut file = File::open("/proc/self/stat").expect("it is there");
         let count = || std::fs::read_dir("/proc/thread-self/fd").map_or(0, Iterator::count);
-        // The standard ones, and the one that lists them.
+        // The standard descriptors, and the descriptor that lists them.
         assert!(run(count).expect("Linux") <= 4);
         assert!(file.read(&mut [0]).is_ok_and(|len| len == 1), "the process has its own");
     }
 
-    /// When the call returns, nothing has the descriptor open any more: the other end of a pipe is
-    /// at its end.
+    /// After the call no thread has the descriptor open: a read from the other end of the pipe
+    /// finds the end of the data.
     #[test]
     fn a_descriptor_is_closed_everywhere() {
         let (mut reader, writer) = io::pipe().expect("Linux");

@@ -20,8 +20,8 @@ const CLASSES: usize = 24;
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 static TIMES: [Times; KINDS] = [const { Times::new() }; KINDS];
 
-/// The times of the answers to one kind of request. Each is aligned to 128 bytes: threads update
-/// different kinds at once and must not share a cache line.
+/// The times of the answers to one kind of request. Each `Times` is aligned to 128 bytes: threads
+/// update different kinds at once and must not share a cache line.
 #[repr(align(128))]
 struct Times {
     classes: [AtomicU64; CLASSES],

@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - A request is answered through the descriptor that it was read from: the kernel looks for it
-//!   there. Each thread has a descriptor of its own, so their reads do not contend.
+//! - A request is answered through the descriptor that it was read from: the kernel looks for the
+//!   request there. Each thread has a descriptor of its own, so their reads do not contend.
 //! - The memory of a message belongs to one request at a time. It goes back to the pool with the
 //!   answer.
 
@@ -158,7 +158,7 @@ impl Device {
             let len = match rustix::io::read(&*self.channel, &mut *bytes) {
                 Ok(0) | Err(System::NODEV) => return Ok(None),
                 Ok(len) => len,
-                // A request that was taken back, or a signal.
+                // The kernel took a request back, or a signal came.
                 Err(System::NOENT | System::INTR | System::AGAIN) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -182,18 +182,18 @@ impl Device {
 }
 
 impl Notifier {
-    /// Makes the kernel drop pages of an inode, or invalidate its attributes. Waits until it has
-    /// done so.
+    /// Makes the kernel drop pages of an inode, or invalidate its attributes. Waits until the
+    /// kernel has done so.
     pub(crate) fn inval_inode(&self, node: u64, offset: i64, len: i64) -> io::Result<()> {
         self.send(&buttress_protocol::inval_inode(node, offset, len))
     }
 
-    /// Makes the kernel forget a name. Waits until it has done so.
+    /// Makes the kernel forget a name. Waits until the kernel has done so.
     pub(crate) fn inval_entry(&self, directory: u64, name: &[u8]) -> io::Result<()> {
         self.send(&buttress_protocol::inval_entry(directory, name))
     }
 
-    /// Makes the kernel forget nodes that no program uses. Waits until it has done so.
+    /// Makes the kernel forget nodes that no program uses. Waits until the kernel has done so.
     pub(crate) fn prune(&self, nodes: &[u64]) -> io::Result<()> {
         self.send(&buttress_protocol::prune(nodes))
     }
@@ -205,7 +205,7 @@ impl Notifier {
 }
 
 impl Message {
-    /// What follows the header.
+    /// The bytes after the header.
     fn rest(&self) -> &[u8] {
         &self.bytes[IN_LEN..self.len]
     }

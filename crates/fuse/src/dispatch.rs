@@ -57,8 +57,8 @@ const NARROW_COPY_MAX: u64 = 1 << 30;
 /// The features and limits that a mount with these options asks for. A feature that an older kernel
 /// lacks costs speed or an attribute, never data.
 pub(crate) fn terms(options: &Options) -> Terms {
-    // With the write-back cache the kernel believes its own lengths of files. Another machine
-    // changes the files of a volume that is followed.
+    // With the write-back cache on, the kernel trusts its own lengths of files. A followed volume
+    // goes without the cache, since another machine changes its files.
     let gathers_writes = options.writeback_cache && options.follow.is_none();
     let options_wanted = [
         (gathers_writes, InitFlags::WRITEBACK_CACHE),
@@ -184,10 +184,10 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             let count = door.copy_range(caller, from, to, len)?;
             u32::try_from(count).map(Reply::Written).map_err(|_| Errno::EIO)
         }
-        // Among these are FLUSH, OPENDIR and ACCESS. After `ENOSYS` the kernel does not send that
-        // kind of request again. The server needs none of them. Closing a file makes nothing
-        // durable, and a write that could fail has failed before. Listings keep no state here. The
-        // kernel itself checks permissions.
+        // All other requests, such as FLUSH, OPENDIR and ACCESS. After `ENOSYS` the kernel does not
+        // send requests of the same kind again. The server needs none of them. Closing a file makes
+        // nothing durable, and a write that could fail has failed before. Listings keep no state
+        // here. The kernel itself checks permissions.
         _ => Err(Errno::ENOSYS),
     }
 }

@@ -12,15 +12,15 @@
 //! - **D1** Every request is answered once. If its handler panics, the answer is `EIO`, and the
 //!   mount goes on.
 //! - **D2** Names and attributes in the kernel's cache are true. The volume changes only through
-//!   this mount, or the kernel is told of the change (`session::KernelSync`). They have a time
-//!   limit only because the protocol demands one.
+//!   this mount, or the kernel is told of the change (`session::KernelSync`). The time limit of
+//!   names and attributes is there only because the protocol demands one.
 //! - **D3** A program that keeps writing to a file learns that its writes fail, even if the kernel
-//!   caches them. By itself the kernel would report the failure only when the file is closed. A
-//!   program that fills the disk until a write fails would never end. So after a failure the server
-//!   invalidates the kernel's cached attributes. The kernel asks for them before the next write,
-//!   and the server answers with the error.
+//!   caches the writes. By itself the kernel would report the failure only when the file is closed.
+//!   A program that fills the disk until a write fails would never end. So after a failure the
+//!   server invalidates the kernel's cached attributes. The kernel asks for the attributes before
+//!   the next write, and the server answers with the error.
 //! - **D4** No answer to a request waits for a notification that may wait for the request. The
-//!   kernel handles a notification under its own locks, and holds locks while it waits for an
+//!   kernel handles a notification under its own locks, and holds other locks while it waits for an
 //!   answer.
 //!     - To drop pages of a file (`INVAL_INODE`), the kernel takes their folio locks and waits for
 //!       their write-back. It takes no inode lock. So a request that holds a folio, or blocks
@@ -29,7 +29,8 @@
 //!       wait. They hold at most the inode lock, which the kernel never takes below a folio lock.
 //!     - To drop a name (`INVAL_ENTRY`), the kernel takes the directory's inode lock. Most requests
 //!       about names hold that lock, so they never wait for such a notification. Commands of btrfs
-//!       by ioctl(2) hold no lock. They wait for it, on a thread of their own (`ioctl`).
+//!       by ioctl(2) hold no lock. These commands do wait for the notification, on a thread of
+//!       their own (`ioctl`).
 //!
 //! `docs/internals/mount.md` has the table of all requests.
 
@@ -83,8 +84,8 @@ pub(crate) struct Door {
     keeps_writes: bool,
     /// Whether requests come by io_uring.
     over_ring: bool,
-    /// Whether the kernel lacks the notification to forget nodes. It then gets notifications to
-    /// forget names instead.
+    /// Whether the kernel lacks the notification to forget nodes. Such a kernel gets notifications
+    /// to forget names instead.
     cannot_prune: Arc<AtomicBool>,
     /// All mounts of the volume. Commands of ioctl(2) notify them of changes (`ioctl`).
     mounts: OnceLock<Weak<dyn Mounts>>,
@@ -97,7 +98,7 @@ pub(crate) struct Door {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) inode: Inode,
-    /// Set once it is known that no file capabilities are attached: the kernel asks before the
+    /// Set once the file is known to have no capabilities. The kernel asks for them before the
     /// first write to each file.
     no_capability: AtomicBool,
     /// The number of opens for writing. While there are any, the kernel may hold content that it
@@ -106,7 +107,7 @@ pub(crate) struct Node {
     /// The number of opens of any kind. If it is zero and the file has no name, the kernel will
     /// soon forget the file.
     openers: AtomicU32,
-    /// Why a write from the kernel's cache failed, until a writer is told (D3).
+    /// The error of a failed write from the kernel's cache, kept until a writer gets it (D3).
     failed_write: AtomicI32,
     /// Whether a directory has a default list, if that was read before.
     default_list: AtomicU8,
@@ -138,12 +139,12 @@ const UNKNOWN: u8 = 0;
 const ABSENT: u8 = 1;
 const PRESENT: u8 = 2;
 
-/// What a lookup answers.
+/// The answer to a lookup.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) attr: WireAttr,
     pub(crate) generation: u64,
-    /// How long the kernel may use it, in seconds.
+    /// How long the kernel may use the entry, in seconds.
     pub(crate) valid_secs: u64,
 }
 
@@ -163,7 +164,7 @@ impl Node {
 }
 
 impl Door {
-    /// Creates the door of a mount that shows `root` and what lies below it. `agreed` are the
+    /// Creates the door of a mount that shows `root` and everything below it. `agreed` are the
     /// features that both sides support.
     pub(crate) fn new(
         fs: Filesystem,
@@ -237,9 +238,9 @@ impl Door {
         Ok(if resting.is_some() { self.nodes.wake(id, node) } else { node })
     }
 
-    /// Wakes the node of a name that is about to be removed. If that is the last name, the node
-    /// lives on without one, and cannot rest (N3 of `node`). The caller keeps the result until the
-    /// name is gone: otherwise the node might rest again.
+    /// Wakes the node of a name that is about to be removed. If the name is the last one, the node
+    /// lives on without a name and cannot rest (N3 of `node`). The caller keeps the result until
+    /// the name is gone: otherwise the node might rest again.
     fn wake_named(&self, dir: &Node, name: &[u8]) -> Option<Arc<Node>> {
         if !self.nodes.has_rested() {
             return None;
@@ -274,14 +275,14 @@ impl Door {
     }
 
     /// How long the kernel may use attributes and names, in seconds. If another machine writes the
-    /// volume, notifications tell the kernel what has changed. A short time limits the harm of one
-    /// that comes before the answer to an earlier request.
+    /// volume, notifications tell the kernel of each change. A short time limits the harm if a
+    /// notification comes before the answer to an earlier request.
     pub(crate) fn valid_secs(&self) -> u64 {
         self.options.follow.map_or(VALID_SECS, |interval| interval.as_secs().max(1))
     }
 
     /// Records a reference of the kernel to an inode. If the kernel then knows more nodes than the
-    /// limit, it is told to forget some.
+    /// limit, the server asks it to forget some.
     fn remember(&self, id: u64, inode: Inode) {
         let node = self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
         self.renew_late(id, &node);
@@ -333,7 +334,7 @@ impl Door {
         Ok(self.wire_attr(&node.inode.attr()))
     }
 
-    /// Sees to it that the next writer is told of a failure (D3).
+    /// Records the error of a failed write, which the next writer gets (D3).
     fn remember_failed_write(&self, id: u64, node: &Node, errno: Errno) {
         node.failed_write.store(errno.code(), Ordering::Relaxed);
         self.notifier_threads.doubt_attributes(id);
@@ -356,7 +357,7 @@ impl Door {
 
     /// Answers `destroy`, which the kernel sends for the last mount of a block device. The program
     /// that unmounts waits for the answer, so the volume is closed first. A session that was never
-    /// served ends without that: its caller still has the volume.
+    /// served leaves the volume open: its caller still has the volume.
     pub(crate) fn close(&self) {
         if !self.options.block_device || !self.ending.is_served.load(Ordering::SeqCst) {
             return;
@@ -369,7 +370,7 @@ impl Door {
         }
     }
 
-    /// What became of the volume at the end of its mounts.
+    /// The state of the volume at the end of its mounts.
     pub(crate) fn ending(&self) -> Arc<Ending> {
         Arc::clone(&self.ending)
     }
@@ -395,13 +396,13 @@ impl Handle for Arc<Node> {
             && self.failed_write.load(Ordering::Relaxed) == 0
     }
 
-    /// A node may rest if it has a name and is idle, and is no stub: a stub has no number that its
-    /// handle could be remade from. The number records what must not be lost: how far listings of a
-    /// directory go (L2 of `listing`), or whether the kernel may hold pages of a file (S1 of
-    /// `filled_pages`).
+    /// A node may rest if it has a name, is idle, and is no stub. A stub has no number from which
+    /// its handle could be remade. The returned number keeps the one fact that must not be lost.
+    /// For a directory, the fact is the cookie at which its listings end (L2 of `listing`). For a
+    /// file, the fact is whether the kernel may hold its pages (S1 of `filled_pages`).
     fn rest(&self) -> Option<u64> {
-        // `is_idle` allows one reference, the table's own. The table hands out others under its
-        // lock, which the caller holds.
+        // `is_idle` allows one reference, the table's own. The table hands out further references
+        // under its lock, which the caller holds.
         let rests = self.is_idle() && self.inode.attr().nlink > 0 && !self.inode.is_stub();
         rests.then(|| self.recorded())
     }
@@ -416,7 +417,7 @@ impl Node {
         }
     }
 
-    /// Creates a node, with what was recorded if it rested before.
+    /// Creates a node, with the recorded number if the node rested before.
     fn remade(inode: Inode, resting: Option<Resting>) -> Self {
         let node = Self::new(inode);
         let Resting(number) = resting.unwrap_or(Resting(0));
@@ -443,7 +444,7 @@ impl Node {
         }
     }
 
-    /// Reads content; returns how much there was.
+    /// Reads content; returns the number of bytes that were read.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
         self.inode.peek_at(offset, buffer).map_err(refuse)
     }
@@ -463,7 +464,7 @@ impl Node {
         Ok(is_present)
     }
 
-    /// Forgets whether there is a default list: it may have changed.
+    /// Forgets whether there is a default list: the list may have changed.
     fn unlearn_default_list(&self) {
         self.default_list.store(UNKNOWN, Ordering::Relaxed);
     }

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! A baseline of measurements. It uses the transports, flags and threads of a mounted volume, and
-//! lets the kernel cache answers for as long. So the kernel sends the same requests, and the
-//! difference to a mounted volume is the cost of the engine.
+//! This server is the baseline of measurements. It uses the transports, flags and threads of a
+//! mounted volume, and lets the kernel cache answers for as long. So the kernel sends the same
+//! requests, and the difference to a mounted volume is the cost of the engine.
 //!
 //! # What must hold
 //!
@@ -67,7 +67,7 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
     served.map_err(Error::Session)
 }
 
-/// What answers requests of a ring.
+/// Answers the requests of a ring.
 struct MemoryHandler(Arc<Memory>);
 
 impl RequestHandler for MemoryHandler {
@@ -80,7 +80,7 @@ impl RequestHandler for MemoryHandler {
     }
 }
 
-/// Works a request out and answers it.
+/// Handles a request and answers it.
 fn serve<X: Exchange>(memory: &Memory, mut exchange: X) {
     let head = exchange.head();
     counts::count(head.opcode);

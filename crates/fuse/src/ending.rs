@@ -1,15 +1,15 @@
-//! What becomes of the volume at the end of the kernel's mount of a block device.
+//! The end of the kernel's mount of a block device, at which the volume is closed.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-/// The end of a mount of a block device. The kernel asks for it, and waits until the volume is
+/// The end of a mount of a block device. The kernel sends `destroy`, and waits until the volume is
 /// closed.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
-    /// Whether the session is served, so that its end is the end of the volume.
+    /// Whether the session is served. If so, the end of the session closes the volume.
     pub(crate) is_served: AtomicBool,
-    /// Whether the kernel has let go of the last mount.
+    /// Whether the kernel has ended the last mount.
     pub(crate) has_begun: AtomicBool,
     /// Why the volume could not be closed well.
     pub(crate) failure: OnceLock<Arc<buttress_fs::Error>>,

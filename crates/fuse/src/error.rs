@@ -23,9 +23,9 @@ pub enum Error {
     /// The helper refused.
     #[error("fusermount3 could not mount on {}: {message}", target.display())]
     Helper {
-        /// Where the mount was to be.
+        /// The directory to mount on.
         target: PathBuf,
-        /// What the helper said.
+        /// The message of the helper.
         message: String,
     },
     /// The place to mount on is not a directory that can be used.
@@ -46,7 +46,7 @@ pub enum Error {
     /// The kernel refused the mount.
     #[error("the kernel refused to mount on {} with options {options}", target.display())]
     Mount {
-        /// Where the mount was to be.
+        /// The directory to mount on.
         target: PathBuf,
         /// The mount options that the kernel got.
         options: String,
@@ -54,7 +54,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The mount could not be taken away.
+    /// The mount could not be removed.
     #[error("cannot unmount {}", target.display())]
     Unmount {
         /// Where the mount is.
@@ -63,10 +63,10 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The conversation with the kernel broke.
+    /// The exchange of messages with the kernel failed.
     #[error("the kernel's FUSE session failed")]
     Session(#[source] io::Error),
-    /// The volume of a block device could not be closed well when the kernel let go of it.
+    /// The volume of a block device could not be closed well when the kernel ended the mount.
     #[error("closing the volume")]
     Closing(#[source] std::sync::Arc<buttress_fs::Error>),
     /// A mount option has a value that makes no sense.
@@ -74,7 +74,7 @@ pub enum Error {
     Option {
         /// The option as it was given.
         option: String,
-        /// What would have been right.
+        /// The values that the option accepts.
         expected: &'static str,
     },
 }

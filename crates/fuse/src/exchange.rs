@@ -17,7 +17,7 @@ pub(crate) trait Exchange: Send + Sized + 'static {
     /// The header that all requests have.
     fn head(&self) -> Head;
 
-    /// What follows the header.
+    /// The parts of the request after the header.
     fn parts(&self) -> Parts<'_>;
 
     /// The memory for the answer's bytes. It may be the request's memory, so writing into it may

@@ -4,15 +4,16 @@
 //!
 //! The kernel drops the pages of a direct write's range before it sends the write. A read during
 //! the write may bring the old bytes in again. After an asynchronous write the kernel does not drop
-//! them (Linux 6.18). So the server makes the kernel drop them before it answers, which costs a
-//! notification. Only files with pages that the kernel read through its cache need that.
+//! these pages (Linux 6.18). So the server makes the kernel drop them before it answers, which
+//! costs a notification. Only files with pages that the kernel read through its cache need the
+//! notification.
 //!
 //! # Invariants
 //!
 //! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero. A
-//!   READ sets the count before it reads the volume. If the count is zero afterwards, it reads
-//!   again. Only dropping all pages sets the count to zero, and only if no READ came since the drop
-//!   began.
+//!   READ sets the count before it reads the volume. If the count is zero afterwards, the READ
+//!   reads again. Only dropping all pages sets the count to zero, and only if no READ came since
+//!   the drop began.
 //! - **S2** A write changes the volume before it checks the count. So a READ that sets the count
 //!   after this check reads the new bytes.
 
@@ -26,8 +27,8 @@ const QUIET_WRITES: u64 = 64;
 /// The low bits are the count. The high bits are the number of times that the count was set.
 const COUNT: u64 = 0xffff;
 
-/// How many direct writes drop only their own pages before one drops all. Zero if the kernel holds
-/// no pages that we read for it.
+/// How many direct writes still drop only their own pages, before a direct write drops all pages.
+/// Zero if the kernel holds no pages that we read for it.
 #[derive(Debug)]
 pub(crate) struct FilledPages(AtomicU64);
 
@@ -36,7 +37,7 @@ impl FilledPages {
         Self(AtomicU64::new(0))
     }
 
-    /// Reads what the kernel will keep (S1).
+    /// Reads bytes that the kernel will keep in its cache (S1).
     pub(crate) fn read_for_kernel(&self, mut read: impl FnMut() -> Answer<usize>) -> Answer<usize> {
         loop {
             self.set();
@@ -62,8 +63,8 @@ impl FilledPages {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
     }
 
-    /// Returns which pages the kernel must drop after a write to `part`: those of `part`, or all.
-    /// Also returns the value of the count. `None` if the kernel holds none.
+    /// Returns the pages that the kernel must drop after a write to `part`: the pages of `part`, or
+    /// all. Also returns the value of the count. `None` if the kernel holds no pages.
     pub(crate) fn after_write(&self, part: Span) -> Option<(Span, u64)> {
         let fewer = |now: u64| match now & COUNT {
             0 => None,
@@ -121,7 +122,7 @@ mod tests {
         for _ in 1..QUIET_WRITES {
             assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(PART));
         }
-        // The count is the same, but the READ is another one.
+        // The count is the same, but it counts another READ.
         pages.note_dropped(seen);
         assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
     }

@@ -4,8 +4,8 @@
 //! # Place
 //!
 //! An image made for another machine, or for a container, has owners with ids that mean other users
-//! here. The map stands between the two in every attribute, every new file, every change of owner
-//! and every access list. So the kernel decides by the ids that programs have.
+//! here. The map converts ids in every attribute, every new file, every change of owner and every
+//! access list. So the kernel decides by the ids that programs have.
 //!
 //! # Invariants
 //!
@@ -75,7 +75,7 @@ impl IdMap {
         true
     }
 
-    /// What an id of the volume is shown as.
+    /// Converts an id of the volume to the id that programs see.
     #[must_use]
     pub fn show(&self, id: u32) -> u32 {
         if self.is_identity() {
@@ -87,7 +87,8 @@ impl IdMap {
         self.spans.iter().find_map(of).unwrap_or(UNMAPPED_ID)
     }
 
-    /// What an id of this machine is written as. `None` if the volume has no id for it (I2).
+    /// Converts an id of this machine to the id that is written. `None` if the volume has no id for
+    /// it (I2).
     #[must_use]
     pub fn write(&self, id: u32) -> Option<u32> {
         if self.is_identity() {

@@ -3,17 +3,17 @@
 //! # Why not `FUSE_INTERRUPT`
 //!
 //! `FUSE_INTERRUPT` says that some signal came. `dispatch` answers it with `ENOSYS`, after which
-//! the kernel sends no more of them. Once the server has read a request, the kernel waits for its
-//! answer even if the task is killed. Only waiting for space takes long here, and in Linux, too,
-//! only a killed task gives that up. So the waiting thread itself checks whether the task is about
-//! to die. The kernel tells that of every task in `/proc`.
+//! the kernel sends no more such requests. Once the server has read a request, the kernel waits for
+//! its answer even if the task is killed. Only waiting for space takes long here, and in Linux,
+//! too, only a killed task gives up that wait. So the waiting thread itself checks in `/proc`
+//! whether the task is about to die.
 //!
 //! # Invariants
 //!
 //! - **K1** Only requests of a task that has `SIGKILL` pending give up. The kernel makes `SIGKILL`
 //!   pending for every thread of a process that a signal will end. The exception is a signal that
-//!   dumps core: it ends the process once its thread has the answer, as in Linux. If `/proc` hides
-//!   the task, its request does not give up.
+//!   dumps core: as in Linux, the process ends once its thread has the answer. If `/proc` hides the
+//!   task, its request does not give up.
 //! - **K2** A waiting thread checks the task every few hundredths of a second. So does a thread
 //!   that writes data back because too much is dirty. All other requests only store the number of
 //!   the task.
@@ -36,7 +36,7 @@ pub(crate) fn heed(task: u32) -> Option<Heeding> {
     (task != 0).then(|| Interrupt::asked(is_killed, task).heed())
 }
 
-/// The same for a write (K3).
+/// As [`heed`], for a write (K3).
 pub(crate) fn heed_write(task: u32, how: WriteFlags) -> Option<Heeding> {
     if how.contains(WriteFlags::CACHE) { None } else { heed(task) }
 }

@@ -5,20 +5,20 @@
 //!
 //! # Memory
 //!
-//! The kernel caches what is read through a mount. So a volume that is to be mounted is opened with
-//! [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the `buttress` program
-//! does. Otherwise clean data is in memory twice. The library's default is for programs without a
-//! kernel above them.
+//! The kernel caches all content that is read through a mount. So a volume that is to be mounted is
+//! opened with [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the
+//! `buttress` program does. Otherwise clean data is in memory twice. The library's default is for
+//! programs without a kernel above them.
 //!
 //! # What a FUSE mount cannot do
 //!
-//! - `sync` and syncfs(2) make nothing durable, but on a block device ([`Options::block_device`]).
-//!   The kernel sends its dirty pages, and does not pass the call on. fsync(2) of a file or
-//!   directory makes it durable, and fsync(2) of the top directory makes everything durable. The
+//! - `sync` and syncfs(2) make data durable only on a block device ([`Options::block_device`]).
+//!   Otherwise the kernel sends its dirty pages, and does not pass the call on. fsync(2) of a file
+//!   or directory makes it durable, and fsync(2) of the top directory makes everything durable. The
 //!   volume also commits by itself (`commit=`).
 //! - Collapsing or inserting ranges is refused.
 //! - Several subvolumes show as one device, unless each is mounted by itself (`submounts`). Inodes
-//!   of the other subvolumes have large numbers, so that no two inodes have the same one.
+//!   of the other subvolumes have large numbers, so that no two inodes have the same number.
 
 mod error;
 mod options;

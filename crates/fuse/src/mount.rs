@@ -147,7 +147,7 @@ impl Mount {
         }
     }
 
-    /// Where it was mounted first, with no symbolic links.
+    /// The directory of the first mount, as a path with no symbolic links.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
@@ -187,11 +187,12 @@ impl Mount {
         if status.success() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::ResourceBusy)) }
     }
 
-    /// Sets the kernel's read-ahead to `kib`. Its default of 128 KiB would cut a sequential read
-    /// into small requests. This needs root rights; without them reads are merely slower.
+    /// Sets the kernel's read-ahead to `kib`. The kernel's default of 128 KiB would cut a
+    /// sequential read into small requests. The change needs root rights; without them reads are
+    /// only slower.
     pub(crate) fn set_read_ahead(&self, kib: u32) -> io::Result<()> {
         let (major, minor) = self.device.ok_or(io::ErrorKind::NotFound)?;
-        // Of a block device the disk has the plain name.
+        // On a block device, the plain name belongs to the disk.
         let kind = if self.is_block_device { "-fuseblk" } else { "" };
         let file = format!("/sys/class/bdi/{major}:{minor}{kind}/read_ahead_kb");
         std::fs::write(file, kib.to_string())

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **L1** A line that cannot be read is left out; it hides none of the others.
-//! - **L2** Names are bytes: those of other mounts need not be UTF-8.
+//! - **L2** Names are bytes: the names of other mounts need not be UTF-8.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 /// The file in which the kernel lists mounts.
 const LIST: &str = "/proc/self/mountinfo";
 
-/// The same for a thread that may have mounts of its own.
+/// The list of mounts that a thread sees, which may have mounts of its own.
 pub(crate) const LIST_OF_THREAD: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
@@ -39,7 +39,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// All mounts, in the order in which they were made; of several at one place the last is seen.
+    /// All mounts, in the order in which they were made. If several mounts are at one place,
+    /// programs see the last.
     ///
     /// # Errors
     ///
@@ -49,7 +50,7 @@ impl Listed {
     }
 
     /// The mount that is visible at a path, which is absolute and has no symbolic links. Asks no
-    /// server, so that a dead one cannot block the caller.
+    /// server, so that a dead server cannot block the caller.
     ///
     /// # Errors
     ///
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     /// Escaped names are decoded, a mount of a part of a file system names the part, and odd lines
-    /// hide no others.
+    /// do not hide the other lines.
     #[test]
     fn list_gives_every_mount_it_can_read() {
         let all = Listed::parse(

@@ -10,7 +10,7 @@ use crate::mount::Mount;
 use crate::node::{Nodes, Place};
 use crate::notifier_threads::SessionNotifier;
 
-/// One mount, and the numbers by which its kernel knows inodes.
+/// One mount, and the numbers by which the kernel knows its inodes.
 #[derive(Clone, Debug)]
 pub(crate) struct MountNotifier {
     mount: Arc<Mount>,
@@ -27,7 +27,7 @@ impl MountNotifier {
         Self { mount: Arc::clone(mount), notifier, nodes }
     }
 
-    /// The numbers by which its kernel knows inodes.
+    /// The numbers by which the kernel knows the inodes of this mount.
     pub(crate) fn nodes(&self) -> Arc<Nodes<Arc<Node>>> {
         Arc::clone(&self.nodes)
     }
@@ -39,13 +39,14 @@ impl MountNotifier {
         is_this.then(|| self.nodes.place_of(number)).flatten()
     }
 
-    /// Makes the kernel write back the data that programs have written to a subvolume, or to all.
+    /// Makes the kernel write back the data that programs have written to one subvolume, or to all.
     ///
     /// If data found no space, `fsync` or `close` reports this to the program that wrote it. The
-    /// kernel also reports it to the next caller of `syncfs`, which may come much later. An order
+    /// kernel also reports it to the next caller of `syncfs`, which may come much later. A command
     /// that frees space must not fail with that error.
     pub(crate) fn write_back(&self, tree: Option<TreeId>) -> std::io::Result<()> {
-        // All mounts may be out of sight, and programs still use one. Then the second step is all.
+        // Programs may still use a mount although no mount is visible. In this case only the second
+        // step below runs.
         if let Ok(top) = self.mount.open() {
             match rustix::fs::syncfs(&top) {
                 Err(Errno::NOSPC | Errno::DQUOT) => {}
@@ -68,8 +69,8 @@ impl MountNotifier {
         }
     }
 
-    /// Has the kernel forget the inodes of a subvolume that no program uses, if it can. A directory
-    /// goes only when its files have gone, so one call may not be enough.
+    /// Makes the kernel forget the unused inodes of a subvolume, if the kernel can. It forgets a
+    /// directory only after the directory's files, so one call may not be enough.
     pub(crate) fn forget_subvolume(&self, tree: TreeId) {
         self.notifier.prune_all(&self.nodes.ids_in(&[tree.0]));
     }

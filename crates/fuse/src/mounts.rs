@@ -1,5 +1,5 @@
-//! What a door may ask of all mounts of its volume. The mounts hold doors; a door knows the mounts
-//! only as this trait.
+//! The calls that a door may make to all mounts of its volume. The mounts hold doors; a door knows
+//! the mounts only as this trait.
 
 use buttress_fs::{InodeId, TreeId};
 
@@ -8,7 +8,8 @@ use crate::node::Place;
 /// All mounts of one volume. The calls wait for the kernel: a thread that serves requests must not
 /// make them.
 pub(crate) trait Mounts: std::fmt::Debug + Send + Sync {
-    /// Makes the kernel write back what programs wrote to a subvolume, or to all subvolumes.
+    /// Makes the kernel write back the data that programs wrote to a subvolume, or to all
+    /// subvolumes.
     ///
     /// # Errors
     ///
@@ -21,7 +22,7 @@ pub(crate) trait Mounts: std::fmt::Debug + Send + Sync {
     /// Prepares for the removal of a subvolume.
     fn prepare_removal(&self, tree: TreeId);
 
-    /// Tells the mounts that a subvolume that was about to be removed stays.
+    /// Tells the mounts that a subvolume stays, although its removal was prepared.
     fn cancel_removal(&self);
 
     /// Makes the kernel look again at a name that was added or removed.

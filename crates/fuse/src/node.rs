@@ -9,8 +9,8 @@
 //! A handle costs much more memory than a node, and most handles are idle: the kernel knows the
 //! inode, but no program has it open. So a table limits its handles. Above the limit, idle handles
 //! *rest*: the table drops the handle and keeps a number from which it can be remade ([`Handle`]).
-//! The number of nodes is limited, too. Above that limit the kernel is told to forget some nodes
-//! ([`Nodes::surplus`]).
+//! The number of nodes is limited, too. Above that limit the server asks the kernel to forget some
+//! nodes ([`Nodes::surplus`]).
 //!
 //! The kernel gets one number both as node id and as the `st_ino` that programs see
 //! (`door::Entry::wire`). So a node id is the inode number wherever it can be:
@@ -30,7 +30,7 @@
 //!
 //! - **N1** Two inodes of a volume never have the same node id, and an inode has one id as long as
 //!   the mount lives. An id can be turned back into (tree, inode number). Only ids with 0x7fff need
-//!   a table for that, which keeps them until the end.
+//!   a table for the conversion. This table keeps them until the mount ends.
 //! - **N2** The table holds a node while the kernel holds a reference, and no longer.
 //! - **N3** A handle rests only if no other thread has it and `rest` returns a number, from which
 //!   an equal handle can be made. A resting handle is remade before a request works on its node,
@@ -71,7 +71,7 @@ pub(crate) struct Place {
 pub(crate) trait Handle: Clone {
     /// The number from which an equal handle can be made; `None` if the handle must stay (N3).
     fn rest(&self) -> Option<u64>;
-    /// Whether no program and no request uses it, so that the kernel may forget it.
+    /// Whether no program and no request uses the node, so that the kernel may forget the node.
     fn is_idle(&self) -> bool;
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Nodes<H> {
     has_rested: AtomicBool,
     /// How many nodes there are.
     known: AtomicUsize,
-    /// The kernel is told to forget nodes above this number.
+    /// If the kernel knows more nodes than this, the server asks it to forget some.
     known_max: usize,
     /// Whether the kernel is being told to forget nodes.
     is_pruning: AtomicBool,
@@ -100,7 +100,8 @@ pub(crate) struct Nodes<H> {
     next_pruned: AtomicUsize,
 }
 
-/// How many handles and nodes a table has before it lets go of some.
+/// How many handles and nodes a table has before it drops handles and makes the kernel forget
+/// nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeLimits {
     pub(crate) handles: usize,
@@ -202,7 +203,7 @@ impl<H: Handle> Nodes<H> {
         self.user_ino(place)
     }
 
-    /// Returns the number that programs see as `st_ino`: the node id, but for the root.
+    /// Returns the number that programs see as `st_ino`: the node id, except for the root.
     pub(crate) fn user_ino(&self, place: Place) -> u64 {
         if place.tree == self.home && place.ino < FOREIGN && place.ino > ROOT {
             place.ino
@@ -224,7 +225,7 @@ impl<H: Handle> Nodes<H> {
         id
     }
 
-    /// Returns the inode that a node id stands for, or nothing when it stands for none.
+    /// Returns the inode that a node id stands for, or `None` if there is no such inode.
     pub(crate) fn place_of(&self, id: u64) -> Option<Place> {
         if id == ROOT {
             return Some(self.root.0);
@@ -300,8 +301,8 @@ impl<H: Handle> Nodes<H> {
     }
 
     /// Counts one more reference of the kernel to a node; returns the node's handle. An existing
-    /// handle is kept, since it carries what was learnt about the node. Otherwise `handle` makes
-    /// one, from the number of a resting node if there is one.
+    /// handle is kept, since it carries facts that were learnt about the node. Otherwise `handle`
+    /// makes one, from the number of a resting node if there is one.
     pub(crate) fn remember(&self, id: u64, handle: impl FnOnce(Option<Resting>) -> H) -> H {
         if id == ROOT {
             return self.root.1.read().clone();
@@ -394,7 +395,7 @@ impl<H: Handle> Nodes<H> {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Returns how many of them have a handle.
+    /// Returns how many nodes have a handle.
     pub(crate) fn handles(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().awake.len()).sum()
     }
@@ -469,8 +470,8 @@ mod tests {
         assert_ne!(nodes.user_ino(HOME), 256);
     }
 
-    /// N1: an id leads back to its inode, for the root, the mounted subvolume, others, and numbers
-    /// that fit nowhere.
+    /// N1: an id leads back to its inode, for the root, the mounted subvolume, other subvolumes,
+    /// and numbers that need the table.
     #[test]
     fn n1_ids_turn_back_into_places() {
         let nodes = nodes();

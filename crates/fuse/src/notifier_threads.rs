@@ -2,12 +2,12 @@
 //!
 //! # Place
 //!
-//! With the write-back cache the kernel holds data that the server has not seen. It does not always
-//! send this data before a request that depends on it. Such a request searches for data or holes,
-//! or reads past the known end. When the server tells the kernel to drop a file's pages, the kernel
-//! writes them and waits for the answers. So the thread that tells the kernel never answers
-//! requests. The same holds for a write that waits for space: the kernel's next request often frees
-//! some.
+//! With the write-back cache the kernel holds data that the server has not seen. The kernel may
+//! send a request that depends on this data before the data. Examples are a search for data or
+//! holes, and a read past the known end. When the server tells the kernel to drop a file's pages,
+//! the kernel writes them and waits for the answers. So the thread that tells the kernel never
+//! answers requests. Nor may a thread that answers requests wait for space: the kernel's next
+//! request often frees space.
 //!
 //! # Invariants
 //!
@@ -58,8 +58,8 @@ pub(crate) enum Span {
 }
 
 /// Notifies the kernel, with threads that may wait for the result: one for the writes that a
-/// notification causes, one for space, and one for names. A write may need space first. Orders by
-/// ioctl(2) have a thread that may wait for any of that.
+/// notification causes, one for space, and one for names. A write may need space first. Commands of
+/// ioctl(2) have a thread that may wait for the other three.
 #[derive(Debug)]
 pub(crate) struct NotifierThreads {
     notifier: SessionNotifier,
@@ -73,7 +73,8 @@ pub(crate) struct NotifierThreads {
     ordered: Arc<AtomicUsize>,
 }
 
-/// Permission for a request to wait for the kernel (K2); it ends when this is dropped.
+/// Permission for a request to wait for the kernel (K2). The permission ends when this value is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct WaitPermit(Arc<AtomicUsize>);
 
@@ -120,7 +121,7 @@ struct Worker(Sender<Job>);
 pub(crate) struct SessionNotifier(Arc<OnceLock<Notifier>>);
 
 impl NotifierThreads {
-    /// Starts the threads; they end when this is dropped.
+    /// Starts the threads, which end when the returned value is dropped.
     pub(crate) fn new(notifier: SessionNotifier) -> std::io::Result<Self> {
         let (flush, space) = (Worker::start("fuse-flush")?, Worker::start("fuse-space")?);
         let (names, orders) = (Worker::start("fuse-names")?, Worker::start("fuse-orders")?);
@@ -144,14 +145,14 @@ impl NotifierThreads {
         Some(OrderPlace { worker: &self.orders, permit })
     }
 
-    /// Has the kernel forget a name, and waits until it has. For threads for which no
-    /// request waits (K3).
+    /// Makes the kernel forget a name, and waits until it has done so. Only threads for which no
+    /// request waits may call this (K3).
     pub(crate) fn forget_name_now(&self, dir: u64, name: &[u8]) {
         self.notifier.forget_name(dir, name);
     }
 
-    /// Has the kernel drop its pages and attributes of a node, and waits until it has. For a thread
-    /// that answers no request (K1).
+    /// Makes the kernel drop its pages and attributes of a node, and waits until it has done so.
+    /// Only a thread that answers no request may call this (K1).
     pub(crate) fn drop_content_now(&self, node: u64) {
         self.notifier.drop_content(node);
     }
@@ -267,7 +268,8 @@ impl SessionNotifier {
         is_known
     }
 
-    /// Has the kernel write what it holds of a file, and forget it; waits until that is done.
+    /// Makes the kernel write and drop the content that it holds of a file. Waits until that is
+    /// done.
     pub(crate) fn drop_content(&self, node: u64) {
         self.invalidate_span(node, Span::Whole);
     }

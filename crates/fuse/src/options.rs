@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Error, IdMap};
 
-/// Above this number the handles of inodes that are not open are dropped. A handle takes 1 KiB.
+/// Above this number, the table drops handles of inodes that are not open. A handle takes 1 KiB.
 const HANDLES_MAX: usize = 1 << 14;
 
 /// Above this number the kernel is told to forget inodes. An inode takes 64 bytes.
@@ -14,8 +14,8 @@ const KNOWN_MAX: usize = 1 << 19;
 pub(crate) const HANDLE_BYTES: usize = 1024;
 pub(crate) const KNOWN_BYTES: usize = 64;
 
-/// Options that [`Options::accept`] takes. An error message about an unknown option compares
-/// with them.
+/// Options that [`Options::accept`] takes. The error message about an unknown option names similar
+/// options of this list.
 pub const KNOWN: &[&str] = &[
     "ro",
     "rw",
@@ -74,19 +74,20 @@ pub const KNOWN: &[&str] = &[
 /// The front end's own options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What `/proc/mounts` names as the source.
+    /// The source that `/proc/mounts` shows.
     pub source: String,
     /// About how many nodes keep a handle that takes 1 KiB ([`crate::node`]). Open inodes may
     /// exceed this.
     pub handles_max: usize,
-    /// About how many inodes the kernel may know. Above this number it is told to forget unused
-    /// ones.
+    /// About how many inodes the kernel may know. Above this number the kernel is told to forget
+    /// unused inodes.
     pub known_max: usize,
     /// Whether the kernel refuses all changes.
     pub read_only: bool,
     /// With `read_only`: a mount may become writable later.
     pub may_begin_writing: bool,
-    /// Whether other users see the mount; `None` means root's mounts yes, others no.
+    /// Whether other users see the mount; `None` means yes for mounts of root, and no for all
+    /// others.
     pub allow_other: Option<bool>,
     /// Whether set-user-id bits count; never for mounts without root rights.
     pub suid: bool,
@@ -109,9 +110,9 @@ pub struct Options {
     /// Whether the kernel's mount shows the whole volume, so that further mounts can share it. The
     /// caller may set this if [`can_share`](crate::can_share) returns true.
     pub shared: bool,
-    /// Whether a caller that can set `block_device` may do so.
+    /// Whether the mount options permit the caller to set `block_device`.
     pub may_be_block_device: bool,
-    /// Whether `source` is a block device that the kernel mounts itself (`fuseblk`), and claims.
+    /// Whether `source` is a block device that the kernel claims and mounts itself (`fuseblk`).
     /// Then `sync` and syncfs(2) reach the server, and an unmount waits until the volume is closed.
     /// Needs `shared`. The caller must have given up its own claim on the device.
     pub block_device: bool,
@@ -120,12 +121,12 @@ pub struct Options {
     /// Whether one thread reads requests and wakes others as needed. Otherwise all threads read at
     /// once.
     pub handoff: bool,
-    /// How long the reading thread polls for the next request before it sleeps. Zero means not at
-    /// all.
+    /// How long the reading thread polls for the next request before it sleeps. With zero, it does
+    /// not poll.
     pub busy_poll: Duration,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
     pub writeback_cache: bool,
-    /// Whether requests come by io_uring; `None` means where the kernel offers it.
+    /// Whether requests come by io_uring; `None` means yes, if the kernel offers io_uring.
     pub io_uring: Option<bool>,
     /// The number of requests that io_uring brings at once for each processor.
     pub io_uring_depth: usize,
@@ -183,8 +184,8 @@ impl Options {
         self.known_max = (half / KNOWN_BYTES).min(KNOWN_MAX);
     }
 
-    /// Takes one mount option, and says whether it was one of the front end's. `ro`, `rw` and the
-    /// options on access times concern the volume too, and should be handed on as well.
+    /// Takes one mount option, and returns whether it is an option of the front end. `ro`, `rw` and
+    /// the options on access times concern the volume too, and should be handed on as well.
     ///
     /// # Errors
     ///
@@ -214,7 +215,7 @@ impl Options {
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
             // mount(8) decides which users may mount. A later option may give back the rights that
-            // these take away.
+            // `user` or `owner` takes away.
             "user" | "users" => (self.suid, self.dev, self.exec) = (false, false, false),
             "owner" | "group" => (self.suid, self.dev) = (false, false),
             // Options for mount(8), systemd and other readers of fstab.
@@ -288,7 +289,7 @@ impl Options {
 mod tests {
     use super::*;
 
-    /// Every option that is said to be known is taken, and a misspelt one is not.
+    /// Every option in the list of known ones is accepted, and a misspelt one is not.
     #[test]
     fn known_options_are_accepted() {
         for known in KNOWN {
@@ -324,7 +325,7 @@ mod tests {
         );
     }
 
-    /// A value out of range says what would be in range.
+    /// The error for a value out of range names the range.
     #[test]
     fn wrong_values_say_what_is_right() {
         let error =

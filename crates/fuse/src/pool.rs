@@ -4,11 +4,11 @@
 //! # Place
 //!
 //! [`crate::device`] starts a number of threads that each read a request, handle it and read the
-//! next. The kernel wakes waiting readers in turn. With several readers every small request wakes
-//! another cold thread, on another processor. Measured: a create took three times as long with
-//! eight readers as with one. But while a single reader waits for the disk, all other requests
-//! wait. So one thread reads requests and handles them itself. The other threads wait on the bench.
-//! Every handler holds a [`Duty`]. The pool wakes a thread from the bench to read when
+//! next. The kernel wakes waiting readers in turn. With several readers each small request wakes a
+//! different thread, with cold caches, on another processor. Measured: a create took three times as
+//! long with eight readers as with one. But while a single reader waits for the disk, all other
+//! requests wait. So one thread reads requests and handles them itself. The other threads wait on
+//! the bench. Every handler holds a [`Duty`]. The pool wakes a thread from the bench to read when
 //!
 //! - requests of this kind have lately taken long (an average for each kind, without the time in
 //!   which other threads had the processor), or
@@ -24,16 +24,17 @@
 //!
 //! A program that waits for each reply sends its next request some microseconds after the reply. If
 //! an idle processor halts (above all in a virtual machine), waking the reader takes longer than
-//! that, and longer than the request. Measured: half of the time of a create. So a reader polls for
-//! the next request for a while ([`Options::busy_poll`]) before it sleeps. While it polls, it
-//! yields to other threads that need its processor, and stops if they keep the processor. It polls
-//! only while polling has lately been successful and no other thread handles a request.
+//! that, and longer than the request. Measured: the waking took half of the time of a create. So a
+//! reader polls for the next request for a while ([`Options::busy_poll`]) before it sleeps. While
+//! it polls, it yields to other threads that need its processor, and stops if they keep the
+//! processor. It polls only while polling has lately been successful and no other thread handles a
+//! request.
 //!
 //! # Invariants
 //!
 //! - **W1** `readers` counts the threads that read or will read next. A thread that goes to the
-//!   bench checks, under the bench's lock and after taking its seat, that there is a reader. So no
-//!   wake-up is lost.
+//!   bench first takes its seat. It then checks, under the bench's lock, that there is a reader. So
+//!   no wake-up is lost.
 //! - **W2** When the connection has ended, all threads leave the bench, read, get the error and
 //!   end.
 //! - **W3** No thread goes to the bench before it has completely handled the request that it read.
@@ -63,7 +64,7 @@ mod tests;
 pub(crate) use kind::{Costs, Kind};
 pub(crate) use stopwatch::Stopwatch;
 
-/// A request read within this time after the last was waiting already.
+/// A request that is read within this time after the last one was already waiting.
 const WAITING: Duration = Duration::from_micros(3);
 /// This many waiting requests in a row are more than one thread can handle. A single program that
 /// waits for each reply also makes short runs: it may send a request before the replying thread has
@@ -144,7 +145,7 @@ thread_local! {
     static WAITED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// One thread handling one request, all of it (W3).
+/// The whole of one thread's work on one request (W3).
 #[must_use = "a duty lasts until the answer is sent"]
 pub(crate) struct Duty<'a> {
     pool: &'a Arc<WorkerPool>,
@@ -261,7 +262,7 @@ impl WorkerPool {
         });
     }
 
-    /// Notes that a request was handled that is too small for a duty.
+    /// Notes that a thread has handled a request that is too small for a duty.
     pub(crate) fn trifle_done(&self) {
         if self.is_adaptive {
             self.look_ahead(clock::now());

@@ -2,10 +2,10 @@
 //!
 //! # Why
 //!
-//! A request that is read from the device and answered by a write costs two calls. It also wakes
-//! the reader on the processor on which it slept. Over a ring, one call sends an answer and fetches
-//! the next request, or sends many answers at once. Each processor has a queue. The driver of the
-//! queue mostly runs on that processor, so an answer wakes no other processor.
+//! A request that is read from the device and answered by a write costs two calls. The request also
+//! wakes the reader on the processor on which the reader slept. Over a ring, one call sends an
+//! answer and fetches the next request, or sends many answers at once. Each processor has a queue.
+//! The driver of the queue mostly runs on that processor, so an answer wakes no other processor.
 //!
 //! # How
 //!
@@ -20,8 +20,8 @@
 //! # Invariants
 //!
 //! - **R4** If a driver waits while it works on a request, a helper takes over its queue within two
-//!   ticks. The exception is a driver that waits where no signal reaches it. That wait is for a
-//!   device, and ends.
+//!   ticks. The exception is a driver that waits inside the kernel where no signal reaches it. Such
+//!   a wait is for a device, and ends.
 //! - **R5** Threads that give entries to the kernel live until all queues have ended. When a thread
 //!   dies, the kernel cancels the entries that it gave, and aborts the connection.
 
@@ -67,8 +67,8 @@ impl Rings {
     /// Where io_uring is forbidden or too old.
     pub(crate) fn new(depth: usize) -> io::Result<Self> {
         let (possible, online) = (processors("possible")?, processors("online")?);
-        // The kernel wants a queue for each processor that may ever be there, by number. Those that
-        // are not there now have one entry each, and share the drivers of those that are.
+        // The kernel wants a queue for each possible processor, by number. A processor that is
+        // offline has one entry, and shares the driver of an online processor.
         let mut shares: Vec<Vec<(u16, usize)>> =
             online.iter().map(|&processor| vec![(processor, depth)]).collect();
         if shares.is_empty() {
@@ -89,7 +89,7 @@ impl Rings {
     }
 
     /// Serves a connection that has agreed to rings. The kernel holds all requests back until this
-    /// has returned.
+    /// function has returned.
     ///
     /// # Errors
     ///

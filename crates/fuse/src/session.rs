@@ -10,9 +10,9 @@
 //!
 //! # Failure
 //!
-//! However serving ends, nothing here holds the volume afterwards: closing it commits what was
-//! written. Only if the process is killed does the next mount find the volume as of the last
-//! commit. A dead mount then stays behind, and answers `ENOTCONN` until it is unmounted.
+//! However serving ends, nothing here holds the volume afterwards, and closing the volume commits
+//! its last changes. If the process is killed instead, the next mount finds the volume as of the
+//! last commit. A dead mount then stays behind, and answers `ENOTCONN` until it is unmounted.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ pub struct Unmounter {
     below: Weak<Submounts>,
 }
 
-/// What serves the requests that come through the device.
+/// The threads for the requests that come through the device.
 #[derive(Debug)]
 pub(crate) struct DeviceThreads {
     device: Device,
@@ -87,7 +87,7 @@ pub(crate) struct DeviceThreads {
     threads: usize,
 }
 
-/// One session before it is served, and what notifies its kernel apart from requests.
+/// One session before it is served, and its notifier, which sends messages apart from requests.
 pub(crate) struct Opened {
     pub(crate) device_threads: DeviceThreads,
     pub(crate) ring: Option<Ring>,
@@ -101,7 +101,7 @@ pub(crate) struct Opened {
 ///
 /// # Errors
 ///
-/// All of [`Error`] but `Unmount`.
+/// All errors of [`Error`] except `Unmount`.
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
     let shown = fs.root().id().tree;
     let root = if options.shared { sharer::top_level(&fs)? } else { fs.root() };
@@ -117,7 +117,7 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     Ok(Session { unserved: Some(Unserved { device_threads, ring, first }), unmounter, submounts })
 }
 
-/// Mounts what lies below `root` on `target`.
+/// Mounts `root` and everything below it on `target`.
 pub(crate) fn open(
     fs: Filesystem,
     root: Inode,
@@ -199,7 +199,7 @@ pub(crate) fn rings(options: &Options) -> Option<Rings> {
 ///
 /// # Errors
 ///
-/// [`Error::Session`] when the conversation broke.
+/// [`Error::Session`] when the exchange with the kernel failed.
 pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> Result<(), Error> {
     let link = Link::new(&device).map_err(Error::Session)?;
     let pool = WorkerPool::new(link, 1, options);
@@ -219,8 +219,8 @@ impl DeviceThreads {
         self.door.set_mounts(mounts);
     }
 
-    /// Starts a thread that goes on to newer commits, if the options say so. It ends some time
-    /// after the mount.
+    /// Starts a thread that moves to newer commits, if the options say so. The thread ends some
+    /// time after the mount.
     fn follow(&self) -> std::io::Result<()> {
         let Some(interval) = self.door.options.follow else { return Ok(()) };
         let door = Arc::downgrade(&self.door);
@@ -234,8 +234,7 @@ impl DeviceThreads {
         builder.spawn(move || self.run())
     }
 
-    /// Ends a connection that was not served. The kernel may ask for something when `top` is
-    /// closed.
+    /// Ends a connection that was not served. The kernel may send a request when `top` is closed.
     fn end<T>(self, top: T) {
         let serving = self.start();
         drop(top);
@@ -302,7 +301,7 @@ impl Session {
         let device_threads = match device_threads.start() {
             Ok(device_threads) => device_threads,
             Err(error) => {
-                // Nothing answers. The end of the process ends the mount.
+                // No thread answers requests. The end of the process ends the mount.
                 std::mem::forget(first);
                 return Err(Error::Session(error));
             }
@@ -358,8 +357,8 @@ impl Serving {
             if is_the_end(&error, self.unmounter.link.is_gone()) {
                 return Ok(());
             }
-            // The end of a mount of a block device waits for an answer, and nothing answers it now.
-            // Such a mount ends with the process.
+            // The end of a mount of a block device waits for an answer, and no thread is left to
+            // give one. Such a mount ends with the process.
             if !self.unmounter.mount.is_block_device() {
                 drop(self.unmounter.unmount());
             }
@@ -369,8 +368,8 @@ impl Serving {
 }
 
 /// Whether a session that ended with this error ended well. A thread that is reading a request when
-/// the mount goes away gets `ECONNABORTED`. A thread that reads later gets `ENODEV`, which is not
-/// an error there.
+/// the mount goes away gets `ECONNABORTED`. A thread that reads later gets `ENODEV`, which `Device`
+/// does not report as an error.
 fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
@@ -381,8 +380,8 @@ fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
 pub struct KernelSync(Arc<Submounts>);
 
 impl KernelSync {
-    /// Has the kernel send all data that it holds in its cache. What programs had written before
-    /// the call is in the volume afterwards, but is not durable.
+    /// Has the kernel send all data that it holds in its cache. Data that programs had written
+    /// before the call is in the volume afterwards, but is not durable.
     ///
     /// # Errors
     ///
@@ -414,13 +413,13 @@ impl KernelSync {
         self.0.note_created(dir, name);
     }
 
-    /// Prepares for the removal of a subvolume. Only programs that are in it can still look into
-    /// it.
+    /// Prepares for the removal of a subvolume. After the call, only programs that are already in
+    /// the subvolume can look into it.
     pub fn prepare_removal(&self, tree: TreeId) {
         self.0.prepare_removal(tree);
     }
 
-    /// Tells the mounts that a subvolume that was about to be removed stays.
+    /// Tells the mounts that a subvolume stays, although its removal was prepared.
     pub fn cancel_removal(&self) {
         self.0.cancel_removal();
     }
@@ -433,8 +432,8 @@ impl KernelSync {
         }
     }
 
-    /// Has the kernel forget the inodes of a deleted subvolume that no program uses. A directory
-    /// goes only when its files have gone, so one call may not be enough.
+    /// Makes the kernel forget the unused inodes of a deleted subvolume. The kernel forgets a
+    /// directory only after the directory's files, so one call may not be enough.
     pub fn forget_subvolume(&self, tree: TreeId) {
         for notifier in self.0.notifiers() {
             notifier.forget_subvolume(tree);
@@ -496,8 +495,8 @@ impl Unmounter {
 mod tests {
     use super::*;
 
-    /// An aborted connection is no failure once the mount is gone. Any other error is one, and so
-    /// is an abort of a mount that is still there.
+    /// An aborted connection is no failure once the mount is gone. Any other error is a failure,
+    /// and so is an abort of a mount that is still there.
     #[test]
     fn aborted_readers_end_well() {
         let error = |errno: rustix::io::Errno| std::io::Error::from(errno);

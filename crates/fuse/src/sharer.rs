@@ -24,7 +24,7 @@ use crate::node::Nodes;
 use crate::whole_mount::{Subtree, Top};
 use crate::{Error, Options};
 
-/// The directory at the top of all subvolumes.
+/// The top directory of the top-level subvolume.
 pub(crate) fn top_level(fs: &Filesystem) -> Result<Inode, Error> {
     let top = fs.inode(InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR });
     top.map_err(|error| Error::Session(io::Error::other(error)))

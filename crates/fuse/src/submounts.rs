@@ -3,18 +3,19 @@
 //! # Place
 //!
 //! With the option `submounts` every subvolume below the mount has a session of its own, on the
-//! directory that is its top. Without the option, this holds only the one mount at the top.
+//! directory that is its top. Without the option, [`Submounts`] holds only the mount at the top.
 //!
 //! # Invariants
 //!
-//! - **M1** A subvolume is mounted after the subvolume that contains it, and unmounted before it.
-//! - **M2** A subvolume that cannot be mounted is a directory of the mount above: it is never out
-//!   of reach.
+//! - **M1** A subvolume is mounted after the subvolume that contains it, and unmounted before that
+//!   subvolume.
+//! - **M2** A subvolume that cannot be mounted is a directory of the mount above, so programs can
+//!   always reach it.
 //!
 //! # Locks
 //!
-//! One, held while mounts come and go. Mounting asks the mounts above for names, so no thread that
-//! serves requests may wait for it.
+//! There is one lock, held while mounts are made and removed. To make a mount, the kernel looks up
+//! names in the mounts above, so no thread that serves requests may wait for this lock.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,8 +34,8 @@ use crate::node::Place;
 use crate::session::{Opened, Unmounter, open};
 use crate::{Error, Options};
 
-/// Threads of a subvolume's session: one that waits for the disk must not keep the other from
-/// answering.
+/// The number of threads of a subvolume's session. While one waits for the disk, the other still
+/// answers.
 const THREADS: usize = 2;
 
 /// The mounts of one volume.
@@ -95,7 +96,7 @@ impl Submounts {
             }
         };
         for (tree, target) in all {
-            // If a user has unmounted it by hand, it is mounted again.
+            // A subvolume that a user has unmounted by hand is mounted again.
             if mounts.get(&tree).is_some_and(Submount::is_there) {
                 continue;
             }
@@ -145,8 +146,8 @@ impl Submounts {
         this
     }
 
-    /// Unmounts a subvolume, lazily if it is in use. A mount with other mounts below it stays, as
-    /// they would be unmounted with it.
+    /// Unmounts a subvolume, lazily if it is in use. A mount with other mounts below it stays,
+    /// since the mounts below would be unmounted with it.
     fn unmount(&self, tree: TreeId) {
         let mut mounts = self.mounts.lock();
         let Some(target) = mounts.get(&tree).map(Submount::target) else { return };
@@ -159,7 +160,7 @@ impl Submounts {
         }
     }
 
-    /// Unmounts all (M1), and does not wait for programs that are in one.
+    /// Unmounts all subvolumes (M1), and does not wait for programs that use them.
     pub(crate) fn hide_all(&self) {
         let mounts = self.mounts.lock();
         let mut all: Vec<_> = mounts.values().collect();
@@ -171,7 +172,7 @@ impl Submounts {
         }
     }
 
-    /// Unmounts all, and waits until no program is in them any more.
+    /// Unmounts all subvolumes, and waits until no program uses them any more.
     pub(crate) fn unmount_all(&self) {
         self.hide_all();
         let mounts = std::mem::take(&mut *self.mounts.lock());
@@ -186,7 +187,7 @@ impl Submounts {
         below.chain([&self.notifier]).cloned().collect()
     }
 
-    /// Where subvolumes are mounted by themselves, and the device number of each.
+    /// The mounts of single subvolumes: the path and the device number of each.
     pub(crate) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let mounts = self.mounts.lock();
         let there = mounts.values().filter(|mount| mount.is_there());
@@ -229,8 +230,8 @@ impl Mounts for Submounts {
 }
 
 impl Submount {
-    /// Whether it was not unmounted by hand. Its device number may belong to another mount then,
-    /// and its kernel hears nothing.
+    /// Whether the mount is still there. After a user has unmounted the mount by hand, its device
+    /// number may belong to another mount, and notifications have no effect.
     fn is_there(&self) -> bool {
         !self.device_threads.is_finished()
     }

@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - The time is counted before the answer is sent. So the figures include each answer that a
+//! - The time is counted before the answer is sent. So the counts include each answer that a
 //!   program has seen.
 
 use std::time::Instant;

@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! Two superblocks of the kernel would each cache the same files, and disagree. So the kernel has
-//! one for a volume, with the top level as its top. A mount of a subvolume is a clone of the part
-//! below the subvolume's top, as with Linux's btrfs.
+//! one superblock for a volume, with the top level as its top. A mount of a subvolume is a clone of
+//! the part below the subvolume's top, as with Linux's btrfs.
 //!
 //! # Invariants
 //!
@@ -16,7 +16,7 @@
 //! - **T4** The end of a superblock on a block device waits for the server, and no signal ends the
 //!   wait. So a thread of the server that may cause the end has no descriptor of the connection
 //!   (`apart`). If the process is killed meanwhile, its last descriptor is closed, the connection
-//!   breaks, and the thread goes on.
+//!   breaks, and the wait of the thread ends.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -47,7 +47,8 @@ pub(crate) struct WholeMount {
 pub struct Top {
     /// `None` while it is dropped.
     held: Option<OwnedFd>,
-    /// Set if all mounts of the volume are below others: what is held cannot be cloned then.
+    /// Set if all mounts of the volume are below other mounts. In this case the held mount cannot
+    /// be cloned.
     covered: Option<Covered>,
 }
 
@@ -69,7 +70,8 @@ impl Top {
         Ok(Self::from(rustix::fs::openat(self.descriptor(), c".", how, Mode::empty())?))
     }
 
-    /// A mount of what lies at `path`, attached nowhere yet. It must have the number `ino` (T2).
+    /// A mount of the directory at `path`, attached nowhere yet. The directory must have the number
+    /// `ino` (T2).
     pub(crate) fn subtree(&self, path: &Path, ino: u64) -> io::Result<Subtree> {
         let tree = match &self.covered {
             None => clone_of(self.descriptor(), path)?,
@@ -97,7 +99,7 @@ impl AsFd for Top {
 
 impl Drop for Top {
     fn drop(&mut self) {
-        // It may be the last mount of the volume (T4).
+        // This may end the last mount of the volume (T4).
         if let Some(top) = self.held.take() {
             apart::close(top);
         }
@@ -117,7 +119,7 @@ pub fn can_share() -> bool {
     cloned().is_ok()
 }
 
-/// A mount that is a copy of what lies at `path` below the top of another.
+/// A mount that is a copy of the tree at `path` below the top of another mount.
 fn clone_of(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -129,8 +131,8 @@ fn clone_of(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 impl WholeMount {
-    /// Makes the kernel's mount for the connection behind `device`. It is attached nowhere, and
-    /// ends with the returned [`Top`] unless a part of it was attached.
+    /// Makes the kernel's mount for the connection behind `device`. The mount is attached nowhere.
+    /// It ends with the returned [`Top`], except if a part of the mount was attached.
     pub(crate) fn new(
         target: &Path,
         device: &OwnedFd,
@@ -191,13 +193,13 @@ impl WholeMount {
         self.device
     }
 
-    /// The top, by way of a mount that this process sees. Fails if it sees none.
+    /// The top, by way of a mount that this process sees. Fails if this process sees no mount.
     pub(crate) fn top(&self) -> io::Result<Top> {
         let all = self.visible_mounts();
         if let Some(mount) = all.iter().find_map(|seen| opened(self.device, &seen.point)) {
             return Ok(Top::from(top_behind(mount.descriptor())?));
         }
-        // All are below other mounts.
+        // All mounts of the volume are below other mounts.
         match all.into_iter().next() {
             Some(seen) => {
                 let covered = Covered { device: self.device, point: seen.point };
@@ -214,18 +216,18 @@ impl WholeMount {
         all.into_iter().filter(|one| one.device == self.device).collect()
     }
 
-    /// Unmounts every visible mount, those on top of others first. A mount that is in use is
-    /// detached and ends later. Returns whether any was in use.
+    /// Unmounts every visible mount. A mount on top of another mount is unmounted first. A mount
+    /// that is in use is detached and ends later. Returns whether any was in use.
     pub(crate) fn take_away(&self) -> io::Result<bool> {
         let mut was_used = false;
         let mut failure = None;
         for one in self.visible_mounts().into_iter().rev() {
-            // Mounts that other users have put on top of it stay.
+            // Mounts that other users have put on top of this mount stay.
             let seen = Listed::at(&one.point).ok().flatten();
             if seen.is_none_or(|top| top.device != self.device) {
                 continue;
             }
-            // It may be the last mount of the volume (T4).
+            // This may end the last mount of the volume (T4).
             match apart::run(move || mount_list::take_away(&one.point)).and_then(|done| done) {
                 // A mount that was removed together with another one, by propagation, counts as not
                 // in use.
@@ -241,9 +243,9 @@ impl WholeMount {
 }
 
 impl Covered {
-    /// Clones what lies at `path` below the top. A thread with a copy of all mounts takes the
-    /// covering ones away there, where no other program sees that. The clone outlives the thread,
-    /// but is no mount of this process's namespace.
+    /// Clones the tree at `path` below the top. A thread with a copy of all mounts unmounts the
+    /// covering mounts in its copy. No other program sees this change. The clone outlives the
+    /// thread, but is no mount of this process's namespace.
     fn clone_of(&self, path: &Path) -> io::Result<OwnedFd> {
         let (Self { device, point }, path) = (self.clone(), path.to_owned());
         let work = move || {
@@ -276,7 +278,7 @@ fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
     if is_it { mount.open().ok() } else { None }
 }
 
-/// Gives this thread a copy of all mounts. What changes in the copy changes nowhere else.
+/// Gives this thread a copy of all mounts. A change in the copy changes nothing elsewhere.
 #[expect(unsafe_code, reason = "a thread of its own may have a namespace of its own")]
 fn own_namespace() -> rustix::io::Result<()> {
     let flags = UnshareFlags::NEWNS | UnshareFlags::FS;
@@ -285,8 +287,8 @@ fn own_namespace() -> rustix::io::Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
 }
 
-/// The top level behind a mount of a part of it: the kernel gives it for the number that FUSE has
-/// for the root.
+/// The top level of a volume, found by a mount of a part of the volume. The kernel opens the top
+/// level by the number that FUSE has for the root.
 #[expect(unsafe_code, reason = "rustix has no open_by_handle_at")]
 fn top_behind(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     /// A handle of the kernel for a file of FUSE (`FILEID_INO64_GEN`).
@@ -298,8 +300,8 @@ fn top_behind(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
         words: [u32; 3],
     }
     let mut root = Handle { bytes: 12, kind: 0x81, words: [0, 1, 0] };
-    // SAFETY: the descriptor lives throughout; `root` has the layout of `struct file_handle`, with
-    // as many bytes behind it as it says, and the kernel only reads it.
+    // SAFETY: the descriptor lives throughout; `root` has the layout of `struct file_handle`,
+    // followed by as many bytes as its length says, and the kernel only reads it.
     let opened = unsafe {
         let handle = (&raw mut root).cast::<libc::file_handle>();
         libc::open_by_handle_at(mount.as_raw_fd(), handle, libc::O_PATH | libc::O_CLOEXEC)
@@ -312,7 +314,8 @@ fn top_behind(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(opened) })
 }
 
-/// A mount of a subvolume that has no place yet. Without one it ends when this is dropped.
+/// A mount of a subvolume that is attached nowhere yet. If it stays detached, it ends when this
+/// value is dropped.
 #[derive(Debug)]
 pub struct Subtree(Top);
 
@@ -356,7 +359,7 @@ const OWN_ATTRIBUTES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC)
     .union(MountAttrFlags::MOUNT_ATTR_NODIRATIME);
 
-/// Returns those of [`OWN_ATTRIBUTES`] that the options ask for.
+/// Returns the attributes among [`OWN_ATTRIBUTES`] that the options ask for.
 fn attributes(options: &Options) -> MountAttrFlags {
     let flags = [
         (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
@@ -367,8 +370,9 @@ fn attributes(options: &Options) -> MountAttrFlags {
     flags.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).collect()
 }
 
-/// Sets attributes of a detached mount, so that the mount is never visible without them. It loses
-/// those of the mount that it is a clone of, and shares no later mounts with it.
+/// Sets attributes of a detached mount, so that the mount is never visible without them. A clone
+/// loses the attributes of the mount that it was cloned from, and shares no later mounts with that
+/// mount.
 #[expect(unsafe_code, reason = "rustix has no mount_setattr")]
 fn set_attributes(tree: &OwnedFd, attributes: MountAttrFlags) -> rustix::io::Result<()> {
     let given = libc::mount_attr {

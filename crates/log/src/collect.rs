@@ -1,22 +1,22 @@
-//! Collects the items of a log. After replay, the logged inodes are as they are now.
+//! Collects the items of a log. After replay, the logged inodes have their present state again.
 //!
 //! # Place
 //!
-//! Called between operations, so that nothing changes meanwhile. It reads the committed trees,
-//! which replay starts from. It also reads the present view, which the logged inodes have after
-//! replay.
+//! Collecting runs between operations, so that nothing changes meanwhile. It reads the committed
+//! trees, from which replay starts. It also reads the present view, which is the state of the
+//! logged inodes after replay.
 //!
 //! # Invariants
 //!
 //! - **C1** After replay, every inode in the log has exactly its present names. An inode that was
-//!   in the log and no longer exists has none. An inode that was never in the log has its committed
-//!   names, except those that now belong to another inode.
+//!   in the log and no longer exists has no name. An inode that was never in the log has its
+//!   committed names, except names that now belong to another inode.
 //! - **C2** No inode that exists now loses all its names at replay, if it had one in the committed
 //!   trees or is in the log. An inode that would lose its last name is logged with its present
 //!   names.
 //! - **C3** Some changes cannot be expressed safely in a log, and are committed instead
-//!   ([`Trouble::Commit`]). These are directories that moved or lost a name, subvolumes, and too
-//!   many inodes at once.
+//!   ([`Trouble::Commit`]). They are changes of subvolumes, of directories that moved or lost a
+//!   name, and of too many inodes at once.
 //! - **C4** In the trees or the log, a logged inode may have a name that now belongs to another
 //!   inode. After replay the name belongs to that other inode. If a file replaces another, replay
 //!   leaves the old or the new one, whichever was synced.
@@ -75,7 +75,7 @@ fn malformed(tree: TreeId, key: Key) -> impl Fn(buttress_format::Error) -> Error
     move |source| Error::Item { tree, key, source }
 }
 
-/// Logs inodes; says whether there was anything to log.
+/// Logs inodes. Returns whether there was anything to log.
 pub(crate) fn collect(
     engine: &Engine,
     logs: &mut Logs,
@@ -113,7 +113,7 @@ pub(crate) fn collect(
 }
 
 impl Collect<'_> {
-    /// Whether an inode has changes that neither the trees nor the log on disk have.
+    /// Whether an inode has changes that are not on disk, in the trees or in the log.
     fn is_changed(&self, id: LoggedId) -> bool {
         let view = &self.draft.view;
         match (view.tracked().has_changes(id), self.draft.logs.levels.get(&id)) {
@@ -214,7 +214,7 @@ impl Collect<'_> {
             }
         } else {
             self.log_existence(id, item)?;
-            // The rest of what changed waits until the inode itself is synced.
+            // The other noted changes wait until the inode itself is synced.
             if let Some(mut noted) = noted {
                 noted.retain(|key| !matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF));
                 self.draft.view.tracked().note_again(id, noted);
@@ -243,8 +243,9 @@ impl Collect<'_> {
         self.draft.view.tracked().untrack(id);
         if let Some(before) = self.before(id)? {
             let committed = Self::names(&self.draft.base, id)?;
-            // Otherwise replay would restore the file with content older than its last sync. A
-            // directory is left out: replay would remove its committed entries.
+            // Without the lost names, replay would restore the file with content older than its
+            // last sync. The names of a directory are not logged as lost, because replay would then
+            // remove its committed entries.
             if !is_dir(&before) {
                 for (dir, _, index) in &committed.all {
                     self.log_loss((id.0, dir.0), *index)?;
@@ -258,9 +259,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Logs the inode that now has a name which a logged inode lost. Without it, replay would lose
-    /// the name (C4). It is logged in full, because the inode that it replaced may have been
-    /// synced.
+    /// Logs the inode that now has a name which the logged inode `id` lost. Without that inode,
+    /// replay would lose the name (C4). It is logged in full, because `id` may have been synced.
     fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
         let tree = id.0;
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
@@ -293,7 +293,7 @@ impl Collect<'_> {
         self.log_attributes(id)
     }
 
-    /// Logs all attributes, because replay removes those that the log does not have.
+    /// Logs all attributes, because replay removes attributes that the log does not have.
     fn log_attributes(&mut self, (tree, ino): LoggedId) -> Outcome<()> {
         let (low, high) = (key(ino, Kind::XATTR_ITEM, 0), key(ino, Kind::XATTR_ITEM, u64::MAX));
         let mut items: BTreeMap<Key, Payload> = BTreeMap::new();

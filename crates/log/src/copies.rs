@@ -8,10 +8,10 @@
 //! # Invariants
 //!
 //! - **K1** The superblock references a node only when its first copy is durable. Readers begin
-//!   with the first copy. The other copies are written by the second period (100 ms) of the node,
-//!   and durable by the third. A log in between flushes them, or they get a flush of their own.
-//!   This needs a thread that calls [`SyncLog::complete`] that often. The commit that ends the log
-//!   makes them unnecessary.
+//!   with the first copy. The other copies are written within two periods (of 100 ms) after the
+//!   node, and durable within three. If a log is made in between, its flush makes them durable;
+//!   otherwise they get a flush of their own. A thread must call [`SyncLog::complete`] at least
+//!   once in each period. The commit that ends the log makes the other copies unnecessary.
 //! - **K2** Another copy at an address holds the same node, or a node of an earlier transaction,
 //!   which fails the checks of its reader. So after the other copies of an address were written
 //!   once, every later node there goes to all copies. Otherwise a reader could accept an older node
@@ -20,7 +20,8 @@
 //!
 //! # Locks
 //!
-//! The lock of the log is held across the writes, so no node of it is replaced or freed meanwhile.
+//! The lock of the log is held across the writes, so no node of the log is replaced or freed
+//! meanwhile.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -50,7 +51,8 @@ impl SyncLog {
             (others.old(), others.take_unflushed())
         };
         if unflushed && let Err(error) = self.engine.volume().flush() {
-            // As after a failed log flush: data written since the last good flush may be lost.
+            // A failed flush latches the volume here as in `sync`: data written since the last good
+            // flush may be lost.
             self.engine.latch(error.into());
             return;
         }

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **D1** Two states are read: `base`, the committed trees that replay starts from, and `view`,
-//!   the state of the logged inodes after replay. Both are of one moment.
+//!   the state of the logged inodes after replay. Both states are of the same moment.
 
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **E1** The items of a file in its log tile every range that changed since the last commit:
-//!   extents where there are some now, hole items elsewhere. So replay leaves nothing old there,
-//!   and they never overlap.
+//!   extent items where the file has extents now, hole items elsewhere. So replay leaves no older
+//!   extent in such a range, and the items never overlap.
 //! - **E2** The log has all extents after the file's length, because replay first truncates the
 //!   file to that length.
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
@@ -75,8 +75,8 @@ pub(super) fn log(
         if let Some(new) = &new {
             let covers = range(new)?;
             put(draft, tree, at, new)?;
-            // The log had an item with the same range here. When that item was logged, the
-            // committed items in its range were covered as well (E1).
+            // The log had an item with the same range here. When the log got that item, it covered
+            // the committed items of the range as well (E1).
             if logged.as_ref() == Some(&covers) {
                 continue;
             }
@@ -136,7 +136,7 @@ fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) ->
         return Ok(true);
     }
     // Only an inode that alone had the extent in the last commit may have written into it. If the
-    // running transaction did not change the extent's users, that inode still is the only one.
+    // running transaction did not change the extent's users, that inode still is the only user.
     if !draft.view.has_other_users(extent.start) {
         return Ok(false);
     }

@@ -18,7 +18,7 @@
 //! - **J1** A log is valid with one superblock: the one that names it. The superblock of the next
 //!   commit names no log.
 //! - **J3** After a crash, replay of the log gives each synced inode the state of its last sync.
-//!   `collect` has the rules for inodes and names, and `extents` for their data.
+//!   `collect` has the rules for inodes and names, and `extents` the rules for their data.
 
 mod collect;
 mod copies;

@@ -1,18 +1,18 @@
 //! Data that is written together with the log that references it.
 //!
-//! A thread that syncs a file first puts the extents of its data. It passes the data to the next
-//! log as plain bytes, and gets a notice when the data is on the device. The log makes no calls to
-//! the file.
+//! A thread that syncs a file first puts the extents of the file's data. It passes the data to the
+//! next log as plain bytes, and gets a notice when the data is on the device. The log does not call
+//! the code of the file.
 //!
 //! # Invariants
 //!
 //! - **E1** An open [`LoggedWrite`] keeps commits from beginning (`txn::unwritten::B1`). So no
 //!   commit names extents with data that is not on the device.
-//! - **E2** Data is listed within the handle that puts its extents. A log reads the trees between
-//!   all handles, and takes the list in the same moment. So it writes the data of all extents that
-//!   it sees.
-//! - **E3** After a failed log comes a commit, and no other log before that commit (`sync::S4`). So
-//!   no log sees extents with data that could not be written.
+//! - **E2** Data is listed within the handle that puts its extents. A log reads the trees while no
+//!   handle is open, and takes the list at the same moment. So it writes the data of all extents
+//!   that it sees.
+//! - **E3** After a failed log, no other log is made before a commit (`sync::S4`). So no log sees
+//!   extents with data that could not be written.
 
 use std::sync::Arc;
 

@@ -10,8 +10,8 @@ use crate::tree::LogTree;
 /// How much of an inode is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// Only the inode's changed names, and what replay needs to find the inode. For a directory,
-    /// also the names that it lost.
+    /// Only the inode's changed names, and the items that replay needs to find the inode. For a
+    /// directory, also the names that it lost.
     Exists,
     /// All items of the inode.
     Full,

@@ -49,10 +49,10 @@ struct Owed {
 #[derive(Debug, Default)]
 pub(crate) struct OtherCopies {
     owed: BTreeMap<Logical, Owed>,
-    /// Addresses with nodes of this log in their other copies. Later nodes there are written to all
-    /// copies at once (`log::copies::K2`).
+    /// Addresses whose other copies hold nodes of this log. Later nodes at these addresses are
+    /// written to all copies at once (`log::copies::K2`).
     whole: BTreeSet<Logical>,
-    /// Rounds of `SyncLog::complete`, and when the last began.
+    /// How many rounds of `SyncLog::complete` have begun, and when the last of them began.
     round: u64,
     begun: Option<Instant>,
     /// Other copies were written, and no flush followed yet.

@@ -4,7 +4,8 @@
 //! # Invariants
 //!
 //! - **Q1** A thread leads exactly while `led` is set. The leader ends by calling
-//!   [`Queue::pass_on`]. The lead then goes to a thread that arrived meanwhile, or to none.
+//!   [`Queue::pass_on`]. The lead then goes to a thread that arrived meanwhile, or to none if the
+//!   queue is empty.
 //! - **Q2** A waiter gets exactly one message: to lead its batch, or the result of the log.
 //! - **Q3** No thread is woken under the lock. One call wakes all threads that a log served, except
 //!   for the first in the queue.
@@ -29,8 +30,8 @@ const POLL_MAX: Duration = Duration::from_micros(500);
 /// After this many futile waits for other threads in a row, most logs do not wait.
 const VAIN_MAX: u32 = 6;
 
-/// What a waiting thread waits for. The first thread in the queue has its own waiter; all others
-/// share one.
+/// The event for which a thread waits. The first thread in the queue has its own waiter; all other
+/// threads share one.
 #[derive(Debug, Default)]
 struct Waiter {
     message: OnceLock<Joined>,
@@ -59,10 +60,10 @@ impl Waiter {
 #[derive(Default)]
 struct Gathering {
     wanted: BTreeSet<LoggedId>,
-    /// Leads next, if it is not served before.
+    /// The waiter that leads next.
     first: Option<Arc<Waiter>>,
     others: Option<Arc<Waiter>>,
-    /// How many wait.
+    /// How many threads wait.
     waiting: usize,
     led: bool,
     /// How many threads the last log served, plus those that arrived during it.
@@ -126,8 +127,8 @@ impl Queue {
             let place = if first { &mut gathering.first } else { &mut gathering.others };
             let mine = Arc::clone(place.get_or_insert_default());
             let first = first && gathering.took <= POLL_MAX;
-            // The waiter polls for the present log, and for a part of the next log if its inode
-            // missed the present one.
+            // The poll lasts for the rest of the present log. If the present log does not include
+            // the waiter's inode, the poll also lasts for a part of the next log.
             (mine, if first { gathering.took * 2 } else { Duration::ZERO })
         };
         if thread::seeded_index().is_none() && thread::parallelism() > 1 {
@@ -136,16 +137,16 @@ impl Queue {
         mine.wait()
     }
 
-    /// Whether the leader is alone, while other threads asked around the last log. They may join if
-    /// the leader yields its processor once.
+    /// Whether the leader is alone, although other threads asked during or just before the last
+    /// log. These threads may join if the leader yields its processor once.
     pub(crate) fn expects_others(&self) -> bool {
         let gathering = self.0.lock();
         gathering.waiting == 0 && gathering.expected > 1
     }
 
-    /// Waits a little for threads that are about to ask again, as they did around the last log. A
-    /// log mostly waits for the device. One log for all threads takes hardly longer than each of
-    /// two logs for half of them.
+    /// Waits a little for threads that asked during or just before the last log and are about to
+    /// ask again. A log mostly waits for the device. One log for all threads takes hardly longer
+    /// than a log for half of the threads.
     pub(crate) fn wait_for_others(&self) {
         // Under the seeded scheduler, no other thread runs while this one reads the clock.
         if thread::seeded_index().is_some() {

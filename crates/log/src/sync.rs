@@ -5,19 +5,19 @@
 //! - **S1** A log is written under the commit lock, with no frozen overlay. So it is based on the
 //!   last superblock, and no commit of older changes can come between.
 //! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
-//!   first copy of the superblock with the log is written and flushed. Data was written before its
-//!   extents were put, or it is written with the nodes (`logged_write`).
+//!   superblock that names the log is written to its first copy and flushed. Data was written
+//!   before its extents were put, or it is written with the nodes (`logged_write`).
 //! - **S3** A log's superblock differs from the one on disk only in its first sector. So a power
-//!   cut leaves one or the other, never a torn one. A node is free as soon as a log without it is
-//!   durable.
+//!   cut leaves the old superblock or the new one, never a torn one. A node is free as soon as a
+//!   log without it is durable.
 //! - **S4** Every failure leads to a commit, and no log is written before it. The writer stays
 //!   marked as broken until a commit ends the log. A failed flush or superblock write latches the
 //!   volume, as it does in a commit.
 //!
 //! # Locks
 //!
-//! Commit, log, gate, in this order. A thread that waits for a log holds none of them. It may hold
-//! the claim of a file with data in that log.
+//! Commit, log, gate, in this order. A thread that waits for a log holds none of these locks. It
+//! may hold the claim of a file, if the log writes data of this file.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ const SECTOR: usize = 512;
 impl SyncLog {
     /// Makes the present state of an inode durable, by a log, or by a commit if a log cannot
     /// express it. The caller has put all state of the inode that is only in memory. Callers that
-    /// arrive together share a log. Before a commit, `before_commit` is called.
+    /// arrive together share a log. If a commit is needed, `before_commit` is called first.
     ///
     /// # Errors
     ///
@@ -132,8 +132,8 @@ impl SyncLog {
             self.write_log(turn, &mut hold, &mut writer, &data)?;
             self.counters.note_log();
         } else {
-            // There may still be data to make durable: it was written in place, or belongs to a
-            // file without names.
+            // Some data may still have to become durable: data that was written in place, or data
+            // of a file without names.
             self.write_durably(&data, Vec::new())?;
         }
         writer.set_broken(false);

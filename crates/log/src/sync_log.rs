@@ -2,8 +2,8 @@
 //!
 //! # Locks
 //!
-//! The engine's hold on the space of the log, then the writer. The hold keeps commits from ending
-//! the log that the writer describes.
+//! First the engine's hold on the space of the log, then the lock of the writer. The hold keeps
+//! commits from ending the log that the writer describes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Counters {
     }
 }
 
-/// fsync of one open volume. One for each [`Engine`].
+/// fsync of one open volume. Each [`Engine`] has one.
 #[derive(Debug)]
 pub struct SyncLog {
     pub(crate) engine: Arc<Engine>,

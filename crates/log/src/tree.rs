@@ -6,13 +6,13 @@
 //!
 //! # Invariants
 //!
-//! - **L1** The place of a node on disk is not written again before a log that does not use the
-//!   node is durable. With each log, a changed leaf and all nodes above it get new addresses. The
+//! - **L1** A node's place on disk is written again only after a later log without the node is
+//!   durable. With each log, a changed leaf and all nodes above it get new addresses. The
 //!   superblock on disk still references the nodes of the log before.
 //! - **L2** Every item lies in the leaf with the last bound at or before its key. The first leaf's
 //!   bound is the least key. A leaf is empty only if it is the only one.
 //! - **L3** A branch has the leaves from its bound up to the bound of the next branch. While one of
-//!   its leaves has no address, a branch has none either.
+//!   its leaves has no address, a branch has no address either.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ use buttress_txn::{Error, Result};
 #[derive(Debug)]
 struct Leaf {
     items: LeafEdit,
-    /// Its first key and its address on disk; `None` while it has changes that are not on disk.
+    /// The leaf's first key and its address on disk; `None` while the leaf has changes that are not
+    /// on disk.
     at: Option<(Key, Logical)>,
 }
 
@@ -201,8 +202,8 @@ impl LogTree {
         }
         let all = branch.leaves;
         let inside: Vec<Key> = self.leaves.range(start..).take(all).map(|(at, _)| *at).collect();
-        // If keys ascend, the new leaf is the last one: it begins a branch of its own, and the old
-        // branch stays full.
+        // If keys are put in ascending order, the new leaf is the last one. It then begins a branch
+        // of its own, and the old branch stays full.
         let kept = if inside.last() == Some(&bound) { all - 1 } else { all / 2 };
         let middle = inside[kept];
         self.invalidate_branch(&start).1.leaves = kept;
@@ -221,7 +222,8 @@ impl LogTree {
             return self.split(geometry, bound, key);
         };
         let fresh = if slot == leaf.items.len() {
-            // If keys ascend, the new key begins a leaf of its own, and the old leaf stays full.
+            // If keys are put in ascending order, the new key begins a leaf of its own, and the old
+            // leaf stays full.
             (*key, LeafEdit::new(geometry))
         } else if leaf.items.len() > 1 {
             let half = leaf.items.split(geometry);
@@ -379,7 +381,7 @@ mod tests {
         .unwrap_or_else(|why| panic!("{at}: {why}"))
     }
 
-    /// Follows pointers from a node on; says what is below it and where.
+    /// Follows the pointers below a node; returns the items found and the addresses of the nodes.
     fn walk(
         disk: &Disk,
         ptr: NodePtr,

@@ -2,7 +2,7 @@
 
 use buttress_txn::Error;
 
-/// Why there is no log.
+/// The reason why no log was made.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// A commit is needed instead, for this reason.
@@ -10,7 +10,7 @@ pub(crate) enum Trouble {
     /// A read or the write of a node failed.
     Failed(Error),
     /// A flush or the write of the superblock failed. Data written since the last good flush may be
-    /// lost, and another flush would prove nothing. No commit may build on it.
+    /// lost, and another flush would prove nothing. No commit may build on this data.
     Lost(Error),
 }
 
@@ -18,7 +18,7 @@ impl<E: Into<Error>> From<E> for Trouble {
     fn from(error: E) -> Self {
         match error.into() {
             // All groups that the last commit recorded are full, or a balance empties them. The
-            // next commit records new ones.
+            // next commit records new groups.
             Error::NoSpace(_) => Self::Commit("no space for a log"),
             error => Self::Failed(error),
         }

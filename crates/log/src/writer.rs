@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A writer describes one log. Once a commit has ended that log, a new writer replaces it.
+//! - **W1** A writer describes one log. Once a commit has ended that log, a new writer replaces the
+//!   old one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +19,8 @@ use crate::owed::{LogCopies, OtherCopies};
 use crate::tree::{Build, LogTree};
 use crate::trouble::{Outcome, Trouble};
 
-/// The maximum size of a log's leaves, in bytes. Beyond it a commit is better, because of memory
-/// and of the time that replay takes.
+/// The maximum size of a log's leaves, in bytes. Beyond this size a commit is better, because the
+/// log stays in memory and replay takes long.
 const LOG_BYTES_MAX: u64 = 24 << 20;
 
 /// With at most this many free places, a log takes new places if there is space. Later logs then
@@ -31,7 +32,7 @@ const SPARE_MAX: usize = 256;
 /// The log of the running transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
-    /// The number of logs that had ended when this one began (W1).
+    /// The number of logs that had ended when this writer's log began (W1).
     since: u64,
     logs: Logs,
     /// The log root tree's only node.
@@ -55,7 +56,7 @@ pub(crate) struct Made {
     top: NodePtr,
     /// The nodes above the leaves of logs.
     above: Vec<Node>,
-    /// Nodes of the preceding log that this one does not use.
+    /// Nodes of the preceding log that this log does not use.
     dropped: Vec<Logical>,
 }
 
@@ -72,7 +73,7 @@ impl Writer {
         Self { since, ..Self::default() }
     }
 
-    /// Returns the number of logs that had ended when this one began.
+    /// Returns the number of logs that had ended when this writer's log began.
     pub(crate) fn since(&self) -> u64 {
         self.since
     }
@@ -106,7 +107,8 @@ impl Writer {
         &mut self,
         hold: &mut LogHold<'_>,
         geometry: &Geometry,
-        // Chunks of this transaction are unknown after a crash.
+        // The log uses only groups that are not younger than `limit`, because a crash loses younger
+        // chunks.
         limit: Generation,
     ) -> Outcome<Made> {
         let Self { logs, root, last, spare, next, .. } = self;
@@ -174,8 +176,8 @@ impl Writer {
         nodes.map(|(at, bytes)| (at, bytes, self.others.wanted(engine, rule, at))).collect()
     }
 
-    /// Records that the superblock on disk names these nodes. Those at `owed` have only their first
-    /// copy.
+    /// Records that the superblock on disk names these nodes. The nodes at `owed` have only their
+    /// first copy.
     pub(crate) fn note_durable(&mut self, made: Made, owed: &[Logical]) {
         self.others.flushed();
         for at in &made.dropped {

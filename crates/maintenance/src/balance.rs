@@ -1,10 +1,10 @@
-//! Choosing block groups, and moving their content: balance, conversion, and removing or shrinking
-//! devices.
+//! Balance and conversion choose block groups and move their content. Removing and shrinking a
+//! device moves the content off the device.
 //!
 //! # Invariants
 //!
-//! - **B1** Groups that are to change their profile, or to leave a device, are read-only from the
-//!   beginning on. So content that is moved out of one of them never gets space in another one.
+//! - **B1** Groups that will change their profile, or leave a device, are read-only from the
+//!   beginning. So content that is moved out of one such group never gets space in another.
 
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile};
 use buttress_space::SpaceKind;
@@ -13,22 +13,22 @@ use buttress_txn::{Error, Result};
 
 use crate::{Maintenance, Users};
 
-/// Which groups of a kind, in the words of `btrfs balance`. A condition that is `None` fits all
-/// groups.
+/// Selects groups of a kind, by the conditions of `btrfs balance`. A condition that is `None`
+/// selects all groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Profiles.
+    /// Groups with one of these profiles.
     pub profiles: Option<Vec<Profile>>,
-    /// Percent in use, from (included) up to (excluded, unless it is 100). An end of 0 means empty
-    /// groups.
+    /// Percent in use: from, included, and to, excluded unless it is 100. If the end is 0, only
+    /// empty groups are selected.
     pub usage: Option<(u64, u64)>,
-    /// With a stripe on this device.
+    /// Groups with a stripe on this device.
     pub devid: Option<DeviceId>,
-    /// With a byte in this range of addresses, the end excluded.
+    /// Groups with a byte in this range of addresses, the end excluded.
     pub vrange: Option<(u64, u64)>,
-    /// With a stripe in this range of a device, the end excluded.
+    /// Groups with a stripe in this range of a device, the end excluded.
     pub drange: Option<(u64, u64)>,
-    /// With so many stripes, from and up to, both included.
+    /// The least and the greatest number of stripes, both included.
     pub stripes: Option<(u64, u64)>,
     /// The maximum number of groups.
     pub limit: Option<u64>,
@@ -38,7 +38,8 @@ pub struct Filter {
     pub soft: bool,
 }
 
-/// What to balance: a filter for each kind of block group. Groups of a kind without a filter stay.
+/// The groups to balance, by a filter for each kind of block group. Groups of a kind without a
+/// filter stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BalanceOptions {
     /// Data.
@@ -93,7 +94,7 @@ impl Filter {
 }
 
 impl BalanceOptions {
-    /// All groups, with the profiles that they have.
+    /// Balances all groups, and keeps their profiles.
     #[must_use]
     pub fn full() -> Self {
         let any = Some(Filter::default());
@@ -101,7 +102,7 @@ impl BalanceOptions {
     }
 
     fn of_kind(&self, kind: BlockGroupFlags) -> Option<&Filter> {
-        // The filter for data also chooses mixed groups.
+        // The filter for data is also used for mixed groups.
         if kind.has(BlockGroupFlags::DATA) {
             self.data.as_ref()
         } else if kind.has(BlockGroupFlags::METADATA) {
@@ -162,9 +163,10 @@ impl Maintenance {
         chosen
     }
 
-    /// Makes a chunk for system space and one for metadata, if groups of the kind are to be emptied
-    /// altogether. Otherwise a commit would be the first to find out that there is no room. Data
-    /// needs no such chunk: a move of data fails without harm, and may fill groups that stay.
+    /// Makes a chunk for system space and one for metadata, if all groups of the kind would be
+    /// emptied. Without that chunk, a lack of space would first appear in a commit, which must not
+    /// fail. Data needs no such chunk: a move of data may fail without harm, and may fill groups
+    /// that stay.
     fn room_for(&self, chosen: &[(Logical, bool)]) -> Result<()> {
         for kind in [SpaceKind::System, SpaceKind::Metadata] {
             let is_mine = |(start, converts): &&(Logical, bool)| {
@@ -189,7 +191,7 @@ impl Maintenance {
         users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
-        // Data that is moved must not be allocated in another chosen group.
+        // New space for moved data must not be allocated in another chosen group.
         let mut held = Vec::new();
         for (start, converts) in chosen {
             if *converts {
@@ -224,12 +226,12 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Moves everything off a part of a device, or all of it, so that nothing of it is in use. No
-    /// new chunk is put on the device meanwhile, and none afterwards if all of it is emptied.
+    /// Moves everything off a part of a device, or off the whole device. No new chunk is put on the
+    /// device meanwhile. If the whole device is emptied, no chunk is put on it afterwards.
     ///
     /// # Errors
     ///
-    /// As [`balance`](Self::balance); [`Error::Stopped`] when `watch` said `false`.
+    /// As [`balance`](Self::balance); [`Error::Stopped`] when `watch` returned `false`.
     pub fn vacate(
         &self,
         id: DeviceId,

@@ -1,12 +1,12 @@
-//! The balance item on disk. It keeps the request from beginning to end, so that the next mount, by
-//! this program or by Linux, can resume it.
+//! The balance item on disk. It exists from the beginning of a balance to its end. From its options
+//! the next mount, by this program or Linux, can resume the balance.
 //!
 //! # Invariants
 //!
-//! - **K1** While groups are moved there is an item. It is removed when the balance is done, was
-//!   cancelled or failed. An item that is left after a crash or a pause is a balance to resume.
-//! - **K2** A balance that is resumed does not move what it moved before: it leaves groups that
-//!   are nearly full, or that have their new profile already.
+//! - **K1** While groups are moved, the item exists. It is removed when the balance is done, was
+//!   cancelled or failed. If the item exists after a crash or a pause, its balance can be resumed.
+//! - **K2** A resumed balance does not move content again. For that it skips groups that are nearly
+//!   full, or that have their new profile already.
 
 use buttress_format::{BalanceArgs, BalanceItem, BlockGroupFlags, DeviceId, Profile, TreeId};
 
@@ -14,7 +14,7 @@ use buttress_txn::{Cost, Error, Result, Urgency, View};
 
 use crate::{BalanceOptions, BalanceProgress, Filter, Maintenance, Users};
 
-/// A resumed balance skips groups fuller than this percentage, as Linux does.
+/// A resumed balance skips groups with more than this percentage in use, as Linux does.
 const RESUME_USAGE: u64 = 90;
 
 fn bits(profile: Profile) -> u64 {
@@ -148,7 +148,7 @@ impl BalanceOptions {
         }
     }
 
-    /// The profiles that kinds are to be converted to.
+    /// The kinds to convert, each with its new profile.
     pub(crate) fn targets(&self) -> impl Iterator<Item = (BlockGroupFlags, Profile)> + '_ {
         let kinds = [
             (BlockGroupFlags::DATA, &self.data),
@@ -159,7 +159,7 @@ impl BalanceOptions {
     }
 }
 
-/// The balance that a volume holds.
+/// The balance that the volume's balance item describes.
 pub(crate) fn kept(view: &View) -> Result<Option<BalanceOptions>> {
     let key = BalanceItem::KEY;
     let Some(bytes) = view.get(TreeId::ROOT, &key)? else { return Ok(None) };
@@ -172,11 +172,11 @@ pub(crate) fn kept(view: &View) -> Result<Option<BalanceOptions>> {
 }
 
 impl Maintenance {
-    /// The balance that was started and did not end, by this program or by Linux.
+    /// The balance that this program or Linux began and did not end.
     ///
     /// # Errors
     ///
-    /// When the root tree cannot be read, or the item makes no sense.
+    /// When the root tree cannot be read, or the item is invalid.
     pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
         kept(&self.engine().view())
     }
@@ -203,14 +203,14 @@ impl Maintenance {
     }
 
     /// Moves the contents of the chosen groups to other groups, and removes the chosen ones.
-    /// `watch` gets the progress. If it returns `false`, the balance pauses after the current
-    /// group. Then the progress has `is_paused`, and the request stays on disk, as after
-    /// [`stop_moving`](Self::stop_moving).
+    /// `watch` is called with the progress. If it returns `false`, the balance pauses after the
+    /// current group. In that case the progress has `is_paused`, and the item stays on disk, as
+    /// after [`stop_moving`](Self::stop_moving).
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`], also with too few devices for a profile; [`Error::Busy`] if a balance
-    /// exists already; errors of moving extents.
+    /// [`Error::NoSpace`], also if there are too few devices for a profile; [`Error::Busy`] if a
+    /// balance exists already; errors of moving extents.
     pub fn balance(
         &self,
         options: &BalanceOptions,
@@ -224,7 +224,7 @@ impl Maintenance {
         self.go_on(options, users, watch)
     }
 
-    /// Goes on with a balance that was begun and did not end.
+    /// Resumes a balance that was begun and did not end.
     ///
     /// # Errors
     ///
@@ -240,7 +240,8 @@ impl Maintenance {
         self.go_on(&options.resumed(), users, watch)
     }
 
-    /// Forgets a balance that was begun and did not end. What it moved stays where it is.
+    /// Removes the item of a balance that was begun and did not end. Moved content stays at its new
+    /// place.
     ///
     /// # Errors
     ///
@@ -282,7 +283,7 @@ impl Maintenance {
 mod tests {
     use super::*;
 
-    /// Options read back from an item as they were written.
+    /// Options that were written to an item are read back unchanged.
     #[test]
     fn options_survive_the_disk() {
         let some = Filter {

@@ -2,8 +2,8 @@
 //!
 //! # Failure
 //!
-//! Each step is part of a commit. A crash leaves a smaller tree. Its root item still marks it as
-//! deleted, and the next mount continues.
+//! Each step is part of a commit. A crash leaves a smaller tree. The root item still marks the tree
+//! as deleted, and the next mount continues.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ use buttress_txn::{Cost, Error, MetaReservation, Result, Urgency};
 
 use crate::Maintenance;
 
-/// The most references that one step changes. A step is smaller if space is short. Then it drops a
-/// part of fewer subvolumes: each needs [`Engine::drop_min`](buttress_txn::Engine::drop_min). The
-/// smallest step drops a part of one.
+/// The most references that one step changes. A step is smaller if space is short, and works on
+/// fewer subvolumes, since each needs [`Engine::drop_min`](buttress_txn::Engine::drop_min). The
+/// smallest step works on one subvolume.
 const STEP_MAX: u32 = 32 << 10;
 const STEP_MIN: u32 = 64;
 
 impl Maintenance {
-    /// The subvolumes that are to be dropped.
+    /// The subvolumes to drop.
     ///
     /// # Errors
     ///
@@ -37,8 +37,9 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// As [`drop_step`](Self::drop_step). If one subvolume cannot be dropped, the others still are.
-    /// The failure goes to the log, and the subvolume waits for the next mount.
+    /// As [`drop_step`](Self::drop_step). If one subvolume cannot be dropped, the others are
+    /// dropped nevertheless. The failure goes to the log, and the subvolume waits for the next
+    /// mount.
     pub fn drop_each(&self, trees: &[TreeId]) -> Vec<TreeId> {
         if let Ok(left) = self.drop_step(trees) {
             return left;
@@ -52,10 +53,11 @@ impl Maintenance {
         trees.iter().flat_map(alone).collect()
     }
 
-    /// Drops dead subvolumes one step further, and commits once for all of them. Returns those that
-    /// need another step: all, if work that moves block groups holds the turn.
+    /// Drops dead subvolumes one step further, and commits once for all of them. Returns the
+    /// subvolumes that need another step. If a move of block groups keeps the turn, nothing is
+    /// dropped, and all subvolumes are returned.
     ///
-    /// The caller made sure that they have no users.
+    /// The caller ensures that no thread uses these subvolumes.
     ///
     /// # Errors
     ///
@@ -70,7 +72,7 @@ impl Maintenance {
         let are_dead = || trees.iter().map(|tree| is_dead(*tree)).collect::<Result<Vec<_>>>();
         let mut states = are_dead()?;
         if states.iter().any(|state| *state != Some(true)) {
-            // The deletion may not be committed yet, nor the creation.
+            // The creation and the deletion may not be committed yet.
             self.engine().commit()?;
             states = are_dead()?;
         }
@@ -118,11 +120,11 @@ impl Maintenance {
         }
     }
 
-    /// Drops the relocation trees that a balance of Linux left after a crash. It frees those of
-    /// their nodes that no subvolume uses. Returns how many trees there were. The caller runs this
+    /// Drops the relocation trees that a balance of Linux left after a crash. Frees the nodes of
+    /// these trees that no subvolume uses. Returns the number of trees. The caller must do this
     /// before anything is moved.
     ///
-    /// A crash leaves a smaller tree, or none, and the next mount continues.
+    /// A crash leaves a smaller tree or no tree, and the next mount continues.
     ///
     /// # Errors
     ///

@@ -1,12 +1,13 @@
-//! Devices that come, go, or change their size.
+//! Adds, replaces, resizes and removes devices.
 //!
 //! # Invariants
 //!
 //! - **D1** A new device is empty. It has no superblock of the volume before the commit that adds
 //!   it to the volume.
-//! - **D3** A replaced device keeps its number, its superblocks and its writes until the new device
-//!   has everything that can be read. Then one commit, without another in between, makes the old
-//!   device's superblocks outdated and removes them.
+//! - **D3** A replaced device keeps its number and superblocks, and still gets all writes, until
+//!   the new device has everything that can be read. Then the new device takes its place, and a
+//!   commit directly after that makes the superblocks of the old device outdated. These superblocks
+//!   are erased next.
 //! - **D2** A device is removed, or shrunk, only if no chunk lies on the removed part.
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use buttress_txn::{DeviceChange, Error, Result};
 
 use crate::{Alone, BalanceProgress, Maintenance, ScrubOptions, ScrubProgress};
 
-/// Bytes copied from one device to another in one go.
+/// Bytes of one copy from one device to another.
 const COPY_BYTES: u64 = 1 << 20;
 
 impl Maintenance {
@@ -37,7 +38,8 @@ impl Maintenance {
     }
 
     /// Moves the nodes of the chunk tree from the devices of seeds to the volume's own. The
-    /// superblock names their chunks, and Linux reads these before it looks for seeds.
+    /// superblock names the chunks of the chunk tree, and Linux reads these chunks before it looks
+    /// for seeds.
     ///
     /// # Errors
     ///
@@ -54,7 +56,7 @@ impl Maintenance {
     /// The devices of the volume that are missing.
     #[must_use]
     pub fn missing_devices(&self) -> Vec<DeviceId> {
-        // This fails only while the volume is being closed, and then no device is missing.
+        // This fails only while the volume is being closed. An empty answer is right in that case.
         let _ = self.engine().know_groups();
         let known = self.engine().device_ids();
         known.into_iter().filter(|id| self.volume().device(*id).is_none()).collect()
@@ -71,8 +73,8 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when a chunk lies past the new end: relocate it before; `Malformed` for
-    /// an unknown device.
+    /// [`Error::NoSpace`] when a chunk lies past the new end, since the caller must relocate it
+    /// before; `Malformed` for an unknown device.
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<()> {
         self.engine().check_writable()?;
         self.expect_own(id)?;
@@ -90,10 +92,10 @@ impl Maintenance {
     }
 
     /// Replaces a device, which may be missing, while the volume is in use. The new device gets the
-    /// number and all data of the old one. Data that cannot be read there is rebuilt from other
-    /// copies. `watch` gets the number of copied bytes. If it returns `false`, the old device stays
-    /// in the volume, as after a crash during the copy. Returns the errors that no copy could
-    /// repair.
+    /// number and all data of the old device. Data that the old device cannot read is rebuilt from
+    /// other copies. `watch` is called with the number of copied bytes. If it returns `false`, the
+    /// old device stays in the volume, as after a crash during the copy. Returns the errors that no
+    /// copy could repair.
     ///
     /// # Errors
     ///
@@ -139,7 +141,7 @@ impl Maintenance {
             }
             self.engine().reuse_device(id);
             // This change gives the commit something to write. The commit makes the old device
-            // outdated, should it ever return.
+            // outdated, in case it is attached again.
             self.engine().change_device(DeviceChange::Set(item));
             old
         })?;
@@ -150,7 +152,7 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// Fails for a device of a seed, which only can be removed.
+    /// Fails for a device of a seed, which can only be removed.
     fn expect_own(&self, id: DeviceId) -> Result<()> {
         match self.engine().is_of_seed(id) {
             true => Err(Error::Busy("the device is a seed's: it can be removed")),
@@ -158,7 +160,7 @@ impl Maintenance {
         }
     }
 
-    /// Fails if a device of the pair has failed, or if the copy is to stop.
+    /// Fails if a device of the pair has failed, or if the caller stopped the copy.
     fn expect_pair(&self, id: DeviceId, pair: &Pair) -> Result<()> {
         if pair.has_failed() {
             return Err(Error::Busy("the new device fails; the old one stays"));

@@ -47,8 +47,8 @@ pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<F
                 return Err(Error::Extents { at: start, what: "it reaches past its block group" });
             }
             let is_node = item.flags & ExtentFlags::TREE_BLOCK != 0;
-            // An extent that does not consist of whole sectors, or a node of another size, cannot
-            // be compared piece by piece.
+            // An extent with a partial sector, or a node of another size, cannot be compared unit
+            // by unit.
             let unit = if is_node { nodesize } else { sectorsize };
             let is_whole = start.0.is_multiple_of(sectorsize) && len.is_multiple_of(unit);
             if !is_whole || (is_node && len != nodesize) {

@@ -1,16 +1,16 @@
 //! Work on a whole volume, concurrent with the use of its files.
 //!
 //! - [`balance`](Maintenance::balance), [`vacate`](Maintenance::vacate) and
-//!   [`reclaim_groups`](Maintenance::reclaim_groups) move what is in block groups.
-//! - [`scrub`](Maintenance::scrub) reads every copy, and repairs it.
+//!   [`reclaim_groups`](Maintenance::reclaim_groups) move the content of block groups.
+//! - [`scrub`](Maintenance::scrub) reads every copy, and repairs bad ones.
 //! - [`trim`](Maintenance::trim) discards free space on the devices.
 //! - [`Maintenance`] also changes the set of devices, and drops dead subvolumes.
 //!
 //! # Place
 //!
-//! Above the engine: everything here goes through public methods of
-//! [`Engine`](buttress_txn::Engine), and the engine knows nothing of it. Below the files: their
-//! owner lends [`Users`] for the length of one call.
+//! This crate is above the engine: it calls public methods of [`Engine`](buttress_txn::Engine), and
+//! the engine knows nothing of this crate. It is below the crate that serves files, which passes
+//! [`Users`] to each call that moves data.
 
 mod balance;
 mod balance_item;

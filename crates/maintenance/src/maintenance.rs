@@ -8,8 +8,8 @@ use buttress_volume::Volume;
 
 use crate::turn::Turn;
 
-/// Maintenance of one open volume. Each [`Engine`] has one, because two would not see each
-/// other's turns.
+/// Maintenance of one open volume. Each [`Engine`] must have only one, because two would not share
+/// one `Turn`, so a move and a drop could run at the same time.
 #[derive(Debug)]
 pub struct Maintenance {
     engine: Arc<Engine>,

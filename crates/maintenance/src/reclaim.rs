@@ -7,9 +7,10 @@ use buttress_txn::{Error, Result};
 use crate::{Maintenance, Users};
 
 impl Maintenance {
-    /// Relocates data and metadata groups that are less full than `below` percent; returns how many
-    /// were removed. Their contents go to other groups of the same kind, emptiest group first,
-    /// while there is space. `may` selects the groups. Does nothing while a balance is paused.
+    /// Relocates data and metadata groups with less than `below` percent in use, the emptiest group
+    /// first. Returns the number of removed groups. The contents go to other groups of the same
+    /// kind, while there is space. `may` selects the groups. Does nothing while a balance is
+    /// paused.
     ///
     /// # Errors
     ///
@@ -40,8 +41,8 @@ impl Maintenance {
             for (_, start) in chosen {
                 let Some(group) = self.engine().space().group_at(start) else { continue };
                 let (used, free) = (group.used(), group.len() - group.used());
-                // The group's own free space cannot take its contents, and allocating a new chunk
-                // for them would gain nothing.
+                // The contents cannot go to the free space of the group itself. A new chunk for
+                // them would gain nothing.
                 let elsewhere = self.engine().space().account(kind).free().saturating_sub(free);
                 if elsewhere < used + used / 8 + (1 << 20) {
                     break;

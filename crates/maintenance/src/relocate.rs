@@ -2,23 +2,22 @@
 //!
 //! # Invariants
 //!
-//! - **L1** A group that is being emptied is read-only: its content only becomes less.
+//! - **L1** A group that is being emptied is read-only: its content can only shrink.
 //! - **L2** Data is copied to a new extent of the same length, and all its users switch to it in
-//!   one transaction. After a crash they have the old place or the new one, never both and never
-//!   neither.
+//!   one transaction. After a crash all users have the old extent, or all have the new one.
 //! - **L3** A node is moved by building it anew, together with all nodes above it. A shared node is
-//!   built once, so the trees go on sharing it. The same holds for a leaf that points to moved
-//!   data.
-//! - **L4** The mover finds the users of an extent and sends them to its copy in one handle.
-//!   Between the two no other thread changes which extents those inodes have ([`Users::hold`]). The
-//!   mover may miss users that a new snapshot or an uncommitted clone adds. They keep the old
-//!   extent, and the next round over the group finds them.
+//!   built once, so the trees go on sharing it. A leaf that points to moved data is built anew in
+//!   the same way.
+//! - **L4** The mover finds the users of an extent and makes them point to its copy, both in one
+//!   handle. Meanwhile no other thread changes the extents of the inodes that use the extent
+//!   ([`Users::hold`]). The mover may miss users that a new snapshot or an uncommitted clone adds.
+//!   Such users keep the old extent, and the next round over the group finds them.
 //!
 //! # Place
 //!
 //! The mover works while the volume is in use. If a tree changes a shared leaf while its data
 //! moves, the tree gets its own copy of the leaf, as with any operation. Subvolumes that are being
-//! dropped are moved like others; no step of a drop runs while an extent moves.
+//! dropped are moved like others. No step of a drop runs while an extent moves.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,8 +37,8 @@ use self::users::{Use, file_trees, inodes_of, users};
 use crate::Maintenance;
 use crate::found::{Found, extents};
 
-/// Rounds over a group before giving up. One is enough without other work; each snapshot, or
-/// clone, that comes in between costs another.
+/// Rounds over a group before giving up. Without other work one round is enough. Each snapshot or
+/// clone that is made meanwhile costs another round.
 const ROUNDS_MAX: u32 = 100;
 /// The maximum number of searches for the users of one extent before it is left to the next round.
 const LOOKS_MAX: u32 = 4;
@@ -49,18 +48,19 @@ const READERS_PERIOD: Duration = Duration::from_millis(5);
 /// The number of bytes of data and nodes that are moved between two commits.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_NODES: usize = 2048;
-/// The number of items that are put between two commits. It bounds their memory, however many trees
-/// share the files.
+/// The number of items that are put between two commits. The bound limits the memory for these
+/// items, however many trees share the files.
 const BATCH_ITEMS: usize = 32 << 10;
 /// The number of nodes that are requested at once.
 const ASKED_NODES: usize = 64;
 /// The number of data bytes in one write.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// The owner of the inodes that use moved data; lent to the mover for one call.
+/// The layer that owns the inodes which use moved data. The mover borrows that layer for one call.
 pub trait Users {
-    /// Runs `work` while no other thread changes which extents these inodes have, or reads what
-    /// they had before. Waits for threads that do; they may be making room, or waiting for it.
+    /// Runs `work` while no other thread changes the extents of these inodes, or reads their old
+    /// extents. Waits until such threads are done. These threads may make or await room, so the
+    /// caller must reserve all space before.
     ///
     /// # Errors
     ///
@@ -71,11 +71,12 @@ pub trait Users {
         work: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()>;
 
-    /// Records that the bytes of an extent without users have changed.
+    /// Says that an extent without users was written, so that cached old bytes of its space must be
+    /// dropped.
     fn wrote(&self, extent: Extent);
 }
 
-/// The volume has no other users.
+/// [`Users`] for a volume without open files.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone;
 
@@ -92,8 +93,8 @@ impl Users for Alone {
 }
 
 impl Maintenance {
-    /// Empties a block group and removes it with its chunk, while the volume is in use. `watch`
-    /// gets the number of bytes after each extent.
+    /// Empties a block group and removes it with its chunk, while the volume is in use. `watch` is
+    /// called with the number of moved bytes after each extent.
     ///
     /// # Errors
     ///
@@ -108,7 +109,7 @@ impl Maintenance {
     ) -> Result<()> {
         self.engine().check_writable()?;
         self.finish_partial_drops()?;
-        // Trees that were not used since the mount are changed, too.
+        // The move also changes trees that were not used since the mount.
         let view = self.engine().view();
         file_trees(&view)?
             .into_iter()
@@ -119,8 +120,8 @@ impl Maintenance {
             .space()
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
-        // Make room before the group is held: a commit that runs meanwhile must find room for its
-        // nodes.
+        // Room is made before the group becomes read-only, since a commit that runs meanwhile must
+        // find room for its nodes.
         self.make_room_for_move(&group, group.available())?;
         let held = self.engine().hold_read_only(start)?;
         self.make_room_for_move(&group, 0)?;
@@ -136,12 +137,12 @@ impl Maintenance {
     }
 
     /// Makes chunks until reserved space and the content of the group fit into groups that can be
-    /// allocated from. Otherwise a commit or writeback would be the first to find out that there is
-    /// no room. `leaving` bytes of free space are about to become read-only.
+    /// allocated from. Otherwise a lack of room would first appear in a commit or in writeback.
+    /// `leaving` bytes of free space are about to become read-only.
     fn make_room_for_move(&self, group: &Group, leaving: u64) -> Result<()> {
         let (kind, bytes) = (group.kind(), group.used());
-        // Each extent needs a free run of its own length (L2). None is longer than this: Linux
-        // preallocates extents of up to twice the usual maximum.
+        // Each extent needs a free run of its own length (L2). The length is at most twice the
+        // usual maximum, since Linux preallocates such extents.
         let whole = if kind == SpaceKind::Data { bytes.min(2 * limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
             let account = self.engine().space().account(kind);
@@ -153,7 +154,7 @@ impl Maintenance {
         };
         while is_tight() {
             // The devices may have no room for a chunk that is longer than usual, since they keep
-            // room for metadata. Then try the usual length.
+            // room for metadata. In that case the usual length is tried.
             if !self.engine().add_chunk_for(kind, whole)?
                 && (whole == 0 || !self.engine().add_chunk(kind)?)
             {
@@ -175,9 +176,9 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Linux may have dropped a part of a subvolume. Its tree then still names nodes that are gone,
-    /// and one step of a drop cuts these pointers off. Such a subvolume has no users: it was dead
-    /// when the volume was opened.
+    /// Linux may have dropped a part of a subvolume. The tree of that subvolume then still has
+    /// pointers to freed nodes, and one step of a drop removes these pointers. No thread uses such
+    /// a subvolume: it was dead when the volume was opened.
     fn finish_partial_drops(&self) -> Result<()> {
         for tree in self.dead_subvolumes()? {
             let item = self.engine().view().committed_root_item(tree)?;
@@ -261,9 +262,9 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Copies a data extent elsewhere and sends its users there (L2). Does nothing if the extent
-    /// has no users, or none that can be seen yet. Returns the number of users. `left` are the
-    /// extents to move, from this one on.
+    /// Copies a data extent elsewhere and makes its users point to the copy (L2). Does nothing if
+    /// no users of the extent are found. Returns the number of users. `left` has all extents still
+    /// to move; the first is the one that moves now.
     fn move_data(
         &self,
         old: Extent,
@@ -289,7 +290,8 @@ impl Maintenance {
             let items = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(7) + 8;
             let bytes = (sums.sectors() * self.geometry().csum.size() + 64 * count) as u64;
             let cost = Cost::of(items, u32::try_from(bytes).unwrap_or(u32::MAX));
-            // Reserve before inodes are held: threads that make room may need the same inodes.
+            // Space is reserved before inodes are held, since threads that make room may need the
+            // same inodes.
             let mut reservation = Some(self.engine().reserve(cost, Urgency::Normal)?);
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
@@ -351,7 +353,7 @@ impl Maintenance {
             handle.add_data_ref(new, data_ref);
             handle.drop_data_ref(old, data_ref);
         }
-        // The subvolume that made the extent is still charged for it.
+        // Simple quotas still charge the subvolume that made the extent.
         handle.set_data_owner(new.start, owner);
         if is_plain {
             handle.note_moved_extent(extent);
@@ -368,16 +370,18 @@ impl Maintenance {
     fn copy_data(&self, view: &View, old: Extent, above: &dyn Users) -> Result<(Extent, Csums)> {
         let geometry = *self.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // A move is stopped by its caller, never by a signal to the thread that waits for space.
+        // Only the caller may stop a move, so a signal to the thread does not end the wait for
+        // space.
         let whole = old.len + self.engine().row_slack();
         let mut reservation =
             buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
-        // A copy of the superblock may cut the first new chunk into pieces, but not a second one.
+        // A superblock copy may cut the free space of the first new chunk into pieces, but not that
+        // of a second chunk.
         let mut tries = 0..2;
         let new = loop {
             match self.engine().allocate_data(&mut reservation, old.len, old.len, None, 0) {
                 Ok(new) => break new,
-                // There is enough space, but in pieces. A new chunk is in one piece.
+                // There is enough free space, but only in shorter runs. A new chunk is one run.
                 Err(Error::NoSpace(_))
                     if tries.next().is_some()
                         && self.engine().add_chunk_for(SpaceKind::Data, whole)? => {}
@@ -386,7 +390,7 @@ impl Maintenance {
         };
         let copy = || -> Result<Csums> {
             let sums = self.engine().read_csums(view, old)?;
-            // Rows are written as a whole.
+            // Rows with parity are written as a whole.
             let row = self.volume().row_bytes(new.start).unwrap_or(1);
             let step = WRITE_BYTES.next_multiple_of(row);
             for within in (0..old.len).step_by(step as usize) {
@@ -427,7 +431,7 @@ impl Maintenance {
     }
 }
 
-/// Runs of sectors that have checksums: where they begin in the extent, and the sums.
+/// Runs of sectors that have checksums. Each run has its offset in the extent, and its checksums.
 fn runs(sums: &Csums, sector: u64) -> Vec<(u64, Vec<u8>)> {
     let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut open = false;

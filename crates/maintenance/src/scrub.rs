@@ -2,15 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **U1** The scrub checks what a committed extent tree lists as in use. It holds the view of
-//!   that tree meanwhile, so that none of this space is allocated again (`txn::engine::E3`). It
-//!   gives views back often.
+//! - **U1** The scrub checks the extents that a committed extent tree lists. It holds a view of
+//!   that tree meanwhile, so that the space of these extents is not allocated again
+//!   (`txn::engine::E3`). It often takes a new view, so that freed space can be used again.
 //! - **U2** Checksums are looked up before the data is read. Data reaches the devices before its
-//!   checksums are stored, so a checksum that was found belongs to data that is there.
+//!   checksums are stored, so the data of a found checksum is on the devices.
 //! - **U3** A sector without a checksum counts as right if its device has missed no transaction
-//!   (`volume::Trust`). This holds even if neighbouring sectors have checksums.
+//!   (`volume::Trust`). The rule holds even if neighbouring sectors have checksums.
 //!
-//! The scrub works beside writers. On a volume that is read-only it repairs nothing.
+//! The scrub works beside writers. On a read-only volume it repairs nothing.
 
 use buttress_base::thread::ScopedJoinHandle;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,12 +38,12 @@ struct How<'h> {
 }
 
 impl Maintenance {
-    /// Checks every copy of everything in use, superblocks first. `watch` often gets the progress;
-    /// the scrub ends if it returns `false`. Returns the progress, and whether the scrub came to
-    /// its end.
+    /// Checks every copy of everything in use, superblocks first. `watch` is often called with the
+    /// progress, and the scrub ends if it returns `false`. Returns the progress, and whether the
+    /// scrub was complete.
     ///
-    /// A complete scrub makes devices trusted again that had missed transactions. It must repair,
-    /// begin at address 0, come to its end and leave no error.
+    /// A complete scrub makes devices trusted again that had missed transactions. For that the
+    /// scrub must repair, begin at address 0, be complete and leave no error.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Maintenance {
         let repairs = !options.read_only && self.engine().read_only().is_none();
         let mut progress = ScrubProgress { position: options.from, ..ScrubProgress::default() };
         for (group, used) in self.engine().committed_groups() {
-            // On a damaged volume the recorded sizes may add up to more than 64 bits hold.
+            // On a damaged volume the sum of the recorded sizes may exceed 64 bits.
             progress.total = progress.total.saturating_add(used);
             if group.end() <= options.from {
                 progress.done = progress.done.saturating_add(used);
@@ -95,8 +95,8 @@ impl Maintenance {
         if repairs && options.from == Logical(0) && progress.uncorrectable_errors == 0 {
             self.trust_again()?;
         }
-        // Other work changes how much is in use during a scrub. The total becomes what was checked,
-        // so that a progress bar ends full.
+        // Other work changes the used space during a scrub. At the end `total` becomes the number
+        // of checked bytes, so that a progress bar ends full.
         progress.total = progress.done;
         Ok((progress, true))
     }
@@ -221,7 +221,7 @@ impl Maintenance {
 
     /// Checks every copy of every superblock, and rewrites damaged ones.
     fn scrub_superblocks(&self, repairs: bool, progress: &mut ScrubProgress) -> Result<()> {
-        // Superblocks of the volume, and of its seeds, which stay as they are.
+        // Counts bad superblocks of the volume, and of its seeds, which are not repaired.
         let (mut bad, mut bad_of_seeds) = (0, 0);
         self.engine().between_commits(|superblock| {
             for device in self.volume().devices().iter().filter(|device| !device.is_lost()) {
@@ -248,8 +248,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Trusts devices again that missed transactions. The caller has checked that everything is
-    /// right.
+    /// Trusts devices again that missed transactions. The caller has checked all their copies.
     fn trust_again(&self) -> Result<()> {
         let devices = self.volume().devices();
         let stale: Vec<_> =
@@ -257,7 +256,7 @@ impl Maintenance {
         if stale.is_empty() {
             return Ok(());
         }
-        // Rewritten data must be durable before a superblock trusts it.
+        // Rewritten data must be durable before the superblock of its device becomes current.
         self.volume().flush()?;
         for device in stale {
             tracing::info!(id = %device.id, "a device that missed transactions has them now");

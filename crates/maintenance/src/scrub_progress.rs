@@ -8,15 +8,15 @@ use buttress_volume::Compared;
 pub struct ScrubOptions {
     /// Repair nothing.
     pub read_only: bool,
-    /// Begin at this address, where an earlier scrub ended.
+    /// Begin at this address, for example where an earlier scrub ended.
     pub from: Logical,
     /// Hold each block group read-only during its scrub, as Linux does, if other groups have space
-    /// for its writers. Then the scrub can compare the copies of data without checksums. A write in
-    /// place goes to newly allocated space meanwhile.
+    /// for its writers. In a held group the scrub can compare the copies of data without checksums.
+    /// A write in place goes to newly allocated space meanwhile.
     pub hold_groups: bool,
 }
 
-/// What has been looked at so far, and what was found, in the words of `btrfs scrub`.
+/// The counts so far of checked space and of errors, with the names of `btrfs scrub`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of btrfs-progs")]
 pub struct ScrubProgress {
@@ -32,11 +32,11 @@ pub struct ScrubProgress {
     pub verify_errors: u64,
     /// Sectors without a checksum.
     pub no_csum: u64,
-    /// Of these, sectors with differing copies; counted only in held block groups without parity.
-    /// No checksum shows which copy is right, so none is repaired. Preallocated space that was
-    /// never written counts, too.
+    /// Sectors among `no_csum` with differing copies, counted only in held block groups without
+    /// parity. No checksum shows which copy is right, so no copy is repaired. Preallocated space
+    /// that was never written counts, too.
     pub no_csum_unlike: u64,
-    /// Block groups that were held.
+    /// Block groups that were held read-only.
     pub groups_held: u64,
     /// Superblocks that are damaged or outdated.
     pub super_errors: u64,

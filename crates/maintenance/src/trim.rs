@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A discarded range has no other owner meanwhile. In a block group it is reserved, in
-//!   small parts; outside of the groups no chunk is allocated. Space that is in use, pinned or
-//!   under a superblock is never discarded.
-//! - **M2** The trim never takes reserved space. For data it has its own reservation. It takes free
-//!   metadata only if reserved metadata would still fit twice. It skips and counts the rest.
+//! - **M1** No other thread can allocate a range while it is discarded. Space of a block group is
+//!   reserved in small parts. Outside of the groups no chunk is allocated meanwhile. Space that is
+//!   in use, pinned or under a superblock is never discarded.
+//! - **M2** The trim never takes reserved space. For data it makes a reservation of its own. It
+//!   takes free metadata space only if the rest would still hold the reserved metadata twice. Other
+//!   space is skipped and counted.
 //!
 //! The trim works while the volume is in use.
 
@@ -27,10 +28,10 @@ const PIECE_BYTES: u64 = 64 << 20;
 pub struct TrimOptions {
     /// Where to begin, in addresses of the volume.
     pub from: Logical,
-    /// Length of the range. Space outside of block groups is discarded only if this covers
-    /// everything.
+    /// Length of the range. Space outside of block groups is discarded only if the range covers the
+    /// whole volume.
     pub len: u64,
-    /// Free runs shorter than this are left out.
+    /// Free runs with fewer bytes are left out.
     pub least: u64,
 }
 
@@ -54,8 +55,8 @@ pub struct TrimProgress {
 }
 
 impl Maintenance {
-    /// Commits, and then discards all free space. `watch` often gets the progress; the trim ends if
-    /// it returns `false`.
+    /// Commits, and then discards all free space. `watch` is often called with the progress, and
+    /// the trim ends if it returns `false`.
     ///
     /// # Errors
     ///
@@ -103,8 +104,8 @@ impl Maintenance {
         Ok(progress)
     }
 
-    /// Discards the next free run of a group, or a part of it. Returns whether there was one, and
-    /// where to continue.
+    /// Discards the next free run of a group, or a part of it. Returns whether there was a free
+    /// run, and where to continue.
     fn trim_piece(
         &self,
         group: &Group,
@@ -119,11 +120,11 @@ impl Maintenance {
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
         let (mut reservation, most) = match kind {
             SpaceKind::Data if !self.engine().space().is_mixed() => {
-                // Take at most half, so that writers find space during the discard.
+                // The trim takes at most half, so that writers find space during the discard.
                 let most = all(account.available() / 2);
                 (self.engine().space().reserve_data(most).ok(), most)
             }
-            // A commit may need system space while the device discards this.
+            // A commit may need system space during the discard, so only half is taken.
             SpaceKind::System => (None, all(account.free() / 2)),
             _ => {
                 let most = all(account.free() / 8);

@@ -1,10 +1,11 @@
-//! Turns between moving block groups and dropping dead subvolumes.
+//! A lock that makes moving block groups and dropping dead subvolumes alternate. Its holder has the
+//! turn.
 //!
 //! # Invariants
 //!
 //! - **T1** A step of a drop and a batch of a move never run at the same time. Each of them commits
-//!   before it passes on the turn. Otherwise a move would rebuild nodes that a drop removes.
-//! - **T2** A step waits a bounded time. Between two batches, a mover gives way to a waiting step.
+//!   before the turn passes to the other. Otherwise a move would rebuild nodes that a drop removes.
+//! - **T2** A step waits a limited time. Between two batches, a mover lets a waiting step go first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,14 +19,14 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// How long a step waits for its turn.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// The turn, and the flags by which its users stop one another.
+/// The turn, and flags by which waiting steps and callers stop movers.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// Unranked: held across I/O and commits.
     trees: Mutex<()>,
     /// Whether a step waits for the turn.
     is_wanted: AtomicBool,
-    /// Whether movers are to stop soon.
+    /// Whether movers must stop soon.
     stops: AtomicBool,
 }
 
@@ -50,7 +51,7 @@ impl Turn {
         }
     }
 
-    /// Pauses for a waiting step, if there is one. The caller must not hold the turn.
+    /// Pauses if a step waits, so that the step gets the turn. The caller must not hold the turn.
     pub(crate) fn give_way(&self) {
         if self.is_wanted.swap(false, Ordering::SeqCst) {
             // The step looks every `PERIOD`.
@@ -63,7 +64,7 @@ impl Turn {
         self.stops.store(stop, Ordering::SeqCst);
     }
 
-    /// Whether movers are to stop.
+    /// Whether movers must stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stops.load(Ordering::SeqCst)
     }

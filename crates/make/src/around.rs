@@ -17,8 +17,8 @@ use super::options::MakeOptions;
 
 const MIB: u64 = 1 << 20;
 
-/// Free ranges that are shorter become a part of the data chunks around them. They are of little
-/// use for other chunks, and each chunk costs items.
+/// A shorter free range becomes a part of the data chunk around it. It would be of little use for
+/// other chunks, and each chunk costs items.
 const GAP_MIN: u64 = MIB;
 
 /// The most ranges of data chunks. If there were more, longer free ranges join the chunks around
@@ -35,11 +35,11 @@ const SYSTEM_LEN: u64 = 4 * MIB;
 /// Bytes of trees that a chunk needs at first, generously.
 const CHUNK_BYTES: u64 = 512;
 
-/// The longest data chunk. Linux makes none that is longer.
+/// The longest data chunk. Linux makes no longer one.
 const DATA_MAX: u64 = 1 << 30;
 
 /// The first chunk of trees is a twentieth of the volume within these limits, if its gap is as
-/// long. The others come as they are needed.
+/// long. Further chunks are allocated when they are needed.
 const METADATA_MIN: u64 = 8 * MIB;
 const METADATA_MAX: u64 = 256 * MIB;
 

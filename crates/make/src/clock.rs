@@ -15,7 +15,7 @@ pub fn now() -> Timespec {
     Timespec { sec, nsec: since.subsec_nanos() }
 }
 
-/// The seed of new identifiers, and how many were made from it.
+/// The seed of new identifiers, and the number of identifiers that were made from it.
 static SEED: OnceLock<(u64, AtomicU64)> = OnceLock::new();
 
 /// Makes this process repeatable, so that it makes equal volumes: new identifiers follow from

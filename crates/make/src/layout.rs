@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** No two stripes overlap. No stripe begins below the first mebibyte. Each ends on its
-//!   device.
+//! - **L1** No two stripes overlap. No stripe begins below the first mebibyte. Each stripe ends on
+//!   its device.
 
 use buttress_base::RangeSet;
 use buttress_format::limits::{DEVICE_RESERVED, STRIPE_LEN};
@@ -182,7 +182,7 @@ fn lengths(size: u64) -> (u64, u64, u64) {
     (8 * MIB, twentieth.clamp(32 * MIB, most), 8 * MIB)
 }
 
-/// A chunk at the first address that there can be.
+/// A chunk at the lowest possible address.
 pub(super) fn chunk(
     kind: BlockGroupFlags,
     profile: Profile,

@@ -62,7 +62,7 @@ pub struct MakeReport {
     pub data: Profile,
     /// Bytes in use by the new trees, one copy counted.
     pub bytes_used: u64,
-    /// Length of the first chunk of each kind, one copy counted.
+    /// Length of the first system chunk, one copy counted.
     pub system_len: u64,
     /// Length of the first metadata chunk; see [`MakeReport::system_len`].
     pub metadata_len: u64,

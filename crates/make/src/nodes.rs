@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! A tree is built in two steps. First comes its [`Shape`], which depends only on the sizes of its
-//! items. Its bytes follow once every node has an address.
+//! A tree is built in two steps. The first step makes its [`Shape`], which depends only on the
+//! sizes of its items. The second step writes its bytes, once every node has an address.
 
 use buttress_format::header::{BACKREF_REV_MIXED, FLAG_WRITTEN, HEADER_LEN, ITEM_LEN, PTR_LEN};
 use buttress_format::{CsumType, Header, Key, Logical, TreeId};

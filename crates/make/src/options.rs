@@ -40,8 +40,8 @@ pub struct MakeOptions {
     /// The time of all inodes. `None` for the present time.
     pub time: Option<Timespec>,
     /// Ranges of bytes on the only device that keep their content, ascending. Data chunks cover
-    /// them, and every address is its place on the device. With such ranges no range of the device
-    /// is discarded, or overwritten with zeros.
+    /// these ranges, and logical addresses in them equal offsets on the device. With kept ranges,
+    /// no part of the device is discarded or overwritten with zeros.
     pub kept: Vec<Range<u64>>,
 }
 

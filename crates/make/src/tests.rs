@@ -1,4 +1,5 @@
-//! Reads new volumes back with the parsers. In `tests/it` of the program btrfs-progs checks them.
+//! Reads new volumes back with the parsers. The tests in `crates/cli/tests/it` check new volumes
+//! with btrfs-progs.
 
 use buttress_block::MemoryDevice;
 use buttress_format::{Header, Superblock};
@@ -32,7 +33,7 @@ fn superblocks_have_todays_features() {
     }
 }
 
-/// K1: both copies of every node in the superblock's chunk have right checksums.
+/// K1: both copies of the chunk tree's root have right checksums.
 #[test]
 fn both_copies_of_the_chunk_root_are_whole() {
     for nodesize in [4096, 16384, 65536] {

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **F1** The number of nodes depends only on the items' sizes. The sizes depend on the number of
-//!   nodes, which only grows. So the rounds of counting end with one in which nothing changes.
+//!   nodes, which only grows. So the rounds of counting end with a round in which nothing changes.
 
 use buttress_format::{
     BackRef, BlockGroupItem, DevExtent, DeviceId, DeviceItem, DirEntry, ExtentFlags, ExtentItem,
@@ -37,7 +37,8 @@ impl Tree {
     }
 }
 
-/// Builds every tree, the chunk tree in the system chunk, the others in the metadata chunk.
+/// Builds every tree: the chunk tree in the system chunk, and all other trees in the metadata
+/// chunk.
 pub(super) fn build(
     layout: &Layout,
     identity: &Identity,

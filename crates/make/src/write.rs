@@ -14,7 +14,8 @@ use super::trees::{self, ROOT_DIR, Tree};
 const WRITTEN: u64 = 1;
 
 /// Removes the former content: discards the device, and overwrites the ranges by which programs
-/// recognize content. These are both ends of the device, and superblock copies of another volume.
+/// recognize content. These ranges are both ends of the device, and superblock copies of another
+/// volume.
 pub(super) fn wipe(device: &dyn Device, size: u64) -> Result<(), MakeError> {
     device.discard(0, device.len())?;
     let zeros = vec![0_u8; DEVICE_RESERVED as usize];
@@ -52,7 +53,7 @@ pub(super) fn volume(
     }
     flush(devices)?;
     let superblock = superblock(bytes_used, layout, identity, options, trees);
-    // Write the first copies last, because programs look at these.
+    // Write the first copies last, because programs recognise a volume by its first copy.
     for first in [false, true] {
         for (index, device) in devices.iter().enumerate() {
             let mut own = superblock.clone();

@@ -145,7 +145,7 @@ impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::symlink_metadata(path)?;
         let identity = (metadata.dev(), metadata.ino());
-        // The working directory may be another one by then.
+        // The working directory may be another one when the file is removed.
         Ok(Self { path: std::path::absolute(path)?, identity })
     }
 }
@@ -159,8 +159,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes the socket of a server that was killed. `Err(None)` means that it is not stale, or that
-/// this cannot be determined.
+/// Removes the socket of a server that was killed. `Err(None)` means that the socket is not stale,
+/// or that this function cannot find out.
 fn remove_stale(path: &Path) -> Result<(), Option<Error>> {
     let metadata = std::fs::symlink_metadata(path).map_err(|_| None)?;
     if !metadata.file_type().is_socket() {
@@ -192,7 +192,7 @@ fn escaped(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Usual spellings are accepted, impossible ones are not.
+    /// Usual spellings of addresses are accepted, and impossible ones are refused.
     #[test]
     fn reads_addresses() {
         let tcp = |text: &str| Address::Tcp(text.parse().expect("an address"));
@@ -224,7 +224,8 @@ mod tests {
         Listener::bind(&mapped, false).expect("local, written in another way");
     }
 
-    /// A2: the socket of a dead server is replaced. That of a living server, or a file, is not.
+    /// A2: the socket of a dead server is replaced. The socket of a living server, or another file,
+    /// is not replaced.
     #[test]
     fn takes_stale_sockets_only() {
         let dir = tempfile::tempdir().expect("a directory for the test");

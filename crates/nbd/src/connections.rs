@@ -1,4 +1,4 @@
-//! The connections of a server, so that it can end them and wait until they are gone.
+//! The connections of a server, so that the server can end them and wait until they are gone.
 //!
 //! # Locks
 //!
@@ -59,7 +59,8 @@ impl Connections {
         }
     }
 
-    /// Waits until there is no connection, or for `limit`; returns whether there is none.
+    /// Waits until there is no connection, or for `limit`; returns whether all connections are
+    /// gone.
     pub(crate) fn wait_empty(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut table = self.table.lock();

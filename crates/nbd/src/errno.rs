@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::error::Fault;
 
-/// An error number of the protocol. They are Linux's numbers, and these are all there are.
+/// An error number of the protocol. The numbers are those of Linux, and the protocol has no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Number {
@@ -37,9 +37,9 @@ fn from_device(error: &Error) -> Number {
     match error {
         Error::Io { source, .. } => from_io(source),
         Error::ReadOnly { .. } => Number::NotPermitted,
-        // Ranges were checked against the length of the device at the opening, so an error here
-        // means that it became shorter. The error type of `block` may get new variants; they are
-        // failures, too.
+        // Ranges were checked against the length that the device had at the opening, so a range
+        // error means that the device became shorter. The error type of `block` may get new
+        // variants, which are failures, too.
         _ => Number::Io,
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with the server, with one connection, and with one request.
+//! Errors of the server, of one connection, and of one request.
 
 use std::io;
 use std::net::SocketAddr;
@@ -61,12 +61,12 @@ pub enum Disconnect {
     /// An answer that was sent in part could not be completed.
     #[error("reading failed in the middle of an answer")]
     Torn(#[source] Box<buttress_block::Error>),
-    /// A bug here.
+    /// A panic of the server, which is a bug.
     #[error("the server failed")]
     Panicked,
 }
 
-/// What a client may not send.
+/// Input that a client must not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Nonsense {
@@ -81,7 +81,7 @@ pub enum Nonsense {
     OptionLen {
         /// Its number.
         option: u32,
-        /// How long it claims to be.
+        /// The length that it claims, in bytes.
         len: u32,
     },
     /// More options than any client needs.
@@ -117,7 +117,7 @@ pub(crate) enum Fault {
     /// The device failed.
     #[error("the device failed")]
     Device(#[source] buttress_block::Error),
-    /// A flush failed, this one or one before it.
+    /// This flush or an earlier one failed.
     #[error("a flush failed, so nothing can be said to be durable")]
     Flush(#[source] Arc<buttress_block::Error>),
     /// A change of a read-only export.

@@ -1,4 +1,4 @@
-//! The device as clients see it: its name, what is allowed, and the requests.
+//! The device as clients see it: its name, the allowed requests, and their work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ struct Counters {
     flushes: AtomicU64,
 }
 
-/// What was served so far.
+/// The counts of served requests and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {
@@ -67,7 +67,7 @@ impl Export {
         Ok(Self { name, description: cut(description), device, read_only, flusher, counters })
     }
 
-    /// The name it is offered under.
+    /// The name under which the device is offered.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -85,13 +85,13 @@ impl Export {
         self.len() == 0
     }
 
-    /// Says whether it may only be read.
+    /// Returns whether clients may only read.
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// What was served so far.
+    /// The counts of served requests and bytes.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -115,8 +115,8 @@ impl Export {
     /// The flags of the protocol, for a client with or without structured replies.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         use export_flag as flag;
-        // All writes go to one device, and a flush covers all of them. So several connections see
-        // one another's writes, and each flushes for all.
+        // All writes go to one device, and a flush covers all of them. So all connections see the
+        // writes of each other, and a flush of one connection covers all.
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::CAN_MULTI_CONN;
         flags |= if self.read_only {
             flag::READ_ONLY
@@ -163,7 +163,7 @@ impl Export {
         self.device.discard(offset, len).map_err(Fault::Device)
     }
 
-    /// Makes every change durable that was answered so far, on any connection.
+    /// Makes durable every change that was answered so far, on any connection.
     pub(crate) fn flush(&self) -> Result<(), Fault> {
         if self.read_only {
             return Ok(());
@@ -185,7 +185,7 @@ impl Export {
     }
 }
 
-/// Cuts a text to what the protocol allows.
+/// Cuts a text to the length that the protocol allows.
 fn cut(mut text: String) -> String {
     let mut len = text.len().min(wire::STRING_MAX);
     while !text.is_char_boundary(len) {

@@ -9,8 +9,8 @@
 //!
 //! # Locks
 //!
-//! One leaf, never held while the device flushes. The thread that flushes wakes all others when it
-//! is done.
+//! There is one lock of rank `Leaf`, never held while the device flushes. The thread that flushes
+//! wakes all others when it is done.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::{Device, Error};
 
-/// Whether a flush runs, and which flushes are over.
+/// The state of flushes: whether one runs, and the number of the last finished one.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     turns: Ranked<Turns>,
@@ -39,7 +39,7 @@ impl Flusher {
         Self { turns, over: Condvar::new(), failed: Latch::new() }
     }
 
-    /// Makes durable what was written before this was called.
+    /// Makes durable all data that was written before this call.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<(), Arc<Error>> {
         let mut turns = self.turns.lock();
         // G1: wait for the flush after the running one.
@@ -65,13 +65,13 @@ impl Flusher {
     }
 }
 
-/// Ends a turn even if the device panicked, so that no thread waits for it for ever.
+/// Ends the running flush even if the device panicked, so that no thread waits for it for ever.
 struct Ending<'a>(&'a Flusher);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // G2. A panic leaves no error, so make one that names its origin.
+            // G2: a panic leaves no error, so this makes an error that names the panic.
             let operation = buttress_block::Operation::Flush;
             let source = std::io::Error::other("the server failed while flushing");
             let device = String::new();

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Works on any pair of streams, so that tests and fuzzers need no socket. The stream sets the time
-//! limit of the client.
+//! The handshake works on any pair of streams, so that tests and fuzzers need no socket. The stream
+//! sets the time limit of the client.
 //!
 //! # Invariants
 //!
@@ -23,7 +23,7 @@ use crate::export::Export;
 use crate::terms::{PAYLOAD_MAX, Terms, skip};
 use crate::wire::{self, Fields, info, option, option_reply};
 
-/// The longest option that is parsed. The longest useful one is a list of queries.
+/// The longest option that is parsed. The longest useful option is a list of queries.
 pub const OPTION_MAX: u32 = 64 << 10;
 /// The longest option that is skipped. A longer one ends the connection.
 const SKIP_MAX: u32 = 1 << 20;
@@ -174,8 +174,8 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         fact.extend_from_slice(&self.export.flags(self.terms.structured).to_be_bytes());
         self.reply(option, option_reply::INFO, &fact)?;
 
-        // The limits are sent even to a client that did not ask for them. Otherwise it may send
-        // requests that are too long.
+        // The limits are sent even to a client that did not ask for them. Otherwise the client may
+        // send requests that are too long.
         let mut fact = info::BLOCK_SIZE.to_be_bytes().to_vec();
         for size in [BLOCK_MIN, BLOCK_PREFERRED, PAYLOAD_MAX] {
             fact.extend_from_slice(&size.to_be_bytes());
@@ -195,7 +195,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(Ok(()))
     }
 
-    /// Lists the metadata contexts, or selects those that the client will query.
+    /// Lists the metadata contexts, or selects the contexts that the client will query.
     fn contexts(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let selects = option == option::SET_META_CONTEXT;
         if selects {
@@ -236,7 +236,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
     }
 }
 
-/// Any range can be served.
+/// The smallest block. Ranges of any length can be served.
 const BLOCK_MIN: u32 = 1;
 /// The size of a page, and of a sector on most disks. For shorter writes such a disk reads a whole
 /// sector, changes it and writes it.
@@ -252,7 +252,7 @@ fn parse_go(data: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The name of the export, and whether any query is about allocation. A list without a query asks
-/// for everything; a selection without one wants nothing.
+/// for everything; a selection without a query selects nothing.
 fn parse_queries(data: &[u8], selects: bool) -> Option<(&[u8], bool)> {
     let mut fields = Fields(data);
     let name = fields.string()?;

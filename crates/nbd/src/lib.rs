@@ -8,7 +8,7 @@
 //! # Guarantees
 //!
 //! - A flush covers every request that was answered before the flush was requested, on any
-//!   connection. So clients may open several.
+//!   connection. So clients may open several connections.
 //! - Requests of one connection run in parallel and are answered as they are done.
 //! - No client input is trusted. Every length is bounded before memory is taken for it. Every range
 //!   is checked before the device gets it.

@@ -18,7 +18,7 @@ pub(crate) const REQUEST_LEN: usize = 28;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cookie(pub(crate) u64);
 
-/// A request as it came. Says nothing about whether it makes sense.
+/// A request as it was received. Its fields are not checked yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) flags: u16,
@@ -57,7 +57,8 @@ impl Request {
 
     /// Checks that the request can be served (Q1), and returns its range.
     pub(crate) fn check(&self, export: &Export, terms: Terms) -> Result<Range<u64>, Fault> {
-        // Any request may ask for durability; it means nothing without a change.
+        // Any request may have the flag for durability, which has no effect on a request without a
+        // change.
         let flags = match self.command {
             command::READ if terms.structured => flag::DF,
             command::READ | command::WRITE | command::TRIM | command::FLUSH => 0,
@@ -70,7 +71,7 @@ impl Request {
             return Err(Fault::Flags);
         }
         if self.command == command::FLUSH {
-            // Offset and length mean nothing here, and some clients send arbitrary ones.
+            // A flush has no range, and some clients send an arbitrary offset and length.
             return Ok(0..0);
         }
         let changes = !matches!(self.command, command::READ | command::BLOCK_STATUS);

@@ -5,8 +5,8 @@
 //! - **S1** [`Server::serve`] returns with `Ok` only when every answered change is durable and no
 //!   thread of a connection is left.
 //! - **S2** A client has [`Options::handshake`] for all of its handshake. It has
-//!   [`Options::patience`] for each step within a request or an answer. Between requests it may be
-//!   silent for ever.
+//!   [`Options::patience`] for each step within a request or an answer. Between requests the client
+//!   may be silent for ever.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +28,7 @@ use crate::transmission::Transmission;
 /// Limits. Memory is bounded by connections x threads x [`crate::transmission::PIECE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The most clients at a time. Further ones are turned away.
+    /// The most clients at a time. Further clients are turned away.
     pub connections: usize,
     /// How many requests of one connection are served at a time.
     pub threads: usize,
@@ -120,7 +120,7 @@ impl Server {
         self.stopper.clone()
     }
 
-    /// Serves until it is stopped, and makes everything durable (S1).
+    /// Serves until the server is stopped, and makes everything durable (S1).
     ///
     /// # Errors
     ///
@@ -149,8 +149,8 @@ impl Server {
                     Ok(stream) => self.welcome(stream),
                     Err(error) if is_passing(&error) => {}
                     Err(error) => {
-                        // Usually there are no descriptors left: other clients have to leave first,
-                        // and this one waits.
+                        // Usually there are no descriptors left. The waiting client is accepted
+                        // after other clients have left.
                         tracing::warn!(%error, "cannot take a client in");
                         self.wait(&[], Some(PAUSE))?;
                     }
@@ -212,7 +212,7 @@ impl Server {
                 // device requests, because none may run during the final flush (S1).
                 self.connections.end_all(true);
             } else {
-                // These connections were accepted at the last moment.
+                // A connection may have been accepted after the previous call.
                 self.connections.end_all(false);
             }
         }

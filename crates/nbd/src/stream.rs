@@ -1,4 +1,4 @@
-//! A connection's socket, of either family, and the time it waits for its client.
+//! A connection's socket, of either family, and the time that it waits for its client.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,11 +1,11 @@
-//! What both sides of a connection agreed on, and the limits that the protocol gives.
+//! The terms that both sides of a connection agreed on, and the limits of the protocol.
 
 use std::io::{self, Read};
 
-/// What client and server agreed on.
+/// The terms that client and server agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Answers may come in chunks, with reasons.
+    /// Answers may come in chunks, and errors carry a text.
     pub structured: bool,
     /// The client may ask which parts are holes.
     pub allocation: bool,

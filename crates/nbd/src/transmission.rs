@@ -2,16 +2,16 @@
 //!
 //! # Place
 //!
-//! Works on any pair of streams. All threads of a connection do the same. One has the input and
-//! reads a request with its payload. Then it gives the input to the next thread and serves the
-//! request. So the thread that reads a request also serves it, without a handover. A thread is
-//! added only while all existing ones are busy.
+//! A transmission works on any pair of streams. All threads of a connection run the same loop. The
+//! thread that has the input reads a request with its payload. It then gives the input to the next
+//! thread and serves the request itself, without a handover. A thread is added only while all
+//! existing ones are busy.
 //!
 //! # Invariants
 //!
 //! - **X1** The number of requests in flight is at most the connection's number of threads. Each
-//!   holds at most [`PIECE`] bytes: longer ones are moved piece by piece.
-//! - **X2** Either a whole answer is sent, without another one in between, or the connection ends.
+//!   request holds at most [`PIECE`] bytes: a longer one is moved piece by piece.
+//! - **X2** Either a whole answer is sent, with no other answer in between, or the connection ends.
 //! - **X3** When the connection ends, requests that were read whole are still served.
 //!
 //! # Locks
@@ -45,7 +45,7 @@ use crate::wire::{self, chunk, command, command_flag as flag};
 pub const PIECE: usize = 1 << 20;
 /// Shorter runs of zeroes are sent as data, since a chunk of their own costs more.
 const HOLE_MIN: u64 = 32 << 10;
-/// The most runs in one answer; the client asks again from there.
+/// The most runs in one answer. For the rest of the range, the client asks again.
 const STATUS_MAX: usize = 512;
 /// The buffer size for small requests that arrive together.
 const INPUT_BUFFER: usize = 32 << 10;
@@ -69,8 +69,8 @@ pub struct Transmission<'a, R, W> {
 /// A request that was read whole.
 struct Work {
     request: Request,
-    /// Its range, or the reason of its refusal. For a write this is only the last part, not written
-    /// yet. Its bytes are in the buffer.
+    /// Its range, or the reason of its refusal. For a write, this is only the last part. That part
+    /// is not written yet, and its bytes are in the buffer.
     range: Result<Range<u64>, Fault>,
 }
 
@@ -145,7 +145,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         if waiting.load(Ordering::Relaxed) > 0 || alive.load(Ordering::Relaxed) >= *max {
             return;
         }
-        // Only the thread with the input comes here, so one at a time.
+        // Only the thread with the input runs this, so no two threads add a thread at once.
         alive.fetch_add(1, Ordering::Relaxed);
         let thread = std::thread::Builder::new().name("nbd request".to_owned());
         if thread.spawn_scoped(scope, move || self.work(scope, cut)).is_err() {
@@ -204,7 +204,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Waits for a request, for as long as the client likes between two.
+    /// Waits for a request. Between two requests, the client may be silent for any time.
     fn next_header(&self, input: &mut BufReader<R>) -> Result<[u8; REQUEST_LEN], Disconnect> {
         let mut header = [0; REQUEST_LEN];
         let mut filled = 0;
@@ -330,7 +330,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
             let piece = (range.end - at).min(PIECE as u64);
             match self.export.read(at, buffer.room(piece)) {
                 Ok(()) => {}
-                // X2: the protocol has no other way to report this now.
+                // X2: a part of the answer is sent already, so the protocol has no other way to
+                // report the error.
                 Err(Fault::Device(error)) => return Err(Disconnect::Torn(Box::new(error))),
                 Err(_) => return Err(Disconnect::Panicked),
             }
@@ -472,7 +473,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// A client gets a number and a few words. The details for the operator are logged here.
+/// A client gets a number and a few words. This logs the details for the operator.
 fn log(request: &Request, fault: &Fault) {
     let Request { command, offset, len, .. } = request;
     match fault {

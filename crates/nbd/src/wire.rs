@@ -16,10 +16,10 @@ pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 pub(crate) const FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake flag: no padding after `NBD_OPT_EXPORT_NAME`.
 pub(crate) const NO_ZEROES: u16 = 1 << 1;
-/// Length of the padding without that flag.
+/// Length of the padding without `NO_ZEROES`.
 pub(crate) const EXPORT_NAME_PADDING: usize = 124;
 
-/// What a client may ask for before it reads and writes.
+/// Options that a client may send before it reads and writes.
 pub(crate) mod option {
     pub(crate) const EXPORT_NAME: u32 = 1;
     pub(crate) const ABORT: u32 = 2;
@@ -52,7 +52,7 @@ pub(crate) mod info {
     pub(crate) const BLOCK_SIZE: u16 = 3;
 }
 
-/// What can be done with an export.
+/// The features of an export.
 pub(crate) mod export_flag {
     pub(crate) const HAS_FLAGS: u16 = 1 << 0;
     pub(crate) const READ_ONLY: u16 = 1 << 1;
@@ -75,13 +75,13 @@ pub(crate) mod command {
 }
 
 pub(crate) mod command_flag {
-    /// Durable when answered.
+    /// The change is durable when it is answered.
     pub(crate) const FUA: u16 = 1 << 0;
     /// Writing zeroes must not deallocate.
     pub(crate) const NO_HOLE: u16 = 1 << 1;
-    /// One chunk for all that is read.
+    /// The reply has one chunk for all data of the read.
     pub(crate) const DF: u16 = 1 << 2;
-    /// One extent, within the range.
+    /// The reply describes one extent, within the range.
     pub(crate) const REQ_ONE: u16 = 1 << 3;
 }
 
@@ -99,15 +99,15 @@ pub(crate) mod chunk {
 
 /// The one kind of status that is served, and its flags for a run of bytes.
 pub(crate) const ALLOCATION: &[u8] = b"base:allocation";
-/// The number of that kind on a connection that asked for it.
+/// The number of that kind of status on a connection that selected it.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 pub(crate) const STATE_HOLE: u32 = 1 << 0;
 pub(crate) const STATE_ZERO: u32 = 1 << 1;
 
-/// The longest name or query there may be.
+/// The longest name or query, in bytes.
 pub(crate) const STRING_MAX: usize = 4096;
 
-/// Takes fields off the front of received bytes; `None` where there are too few.
+/// Takes fields off the front of received bytes; `None` if there are too few bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 

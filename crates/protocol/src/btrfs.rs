@@ -47,7 +47,7 @@ mod number {
     pub(super) const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
     pub(super) const SET_RECEIVED_SUBVOL: u32 = 0xc0c8_9425;
     pub(super) const GET_DEV_STATS: u32 = 0xc408_9434;
-    /// Of all file systems: the kernel's `FITRIM`.
+    /// The kernel's `FITRIM`, a command of all file systems.
     pub(super) const TRIM: u32 = 0xc018_5879;
     pub(super) const DEV_INFO: u32 = 0xd000_941e;
     pub(super) const FS_INFO: u32 = 0x8400_941f;
@@ -92,14 +92,14 @@ pub enum Command<'a> {
         /// The least number.
         from: u64,
     },
-    /// Tell the way to an inode from the top of its subvolume.
+    /// Tell the path to an inode from the top of its subvolume.
     InodePath {
-        /// The subvolume. Zero means that of the file.
+        /// The subvolume. Zero means the subvolume of the file.
         tree: u64,
         /// Number of the inode.
         ino: u64,
     },
-    /// Tell the name of a subvolume and the way to its directory.
+    /// Tell the name of a subvolume and the path to its directory.
     SubvolumePath {
         /// The directory that has the name.
         dir: u64,
@@ -114,7 +114,7 @@ pub enum Command<'a> {
     Sync,
     /// Begin a commit, and tell its number.
     StartSync,
-    /// Wait for a commit. Zero means the one that is under way.
+    /// Wait for a commit. Zero means the commit that is under way.
     WaitSync(u64),
     /// Set the subvolume that a mount shows. Zero means the top level.
     SetDefault(u64),
@@ -131,7 +131,7 @@ pub enum Command<'a> {
     Destroy {
         /// The name.
         name: Name<'a>,
-        /// What the second version adds.
+        /// Flags of the second version of the argument.
         flags: u64,
     },
     /// Delete a subvolume by its number.
@@ -144,18 +144,18 @@ pub enum Command<'a> {
     DeviceErrors(DeviceErrors<'a>),
     /// Record the origin of a received subvolume.
     SetReceived(Origin<'a>),
-    /// Discard what is free.
+    /// Discard free space.
     Trim {
         /// The first byte, as an address of the volume.
         from: u64,
         /// Length of the range, in bytes.
         len: u64,
-        /// Shorter free ranges are left out, in bytes.
+        /// The least length of a free range to discard, in bytes.
         least: u64,
     },
 }
 
-/// Which error counts are asked for.
+/// A request for the error counts of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceErrors<'a> {
     /// Number of the device.
@@ -235,7 +235,7 @@ pub struct SearchKey {
     pub to: (u64, u8, u64),
     /// Transactions of the leaves, from the first to the last.
     pub generations: (u64, u64),
-    /// At most so many items.
+    /// The largest number of items.
     pub count: u32,
 }
 
@@ -287,7 +287,7 @@ impl<'a> Fields<'a> {
         Ok((self.u64(0)?.cast_signed(), made))
     }
 
-    /// The same with flags: the second version.
+    /// A descriptor, a name and flags: the second version of arguments about subvolumes.
     fn second(&self) -> Result<(i64, Made<'a>), Errno> {
         let made = Made { name: self.name(56)?, flags: self.u64(16)?, inherit_len: self.u64(24)? };
         Ok((self.u64(0)?.cast_signed(), made))
@@ -349,7 +349,7 @@ impl<'a> Command<'a> {
     }
 
     /// Whether the command changes the volume, reads trees of a commit, or waits for the kernel or
-    /// for a commit. The others only tell what is known.
+    /// for a commit. All other commands only return values in memory.
     #[must_use]
     pub fn may_take_long(&self) -> bool {
         use Command::*;
@@ -411,8 +411,8 @@ mod tests {
         if gives { (command >> 16 & 0x3fff) as usize } else { 0 }
     }
 
-    /// Every command takes an argument of the length that its number tells, and a shorter one gives
-    /// an error or a command. Nothing panics.
+    /// Every command takes an argument of the length that its number tells, and a shorter argument
+    /// gives an error or a command, without a panic.
     #[test]
     fn commands_take_arguments_of_their_length() {
         for command in ALL {

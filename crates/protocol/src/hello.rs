@@ -14,7 +14,7 @@ const MINOR_MIN: u32 = 23;
 const OLD_LEN: usize = 16;
 const PAGE: u32 = 4096;
 
-/// What a kernel offers.
+/// The offer of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
     major: u32,
@@ -74,7 +74,7 @@ impl Offer {
         (self.major, self.minor)
     }
 
-    /// What the kernel can do.
+    /// The features that the kernel offers.
     #[must_use]
     pub fn flags(&self) -> InitFlags {
         self.flags

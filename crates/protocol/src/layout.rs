@@ -19,7 +19,7 @@ macro_rules! wire {
 }
 
 wire! {
-    /// What all requests begin with (`fuse_in_header`).
+    /// The beginning of all requests (`fuse_in_header`).
     pub struct Head, 40 {
         /// Bytes of the whole request.
         pub len: u32,
@@ -39,7 +39,7 @@ wire! {
         padding: u16,
     }
 
-    /// What all answers begin with (`fuse_out_header`).
+    /// The beginning of all answers (`fuse_out_header`).
     pub struct OutHead, 16 {
         /// Bytes of the whole answer.
         pub len: u32,
@@ -77,7 +77,7 @@ wire! {
         pub uid: u32,
         /// Group.
         pub gid: u32,
-        /// What a device file stands for.
+        /// The device number of a device file.
         pub rdev: u32,
         /// Preferred size of a read, in bytes.
         pub blksize: u32,
@@ -146,7 +146,7 @@ wire! {
     pub struct MknodIn, 16 {
         /// Kind and permissions.
         pub mode: u32,
-        /// What a device file stands for.
+        /// The device number of a device file.
         pub rdev: u32,
         /// The caller's umask.
         pub umask: u32,
@@ -460,9 +460,9 @@ wire! {
         pub ctime: StatxTime,
         /// Modification.
         pub mtime: StatxTime,
-        /// What a device file stands for.
+        /// The device number of a device file.
         pub rdev_major: u32,
-        /// What a device file stands for.
+        /// The device number of a device file.
         pub rdev_minor: u32,
         dev_major: u32,
         dev_minor: u32,
@@ -559,7 +559,7 @@ impl StatxTime {
 }
 
 impl OutHead {
-    /// The header of the answer to a request, with the length of what follows it.
+    /// The header of the answer to a request, with the length of the bytes after it.
     #[must_use]
     pub fn new(unique: u64, answer: Result<usize, crate::Errno>) -> Self {
         let (len, error) = match answer {

@@ -10,7 +10,7 @@
 //!
 //! # What must hold
 //!
-//! - Every length from the kernel is checked before it is used. A wrong one is `EINVAL`.
+//! - Every length from the kernel is checked before it is used. A wrong length is `EINVAL`.
 //! - No function here panics, whatever bytes it gets.
 
 #![forbid(unsafe_code)]

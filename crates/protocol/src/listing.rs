@@ -40,7 +40,7 @@ impl<'a> Listing<'a> {
         self.add(&[], ino, position, kind.bits(), name)
     }
 
-    /// Adds a name with the data of a lookup; returns true if it did not fit.
+    /// Adds a name with the data of a lookup; returns true if the entry did not fit.
     pub fn add_entry(&mut self, entry: &EntryOut, position: u64, name: &[u8]) -> bool {
         self.add(entry.as_bytes(), entry.attr.ino, position, entry.attr.mode, name)
     }

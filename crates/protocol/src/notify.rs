@@ -26,8 +26,8 @@ pub fn inval_entry(directory: u64, name: &[u8]) -> Vec<u8> {
     message(INVAL_ENTRY, &[fixed.as_bytes(), name, &[0]])
 }
 
-/// Tells the kernel to forget nodes that no program uses, with their names. It keeps nodes in use.
-/// Needs Linux 6.18.
+/// Tells the kernel to forget nodes that no program uses, with their names. The kernel keeps nodes
+/// in use. Needs Linux 6.18.
 #[must_use]
 pub fn prune(nodes: &[u64]) -> Vec<u8> {
     let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);

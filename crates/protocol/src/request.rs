@@ -67,8 +67,8 @@ pub mod opcode {
 
 /// A request without its header: the fixed fields, and the parts of variable length.
 ///
-/// With the device both arrive in one message. With io_uring each has its own buffer, and the
-/// buffer for fixed fields may be longer than they are.
+/// From `/dev/fuse`, both parts arrive in one message. With io_uring each part has its own buffer,
+/// and the buffer for fixed fields may be longer than the fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// Fixed fields.
@@ -363,7 +363,7 @@ fn fixed<T: FromBytes>(parts: Parts<'_>) -> Result<T, Errno> {
     T::read_from_prefix(parts.fixed).map(|(value, _)| value).map_err(|_| Errno::EINVAL)
 }
 
-/// The first `len` bytes of a payload; an error if it is shorter.
+/// The first `len` bytes of a payload; an error if the payload is shorter.
 fn front(payload: &[u8], len: u32) -> Result<&[u8], Errno> {
     payload.get(..len as usize).ok_or(Errno::EINVAL)
 }

@@ -1,4 +1,4 @@
-//! What is done to a volume as a whole: its commits, pins and clones.
+//! Operations on a volume as a whole: listing commits, pinning and cloning.
 
 use crate::chain::Added;
 use crate::envelope::VolumeId;
@@ -10,7 +10,8 @@ use crate::random;
 use crate::units::CommitNumber;
 
 impl Site {
-    /// Lists the newest commits, at most `count`, and all pins: by number, the oldest first.
+    /// Lists the newest commits, at most `count`, and all pins. The list is sorted by number, the
+    /// oldest commit first.
     ///
     /// # Errors
     ///
@@ -32,11 +33,11 @@ impl Site {
         Ok(commits)
     }
 
-    /// Pins the commit that the options name, or the newest one, under a name.
+    /// Pins the commit that the options name, or else the newest commit, under a name.
     ///
     /// # Errors
     ///
-    /// [`Error::Pin`] for a name that is taken or cannot be one.
+    /// [`Error::Pin`] for a name that is taken or invalid.
     pub fn pin(&self, name: &str) -> Result<CommitNumber> {
         let chain = self.chain();
         let (volume, manifest) = self.commit(&chain)?;
@@ -44,7 +45,7 @@ impl Site {
         Ok(manifest.number)
     }
 
-    /// Deletes a pin. The collector may then delete the commit that it kept.
+    /// Deletes a pin. The collector may then delete the commit that the pin kept.
     ///
     /// # Errors
     ///
@@ -53,9 +54,9 @@ impl Site {
         pin::delete(&self.chain(), name)
     }
 
-    /// Makes a new volume of the commit that the options name, or the newest. The clone shares all
-    /// objects with this volume, and a new pin in this volume keeps them. Returns the name of the
-    /// pin.
+    /// Makes a new volume of the commit that the options name, or else of the newest commit. The
+    /// clone shares all objects with this volume, and a new pin in this volume keeps them. Returns
+    /// the name of the pin.
     ///
     /// # Errors
     ///
@@ -74,8 +75,8 @@ impl Site {
             return wrong("there is a volume already");
         }
         target.make_key(Some(self))?;
-        // No trial: the store passed one when the base was made. The first writer of the clone
-        // makes another one.
+        // No trial of the store is made here, since the store passed a trial when the base was
+        // made. The first writer of the clone makes another trial.
         let id = VolumeId(random::bytes());
         let name = format!("clone-{}", random::hex());
         let mut bases = base.bases.clone();

@@ -3,11 +3,12 @@
 //! # Invariants
 //!
 //! - **D1** A folder belongs to one volume, and one process at a time writes it.
-//! - **D2** A log is replayed only over the content that it was written on. That is so if the
-//!   newest manifest names this folder, and its content has a prefix of the log.
-//! - **D3** A log with acknowledged writes is removed only when a commit has them, or when the user
-//!   gave `--discard-local`. In the second case the log is marked as given up first. So no later
-//!   opening replays it.
+//! - **D2** A log is replayed only over the content on which it was written. That is the newest
+//!   commit, if the manifest of that commit names this folder, and the commit has a prefix of the
+//!   log.
+//! - **D3** A log with acknowledged writes is removed only when a commit has these writes, or when
+//!   the user gave `--discard-local`. In the second case the log is first marked as given up, so
+//!   that no later opening replays it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -32,12 +33,12 @@ struct Held {
     /// The id of its writer.
     log: String,
     epoch: u32,
-    /// The user said to go on without it (D3).
+    /// The user chose to go on without the log (D3).
     #[serde(default)]
     is_given_up: bool,
 }
 
-/// What the folder's own file says.
+/// The content of the file that identifies the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     cache: String,
@@ -53,7 +54,7 @@ pub(crate) struct Replay {
     pub(crate) committed: u64,
 }
 
-/// What an opening does about the log that it found in the folder.
+/// The decision about the log that an opening found in the folder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) replay: Option<Replay>,
@@ -71,7 +72,7 @@ pub(crate) struct Cache {
     lock: File,
 }
 
-/// What a log has that no commit has.
+/// The acknowledged writes of a log that no commit has.
 fn unsent(found: &Found) -> Option<Unsent> {
     (found.cuts > 0 || found.damage.is_some()).then(|| found.unsent())
 }
@@ -81,8 +82,8 @@ fn failed(dir: &Path, why: &str) -> Error {
 }
 
 impl Cache {
-    /// Opens the folder for a volume, and makes it if there is none. `None` if another process has
-    /// the folder open.
+    /// Opens the folder for a volume, and creates it if it does not exist. `None` if another
+    /// process has the folder open.
     pub(crate) fn open(dir: &Path, volume: VolumeId) -> Result<Option<Self>> {
         let wrong = |error: io::Error| failed(dir, &error.to_string());
         std::fs::create_dir_all(dir).map_err(wrong)?;
@@ -101,7 +102,7 @@ impl Cache {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(wrong(error.into())),
         }
-        // Another process may have made the cache before this one had the lock (D1).
+        // Another process may have made the cache before this process had the lock (D1).
         let is_new = is_new()?;
         let identity = if is_new {
             Identity { cache: random::hex(), held: None }
@@ -139,8 +140,8 @@ impl Cache {
         self.dir.join("log")
     }
 
-    /// Unlocks the folder, so that another process can open it. This process writes nothing there
-    /// any more.
+    /// Unlocks the folder, so that another process can open it. This process writes nothing to the
+    /// folder any more.
     pub(crate) fn release(&self) {
         if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
             tracing::debug!(%error, "the folder stays locked until the end of the process");
@@ -163,7 +164,8 @@ impl Cache {
         head.local.as_ref().is_some_and(|local| local.cache == self.identity.lock().cache)
     }
 
-    /// Reads the log, if there is one, and counts what a commit up to position `committed` lacks.
+    /// Reads the log, if there is one, and counts the writes that a commit up to position
+    /// `committed` lacks.
     pub(crate) fn found(&self, committed: u64) -> Result<Option<(String, Found)>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let folder = self.log_dir();
@@ -172,7 +174,7 @@ impl Cache {
         Ok(Some((held.log, found)))
     }
 
-    /// Decides what to do with the log, when the newest manifest is `head` (D2).
+    /// Decides whether to replay the log, when the newest manifest is `head` (D2).
     ///
     /// # Errors
     ///
@@ -205,7 +207,7 @@ impl Cache {
         }
     }
 
-    /// Marks the log as given up (D3), and returns what no commit has of it.
+    /// Marks the log as given up (D3), and returns its writes that no commit has.
     pub(crate) fn give_up(&self, head: &Manifest) -> Result<Option<Unsent>> {
         let Some(mut held) = self.identity.lock().held.clone() else { return Ok(None) };
         let marked = head.marked(&held.log).unwrap_or(0);
@@ -221,7 +223,8 @@ impl Cache {
         self.hold(Some(Held { log: log.to_owned(), epoch, is_given_up: false }))
     }
 
-    /// Removes the log. The caller knows that a commit has all of it, or that the user gave it up.
+    /// Removes the log. The caller knows that a commit has all of its writes, or that the user gave
+    /// it up.
     pub(crate) fn end(&self) -> Result<()> {
         self.hold(None)?;
         log::remove_files(&self.log_dir()).map_err(|error| failed(&self.dir, &error.to_string()))
@@ -247,7 +250,7 @@ impl Cache {
     }
 }
 
-/// Whether a folder without an identity holds files other than those that a new cache may have.
+/// Whether a folder without an identity has files that a new cache cannot have.
 fn has_others(dir: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();

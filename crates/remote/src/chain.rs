@@ -25,10 +25,10 @@ use crate::patient::Patient;
 use crate::store::StoreError;
 use crate::units::CommitNumber;
 
-/// What came of the creation of a manifest.
+/// The result of creating a manifest.
 #[derive(Debug)]
 pub(crate) enum Added {
-    /// It is in the chain.
+    /// The manifest is in the chain.
     Ours,
     /// Another writer created the number, with this manifest. If that number is deleted already,
     /// this is the newest manifest instead.
@@ -52,15 +52,15 @@ impl Chain {
         Self { store, ..self.clone() }
     }
 
-    /// A copy that gives up on a failing store after half a minute, for an opening. Nothing is held
-    /// yet, and the name may be wrong: some stores give the same answer for a missing bucket as for
-    /// a failing one.
+    /// A copy that gives up on a failing store after half a minute, for an opening. At that time no
+    /// write can be lost, and the name may be wrong: some stores give the same answer for a missing
+    /// bucket as for a failing one.
     pub(crate) fn at_opening(&self) -> Self {
         let store = self.store.with_patience(self.store.patience().min(Duration::from_secs(30)));
         Self { store, ..self.clone() }
     }
 
-    /// The manifest of a number, if it is there.
+    /// The manifest of a number, if it exists.
     pub(crate) fn get(&self, number: CommitNumber) -> Result<Option<(VolumeId, Manifest)>> {
         let name = self.names.manifest(number);
         self.store.get_as(&name, |bytes| Manifest::decode(&name, Kind::Manifest, bytes))
@@ -75,7 +75,7 @@ impl Chain {
         Ok(numbers)
     }
 
-    /// The newest manifest: the last that is listed, and those that follow it.
+    /// The newest manifest: the end of the manifests that follow the last listed one.
     pub(crate) fn head(&self) -> Result<Option<(VolumeId, Manifest)>> {
         // The collector may delete the manifest between the list and the read. The next list then
         // has a newer one.
@@ -139,7 +139,8 @@ impl Chain {
                     Some((_, found)) if found.nonce == manifest.nonce => {}
                     Some((_, theirs)) => return Ok(Added::Theirs(Box::new(theirs))),
                     // The creation failed, and there is no such manifest. The request was lost, or
-                    // a race inside the store made it refuse. Try again.
+                    // the store refused it because of a race inside the store. The loop tries
+                    // again.
                     None if clock::since(begun) < self.store.patience() => {
                         self.store.pause(attempt);
                         continue;

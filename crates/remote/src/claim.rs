@@ -1,8 +1,9 @@
-//! Writers show that they are alive, and a new writer checks this before it takes a volume over.
+//! Writers show signs of life. A new writer checks for such a sign before it takes a volume over.
 //!
 //! # Invariants
 //!
-//! - **W1** Safety never depends on this. The epoch in the chain of manifests decides.
+//! - **W1** Safety never depends on signs of life. The epoch in the chain of manifests decides
+//!   which writer may write.
 //! - **W2** Ages are differences between two times of the store's own clock.
 
 use std::path::Path;
@@ -57,8 +58,8 @@ impl Writer {
 struct Process {
     /// Its start time in ticks since boot.
     start: u64,
-    /// The process is a zombie: none of its threads runs, and its parent has not waited for it. In
-    /// a container there is often no parent that does.
+    /// The process is a zombie: no thread of it runs, and its parent has not waited for it. In a
+    /// container often no process waits for it.
     has_ended: bool,
 }
 
@@ -107,7 +108,7 @@ pub(crate) fn end(chain: &Chain, epoch: u32, writer: &Writer) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Error::Busy`], with what is known of the other writer.
+/// [`Error::Busy`], with the known facts of the other writer.
 pub(crate) fn check(chain: &Chain, head: &Manifest, epoch: u32, mine: &Writer) -> Result<()> {
     let theirs = chain.names.writer(head.epoch, &head.writer.id);
     let (seen, shown) = thread::scope(|scope| {
@@ -144,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A killed writer counts as dead before its parent has waited for it.
+    /// A killed writer counts as dead even before its parent has waited for it.
     #[test]
     fn a_writer_is_dead_once_it_has_ended() {
         let this = Writer::this();

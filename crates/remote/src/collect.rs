@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** A pass deletes an object only if neither this pass nor the one before found a manifest,
-//!   pin or lease that needs it. A pass lists pins and leases after it deletes manifests. So it
-//!   sees every pin or lease that was made in time.
+//! - **Q1** A pass deletes an object only if neither this pass nor the preceding pass found a
+//!   manifest, pin or lease that needs the object. A pass lists pins and leases after it deletes
+//!   manifests. So it sees every pin or lease that was made before the manifest of its commit was
+//!   deleted.
 //! - **Q2** Manifests are deleted from the lowest number up, and the newest is never deleted.
-//! - **Q3** Moved sectors are written like any other write, if they are still in the old place.
+//! - **Q3** Live sectors are moved by an ordinary write, if they are still at the old place.
 //! - **Q4** A pass makes a bounded number of requests. It can stop anywhere. Two passes at once do
 //!   no harm, because an unreferenced object stays unreferenced.
 
@@ -47,7 +48,7 @@ pub struct Collected {
 }
 
 impl Collected {
-    /// Adds another pass.
+    /// Adds the results of another pass.
     pub(crate) fn add(&mut self, other: Self) {
         self.manifests += other.manifests;
         self.objects += other.objects;

@@ -54,7 +54,7 @@ pub fn copy(
         threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
     });
     for end in ended {
-        // A panic in a thread is a panic of the copy.
+        // A panic in a thread becomes a panic of the copy.
         end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     }
     target.flush()?;

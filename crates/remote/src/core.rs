@@ -1,4 +1,4 @@
-//! What the parts of an open volume share: its state, and a signal for those that wait.
+//! The state that the parts of an open volume share, and a signal for waiting threads.
 //!
 //! # Invariants
 //!
@@ -56,15 +56,15 @@ pub(crate) struct Logged {
     pub(crate) places: Vec<Place>,
 }
 
-/// What the local log lacks, and what it has.
+/// The segments that the local log lacks, and those that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Logging {
     /// Parts of segments that the log lacks, in the order of the writes.
     pub(crate) tails: VecDeque<Tail>,
-    /// How many sealed segments the log lacks. Each stays in memory until the log has it, also if
-    /// its object is in the store.
+    /// How many sealed segments the log lacks. Such a segment stays in memory until the log has it,
+    /// also if its object is in the store.
     pub(crate) sealed: usize,
-    /// Where the log has the frames of segments that are not in the store.
+    /// The places in the log of the frames of segments that are not in the store.
     pub(crate) places: BTreeMap<ObjectNumber, Vec<Place>>,
     /// All writes up to this position are durable: by a cut in the log, or in a commit that
     /// precedes the log.
@@ -74,7 +74,7 @@ pub(crate) struct Logging {
 /// Identifiers that nodes of a btrfs may have in their headers; zeroes stand for none.
 pub(crate) type NodeIds = [[u8; 16]; 2];
 
-/// What changes while a volume is open.
+/// The state that changes while a volume is open.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) map: Map,
@@ -92,16 +92,16 @@ pub(crate) struct State {
     pub(crate) committed: u64,
     /// The number of the last write that contained the primary superblock.
     pub(crate) superblock_at: u64,
-    /// The position up to which a commit was deferred, and since when. The keeper makes the
-    /// commit within `max-lag`.
+    /// The position up to which a commit was deferred, and the time of the deferral. The keeper
+    /// makes the commit within `max-lag`.
     pub(crate) deferred: Option<(u64, Instant)>,
     /// Whether the device holds a btrfs.
     pub(crate) is_btrfs: bool,
-    /// What nodes of the btrfs have in their headers.
+    /// The identifiers in the headers of the nodes of the btrfs.
     pub(crate) node_ids: NodeIds,
     /// The local log, if flushes wait for it.
     pub(crate) logging: Option<Logging>,
-    /// Bytes written so far, and those that the newest commit contains.
+    /// Bytes written so far, and bytes that the newest commit contains.
     pub(crate) written_bytes: u64,
     pub(crate) committed_bytes: u64,
     /// The time of the first write that no commit contains.
@@ -116,7 +116,7 @@ pub(crate) struct State {
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,
     pub(crate) is_closing: bool,
-    /// How many of the parts of all object names were swept, of `sweep::PARTS`.
+    /// The number of parts of the object names that were swept, of `sweep::PARTS`.
     pub(crate) swept: u32,
 }
 
@@ -153,16 +153,16 @@ pub(crate) struct Core {
     pub(crate) state: Ranked<State>,
     /// Signals that segments were sealed, sent or logged, or that the volume failed or is closing.
     pub(crate) signal: Condvar,
-    /// The newest manifest. Unranked: held across I/O, and taken before all else.
+    /// The newest manifest. Unranked: held across I/O, and taken before all other locks.
     pub(crate) last: Mutex<Manifest>,
     pub(crate) lines: Arc<Lines>,
     /// The cache on a local disk for data that was read.
     pub(crate) disk: Option<Arc<DiskLines>>,
-    /// The lowest commit that anything needed at the collector's last pass.
+    /// The lowest commit that a manifest, pin or lease needed at the collector's last pass.
     pub(crate) floor: Ranked<CommitNumber>,
-    /// This writer's local log. It is set after a commit contains what an earlier log had.
+    /// This writer's local log. It is set after a commit contains the writes of an earlier log.
     pub(crate) log: OnceLock<Log>,
-    /// The folder of the local log, and what manifests say of it.
+    /// The folder of the local log, and the entry for it in manifests.
     pub(crate) cache: Option<Cache>,
     pub(crate) local: Option<LocalLog>,
 }
@@ -257,7 +257,7 @@ impl Core {
         self.signal.notify_all();
     }
 
-    /// Ends all writing after an error, and returns it.
+    /// Ends all writing after an error, and returns the error.
     pub(crate) fn failed(&self, error: Error) -> Error {
         self.fail(Failure::Failed(error.to_string()));
         error
@@ -321,14 +321,14 @@ impl Core {
         Ok(())
     }
 
-    /// Adds the object of the open segment to the table, which does not have it yet.
+    /// Adds the object of the open segment to the table.
     pub(crate) fn open_entry(&self, state: &mut State) {
         let mut entry = Entry::new(Holds::Data(state.open.shape()), self.epoch);
         entry.is_open = true;
         state.map.table.entries.insert(state.open.number, entry);
     }
 
-    /// Seals the open segment, and opens the next (C2).
+    /// Seals the open segment, and opens the next one (C2).
     pub(crate) fn seal(&self, state: &mut State) {
         if state.open.is_empty() {
             return;

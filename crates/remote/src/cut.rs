@@ -6,9 +6,9 @@
 //! - **T2** A commit has a prefix of all writes. A flush of a btrfs returns when a commit has all
 //!   writes up to the last write of the primary superblock. Any other flush waits for all writes.
 //! - **T3** If a btrfs has not written its superblock since the last commit, a flush returns at
-//!   once. The keeper commits the writes within `max-lag`. That is enough, since nothing on the
-//!   volume refers to them yet.
-//! - **T4** With a local log, a flush returns when the log has these writes and a cut. The commit
+//!   once. The keeper, a thread of `device`, commits the writes within `max-lag`. That is enough,
+//!   since no committed tree refers to these writes yet.
+//! - **T4** With a local log, a flush returns when the log has all writes and a cut. The commit
 //!   follows within `max-lag`.
 
 use std::time::Instant;
@@ -168,8 +168,8 @@ impl Core {
         let last = done.last().map(|recent| recent.object);
         state.recent.retain(|recent| Some(recent.object) > last);
         for recent in done {
-            // Older commits list the object as recent, so opening one reads it even if nothing in
-            // it is live.
+            // Older commits list the object as recent, so opening such a commit reads the object
+            // even if nothing in it is live.
             if let Some(entry) = state.map.table.entries.get_mut(&recent.object) {
                 entry.dead_since = entry.dead_since.max(number);
             }

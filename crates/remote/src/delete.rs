@@ -27,10 +27,10 @@ use crate::units::CommitNumber;
 
 /// The folders of a volume's objects, in the order of deletion. The volume has no pins by then.
 const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
-/// The folder that goes last: without a key, nothing can read the folder `gone` (V3).
+/// The folder that is deleted last: without a key, no program can read the folder `gone` (V3).
 const KEYS: &str = "key";
 
-/// Whether a name is one that volumes give to objects. Others in these folders stay.
+/// Whether a name is one that volumes give to objects. Objects with other names are not deleted.
 fn is_ours(name: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
     let is_hex = |part: &str| part.len() >= 8 && part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -95,7 +95,7 @@ fn release_bases(chain: &Chain) -> Result<u64> {
     Ok(all.len() as u64)
 }
 
-/// Deletes the volume's objects in a folder. Returns how many there were.
+/// Deletes the volume's objects in a folder. Returns their number.
 fn empty(chain: &Chain, folder: &str) -> Result<u64> {
     let listed = chain.store.list(&chain.names.folder(folder))?;
     let mut count = 0;
@@ -112,7 +112,7 @@ impl Site {
     /// # Errors
     ///
     /// [`Error::Busy`] while another writer seems to be alive, [`Error::Pin`] while a pin or a
-    /// reader needs the volume, [`Error::NoVolume`] if there is nothing of one.
+    /// reader needs the volume, [`Error::NoVolume`] if there is no object of a volume.
     pub fn delete(&self) -> Result<u64> {
         let chain = self.chain();
         let wrong = |why: String| Err(Error::Pin { place: self.place.clone(), why });
@@ -125,8 +125,8 @@ impl Site {
             if let Some((name, _)) = pin::all(&chain)?.first() {
                 return wrong(format!("the pin {name:?} keeps it; remote unpin takes it away"));
             }
-            // `take` refuses while another writer is alive. A writer that wakes up later finds this
-            // manifest or none, and stops.
+            // `take` refuses while another writer is alive. A writer that continues later finds the
+            // new manifest or no manifest, and stops.
             let writer = Writer::this();
             let (newest, _) = self.take(&chain, volume, head, &writer, None)?;
             let shown = chain.store.head(&chain.names.writer(newest.epoch, &writer.id))?;
@@ -150,7 +150,7 @@ impl Site {
         for folder in FOLDERS {
             count += empty(&chain, folder)?;
         }
-        // Nothing of the base is needed here any more.
+        // This volume needs no object of its base any more.
         count += release_bases(&chain)?;
         count += empty(&chain, KEYS)?;
         if let Some(seal) = &self.seal {

@@ -29,8 +29,8 @@ use crate::status::Status;
 use crate::units::{SECTOR, Sector};
 use crate::unsent::Unsent;
 
-/// The interval of the keeper's checks, and the interval at which it shows that this writer is
-/// alive.
+/// The interval of the keeper's checks, and the interval at which the keeper shows that this writer
+/// is alive.
 const LOOK: Duration = Duration::from_millis(500);
 const SHOW: Duration = Duration::from_secs(10);
 /// How often the collector makes a pass.
@@ -42,12 +42,13 @@ pub struct RemoteDevice {
     pub(crate) core: Arc<Core>,
     /// Unranked: taken once, by the close.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Serialises changes of parts of sectors (V1). Unranked: held across I/O, before all else.
+    /// Serialises changes of parts of sectors (V1). Unranked: held across I/O, and taken before all
+    /// other locks.
     parts: Mutex<()>,
     is_closed: AtomicBool,
     /// Acknowledged writes of a stale local log that was given up.
     lost: Option<Unsent>,
-    /// What it shares with the devices of newer commits.
+    /// The state that this device shares with devices of newer commits.
     pub(crate) line: Arc<Line>,
 }
 
@@ -85,7 +86,7 @@ impl RemoteDevice {
         let core = &self.core;
         let replayed = settled.replay.as_ref().map_or(Ok(()), |replay| core.replay(replay));
         if let Err(error) = replayed.and_then(|()| core.begin_log()) {
-            // The part that was replayed must not become a commit.
+            // A part of the log that was replayed must not become a commit.
             return Err(core.failed(error));
         }
         if core.log.get().is_some() {
@@ -101,7 +102,7 @@ impl RemoteDevice {
         self.lost.as_ref()
     }
 
-    /// Ends as a crash of the process would, for tests: nothing more is written, and the volume is
+    /// For tests: ends as a crash of the process would. Nothing more is written, and the volume is
     /// not released.
     pub fn abandon(&self) {
         if !self.is_closed.swap(true, Ordering::SeqCst) {
@@ -132,7 +133,7 @@ impl RemoteDevice {
         self.end_threads();
         let answer = answer.and_then(|()| self.core.end_log());
         self.core.cache.iter().for_each(Cache::release);
-        // Devices of older commits may still read from it.
+        // Devices of older commits may still read from the cache on disk.
         if let Some(disk) = self.core.disk.as_ref().filter(|disk| Arc::strong_count(disk) == 1) {
             disk.release();
         }
@@ -164,7 +165,8 @@ impl RemoteDevice {
         self.core.cut(true)
     }
 
-    /// Collects garbage now: one pass. An open writer does so by itself every half a minute.
+    /// Makes one pass of garbage collection. An open writer makes a pass by itself every half a
+    /// minute.
     ///
     /// # Errors
     ///
@@ -173,7 +175,7 @@ impl RemoteDevice {
         self.core.collect()
     }
 
-    /// Collects garbage until there is no more to be found.
+    /// Collects garbage until a pass finds none.
     ///
     /// # Errors
     ///
@@ -195,7 +197,7 @@ impl RemoteDevice {
         Ok(all)
     }
 
-    /// What the device holds and has done.
+    /// The figures of the device.
     #[must_use]
     pub fn status(&self) -> Status {
         Status::of(&self.core)
@@ -396,8 +398,8 @@ impl Core {
         const RECENT_AT_END: usize = 32;
         let (is_long, is_behind) = {
             let mut state = self.state.lock();
-            // The last manifest names no local log, because it contains everything of the log. So
-            // nothing is acknowledged by the log from here on.
+            // The last manifest names no local log, because its commit has all writes of the log.
+            // So from now on no write is acknowledged by the log.
             state.is_last = true;
             (state.recent.len() >= RECENT_AT_END, state.position > state.committed)
         };
@@ -455,7 +457,7 @@ fn keep(core: &Core) {
         let is_long = core.log.get().is_some_and(Log::is_long);
         let is_due = deferred.is_some_and(|(_, since)| clock::since(since) >= core.options.max_lag);
         if is_due || is_long {
-            // A failure is kept for the next write or flush.
+            // The next write or flush reports the failure, which the state keeps.
             let _ = core.cut(false);
         }
         if is_long {

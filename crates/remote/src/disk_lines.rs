@@ -4,15 +4,16 @@
 //!
 //! - **P1** A line is used only if its checksum is right. The name of an object has an epoch and a
 //!   number, and no name is used twice. A key has both, so a kept line never becomes wrong.
-//! - **P2** The files have at most their budget, and the index in memory has its own. After the
-//!   budget changed, the lines in the slots that remain are kept.
-//! - **P3** A failure of the disk ends the cache. It never fails a read.
+//! - **P2** The files take at most their budget, and the index in memory takes at most its own
+//!   budget. After a change of the budget, the lines in the remaining slots are kept.
+//! - **P3** After a failure of the disk the cache is not used any more. The failure never fails a
+//!   read.
 //!
 //! # Format
 //!
-//! `docs/format/remote.md`: `read/lines` has slots, and `read/index` an entry for each slot. They
-//! are written without a sync. After a crash, a slot may hold another line than its entry says: the
-//! checksum then differs.
+//! `docs/format/remote.md`: `read/lines` has slots, and `read/index` an entry for each slot. Both
+//! files are written without a sync. After a crash, a slot may hold another line than its entry
+//! names. The checksum detects that.
 //!
 //! # Locks
 //!
@@ -37,8 +38,8 @@ const SLOT: u64 = LINE_BYTES as u64;
 const ENTRY: usize = 40;
 /// Bytes before the first entry: an envelope, and the number of slots.
 const INDEX_HEAD: usize = envelope::LEN + 8;
-/// How often the search for a slot passes over a line after its last use, before it takes the slot.
-/// For data, and for nodes of trees.
+/// How often the search for a slot passes over a line after its last use, before it takes the slot:
+/// for lines of data, and for lines with nodes of trees.
 const DATA_CHANCES: u8 = 1;
 const NODE_CHANCES: u8 = 3;
 /// The memory that a slot takes at most, in bytes: its entry, and its place in the table of keys.
@@ -119,7 +120,7 @@ impl DiskLines {
         }
         let (lines, index_file) = (open("lines")?, open("index")?);
         let mut slots = read_index(&index_file, volume, count)?;
-        // Slots past the end of the budget go (P2).
+        // Slots past the end of the budget are cut off (P2).
         for (file, len) in [
             (&lines, slots.len() as u64 * SLOT),
             (&index_file, INDEX_HEAD as u64 + slots.len() as u64 * ENTRY as u64),
@@ -137,7 +138,7 @@ impl DiskLines {
         Ok(Some(Self { lines, index_file, index, is_broken, hits, lock }))
     }
 
-    /// Reads a line, if it is there and right (P1).
+    /// Reads a line, if the cache has it and its checksum is right (P1).
     pub(crate) fn get(&self, key: DiskKey) -> Option<Vec<u8>> {
         if self.is_broken.load(Ordering::Relaxed) {
             return None;
@@ -158,7 +159,7 @@ impl DiskLines {
         Some(line)
     }
 
-    /// Keeps a line. `is_node` says that it has nodes of trees, which stay longest.
+    /// Keeps a line. `is_node` says that the line has nodes of trees. Such lines stay longest.
     pub(crate) fn put(&self, key: DiskKey, line: &[u8], is_node: bool) {
         if self.is_broken.load(Ordering::Relaxed) || line.is_empty() || line.len() > LINE_BYTES {
             return;
@@ -176,7 +177,8 @@ impl DiskLines {
         }
     }
 
-    /// Unlocks the files, so that another process can use them. This process no longer does.
+    /// Unlocks the files, so that another process can use them. This process does not use them any
+    /// more.
     pub(crate) fn release(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
         if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
@@ -184,20 +186,20 @@ impl DiskLines {
         }
     }
 
-    /// Whether a line is there.
+    /// Whether the cache has a line.
     pub(crate) fn has(&self, key: DiskKey) -> bool {
         self.index.lock().places.contains_key(&key)
     }
 
-    /// Bytes of all lines, and how many reads found one.
+    /// Bytes of all lines, and the number of reads that found a line.
     pub(crate) fn figures(&self) -> (u64, u64) {
         (self.index.lock().bytes, self.hits.load(Ordering::Relaxed))
     }
 }
 
 impl Index {
-    /// Finds a slot for a line: the slot that has the line already. Otherwise the next slot, in
-    /// clock order, with a line that has no chances left.
+    /// Finds a slot for a line: the slot that has the line already. Otherwise it is the next slot,
+    /// in clock order, with a line that has no chances left.
     fn take(&mut self, slot: Slot) -> u32 {
         self.bytes += u64::from(slot.len);
         if let Some(&place) = self.places.get(&slot.key) {
@@ -255,7 +257,7 @@ impl Slot {
     }
 }
 
-/// Reads at most `count` slots of an index. None if it is not one of this volume.
+/// Reads at most `count` slots of an index. `None` if the index does not belong to this volume.
 fn read_index(file: &File, volume: VolumeId, count: usize) -> io::Result<Vec<Slot>> {
     let len = file.metadata()?.len().min((INDEX_HEAD + count * ENTRY) as u64);
     let mut bytes = vec![0; len as usize];
@@ -278,8 +280,8 @@ mod tests {
         DiskKey { epoch: 1, object: ObjectNumber(number), line: 0 }
     }
 
-    /// Lines come back after a restart. Lines that were used stay longer than others, and nodes
-    /// stay longer than data. A damaged line is not used.
+    /// Lines are kept over a restart. Lines that were used stay longer than others, and nodes stay
+    /// longer than data. A damaged line is not used.
     #[test]
     fn lines_are_kept_by_use_and_over_restarts() {
         let dir = tempfile::tempdir().expect("tempdir");
@@ -312,8 +314,8 @@ mod tests {
         assert!(!other.expect("not in use").has(key(15)), "of another volume");
     }
 
-    /// After the budget changed, the lines in the slots that remain are kept, and the sum of their
-    /// bytes is right. The files stay within the new budget, and the index within its memory.
+    /// After a change of the budget, the lines in the remaining slots are kept, and the sum of
+    /// their bytes is right. The files stay within the new budget, and the index within its memory.
     #[test]
     fn another_budget_keeps_the_lines_that_fit() {
         let dir = tempfile::tempdir().expect("tempdir");

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 
 /// The version that this program writes, and the newest that it reads.
 pub(crate) const VERSION: u16 = 1;
-/// The same, of a `key/NUMBER`.
+/// The version of a `key/NUMBER` object.
 pub(crate) const VERSION_KEY: u16 = 2;
 /// Bytes of an envelope.
 pub(crate) const LEN: usize = 64;
@@ -63,7 +63,7 @@ pub(crate) struct VolumeId(pub(crate) [u8; 16]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) kind: Kind,
-    /// Lower than the newest, if a former program made the object.
+    /// The version of the object. It is lower than [`VERSION`] if an older program made the object.
     pub(crate) version: u16,
     pub(crate) len: u64,
     pub(crate) volume: VolumeId,

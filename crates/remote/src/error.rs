@@ -10,9 +10,9 @@ pub enum Error {
     /// The path of a place in a store does not parse.
     #[error("{place}: {why}")]
     Place {
-        /// As it was given.
+        /// The path as given.
         place: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// There is no volume at the place.
@@ -21,7 +21,7 @@ pub enum Error {
         /// The place.
         place: String,
     },
-    /// There is a volume of another size.
+    /// The volume at the place has another size.
     #[error("{place}: the volume there is {found} bytes long, not {wanted}")]
     OtherSize {
         /// The place.
@@ -36,7 +36,7 @@ pub enum Error {
     Store {
         /// The object.
         name: String,
-        /// What the store answered.
+        /// The answer of the store.
         source: StoreError,
     },
     /// The content of an object is damaged.
@@ -44,7 +44,7 @@ pub enum Error {
     Damaged {
         /// The object.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// The volume is encrypted, and no key was given.
@@ -60,10 +60,10 @@ pub enum Error {
         name: String,
         /// Its version.
         found: u16,
-        /// The newest that is known.
+        /// The newest version that this program reads.
         known: u16,
     },
-    /// A device in a store cannot be one of several devices of a volume.
+    /// A device in a store must be the only device of its volume.
     #[error(
         "{place}: a device in a store of objects is the only one of its volume: several have no \
          common commit"
@@ -89,7 +89,7 @@ pub enum Error {
         /// How long ago it was last seen, in seconds.
         age_seconds: u64,
     },
-    /// Another writer took the volume while this one had it.
+    /// Another writer took the volume while this writer had it.
     #[error("{place} was taken over by process {pid} on {host}; nothing more is written here")]
     Fenced {
         /// The place.
@@ -104,10 +104,10 @@ pub enum Error {
     Unsafe {
         /// The store.
         store: String,
-        /// What it did wrong.
+        /// The fault.
         why: String,
     },
-    /// An earlier write failed, so all later ones do.
+    /// An earlier write failed, so all later writes fail.
     #[error("{place} failed before: {why}")]
     Latched {
         /// The place.
@@ -120,7 +120,7 @@ pub enum Error {
     Pin {
         /// The place.
         place: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The folder of a local cache cannot be used.
@@ -128,7 +128,7 @@ pub enum Error {
     Cache {
         /// The folder.
         dir: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A local log has acknowledged writes that do not fit the volume any more.
@@ -143,10 +143,11 @@ pub enum Error {
         dir: String,
         /// Why it does not fit.
         why: String,
-        /// What it has.
+        /// The acknowledged writes in the log.
         unsent: Unsent,
     },
-    /// The writer before may have acknowledged writes in a local log that is not here.
+    /// The preceding writer may have acknowledged writes in a local log that this opening does not
+    /// have.
     #[error(
         "{place}: the last writer may have writes in its log {dir} on {host} that are in no \
          commit. Open the volume there with that cache-dir; --discard-local goes on without them"

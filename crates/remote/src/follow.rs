@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A device never changes its commit. What reads from it goes on with the same content.
+//! - **F1** A device never changes its commit, so its readers always see the same content.
 //! - **F2** A newer commit is taken only from the chain. The next manifest is in the chain if this
-//!   commit's manifest is still there afterwards (H1 of `chain`). Else the list of manifests says
-//!   which one is the newest.
+//!   commit's manifest still exists after the next one was read (H1 of `chain`). Otherwise the list
+//!   of manifests shows the newest one.
 //! - **F3** Devices of one line share the caches for data that was read. Commits of one chain never
 //!   use the number of an object for two objects.
 
@@ -23,14 +23,16 @@ use crate::manifest::{Manifest, Writer};
 use crate::options::At;
 use crate::units::CommitNumber;
 
-/// How often manifests are listed while the next one is missing: its number may be deleted.
+/// How often manifests are listed while the next manifest is missing, since its number may be
+/// deleted already.
 const LIST: Duration = Duration::from_secs(60);
 
-/// What the devices of a line share: each was opened as a newer commit of another one.
+/// The state that the devices of a line share. A line is a device and the devices that were opened
+/// for newer commits.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// Devices from the oldest to the newest. A newer one may end early, if the engine does not
-    /// take it.
+    /// Devices from the oldest to the newest. A newer device may be closed early, if the engine
+    /// does not take it.
     devices: Ranked<Vec<Weak<RemoteDevice>>>,
     listed: Ranked<Option<Instant>>,
 }
@@ -42,7 +44,7 @@ impl Default for Line {
     }
 }
 
-/// Finds the newest device of a line, and keeps none of them open.
+/// Finds the newest device of a line, without keeping any device open.
 #[derive(Clone, Debug)]
 pub struct Newest {
     line: Arc<Line>,
@@ -63,7 +65,7 @@ impl RemoteDevice {
         self.core.options.follow
     }
 
-    /// Returns a handle that finds the newest of this device and those of newer commits.
+    /// Returns a handle that finds the newest device of this device's line.
     #[must_use]
     pub fn newest(self: &Arc<Self>) -> Newest {
         let mut devices = self.line.devices.lock();
@@ -74,11 +76,12 @@ impl RemoteDevice {
         Newest { line: Arc::clone(&self.line) }
     }
 
-    /// Opens the newest commit, if there is one after this device's (F1).
+    /// Opens the newest commit, if it is newer than this device's commit (F1).
     ///
     /// # Errors
     ///
-    /// Those of the store. [`Error::NoVolume`] if the volume is gone, or another one is there.
+    /// Those of the store. [`Error::NoVolume`] if the volume is gone, or another volume is at its
+    /// place.
     pub fn newer_commit(&self) -> Result<Option<Arc<Self>>> {
         let core = &self.core;
         if core.options.write || core.options.at != At::Newest {
@@ -103,7 +106,7 @@ impl RemoteDevice {
         Ok(Some(device))
     }
 
-    /// The newest manifest, if it is not this device's (F2).
+    /// The newest manifest, if it is another one than this device's (F2).
     fn newer_manifest(&self) -> Result<Option<(VolumeId, Manifest)>> {
         let chain = self.core.chain.brief();
         let (here, nonce) = {

@@ -1,10 +1,11 @@
-//! What a new file system would overwrite, looked at before any device is opened for writing.
+//! Finds what a new file system would overwrite, before any device is opened for writing.
 //!
 //! # Invariants
 //!
-//! - **G1** Looking changes nothing: no file is made or grown, and nothing is locked.
-//! - **G2** A range of a disk is free only if the disk holds nothing else there: no file system of
-//!   the whole disk, no partition that the range is not equal to, and no partition table.
+//! - **G1** The examination changes nothing: no file is made or grown, and nothing is locked.
+//! - **G2** A range of a disk is free only if the disk has no file system as a whole, and the range
+//!   overlaps no partition table. Besides, the range must be equal to a partition, or overlap no
+//!   partition.
 
 use std::path::Path;
 
@@ -20,11 +21,12 @@ use crate::place::is_remote;
 const TABLE: u64 = 6 * 4096;
 
 /// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2).
-/// Returns `None` for a volume in a store, because only an open one can be looked at.
+/// Returns `None` for a volume in a store, because a volume in a store can only be examined when it
+/// is open.
 ///
 /// # Errors
 ///
-/// Those of opening and reading it.
+/// Those of opening and reading the device.
 pub fn overwritten(volume: &Path) -> Result<Option<String>> {
     let how = OpenOptions { lock: false, ..OpenOptions::READ };
     if let Some(inside) = Inside::of(volume) {
@@ -42,7 +44,7 @@ pub fn overwritten(volume: &Path) -> Result<Option<String>> {
     Ok(probe::identify(&FileDevice::open(volume, how)?)?)
 }
 
-/// Returns what a range of a disk would overwrite of the disk around it (G2).
+/// Returns what a write of the range would overwrite on the disk around it (G2).
 fn around(disk: &dyn Device, inside: &Inside) -> Result<Option<String>> {
     let region = inside.region(disk)?;
     if region.number.is_some() {

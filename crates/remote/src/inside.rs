@@ -4,7 +4,8 @@
 //!
 //! # Invariants
 //!
-//! - **I1** A name that exists on the host as it is written is that file, and no place inside one.
+//! - **I1** If a file with exactly the given name exists on the host, the name means that file, not
+//!   a place inside one.
 //! - **I2** The lock covers the whole disk, so two programs never open parts of one disk at the
 //!   same time.
 //! - **I3** Nothing outside of the part is written, and no file is made or grown.
@@ -26,11 +27,11 @@ use crate::place::is_remote;
 pub struct Inside {
     disk: PathBuf,
     part: Part,
-    /// As it was given.
+    /// The name as given.
     place: PathBuf,
 }
 
-/// Which part of a disk.
+/// How a name selects a part of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     /// The partition with this number.
@@ -41,7 +42,7 @@ enum Part {
     Kind(Kinds),
     /// The partition with this identifier in a GPT.
     Id(Guid),
-    /// From this byte on, with this many bytes.
+    /// The first byte, and the number of bytes.
     Range(u64, Option<u64>),
 }
 
@@ -59,7 +60,7 @@ pub struct Region {
     pub start: u64,
     /// The length in bytes.
     pub len: u64,
-    /// The number of the partition, if it is one.
+    /// The number of the partition, if the bytes are a partition.
     pub number: Option<u32>,
 }
 
@@ -109,7 +110,7 @@ impl Kinds {
 }
 
 impl Part {
-    /// Reads what stands behind the `#` or `@`; `None` if it names no part.
+    /// Reads the text behind the `#` or `@`; `None` if it names no part.
     fn parse(mark: u8, text: &str) -> Option<Self> {
         if mark == b'@' {
             let (start, len) = match text.split_once('+') {
@@ -181,7 +182,7 @@ impl Inside {
     ///
     /// # Errors
     ///
-    /// [`Error::Place`] for a place that the disk does not have, or has several times. Those of
+    /// [`Error::Place`] for a place that no part of the disk or several parts match. Those of
     /// [`partition::read`].
     pub fn region(&self, disk: &dyn Device) -> Result<Region> {
         if let Part::Range(start, len) = self.part {
@@ -211,8 +212,9 @@ impl Inside {
         }
     }
 
-    /// A range without a length ends where the partition that begins there ends, or else where the
-    /// next one begins. A damaged table is ignored, so that a range works in spite of it.
+    /// A range without a length ends with the partition that begins at its start. If there is no
+    /// such partition, the range ends where the next partition begins. A damaged table is ignored,
+    /// so that a range still works.
     fn range(&self, disk: &dyn Device, start: u64, len: Option<u64>) -> Result<Region> {
         if !start.is_multiple_of(SECTOR) || len.is_some_and(|len| !len.is_multiple_of(SECTOR)) {
             return Err(self.wrong("offset and length are multiples of 512"));
@@ -264,8 +266,9 @@ impl Inside {
         self.region(&FileDevice::open(&self.disk, how)?)
     }
 
-    /// Returns the full name, which is the same for all names of one part. It has the number of the
-    /// part, if there is one. A name that cannot be looked up keeps its form.
+    /// Returns the full name, which is the same for all names of one part. The full name has the
+    /// number of the part, if the part has a number. A name that cannot be looked up keeps its
+    /// form.
     ///
     /// # Errors
     ///
@@ -289,8 +292,8 @@ impl Inside {
     }
 }
 
-/// Returns the file or block device that a volume of this machine lies in: for a place inside a
-/// disk the disk, else the volume itself.
+/// Returns the file or block device that a volume of this machine lies in: the disk for a place
+/// inside a disk, and otherwise the volume itself.
 #[must_use]
 pub fn host_file(volume: &Path) -> PathBuf {
     Inside::of(volume).map_or_else(|| volume.to_owned(), |inside| inside.disk)
@@ -372,8 +375,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).expect("the folder").count(), 1);
     }
 
-    /// I1: a file of exactly that name wins, and a suffix that names no part belongs to a file's
-    /// name.
+    /// I1: a file of exactly the given name wins, and a suffix that names no part belongs to the
+    /// name of a file.
     #[test]
     fn a_file_of_that_name_wins() {
         let dir = tempfile::tempdir().expect("tempdir");

@@ -10,7 +10,8 @@ use crate::secret::Secret;
 use crate::store::{Store, StoreError};
 
 impl Site {
-    /// The same place, with objects that a secret opens. A volume that is made there is encrypted.
+    /// The same place, with objects that a secret opens. A volume that is made at this place is
+    /// encrypted.
     #[must_use]
     pub fn encrypted(self, secret: Secret) -> Self {
         let seal = SealedStore::new(self.store, Names::new(&self.prefix), secret);
@@ -18,7 +19,7 @@ impl Site {
         Self { store: Arc::clone(&seal) as Arc<dyn Store>, seal: Some(seal), ..self }
     }
 
-    /// Encrypts the key of an encrypted volume anew. From then on only `new` opens the volume.
+    /// Encrypts the key of an encrypted volume anew. After that only `new` opens the volume.
     ///
     /// # Errors
     ///
@@ -84,8 +85,8 @@ mod tests {
         read.map_err(Error::Block).map(|()| found)
     }
 
-    /// Y1: a base and its clone have objects of the same names. None of one is taken for that of
-    /// the other, in both directions and at each kind of object.
+    /// Y1: a base and its clone have objects of the same names. No object of one is accepted as one
+    /// of the other, in both directions and for each kind of object.
     #[test]
     fn no_object_of_a_base_passes_for_one_of_its_clone() {
         let store = Arc::new(SimStore::new(1, Weather::default()));
@@ -95,7 +96,7 @@ mod tests {
         let all = ["b", "c", "d"];
         for (byte, prefix) in (1..).zip(all) {
             written(&site(&store, prefix, true), byte);
-            // Pins of one name.
+            // Both volumes get a pin of the same name.
             site(&store, prefix, true).pin("kept").expect("a store");
         }
         let readers = all.map(|prefix| site(&store, prefix, false).store);

@@ -1,10 +1,11 @@
-//! What an encrypted volume keeps secret: its key, and the identities that tell volumes apart.
+//! The secrets of an encrypted volume: its key, and the identities that tell volumes apart.
 //!
 //! # Invariants
 //!
 //! - **Y1** A clone has the key of its base, and an identity of its own. The identity is in the
-//!   associated data of all that the volume seals. So no object of one passes for one of the other.
-//! - **Y2** The identities never come from an object that they are to authenticate: they lie beside
+//!   associated data of every object that the volume seals. So no object of one volume passes for
+//!   an object of the other.
+//! - **Y2** The identities never come from an object that they authenticate. They are stored beside
 //!   the master key, encrypted by the secret.
 
 use std::fmt;
@@ -22,8 +23,8 @@ pub(crate) const IDENTITY: usize = 16;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Master(pub(crate) [u8; 32]);
 
-/// What tells the objects of a volume from those of its clones. Volumes of former versions have
-/// none.
+/// The value that tells the objects of a volume from those of its clones. Volumes of former
+/// versions have no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(pub(crate) Option<[u8; IDENTITY]>);
 
@@ -42,7 +43,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// What is encrypted of a `key/NUMBER`. Bytes are hexadecimal.
+/// The encrypted part of a `key/NUMBER`. Bytes are hexadecimal.
 #[derive(Serialize, Deserialize)]
 struct Inner {
     master: String,
@@ -77,7 +78,7 @@ impl Keys {
         Ok(Self { master: Master(master), identity: fresh()?, bases: Vec::new() })
     }
 
-    /// Keys for a clone of a volume with these keys, which lies under a prefix.
+    /// Keys for a clone of the volume that has these keys and lies under `prefix`.
     pub(crate) fn cloned(&self, prefix: &str) -> Result<Self> {
         let mut bases = self.bases.clone();
         bases.push((prefix.to_owned(), self.identity));
@@ -170,7 +171,7 @@ fn array<const N: usize>(text: &str) -> Result<[u8; N]> {
 mod tests {
     use super::*;
 
-    /// Keys come back as they were, and a clone knows its bases (Y1).
+    /// Keys can be read back unchanged, and a clone knows its bases (Y1).
     #[test]
     fn keys_come_back_with_their_bases() {
         let base = Keys::random().expect("bytes");

@@ -1,8 +1,9 @@
-//! Leases: readers say which commit they need, so that the collector leaves it alone.
+//! Leases: with a lease a reader names the commit that it needs, so that the collector keeps that
+//! commit.
 //!
 //! # Invariants
 //!
-//! - **J1** A lease counts for five minutes from its last renewal by the store's clock.
+//! - **J1** A lease is valid for five minutes after its last renewal, by the store's clock.
 //! - **J2** A reader that cannot write a lease reads without one. Its commit is kept for
 //!   `min-keep`.
 
@@ -15,7 +16,7 @@ use crate::envelope::{Envelope, Kind, VolumeId, wrap};
 use crate::error::Result;
 use crate::units::CommitNumber;
 
-/// How often a reader renews its lease. A reader that ends sooner writes none.
+/// How often a reader renews its lease. A reader that ends sooner writes no lease.
 pub(crate) const RENEW: Duration = Duration::from_secs(60);
 const VALID_MS: u64 = 300_000;
 /// A lease that is this old is deleted.

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! A [`Device`](buttress_block::Device) like any other: nothing above knows of objects. Writes go
-//! to a log of immutable data objects. A map says where each sector is. Numbered manifests, each
-//! created only if absent, are the commits. `docs/format/remote.md` has the format.
+//! The volume is a [`Device`](buttress_block::Device) like any other: no crate above knows of
+//! objects. Writes go to a log of immutable data objects. A map says where each sector is. Numbered
+//! manifests, each created only if absent, are the commits. `docs/format/remote.md` has the format.
 //!
 //! # Locks
 //!

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Nothing in here can become wrong: objects never change, and no name is used twice.
-//! - **R2** It uses at most its budget, and one more line for each thread that adds one.
+//! - **R1** No line in the cache can become wrong: objects never change, and no name is used twice.
+//! - **R2** The cache uses at most its budget, and one more line for each thread that adds a line.
 //!
 //! # Locks
 //!
@@ -159,8 +159,8 @@ pub(crate) const LINE_BYTES: usize = LINE as usize * SECTOR as usize;
 mod tests {
     use super::*;
 
-    /// A sequential reader waits for few requests, also over the ends of objects and with reads
-    /// that begin in lines that were read ahead. A random reader reads nothing ahead.
+    /// A sequential reader waits for few requests. This holds across the ends of objects, and if a
+    /// read begins in lines that were read ahead. A random reader reads nothing ahead.
     #[test]
     fn a_sequential_reader_waits_seldom() {
         let lines = Lines::new(128 << 20);

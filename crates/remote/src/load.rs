@@ -1,7 +1,7 @@
-//! Reads into memory what a manifest references.
+//! Reads the content that a manifest references into memory.
 //!
-//! What must always be true: everything that comes from the store was checked against the manifest,
-//! or against what the manifest references, before it counts.
+//! Everything from the store is checked before its use: against the manifest, or against checked
+//! content that the manifest references.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -7,10 +7,10 @@
 //! - **J2** A sealed segment can leave the memory before it is sent, if the log has all of its
 //!   frames. So memory is bounded while the store is slow.
 //! - **J3** A log that cannot be written is given up: from then on flushes wait for commits.
-//! - **J4** A replay puts everything of a log into one commit. No commit has only a part of what is
-//!   replayed.
+//! - **J4** A replay puts all writes of a log into one commit. No commit has only a part of the
+//!   replayed writes.
 //! - **J5** The log may lack writes that a commit has. So a replay applies only records after the
-//!   position of the commit under it. An older record would undo what that commit has.
+//!   position of the commit under it. An older record would overwrite newer content of that commit.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -45,14 +45,14 @@ impl Core {
             self.check(&state)?;
             match &state.logging {
                 None => return Ok(false),
-                // A flush that came before this one had these writes, too.
+                // An earlier flush made these writes durable, too.
                 Some(logging) if logging.durable >= wanted => return Ok(true),
                 Some(_) => {}
             }
         }
         let is_written = self.write_out(log, &mut inside, true);
-        // Another writer may have taken the volume meanwhile. It need not keep the commit that this
-        // log builds on, so nothing more may be acknowledged.
+        // Another writer may have taken the volume meanwhile. That writer need not keep the commit
+        // on which this log builds, so nothing more may be acknowledged.
         self.check(&self.state.lock())?;
         Ok(is_written)
     }
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Writes to the log what the log lacks, and then a cut if `is_cut`. `false` if that failed
+    /// Writes all missing frames to the log, and then a cut if `is_cut`. `false` if a write failed
     /// (J3).
     fn write_out(&self, log: &Log, inside: &mut Inside, is_cut: bool) -> bool {
         let (tails, sealed, position) = {
@@ -132,7 +132,7 @@ impl Core {
     }
 
     /// Removes sealed segments from memory that the log has (J2), until `in_flight` of them are
-    /// left. The newest go first, since the oldest are sent next.
+    /// left. The newest are removed first, since the oldest are sent next.
     fn leave_to_log(&self, state: &mut State) {
         let State { sealed, logging, in_memory, .. } = state;
         let Some(logging) = logging else { return };
@@ -165,7 +165,7 @@ impl Core {
         }
     }
 
-    /// Slows a writer down where the log is nearly full, so that none is stopped for long.
+    /// Slows a writer down while the log is nearly full, so that no writer is stopped for long.
     pub(crate) fn pace(&self, sectors: u64) {
         let Some(log) = self.log.get() else { return };
         let free = log.limit.saturating_sub(log.bytes());
@@ -227,7 +227,7 @@ impl Core {
         Error::Cache { dir, why: error.to_string() }
     }
 
-    /// Applies the log of a crashed writer, and makes one commit of it (J4, J5).
+    /// Applies the log of a crashed writer, and makes one commit of its writes (J4, J5).
     pub(crate) fn replay(&self, replay: &Replay) -> Result<()> {
         let Some(cache) = &self.cache else { return Ok(()) };
         self.state.lock().is_replaying = true;
@@ -250,7 +250,7 @@ impl Core {
         })
     }
 
-    /// Begins the log of this writer, if it has one. Removes an earlier log.
+    /// Begins the log of this writer, if the writer has a log. Removes an earlier log.
     pub(crate) fn begin_log(&self) -> Result<()> {
         if let Some(cache) = &self.cache {
             self.release_base();
@@ -268,7 +268,7 @@ impl Core {
                     self.options.cache_size / 2,
                 );
                 let log = begun.map_err(|error| self.unread(&error))?;
-                // Set once, before any other thread has the device.
+                // The log is set once, before any other thread has the device.
                 let _ = self.log.set(log);
                 let logging = Logging { durable: position, ..Logging::default() };
                 self.state.lock().logging = Some(logging);
@@ -287,7 +287,7 @@ impl Core {
     }
 }
 
-/// Fixes what the open segment has and the log lacks, and queues it for the log.
+/// Fixes the frames of the open segment that the log lacks, and queues them for the log.
 fn fix_open(state: &mut State) {
     let Some(logging) = &mut state.logging else { return };
     let fixed = state.open.fix();

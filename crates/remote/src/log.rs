@@ -1,12 +1,12 @@
-//! The local log: what was written and is not yet in a commit, on a disk of this machine.
+//! The local log, on a disk of this machine: the writes that are not in a commit yet.
 //!
 //! # Invariants
 //!
 //! - **L1** Records are in the order of the writes. A cut is written after all data that it covers.
 //! - **L2** A new file is begun only when the file before it is durable. So an incomplete record is
-//!   the end of the log, unless a later record shows that it was durable once. The head of a file
-//!   is durable before its first record.
-//! - **L3** A file is removed when a commit has everything in it.
+//!   the end of the log. If a later record shows that the incomplete record was durable once, the
+//!   log is damaged instead. The head of a file is durable before its first record.
+//! - **L3** A file is removed when a commit has all writes in the file.
 //! - **L4** After a failed write or sync nothing more is written to the log.
 //!
 //! # Format
@@ -46,7 +46,7 @@ pub(crate) struct Tail {
     pub(crate) position: u64,
 }
 
-/// Where the frames of a tail are.
+/// The segment with the frames of a tail.
 #[derive(Debug)]
 pub(crate) enum Body {
     Sealed(Arc<Segment>),
@@ -54,7 +54,7 @@ pub(crate) enum Body {
 }
 
 impl Tail {
-    /// Whether it keeps a whole segment in memory.
+    /// Whether the tail keeps a whole segment in memory.
     pub(crate) fn is_sealed(&self) -> bool {
         matches!(self.body, Body::Sealed(_))
     }
@@ -85,7 +85,7 @@ struct Part {
     position: u64,
 }
 
-/// What each added record changes.
+/// The state that each added record changes.
 #[derive(Debug)]
 pub(crate) struct Inside {
     parts: VecDeque<Part>,
@@ -148,7 +148,7 @@ impl Log {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether writers wait for the store, since the log has too much.
+    /// Whether writers must wait for the store, since the log is too long.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes() >= self.limit
     }
@@ -158,7 +158,7 @@ impl Log {
         self.bytes() >= self.limit / 2
     }
 
-    /// Adds a tail (L1), and says where its frames are.
+    /// Adds a tail (L1), and returns where its frames are.
     pub(crate) fn append(&self, inside: &mut Inside, tail: &Tail) -> io::Result<Place> {
         let says = Record::of_data(tail.object, &tail.fixed);
         let place = self.add(inside, tail.position, says, tail)?;
@@ -225,7 +225,7 @@ impl Log {
         Ok(Place { first_frame, frames, file: Arc::clone(&part.file), offset })
     }
 
-    /// Begins a file, once the one before is durable (L2).
+    /// Begins a file, once the preceding file is durable (L2).
     fn add_file(&self, inside: &mut Inside) -> io::Result<()> {
         if let Some(last) = inside.parts.back() {
             last.file.sync_data()?;

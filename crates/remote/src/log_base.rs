@@ -1,9 +1,9 @@
-//! The commit that a local log was written on, kept for its salvage.
+//! The commit on which a local log was written is kept, so that the log can be salvaged.
 //!
 //! # Invariants
 //!
-//! - **B1** The base of a log is a commit of its writer. It has a prefix of the log and no other
-//!   write.
+//! - **B1** The base of a log is a commit of its writer. The base has a prefix of the log and no
+//!   other write.
 //! - **B2** A base is pinned only while a log has acknowledged writes that its base lacks. The next
 //!   opening that removes the log deletes the pin.
 
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::pin;
 
-/// The pin that keeps the commit which a log was written on.
+/// The name of the pin that keeps the commit on which a log was written.
 pub(crate) fn pin_of(log: &str) -> String {
     format!("salvage-{}", log.get(..16).unwrap_or(log))
 }
@@ -50,11 +50,11 @@ pub(crate) fn base_of(chain: &Chain, log: &str, epoch: u32) -> Result<Option<Man
 
 impl Core {
     /// Pins this writer's newest commit after another writer has taken the volume, so that the log
-    /// can be salvaged. Does nothing if that commit has everything acknowledged (B2).
+    /// can be salvaged. Does nothing if that commit has all acknowledged writes (B2).
     pub(crate) fn keep_for_salvage(&self) {
         let is_behind = {
             let state = self.state.lock();
-            // If a log was given up, it is unknown what it had.
+            // If a log was given up, its acknowledged writes are unknown.
             state.logging.as_ref().is_none_or(|logging| logging.durable > state.committed)
         };
         if is_behind && self.log.get().is_some() {

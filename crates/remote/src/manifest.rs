@@ -1,9 +1,10 @@
-//! A manifest: one commit of a volume, and the root of all that it needs.
+//! A manifest is one commit of a volume. It names all objects of the commit, directly or through
+//! other objects.
 //!
 //! # Invariants
 //!
-//! - **N1** A manifest never changes. If two writers create one number, the nonce tells
-//!   which of them made it.
+//! - **N1** A manifest never changes. If two writers create one number, the nonce shows which
+//!   writer made the manifest.
 //! - **N2** A manifest that was decoded names no impossible length.
 
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,12 @@ use crate::map::Ref;
 use crate::segment::Shape;
 use crate::units::{CommitNumber, LEN_MAX, ObjectNumber, SECTOR};
 
-/// The largest number of a commit or an object: one that counts on from it does not overflow.
+/// The largest number of a commit or an object. Counting on from it does not overflow.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 /// A manifest with more parts of one kind than this is invalid.
 const PARTS_MAX: usize = 1 << 20;
 
-/// The process that wrote something.
+/// The process that wrote an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Writer {
     /// A random id for each opening.
@@ -51,12 +52,12 @@ impl Recent {
     }
 }
 
-/// A base: a volume that this one was cloned from and shares objects with.
+/// A base: a volume from which this volume was cloned, and with which it shares objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
-    /// Where its objects are.
+    /// The prefix of its objects.
     pub(crate) prefix: String,
-    /// Objects with lower numbers belong to this base, or to an older one.
+    /// Objects with lower numbers belong to this base, or to an older base.
     pub(crate) below: ObjectNumber,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct LocalLog {
     pub(crate) dir: String,
 }
 
-/// How much of a local log the content has.
+/// The position up to which the content has the writes of a local log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LogMark {
     /// The log: the id of its writer.
@@ -89,7 +90,7 @@ pub(crate) struct LogMark {
     pub(crate) position: u64,
 }
 
-/// Logs that a manifest remembers.
+/// The number of logs that a manifest remembers.
 const MARKS_MAX: usize = 32;
 
 /// One commit.
@@ -98,7 +99,7 @@ pub(crate) struct Manifest {
     pub(crate) number: CommitNumber,
     pub(crate) epoch: u32,
     pub(crate) nonce: String,
-    /// The nonce of the manifest before.
+    /// The nonce of the preceding manifest.
     pub(crate) follows: String,
     pub(crate) writer: Writer,
     /// The time by the writer's clock, in milliseconds since 1970. Nothing depends on it.
@@ -107,12 +108,13 @@ pub(crate) struct Manifest {
     pub(crate) device_len: u64,
     /// The length of a data object, in bytes.
     pub(crate) object_len: u64,
-    /// A new writer numbers its objects from here. No commit up to this one needs such an object.
+    /// A new writer numbers its objects from here on. No commit up to this one needs an object with
+    /// such a number.
     pub(crate) next_object: ObjectNumber,
-    /// The volumes that this one was cloned from, the oldest first.
+    /// The volumes from which this volume was cloned, the oldest first.
     #[serde(default)]
     pub(crate) bases: Vec<Base>,
-    /// The pin in the newest base that keeps what this volume shares.
+    /// The pin in the newest base that keeps the shared objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base_pin: Option<String>,
     /// The commit that wrote the checkpoint of the map.
@@ -125,8 +127,8 @@ pub(crate) struct Manifest {
     pub(crate) tables: Vec<TablePart>,
     /// Data objects since the checkpoint, in order.
     pub(crate) recent: Vec<Recent>,
-    /// The commit only takes the volume for a new writer. Its content is that of the preceding
-    /// commit.
+    /// The commit only records that a new writer has the volume. Its content is that of the
+    /// preceding commit.
     #[serde(default)]
     pub(crate) is_opening: bool,
     /// The local log of this writer, until it closes the volume.
@@ -148,7 +150,8 @@ impl Manifest {
         self.logs.drain(..excess);
     }
 
-    /// How much of a local log the content has, if the log is remembered.
+    /// The position up to which the content has the writes of a local log, if the manifest
+    /// remembers the log.
     pub(crate) fn marked(&self, log: &str) -> Option<u64> {
         self.logs.iter().find(|mark| mark.log == log).map(|mark| mark.position)
     }

@@ -1,12 +1,13 @@
-//! Where each sector of the device is: pages of runs, and the objects that they name.
+//! The map tells where each sector of the device is. It has pages of runs, and the objects that
+//! these runs name.
 //!
 //! # Invariants
 //!
-//! - **M1** A page is in memory or in an object, or it is all holes. One that differs from its
+//! - **M1** A page is in memory or in an object, or it is all holes. A page that differs from its
 //!   object stays in memory.
 //! - **M2** The live count of a data object is the number of sectors that pages place in it. The
 //!   live count of a map object is the number of its bytes that references name.
-//! - **M3** An object that was sealed and has nothing live was last needed by the commit before
+//! - **M3** A sealed object without live content was last needed by the commit before
 //!   [`Entry::dead_since`].
 
 mod page;
@@ -50,11 +51,11 @@ pub(crate) struct Map {
     slots: HashMap<u32, Slot>,
     /// The references of the pages that are stored in objects.
     pages: BTreeMap<u32, Ref>,
-    /// Where the references of [`LEAF_PAGES`] pages are kept.
+    /// The stored leaves, each with the references of [`LEAF_PAGES`] pages.
     pub(crate) leaves: BTreeMap<u32, Ref>,
     leaves_changed: BTreeSet<u32>,
     pub(crate) table: Table,
-    /// The commit that the next change belongs to.
+    /// The commit to which the next change belongs.
     pub(crate) window: CommitNumber,
     clock: u64,
     resident: usize,
@@ -67,8 +68,8 @@ fn place(sector: Sector) -> (u32, u16) {
 }
 
 impl Map {
-    /// Finds the location of a range's first sectors: one run, at least one sector, at most
-    /// `count`.
+    /// Finds the place of the first sectors of a range. The result is one run of at least one
+    /// sector and at most `count`.
     pub(crate) fn find(&mut self, first: Sector, count: u64) -> Result<Piece, Missing> {
         let (number, start) = place(first);
         let count = count.min(PAGE_SECTORS - u64::from(start));
@@ -190,7 +191,8 @@ impl Map {
         self.dirty
     }
 
-    /// Forgets pages that can be read again, the longest unused first, above a budget.
+    /// Drops pages that can be read again, the longest unused first, until the rest is within a
+    /// budget.
     pub(crate) fn shrink(&mut self, budget: usize) {
         if self.resident <= budget {
             return;
@@ -208,14 +210,14 @@ impl Map {
         }
     }
 
-    /// The pages that differ from their objects, as they are now.
+    /// The present pages that differ from their objects.
     pub(crate) fn dirty_pages(&self) -> BTreeMap<u32, Arc<Page>> {
         let dirty = self.slots.iter().filter(|(_, slot)| slot.is_dirty);
         dirty.map(|(&number, slot)| (number, Arc::clone(&slot.page))).collect()
     }
 
-    /// Notes where a page that [`Map::dirty_pages`] returned was written. `None` for a page that is
-    /// all holes.
+    /// Records the place of a written page that [`Map::dirty_pages`] returned. `at` is `None` for a
+    /// page that is all holes.
     pub(crate) fn written(&mut self, number: u32, page: &Arc<Page>, at: Option<Ref>) {
         let before = match at {
             Some(at) => self.pages.insert(number, at),
@@ -244,7 +246,7 @@ impl Map {
         self.leaves_changed.iter().map(each).collect()
     }
 
-    /// Notes where a leaf was written.
+    /// Records the place of a written leaf.
     pub(crate) fn leaf_written(&mut self, leaf: u32, at: Option<Ref>) {
         let before = match at {
             Some(at) => self.leaves.insert(leaf, at),
@@ -265,8 +267,7 @@ impl Map {
         inside.map(|(&page, &at)| Missing { page, at }).collect()
     }
 
-    /// Marks those of these pages that are in memory, and the leaves in these objects, to be
-    /// written again.
+    /// Marks leaves in these objects, and those of `pages` that are in memory, to be written again.
     pub(crate) fn write_again(&mut self, pages: &[Missing], objects: &BTreeSet<ObjectNumber>) {
         for missing in pages {
             if let Some(slot) = self.slots.get_mut(&missing.page)

@@ -64,7 +64,7 @@ impl Names {
         self.under(&format!("trial/{nonce}"))
     }
 
-    /// The encrypted key of the volume; the highest number counts.
+    /// The name of an encrypted key of the volume. The key with the highest number is in use.
     pub(crate) fn key(&self, number: u32) -> String {
         self.under(&format!("key/{number:08}"))
     }
@@ -73,7 +73,7 @@ impl Names {
         self.under(&format!("lease/{id}"))
     }
 
-    /// The name of a data object or of one with parts of the map.
+    /// The name of a data object, or of an object with parts of the map.
     pub(crate) fn object(&self, number: ObjectNumber, epoch: u32, is_data: bool) -> String {
         let folder = if is_data { "data" } else { "map" };
         let ObjectNumber(number) = number;

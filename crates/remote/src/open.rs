@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **Z1** Opening for writing begins a new epoch with a manifest. From then on the store refuses
+//! - **Z1** Opening for writing begins a new epoch with a manifest. After that the store refuses
 //!   manifests of earlier writers.
 //! - **Z2** A store that did not pass its trial gets no manifest. Before, it gets only the trial's
 //!   object and a sign of life.
@@ -39,7 +39,7 @@ use crate::unsent::Unsent;
 
 /// How many threads compete in a trial when a volume is opened.
 const RIVALS_KNOWN: u64 = 4;
-/// How often another writer may come first while a volume is opened.
+/// How many manifests of other writers may come first while a volume is opened.
 const RACES_MAX: u32 = 16;
 
 /// A place in a store, before a volume is open.
@@ -48,9 +48,9 @@ pub struct Site {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) prefix: String,
     pub(crate) place: String,
-    /// The same store, if what is there is encrypted.
+    /// The same store with encryption, if the volume is encrypted.
     pub(crate) seal: Option<Arc<SealedStore>>,
-    /// How to open what is there.
+    /// How to open the volume.
     pub options: Options,
 }
 
@@ -132,7 +132,8 @@ impl Site {
         Ok(self.chain().at_opening().head()?.is_some())
     }
 
-    /// Makes a volume of `len` zero bytes, unless there is one of that length, and opens it.
+    /// Makes a volume of `len` zero bytes, unless there is a volume of that length, and opens the
+    /// volume.
     ///
     /// # Errors
     ///
@@ -153,8 +154,8 @@ impl Site {
                 trial::run(&chain.store, &chain.names, trial::RIVALS_NEW)?;
                 let first = Manifest {
                     number: CommitNumber(1),
-                    // The first epoch is random. So a late write to a volume that was deleted here
-                    // has another name.
+                    // The first epoch is random. So an object that is written late to a volume
+                    // deleted at this place has another name.
                     epoch: (random::seed() >> 40) as u32,
                     nonce: random::hex(),
                     writer: Writer::this(),
@@ -214,8 +215,8 @@ impl Site {
     /// volume opens without the cache.
     fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
         let dir = self.options.cache_dir.as_ref()?;
-        // The other half is for the log. A reader has no log, but takes no more than this half, so
-        // that the lines of a writer stay.
+        // The other half is for the log. A reader has no log, but uses only this half, so that
+        // lines that a writer left stay.
         let (budget, memory) = (self.options.cache_size / 2, self.options.memory / 4);
         DiskLines::open(dir, volume, budget, memory).unwrap_or_else(|error| {
             tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");
@@ -397,7 +398,8 @@ impl Site {
         }
     }
 
-    /// Decides what to do with the local log of the preceding writer.
+    /// Decides about the local log of the preceding writer: to replay it, to give it up, or to
+    /// refuse the opening.
     fn settle(&self, chain: &Chain, head: &Manifest, cache: Option<&Cache>) -> Result<Settled> {
         let goes_on = self.options.discard_local;
         let answer = cache.map_or(Ok(None), |cache| cache.settle(head, &self.place));
@@ -424,7 +426,7 @@ impl Site {
     }
 }
 
-/// An open volume: on this machine, or in a store.
+/// An open volume, on this machine or in a store.
 #[derive(Clone, Debug)]
 pub enum Opened {
     /// A regular file or a block device.
@@ -446,7 +448,7 @@ impl Opened {
         }
     }
 
-    /// The file or block device, if the volume is all of it.
+    /// The file or block device, if the volume is a whole file or block device.
     #[must_use]
     pub fn file(&self) -> Option<&FileDevice> {
         match self {
@@ -512,7 +514,7 @@ pub fn open(volume: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.open()?)))
 }
 
-/// Makes a volume of `len` bytes where there is none, and opens it for writing. A place inside a
+/// Makes a volume of `len` bytes if the place has none, and opens it for writing. A place inside a
 /// disk has its length already.
 ///
 /// # Errors
@@ -529,7 +531,7 @@ pub fn create(volume: &Path, len: u64, asked: &Asked) -> Result<Opened> {
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.create(len)?)))
 }
 
-/// Refuses to write a volume of several devices if one of them is in a store. The devices would
+/// Refuses to write a volume of several devices if one of them is in a store. Such devices would
 /// have no common commit.
 ///
 /// # Errors

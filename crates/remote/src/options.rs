@@ -9,7 +9,7 @@ use crate::units::{LEN_MAX, SECTOR};
 /// A commit of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum At {
-    /// The newest.
+    /// The newest commit.
     #[default]
     Newest,
     /// The commit with this number.
@@ -28,14 +28,14 @@ impl At {
     }
 }
 
-/// Options of a volume in a store. Those of the store itself are not among them.
+/// Options of a volume in a store, without the options of the store itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Whether to allow writes.
     pub write: bool,
     /// Whether to take the volume from a writer that seems to be alive.
     pub takeover: bool,
-    /// Which commit to open, if not the newest; for reading only.
+    /// The commit to open. A commit other than the newest is opened for reading only.
     pub at: At,
     /// The length of a data object in bytes. It applies to new volumes only.
     pub object_len: u64,
@@ -54,20 +54,21 @@ pub struct Options {
     pub min_keep: Duration,
     /// The folder of the local cache.
     pub cache_dir: Option<PathBuf>,
-    /// The most bytes that the local cache takes: half for the log, half for what was read.
+    /// The most bytes that the local cache takes: half for the log, half for data that was read.
     pub cache_size: u64,
-    /// What a flush waits for. `None` means the local log if there is a cache folder, and otherwise
-    /// a commit.
+    /// The event for which a flush waits. `None` means the local log if there is a cache folder,
+    /// and otherwise a commit.
     pub durability: Option<Durability>,
     /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
     pub discard_local: bool,
     /// The file with the key of an encrypted volume.
     pub key_file: Option<PathBuf>,
-    /// How often a reader looks for a newer commit. `None` means that it stays with its commit.
+    /// How often a reader looks for a newer commit. `None` means that the reader stays with its
+    /// commit.
     pub follow: Option<Duration>,
 }
 
-/// What a flush waits for.
+/// The event for which a flush waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The log on a disk of this machine.
@@ -99,7 +100,8 @@ impl Default for Options {
     }
 }
 
-/// The options that [`Options::accept`] takes. The first four are of places alone.
+/// The options that [`Options::accept`] takes. The first four are allowed only in the name of a
+/// place.
 pub const OPTION_NAMES: [&str; 15] = [
     "pin",
     "commit",
@@ -118,17 +120,19 @@ pub const OPTION_NAMES: [&str; 15] = [
     "size",
 ];
 
-/// Those of them that are mount options, too. The others name a commit or belong to a new volume.
+/// The options of [`OPTION_NAMES`] that are mount options, too. The others name a commit or belong
+/// to a new volume.
 pub const MOUNT_OPTION_NAMES: &[&str] = OPTION_NAMES.split_at(4).1;
 
-/// How to open a volume, beyond what its name says. Options in the name take precedence over these.
+/// How to open a volume, besides the options in its name. Options in the name take precedence over
+/// these.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// Take the volume from a writer that seems to be alive.
     pub takeover: bool,
     /// Go on without acknowledged writes in a local log that cannot be replayed.
     pub discard_local: bool,
-    /// Options as places have them.
+    /// Options, as the name of a place can have them.
     pub options: Vec<(String, String)>,
 }
 
@@ -151,7 +155,7 @@ impl Options {
         self.write && self.cache_dir.is_some() && self.durability != Some(Durability::Remote)
     }
 
-    /// Refuses options that need another one.
+    /// Refuses options that need another option that is missing.
     ///
     /// # Errors
     ///
@@ -172,7 +176,7 @@ impl Options {
         Err(Error::Place { place: place.to_owned(), why: why.to_owned() })
     }
 
-    /// Sets the option `key`. Returns whether there is such an option here.
+    /// Sets the option `key`. Returns whether [`Options`] has such an option.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
-//! A store that is asked again when it fails, up to a limit of time.
+//! A client of a store that repeats failed requests, up to a limit of time.
 //!
 //! # Invariants
 //!
 //! - **A1** Only requests that may be repeated are repeated. A creation is sent once per call.
-//! - **A2** Pauses grow and differ by chance, so that many clients do not come back together.
+//! - **A2** Pauses grow and have random lengths, so that many clients do not repeat their requests
+//!   at the same time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ impl Patient {
         Self { store, patience, counts: Arc::default(), chance }
     }
 
-    /// The same with another patience.
+    /// The same client with another patience.
     pub(crate) fn with_patience(&self, patience: Duration) -> Self {
         Self { patience: patience.min(self.patience), ..self.clone() }
     }
@@ -96,7 +97,7 @@ impl Patient {
         self.again(name, || self.got(whole(self.store.get_range(name, range.clone()), want)))
     }
 
-    /// Reads an object and checks it. If the answer is damaged, asks again a few times.
+    /// Reads an object and checks it. If the answer is damaged, repeats the request a few times.
     pub(crate) fn get_as<T>(
         &self,
         name: &str,
@@ -115,7 +116,7 @@ impl Patient {
         checked(|| check(&self.get_range(name, range.clone())?))
     }
 
-    /// Reads several parts at once; those that fail are asked for again one by one.
+    /// Reads several parts at once. Parts that fail are requested again one by one.
     pub(crate) fn get_many(&self, wants: &[(String, Range<u64>)]) -> Result<Vec<Bytes>, Error> {
         let answers = self.store.get_many(wants);
         let mut all = Vec::with_capacity(wants.len());
@@ -131,7 +132,7 @@ impl Patient {
         Ok(all)
     }
 
-    /// As [`Patient::get_many`], and checks each part, which it names by its index.
+    /// As [`Patient::get_many`], and calls `check` with the index and the bytes of each part.
     pub(crate) fn many_as<T>(
         &self,
         wants: &[(String, Range<u64>)],
@@ -222,7 +223,7 @@ impl Patient {
     }
 }
 
-/// Asks again a few times if an answer is damaged: the store or the network may have damaged it.
+/// Repeats a request a few times if the answer is damaged, since the network may have damaged it.
 fn checked<T>(ask: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     const TRIES: u32 = 4;
     for _ in 1..TRIES {

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **I1** A pin is valid if, after its creation, the commit was still in the chain or under
-//!   another pin. Then the collector lists the pin before it deletes anything that the commit
-//!   needs.
+//!   another pin. In that case the collector lists the pin before it deletes an object that the
+//!   commit needs.
 
 use bytes::Bytes;
 
@@ -26,13 +26,13 @@ pub struct Commit {
     pub pin: Option<String>,
     /// The time of the commit by the writer's clock, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The machine that made it.
+    /// The machine that made the commit.
     pub host: String,
     /// The process id on that machine.
     pub pid: u32,
     /// The writer's epoch.
     pub epoch: u32,
-    /// The commit only took the volume for a new writer.
+    /// Whether the commit only records that a new writer has the volume.
     pub is_opening: bool,
 }
 

@@ -1,16 +1,17 @@
-//! The grammar of places: what an argument names, before anything is opened.
+//! The grammar of places: divides an argument into volume and path before anything is opened.
 //!
-//! `docs/format/locations.md` has it for users.
+//! `docs/format/locations.md` has the grammar for users.
 //!
 //! # Invariants
 //!
 //! - **L1** An argument that begins with a known scheme and `://` is a place in a store.
-//! - **L2** Else an argument that exists on the host as it is written is that file.
-//! - **L3** Else a `:/`, or a `:` at the end, divides volume and path. It is the first one behind
-//!   the name of an existing file, or of a place inside one. A directory does not count. If there
-//!   is no such file, the first `:/` divides.
+//! - **L2** Otherwise, if a file with exactly this name exists on the host, the argument is that
+//!   file.
+//! - **L3** Otherwise a `:/`, or a `:` at the end, divides volume and path. It is the first such
+//!   mark behind the name of an existing file, or of a place inside a file. A directory does not
+//!   count. If there is no such file, the first `:/` divides.
 //! - **L4** In a place of a store the first `:/` after the scheme divides, or a `:` at the end. A
-//!   `://` does not.
+//!   `://` does not divide.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -27,12 +28,12 @@ const SCHEMES: [(&str, bool); 4] = [
     ("az", cfg!(feature = "az")),
 ];
 
-/// What an argument names.
+/// The parts of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divided {
     /// The volume: a file, a block device, or a place in a store.
     pub volume: PathBuf,
-    /// The path inside it, beginning with a slash, if one was given.
+    /// The path inside the volume, if a path was given. It begins with a slash.
     pub path: Option<Vec<u8>>,
 }
 
@@ -89,7 +90,7 @@ fn cut(bytes: &[u8], at: usize) -> Divided {
     }
 }
 
-/// Which store, of those that are known.
+/// The kind of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// Folders of this machine.
@@ -128,7 +129,7 @@ impl Place {
     /// # Errors
     ///
     /// [`Error::Place`] with what is wrong: a scheme that this program cannot open, a name that is
-    /// no text, or no bucket.
+    /// not text, or a missing bucket.
     pub fn parse(volume: &Path) -> Result<Self> {
         let shown = volume.display().to_string();
         let wrong = |why: &str| Error::Place { place: shown.clone(), why: why.to_owned() };
@@ -210,7 +211,8 @@ mod tests {
         (found.volume.display().to_string(), path)
     }
 
-    /// L1, L4: schemes come first; the first colon before one slash divides.
+    /// L1, L4: a known scheme takes precedence. Behind it the first colon before a single slash
+    /// divides.
     #[test]
     fn a_scheme_comes_before_all_else() {
         let some = |path: &str| Some(path.to_owned());
@@ -279,7 +281,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes are taken without a panic, and nothing is lost by dividing.
+        /// Any bytes are divided without a panic, and no byte is lost.
         #[test]
         fn any_bytes_divide_and_join_again(
             scheme in prop::sample::select(vec!["", "s3://", "file://", "gs://", "x://"]),

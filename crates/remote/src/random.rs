@@ -2,17 +2,17 @@
 
 use buttress_base::thread;
 
-/// Sixteen random bytes; those of the seed in a seeded run.
+/// Sixteen random bytes. In a seeded run they follow from the seed.
 pub(crate) fn bytes() -> [u8; 16] {
     thread::seeded_bytes().unwrap_or_else(|| uuid::Uuid::new_v4().into_bytes())
 }
 
-/// The same as text.
+/// Sixteen random bytes as text.
 pub(crate) fn hex() -> String {
     format!("{:032x}", u128::from_le_bytes(bytes()))
 }
 
-/// A seed for chance that need not be secret.
+/// A seed for random numbers that need not be secret.
 pub(crate) fn seed() -> u64 {
     u128::from_le_bytes(bytes()) as u64
 }

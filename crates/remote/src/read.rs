@@ -84,7 +84,7 @@ impl Core {
             all.push(self.plan_read(*first, content, &mut sources)?);
         }
         let lines = match self.lines_of(&sources, all.iter().flatten(), true) {
-            // What is damaged may lie behind the wanted lines.
+            // The damage may be in lines read ahead, so only the wanted lines are read again.
             Err(Error::Damaged { .. }) => self.lines_of(&sources, all.iter().flatten(), false)?,
             found => found?,
         };
@@ -171,7 +171,8 @@ impl Core {
     }
 
     /// Returns all lines that the fetches need, from the caches or by parallel requests to the
-    /// store. With `reads_ahead`, lines behind them come along, and their damage is an error, too.
+    /// store. With `reads_ahead`, the requests include lines behind the needed ones, and damage of
+    /// these lines is an error, too.
     fn lines_of<'f>(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,
@@ -276,7 +277,7 @@ fn disk_key(epoch: u32, (object, line): Key) -> DiskKey {
     DiskKey { epoch, object, line }
 }
 
-/// Joins neighbouring lines to requests.
+/// Joins neighbouring lines into requests.
 fn joined(keys: impl Iterator<Item = Key>) -> Vec<Request> {
     let mut requests: Vec<Request> = Vec::new();
     for (object, line) in keys {

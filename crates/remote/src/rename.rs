@@ -1,4 +1,5 @@
-//! Gives the file system of a clone a new identifier, since it has that of its base.
+//! Gives the file system of a clone a new identifier, since the clone has the identifier of its
+//! base.
 
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
@@ -10,7 +11,7 @@ use crate::error::Result;
 
 impl RemoteDevice {
     /// Gives the btrfs on the device another identifier, as `btrfstune -m` does. Its nodes keep the
-    /// old one.
+    /// old identifier.
     ///
     /// # Errors
     ///

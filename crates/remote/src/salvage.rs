@@ -24,11 +24,13 @@ use crate::unsent::Unsent;
 
 impl Site {
     /// Writes the last acknowledged content of the log in the options' `cache_dir` to a device.
-    /// `target` makes this device, given its length. Returns what the log had beyond its commit.
+    /// `target` makes this device, given its length. Returns the writes of the log that its commit
+    /// lacks.
     ///
     /// # Errors
     ///
-    /// [`Error::Cache`] if there is no such log, or the commit that it was written on is gone.
+    /// [`Error::Cache`] if there is no such log, or the commit on which the log was written is
+    /// gone.
     pub fn salvage(
         &self,
         target: impl FnOnce(u64) -> Result<Arc<dyn Device>>,

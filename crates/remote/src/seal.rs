@@ -1,14 +1,16 @@
-//! Encrypted objects: a store in front of another one, which seals what is written.
+//! Encrypted objects: a store in front of another store, which encrypts and authenticates ("seals")
+//! each object.
 //!
 //! # Invariants
 //!
-//! - **E1** Everything of an object but its name, its length and its time is sealed. A piece is
-//!   accepted only if it was sealed with the key of the volume, under this name and at this place.
-//!   It was sealed by the volume that the name belongs to: this one or a base.
-//! - **E2** No nonce is used twice: each writing of an object draws 16 random bytes, and the number
-//!   of the piece follows. So it does no harm if a name is written twice.
-//! - **E3** A part of an object is read without the rest: pieces are sealed one by one, and have
-//!   equal lengths.
+//! - **E1** All of an object except its name, its length and its time is sealed. A piece is
+//!   accepted only if it was sealed with the key of the volume, under the same name and at the same
+//!   place. Besides, the volume to which the name belongs must have sealed it: this volume or a
+//!   base.
+//! - **E2** No nonce is used twice: each write of an object draws 16 random bytes, and the number
+//!   of the piece follows them. So a name may be written twice without harm.
+//! - **E3** A part of an object can be read without the rest, since pieces are sealed one by one,
+//!   and have equal lengths.
 //!
 //! # Format
 //!
@@ -19,8 +21,8 @@
 //!
 //! The cipher is XChaCha20-Poly1305. The associated data of a piece is the first 16 bytes, the
 //! identity of the volume (16), and three more parts. These are the name of the object within its
-//! volume, a zero byte, and the number of the piece (8). Version 1 has no identity in it. A volume
-//! that was made with version 1 keeps it.
+//! volume, a zero byte, and the number of the piece (8). In version 1 the associated data has no
+//! identity. A volume that was made with version 1 keeps that version.
 
 use std::fmt;
 use std::ops::Range;
@@ -38,7 +40,7 @@ use crate::random;
 use crate::secret::Secret;
 use crate::store::{Meta, Store, StoreError};
 
-/// The version of volumes without an identity, and that of others.
+/// The version of volumes without an identity, and the version of all others.
 const VERSION_FIRST: u16 = 1;
 const VERSION: u16 = 2;
 const HEAD: usize = 16;
@@ -78,7 +80,7 @@ struct Seal {
     own: String,
 }
 
-/// One object: what its pieces have as associated data, but for their numbers.
+/// One object: the associated data of its pieces, without their numbers.
 struct Object<'n> {
     identity: Identity,
     bound: &'n str,
@@ -98,7 +100,7 @@ impl Seal {
         Self { cipher, keys, own: own.to_owned() }
     }
 
-    /// The volume that an object belongs to: this one, or one of its bases.
+    /// The associated data for an object of this volume or of one of its bases.
     fn object<'n>(&self, name: &'n str) -> Result<Object<'n>> {
         let bound = bound(name);
         let prefix = name[..name.len() - bound.len()].trim_end_matches('/');
@@ -169,7 +171,7 @@ pub(crate) struct SealedStore {
     inner: Arc<dyn Store>,
     names: Names,
     secret: Secret,
-    /// The keys, once they were read. Unranked: held across I/O.
+    /// The keys; `None` until they were read. Unranked: held across I/O.
     seal: Mutex<Option<Arc<Seal>>>,
 }
 
@@ -189,7 +191,7 @@ impl SealedStore {
         self.seal()?.keys.cloned(self.names.prefix())
     }
 
-    /// Makes the keys of a new volume, unless there are some. A clone brings its own.
+    /// Makes the keys of a new volume, unless it has keys. The keys of a clone are `of_clone`.
     pub(crate) fn make_key(&self, of_clone: Option<&Keys>) -> Result<()> {
         // The keys that were read before are those of a volume that was deleted since.
         self.forget();
@@ -202,7 +204,8 @@ impl SealedStore {
         Ok(())
     }
 
-    /// Encrypts the keys anew by another secret, and deletes the copies that earlier secrets open.
+    /// Encrypts the keys anew with another secret, and deletes the copies that earlier secrets
+    /// open.
     pub(crate) fn rekey(&self, new: &Secret) -> Result<()> {
         new.replace(&*self.inner, &self.names, &self.seal()?.keys)
     }
@@ -290,7 +293,7 @@ mod tests {
         Seal::new(keys, "a/b")
     }
 
-    /// E1: only the same key, name and place open a piece, and no changed bit passes.
+    /// E1: only the same key, name and place open a piece, and every changed bit is detected.
     #[test]
     fn a_piece_opens_with_its_key_name_and_place_alone() {
         let plain: Vec<u8> = (0..40_000_u32).map(|at| (at / 7) as u8).collect();
@@ -321,7 +324,7 @@ mod tests {
         }
     }
 
-    /// E3: each range is what the whole object has there.
+    /// E3: each range has the same bytes as that range of the whole object.
     #[test]
     fn ranges_are_parts_of_the_whole() {
         let plain: Vec<u8> = (0..50_000_u32).map(|at| (at / 3) as u8).collect();

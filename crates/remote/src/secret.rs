@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **X1** Objects are sealed with the *master key*, which never changes. The store has it only
-//!   encrypted, with the identities, by a key that Argon2id makes of a passphrase or of a file.
-//! - **X2** The object `key/NUMBER` with the highest number counts. A new one is read back before
-//!   older ones are deleted. So at each moment one secret opens the volume.
+//! - **X1** Objects are sealed with the *master key*, which never changes. The store has the master
+//!   key and the identities only in encrypted form. Argon2id derives the key for that from a
+//!   passphrase or a file.
+//! - **X2** The object `key/NUMBER` with the highest number is in use. A new object is read back
+//!   before older ones are deleted. So at each moment one secret opens the volume.
 //! - **X3** No message has a secret in it.
 //! - **X4** What a message says of a change of the secret is true, also if answers were lost: the
 //!   new object was read back, or the message leaves open which secret counts.
@@ -29,12 +30,13 @@ use crate::store::{Store, StoreError};
 /// The work that Argon2id does for each guess of a passphrase.
 const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
-/// The most work that a stored key may ask for. More is refused before it takes all memory.
+/// The most work that a stored key may ask for. A key that asks for more is refused, since it could
+/// take all memory.
 const MEMORY_KIB_MAX: u32 = 4 << 20;
 const PASSES_MAX: u32 = 64;
 /// The most bytes of a file with a key.
 const FILE_MAX: u64 = 1 << 20;
-/// The variables with a passphrase, and with a new one.
+/// The environment variables with a passphrase, and with a new passphrase.
 const PASSPHRASE: &str = "BUTTRESS_PASSPHRASE";
 const NEW_PASSPHRASE: &str = "BUTTRESS_NEW_PASSPHRASE";
 
@@ -66,7 +68,7 @@ struct Wrapped {
 }
 
 impl Wrapped {
-    /// What is authenticated with the key: how it was made.
+    /// The associated data of the encrypted keys: the parameters of the derivation.
     fn associated(&self) -> Vec<u8> {
         let Self { kdf, memory_kib, passes, salt, .. } = self;
         format!("buttress key {kdf} {memory_kib} {passes} {salt}").into_bytes()
@@ -78,7 +80,7 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Key`] if there are none.
+    /// [`StoreError::Key`] if there are no bytes.
     pub fn new(bytes: Vec<u8>) -> Result<Self> {
         if bytes.is_empty() {
             wrong("the passphrase or key file is empty")
@@ -87,7 +89,7 @@ impl Secret {
         }
     }
 
-    /// The secret in a file, or else in the environment. `None` if there is neither.
+    /// The secret in a file, or else in the environment. `None` if neither is given.
     pub(crate) fn find(file: Option<&Path>) -> Result<Option<Self>> {
         Self::of(file, PASSPHRASE)
     }
@@ -96,7 +98,7 @@ impl Secret {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Key`] if the file cannot be read, or there is neither.
+    /// [`StoreError::Key`] if the file cannot be read, or neither is given.
     pub fn find_new(file: Option<&Path>) -> Result<Self> {
         match Self::of(file, NEW_PASSPHRASE)? {
             Some(secret) => Ok(secret),
@@ -145,7 +147,7 @@ impl Secret {
         Ok(wrap(Kind::Key, VolumeId::default(), 0, 0, &body).into())
     }
 
-    /// The body of a key with something encrypted in it.
+    /// The body of a key object with `msg` encrypted in it.
     pub(crate) fn encrypt(&self, msg: &[u8]) -> Result<Vec<u8>> {
         let (mut salt, mut nonce) = ([0; 16], [0; 24]);
         fill(&mut salt)?;
@@ -189,7 +191,7 @@ impl Secret {
     pub(crate) fn load(&self, store: &dyn Store, names: &Names) -> Result<Keys> {
         // Between the list and the read, a change of the secret may delete the key that was listed.
         for _ in 0..3 {
-            // A list may lack what was written last.
+            // A list may lack the newest objects.
             let name = names.key(numbers(store, names)?.last().copied().unwrap_or(1));
             match store.get(&name) {
                 Err(StoreError::NotFound) => {}
@@ -199,7 +201,7 @@ impl Secret {
         wrong("the volume is not encrypted, and a key was given")
     }
 
-    /// Writes the keys under a number, unless there is one of that number.
+    /// Writes the keys under a number, unless an object with that number exists.
     pub(crate) fn create(
         &self,
         store: &dyn Store,

@@ -5,12 +5,13 @@
 //! An envelope, then frames, then extents. A frame is a crc32c and 4096 bytes. The checksum
 //! includes the number of the object and of the frame, so a misplaced frame is detected. An extent
 //! has 16 bytes: first sector of the device, and a count of sectors. The highest bit of the count
-//! marks a hole. The frames belong to the extents with data, in the same order; holes have none.
+//! marks a hole. The frames belong to the extents with data, in the same order. Holes have no
+//! frames.
 //!
 //! # Invariants
 //!
 //! - **G1** A sealed segment never changes. Frames and extents that the local log has are fixed: a
-//!   later write of the sector takes a new frame.
+//!   later write of such a sector takes a new frame.
 //! - **G2** Applying the extents in order restores the content of the device at the moment of the
 //!   seal.
 
@@ -41,9 +42,9 @@ pub(crate) struct Segment {
     bytes: Vec<u8>,
     extents: Vec<Extent>,
     sectors: u32,
-    /// The newest frame of each sector; none after a hole.
+    /// The newest frame of each sector; no entry after a hole.
     newest: HashMap<u64, u32>,
-    /// How many frames have their checksum, and how many extents are fixed (G1).
+    /// The number of frames with a checksum, which are fixed, and of fixed extents (G1).
     fixed_frames: u32,
     fixed_extents: usize,
 }
@@ -56,7 +57,7 @@ pub(crate) struct Fixed {
     pub(crate) extents: Vec<Extent>,
 }
 
-/// The size of a data object: counts that a manifest records.
+/// The size of a data object, as counts that a manifest records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) sectors: u32,
@@ -104,7 +105,7 @@ impl Segment {
         Shape { sectors: self.sectors, extents: self.extents.len() as u32 }
     }
 
-    /// Overwrites a sector that was added before, if there is a frame of it that is not fixed.
+    /// Overwrites a sector that was added before, if its newest frame is not fixed.
     pub(crate) fn overwrite(&mut self, sector: Sector, content: &[u8]) -> bool {
         let frame = self.newest.get(&sector.0).copied();
         let Some(frame) = frame.filter(|&frame| frame >= self.fixed_frames) else { return false };
@@ -251,12 +252,12 @@ pub(crate) fn are_whole(number: ObjectNumber, first: u32, frames: &[u8]) -> bool
     pairs.all(|(frame, raw)| frame_crc(number, frame, &raw[4..]) == envelope::u32_at(raw, 0))
 }
 
-/// The range of the extents in an object of that shape.
+/// The range of the extents in an object of this shape.
 pub(crate) fn tail(shape: Shape) -> std::ops::Range<u64> {
     frame_at(shape.sectors)..shape.len()
 }
 
-/// Extents from bytes, as they are.
+/// Extents from bytes, without a check.
 pub(crate) fn decode_extents(bytes: &[u8]) -> Vec<Extent> {
     let each = |raw: &[u8]| {
         let count = envelope::u64_at(raw, 8);

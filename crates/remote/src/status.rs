@@ -9,27 +9,27 @@ use crate::log::Log;
 use crate::map::Holds;
 use crate::units::CommitNumber;
 
-/// What an open volume holds and has done. Sizes are in bytes.
+/// The figures of an open volume. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Status {
-    /// The newest commit that is known.
+    /// The newest known commit.
     pub commit: CommitNumber,
     /// The epoch of the writer.
     pub epoch: u32,
-    /// Objects that the volume has, its own and those of its bases.
+    /// Objects of the volume and of its bases.
     pub objects: u64,
-    /// Their length.
+    /// The length of these objects.
     pub object_bytes: u64,
     /// The live content of the device.
     pub live_bytes: u64,
-    /// Of [`Status::object_bytes`], those that bases hold.
+    /// The part of [`Status::object_bytes`] in objects of bases.
     pub shared_bytes: u64,
-    /// Writes that are in no commit yet. They are the lag.
+    /// Writes that are in no commit yet. These writes are the lag.
     pub lag_writes: u64,
     /// Bytes that were written and are in no commit yet.
     pub lag_bytes: u64,
-    /// How long ago the first of them was written, in microseconds.
+    /// The time since the first write of the lag, in microseconds.
     pub lag_us: u64,
     /// Bytes of the local log.
     pub log_bytes: u64,
@@ -49,7 +49,7 @@ pub struct Status {
     pub lists: u64,
     /// Requests that deleted.
     pub deletes: u64,
-    /// Requests that were made again.
+    /// Repeated requests.
     pub retries: u64,
     /// Bytes sent.
     pub put_bytes: u64,

@@ -1,9 +1,10 @@
-//! What a volume asks of a store of objects, and what a store answers.
+//! The interface of a store of objects: requests and answers.
 //!
 //! # Invariants
 //!
-//! - **O1** [`Store::create`] makes an object only where there is none, and sends one request: no
-//!   layer below repeats it. `Exists` and `Failed` may hide a success, so the caller reads back.
+//! - **O1** [`Store::create`] makes an object only if the name is free, and sends one request: no
+//!   layer below repeats it. `Exists` and `Failed` may hide a success, so the caller reads the
+//!   object back.
 //! - **O2** Every other request may be repeated without harm.
 
 #[cfg(feature = "clouds")]
@@ -19,7 +20,7 @@ use bytes::Bytes;
 
 pub use self::objects::{Objects, host_name};
 
-/// Why a store did not do what was asked.
+/// Why a request to a store failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There is no such object.
@@ -31,25 +32,25 @@ pub enum StoreError {
     /// The store refuses, and would refuse again: wrong credentials, no such bucket.
     #[error("the store refuses: {0}")]
     Refused(String),
-    /// The key of an encrypted volume is wrong, or one is missing.
+    /// The key of an encrypted volume is wrong or missing.
     #[error("{0}")]
     Key(String),
-    /// What the store answered is not what was written.
+    /// The store answered with other bytes than were written.
     #[error("what the store answered is damaged: {0}")]
     Damaged(String),
-    /// No answer, or one that says nothing: the request may or may not have had its effect.
+    /// There is no answer, or the answer leaves open whether the request had its effect.
     #[error("the store failed: {0}")]
     Failed(String),
 }
 
 impl StoreError {
-    /// Whether asking again would bring the same answer, and nothing was written.
+    /// Whether the request wrote nothing, and a repetition would have the same answer.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Key(_))
     }
 }
 
-/// What a store tells of an object without its content.
+/// The properties of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// Its full name.
@@ -65,14 +66,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Names the store for a user.
     fn title(&self) -> String;
 
-    /// Creates an object if there is none of that name (O1).
+    /// Creates an object if the name is free (O1).
     ///
     /// # Errors
     ///
-    /// [`StoreError::Exists`] if there is one.
+    /// [`StoreError::Exists`] if there is an object of that name.
     fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError>;
 
-    /// Writes an object, over one of the same name.
+    /// Writes an object, and replaces an object of the same name.
     ///
     /// # Errors
     ///
@@ -93,7 +94,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// As [`Store::get`].
     fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError>;
 
-    /// Reads several parts at once, and answers in the same order.
+    /// Reads several parts at once. The answers have the order of `wants`.
     fn get_many(&self, wants: &[(String, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
         wants.iter().map(|(name, range)| self.get_range(name, range.clone())).collect()
     }
@@ -112,7 +113,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Those of the store.
     fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError>;
 
-    /// Deletes an object; one that is not there counts as deleted.
+    /// Deletes an object. A missing object counts as deleted.
     ///
     /// # Errors
     ///

@@ -4,8 +4,8 @@
 //!
 //! - **Y1** Only objects of earlier epochs are deleted: their writers can make no more commits.
 //!   This writer's table has all of their objects that a commit needs. The manifest names the
-//!   objects of the table itself. So nothing needs an object that is in neither, even if the
-//!   store's list is old.
+//!   objects of the table itself. So an object that neither the table nor the manifest has is not
+//!   needed, even if the store's list is old.
 
 use crate::chain::Chain;
 use crate::collect::Collected;
@@ -13,11 +13,11 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::names::Names;
 
-/// How many parts the names of objects are divided into.
+/// The number of parts into which the names of objects are divided.
 pub(crate) const PARTS: u32 = 256;
 
 impl Core {
-    /// Sweeps one part of the names, in each of the first passes after an opening.
+    /// Sweeps the next part of the names, until all were swept since the opening.
     pub(crate) fn sweep_next(&self, chain: &Chain, done: &mut Collected) -> Result<()> {
         let part = {
             let mut state = self.state.lock();

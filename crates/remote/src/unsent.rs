@@ -1,4 +1,4 @@
-//! What a local log has that no commit has, as messages show it.
+//! The acknowledged writes of a local log that no commit has, as messages show them.
 
 use buttress_base::clock;
 
@@ -10,9 +10,9 @@ pub struct Unsent {
     pub cuts: u64,
     /// Bytes that these writes take in the log.
     pub bytes: u64,
-    /// The time of the first, in milliseconds since 1970 by this machine's clock.
+    /// The time of the first of these flushes, in milliseconds since 1970 by this machine's clock.
     pub first_ms: u64,
-    /// The time of the last.
+    /// The time of the last of these flushes.
     pub last_ms: u64,
 }
 

@@ -63,7 +63,7 @@ impl Core {
     fn send(&self, segment: &Arc<Segment>) -> Result<()> {
         let name = self.chain.names.object(segment.number, self.epoch, true);
         self.chain.store.put(&name, &Bytes::from_owner(Whole(Arc::clone(segment))))?;
-        // What was just written is often read soon.
+        // Data that was just written is often read soon, so its lines are cached.
         let lines = segment.sectors().div_ceil(LINE);
         for line in 0..lines {
             let frames = (segment.sectors() - line * LINE).min(LINE);

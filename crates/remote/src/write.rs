@@ -1,11 +1,11 @@
-//! Writes: sectors into the open segment, and the map with them.
+//! Writes sectors into the open segment, and changes the map accordingly.
 //!
 //! # Invariants
 //!
 //! - **X1** A write of at most 1 MiB is in the segments whole or not at all, unless a segment fills
 //!   up during the write.
 //! - **X2** A writer waits while the maximum number of sealed segments is in memory: on their way
-//!   to the store, or to the local log. It also waits while that log is full.
+//!   to the store, or to the local log. It also waits while the local log is full.
 
 use buttress_base::{Held, clock};
 
@@ -19,8 +19,8 @@ use crate::units::{SECTOR, Sector, Spot};
 pub(crate) const SUPERBLOCK: Sector = Sector((64 << 10) / SECTOR);
 const MAGIC_AT: usize = 64;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
-/// Offsets of identifiers: the volume's, in superblocks and headers of nodes, and then the one for
-/// nodes alone, in superblocks that have it.
+/// The offset of the volume's identifier in superblocks and headers of nodes. Then the offset of
+/// the identifier for nodes alone, in superblocks that have one.
 const FSID_AT: usize = 0x20;
 const METADATA_UUID_AT: usize = 0x23b;
 
@@ -32,8 +32,8 @@ pub(crate) fn is_btrfs(sector: &[u8]) -> bool {
     sector.get(MAGIC_AT..MAGIC_AT + MAGIC.len()) == Some(MAGIC)
 }
 
-/// Reads the identifiers of nodes from a primary superblock. Zeroes if it is no superblock of
-/// btrfs.
+/// Reads the identifiers of nodes from a primary superblock. Returns zeroes if the sector is no
+/// superblock of btrfs.
 pub(crate) fn node_ids(superblock: &[u8]) -> NodeIds {
     let id = |at: usize| {
         let raw = superblock.get(at..at + 16).filter(|_| is_btrfs(superblock));
@@ -96,7 +96,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes sectors that are still at an old place to a new one, and returns how many.
+    /// Writes sectors that are still at the place `from` to a new place, and returns their number.
     pub(crate) fn rewrite(&self, first: Sector, content: &[u8], from: Spot) -> Result<u64> {
         let count = content.len() as u64 / SECTOR;
         let mut state = self.room(first, count)?;
@@ -154,8 +154,8 @@ impl Core {
                 return Ok(state);
             }
             if is_full && !has_asked {
-                // The keeper makes the log shorter by a commit. One signal is enough: more would
-                // wake the other waiting writers, which would signal in turn.
+                // The keeper makes the log shorter by a commit. Each writer signals once: further
+                // signals would wake the other waiting writers, which would signal in turn.
                 self.signal.notify_all();
                 has_asked = true;
             }

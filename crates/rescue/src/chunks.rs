@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **CH1** Newer items come first, and of two chunks that claim the same addresses, or the same
-//!   bytes of a device, the first stays.
+//! - **CH1** Newer items are read first. Of two chunks that claim the same addresses, or the same
+//!   bytes of a device, the chunk read first stays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use buttress_tree::{Expect, Geometry, Node};
 
 use crate::scan::{self, Found, Scan};
 
-/// What nodes of any age say about chunks and devices.
+/// The chunks and devices that nodes of any age describe.
 #[derive(Debug)]
 pub(crate) struct Facts {
     /// Chunks, best first.
@@ -26,8 +26,8 @@ pub(crate) struct Facts {
     pub(crate) devices: Vec<DeviceItem>,
 }
 
-/// Reads what nodes say. `known` are chunks that are sure: none of the others overlaps them.
-/// `items` are those of devices with a superblock.
+/// Reads chunks and devices from nodes. The chunks in `known` are certain, and a chunk that
+/// overlaps one of them is refused. `items` are the items of devices with a superblock.
 pub(crate) fn gather(
     devices: &[Arc<dyn Device>],
     geometry: &Geometry,
@@ -77,7 +77,7 @@ pub(crate) fn gather(
             && let Ok(item) = DevExtent::parse(bytes)
         {
             // Stripes of one chunk may lie in leaves of different generations, so the items of all
-            // leaves count. `derived` refuses a chunk with the wrong number of stripes.
+            // leaves are used. `derived` refuses a chunk with the wrong number of stripes.
             let list = extents.entry(item.chunk_offset).or_default();
             let place = (DeviceId(key.objectid), key.offset, item.length);
             if !list.contains(&place) {
@@ -187,8 +187,8 @@ impl Taken {
 }
 
 /// Guesses the number of a device without a superblock. For each node on the device, the map of
-/// chunks says which stripe would hold the node at this offset. The device number of that stripe
-/// gets a vote, and the number with the most votes wins.
+/// chunks says which stripe would hold the node at its offset on the device. The device number of
+/// that stripe gets a vote, and the number with the most votes wins.
 pub(crate) fn number_of(
     index: u32,
     found: &Scan,

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **CO1** A sector of a file with checksums is given out only if some copy of it matches. A
-//!   sector without a checksum is given out only if unverified bytes were asked for (RE2).
-//! - **CO2** A copy uses a few MiB of memory, whatever the items say.
+//! - **CO1** A sector of a file with checksums is given out only if some copy matches the checksum.
+//!   A sector without a checksum is given out only if unverified bytes were asked for (RE2).
+//! - **CO2** A copy uses a few MiB of memory, also if items state impossible lengths.
 
 use std::error::Error as _;
 use std::io;
@@ -18,10 +18,10 @@ use crate::report::Entry;
 use crate::salvage::Salvage;
 use crate::sums::{Life, Sum, Sums};
 
-/// Bytes read in one go.
+/// Bytes of one read.
 const STEP: u64 = 1 << 20;
 
-/// Receives content: the offset in the file, and the bytes.
+/// A function that receives content: the offset in the file, and the bytes.
 pub(crate) type Out<'o> = &'o mut dyn FnMut(u64, &[u8]) -> io::Result<()>;
 
 /// Copies content, and records the lost ranges in the entry.

@@ -1,4 +1,4 @@
-//! Finds deleted inodes: only old nodes have them, which no current tree uses any more.
+//! Finds deleted inodes. Their items are only in old nodes, which no current tree uses any more.
 //!
 //! # Invariants
 //!
@@ -26,7 +26,7 @@ pub(crate) struct LiveSubvolume {
     pub(crate) leaves: HashSet<(u64, Generation)>,
 }
 
-/// What was found of one inode.
+/// The items that were found of one inode.
 #[derive(Debug, Default)]
 struct DeletedInode {
     /// Indices of the leaves that have items of the inode, newest first.
@@ -35,7 +35,7 @@ struct DeletedInode {
     version: Option<u32>,
 }
 
-/// Everything that exists in old nodes only.
+/// All inodes that exist in old nodes only.
 pub(crate) struct DeletedInodes {
     leaves: Vec<Found>,
     inodes: BTreeMap<(TreeId, Ino), DeletedInode>,
@@ -170,7 +170,7 @@ fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
     }
 }
 
-/// Checksums from leaves of any age. For an extent only those leaves count that were written while
+/// Checksums from leaves of any age. For an extent, only leaves are used that were written while
 /// the extent was in use. Other leaves may hold checksums of another extent at the same address.
 pub(crate) struct OldSums {
     /// Sorted by the first address.

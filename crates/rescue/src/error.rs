@@ -3,7 +3,7 @@
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of the whole work. Damage of a single file is in its entry of the report.
+/// A failure of the whole restoration. Damage of a single file is in its entry of the report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

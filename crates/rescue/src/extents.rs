@@ -17,11 +17,11 @@ pub(crate) struct Extents {
 pub(crate) enum Use {
     /// Nothing: the whole range is free.
     Free,
-    /// Exactly this extent. The extent tree says that this transaction allocated it.
+    /// Exactly the extent asked for. The value is the transaction that allocated it.
     Extent(Generation),
     /// Another extent, or a node.
     Other,
-    /// That part of the tree cannot be read.
+    /// The part of the extent tree for this range cannot be read.
     Unknown,
 }
 

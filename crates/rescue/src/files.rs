@@ -24,7 +24,7 @@ pub(crate) enum Child {
     Subvolume(TreeId),
 }
 
-/// The facts that are kept of an inode.
+/// The facts that are known of an inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) item: Option<InodeItem>,
@@ -121,7 +121,7 @@ impl Index {
             .inodes
             .iter()
             .filter(|(ino, known)| {
-                // An inode that was deleted while open has no name, and needs none.
+                // An inode that was deleted while open has no name, and is not restored.
                 !reached.contains(ino) && known.item.is_none_or(|item| item.nlink > 0)
             })
             .map(|(ino, _)| *ino)
@@ -138,7 +138,7 @@ impl Index {
             }
         }
         let tops: Vec<Ino> = left.iter().copied().filter(|ino| !below.contains(ino)).collect();
-        // Folders in a loop are all below each other.
+        // If folders form a loop, each of them is below another one, so all are returned.
         if tops.is_empty() { left.into_iter().collect() } else { tops }
     }
 }

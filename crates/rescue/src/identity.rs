@@ -1,4 +1,4 @@
-//! Identifies the volume, from any good copy of a superblock or from its nodes alone.
+//! Identifies the volume, from any good copy of a superblock or from nodes alone.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Part {
             let copy = Volume::read_superblock_mirror(&*device, mirror);
             copy.inspect_err(|error| tracing::debug!(%error, mirror, "no superblock")).ok()
         });
-        // Of equally new copies the first one is used.
+        // Of copies with the same generation the first is used.
         let superblock =
             copies.reduce(|best, next| if next.generation > best.generation { next } else { best });
         Self { device, superblock }
@@ -41,7 +41,7 @@ impl Part {
 ///
 /// # Errors
 ///
-/// When two devices are of different volumes.
+/// When two devices belong to different volumes.
 pub(crate) fn newest(parts: &[Part]) -> Result<Option<Superblock>> {
     let mut newest: Option<&Superblock> = None;
     for part in parts {
@@ -89,7 +89,7 @@ pub(crate) fn geometry(devices: &[Arc<dyn Device>]) -> Result<Geometry> {
             if let Some((found, _)) = counts.iter().find(|(_, count)| *count >= ENOUGH) {
                 return Ok(*found);
             }
-            // Windows overlap, so that each node lies whole in one of them.
+            // Windows overlap, so that each node lies completely within one window.
             at += want.max(limits::NODE_MAX.into()) - u64::from(limits::NODE_MAX) + 4096;
         }
     }
@@ -101,7 +101,7 @@ fn is_same(one: &Geometry, other: &Geometry) -> bool {
     (one.nodesize, one.csum, one.fsid) == (other.nodesize, other.csum, other.fsid)
 }
 
-/// The geometry with which the bytes are a valid node, if there is one.
+/// The geometry with which the bytes are a valid node; `None` if no geometry fits.
 fn guess(bytes: &[u8]) -> Option<Geometry> {
     let header = buttress_format::Header::parse(bytes).ok()?;
     let may_be = header.backref_rev == buttress_format::header::BACKREF_REV_MIXED
@@ -173,7 +173,7 @@ pub(crate) fn superblock_from_nodes(geometry: &Geometry, found: &Scan) -> Result
     })
 }
 
-/// What is known of a device without its superblock.
+/// The item of a device without a superblock, with the known fields.
 pub(crate) fn item(devid: DeviceId, len: u64, uuid: [u8; 16], fsid: [u8; 16]) -> DeviceItem {
     DeviceItem {
         devid,

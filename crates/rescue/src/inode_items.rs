@@ -19,7 +19,7 @@ pub(crate) struct FileItem {
     pub(crate) life: Life,
 }
 
-/// All that is known of one inode.
+/// All known items of one inode.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InodeItems {
     pub(crate) item: Option<InodeItem>,
@@ -27,7 +27,7 @@ pub(crate) struct InodeItems {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Ranges of the file with items that cannot be read, and why.
     pub(crate) unknown: Vec<(Range<u64>, String)>,
-    /// Why names or attributes may be missing; true if items are certainly lost.
+    /// The reason why names or attributes may be missing, and whether items are certainly lost.
     pub(crate) may_lack: Option<(String, bool)>,
 }
 
@@ -46,7 +46,7 @@ impl InodeItems {
         parts
     }
 
-    /// Gathers all but the content.
+    /// Gathers all items except those of the content.
     pub(crate) fn read_head(
         salvage: &Salvage,
         tree: &Leaves,
@@ -87,8 +87,8 @@ impl InodeItems {
     /// Records an unreadable part of the tree that may contain items of the inode.
     pub(crate) fn note(&mut self, ino: Ino, gap: &Gap) {
         let data = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
-        // The inode item is an inode's first item: a gap that ends with it contains no item of the
-        // inode.
+        // The inode item is an inode's first item. So a gap that ends at the key of the inode item
+        // contains no item of the inode.
         if gap.touches(&Key::new(ino.0, Kind::INODE_ITEM, 0), Some(&data(0))) {
             self.may_lack = Some((gap.why.clone(), gap.is_sure));
         }

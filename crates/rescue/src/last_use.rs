@@ -1,9 +1,9 @@
-//! How long nodes were in use, as proved by the nodes that point to them.
+//! Computes until when nodes were in use. A pointer to a node proves its use.
 //!
 //! # Invariants
 //!
 //! - **AL1** A node counts as in use in a transaction if a node of that transaction points to it,
-//!   directly or through others. It does not count as in use in any other transaction.
+//!   directly or through other nodes. It does not count as in use in any other transaction.
 
 use std::collections::HashMap;
 

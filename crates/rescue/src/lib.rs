@@ -2,21 +2,22 @@
 //!
 //! # Place
 //!
-//! Beside the engine, not on it. This crate shares the format, the devices, the map of chunks, the
-//! nodes and the decompression with the engine. It uses no code that allocates space or commits.
+//! This crate is beside the engine, not above it. It shares the format, the devices, the map of
+//! chunks, the nodes and the decompression with the engine. It uses no code that allocates space or
+//! commits.
 //!
 //! # How
 //!
 //! [`Salvage`] joins the devices with the help of any good copy of a superblock, or of a scan. A
 //! [`State`] is one moment of the volume: its trees, found from the newest root, from an older root
 //! or from the nodes themselves. [`restore`] walks over its subvolumes and writes their files to a
-//! folder. [`undelete`] looks for files in nodes that no newer tree has.
+//! folder. [`undelete`] looks for files in old nodes that no current tree uses.
 //!
 //! # Invariants
 //!
 //! - **RE1** Nothing but [`apply`] writes to the devices.
 //! - **RE2** No byte is written that fails its checksum. A byte that should have a checksum and has
-//!   none is written only if that was asked for.
+//!   none is written only if an option allows it.
 //! - **RE3** No error of the volume ends the work, and no pointer is followed twice in one tree.
 
 #![forbid(unsafe_code)]

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **ME1** What is written follows from what was read and found right. Nothing is guessed.
+//! - **ME1** The written bytes follow from bytes that were read and found right. Nothing is
+//!   guessed.
 //! - **ME2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
 //! - **ME3** Nodes are durable before superblocks, and superblocks are written one after the other:
@@ -41,7 +42,7 @@ const DEV_SIZE_AT: usize = 8;
 pub enum Mend {
     /// Rewrites damaged and old copies of superblocks from the newest good copy of the same device.
     SuperRecover,
-    /// Removes the log of fsync. What was synced since the last commit is lost.
+    /// Removes the log of fsync. Data that was synced after the last commit is lost.
     ZeroLog,
     /// Rounds sizes of devices down to whole sectors, limits them to the real size of the device,
     /// and corrects their sum.
@@ -54,7 +55,7 @@ pub enum Mend {
     ChunkRecover,
 }
 
-/// One change of the devices, not made yet.
+/// One change of the devices, which has not been made yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
     /// A description of the change, in one line.
@@ -73,7 +74,7 @@ struct Copy {
 ///
 /// # Errors
 ///
-/// When the devices hold no volume, or this repair cannot help.
+/// When the devices hold no volume, or `mend` cannot repair the damage.
 pub fn plan(devices: &[Arc<dyn Device>], mend: Mend) -> Result<Vec<Fix>> {
     match mend {
         Mend::SuperRecover => Ok(super_recover(devices)),
@@ -358,8 +359,8 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         return Err(Error::NotRepairable("a device is missing"));
     }
     let facts = chunks::gather(devices, &salvage.geometry, salvage.scan(), &[], known);
-    // Old nodes may still describe chunks that were removed. A chunk exists only if the newest
-    // device tree has device extents of it.
+    // Old nodes may still describe chunks that were removed. A chunk still exists only if the
+    // newest device tree has device extents of it.
     let state = crate::state::State::newest(&salvage)?;
     let dev_root = state.trees.get(&TreeId::DEV).map(|tree| tree.root);
     let dev_root = dev_root.ok_or(Error::NotRepairable("the device tree is lost"))?;

@@ -1,6 +1,6 @@
-//! Progress reports of the work.
+//! Progress reports of a rescue.
 
-/// A part of the work.
+/// A step of a rescue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The devices are searched for nodes.
@@ -29,13 +29,14 @@ pub trait Progress: Sync {
     fn step(&self, step: Step, total_bytes: u64);
     /// The work has processed `bytes` more bytes.
     fn advance(&self, bytes: u64);
-    /// Whether to go on. What is done so far stays, and a later run goes on from there.
+    /// Whether to go on. If not, files that were restored so far stay, and a later run continues
+    /// from there.
     fn goes_on(&self) -> bool {
         true
     }
 }
 
-/// Progress that is not reported.
+/// Ignores all progress reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProgress;
 

@@ -26,10 +26,11 @@ pub enum Kind {
 pub enum Condition {
     /// All of it, verified where it has checksums.
     Whole,
-    /// The target folder had a file of this name before, for example from an earlier run. It was
-    /// left alone.
+    /// The target folder had a file of this name before, for example from an earlier run. That file
+    /// was not changed.
     Exists,
-    /// Left out: a snapshot, or a folder or subvolume that was restored at another place already.
+    /// It was left out: a snapshot, or a folder or subvolume that was restored at another place
+    /// already.
     Skipped,
     /// Some of it.
     Partly,
@@ -65,7 +66,7 @@ pub struct Entry {
     pub condition: Condition,
     /// Its size in bytes.
     pub size: u64,
-    /// Bytes of content that are there, holes not counted.
+    /// Bytes of content that were restored, without holes.
     pub bytes: u64,
     /// Whether some of the content has no checksums, so that it cannot be verified.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -83,7 +84,7 @@ fn as_text<S: serde::Serializer>(path: &[u8], out: S) -> Result<S::Ok, S::Error>
 }
 
 impl Entry {
-    /// An entry of which nothing is known to be wrong.
+    /// An entry without known problems.
     pub(crate) fn new(path: Vec<u8>, subvolume: u64, inode: u64, kind: Kind) -> Self {
         Self {
             path,
@@ -139,9 +140,9 @@ pub struct Summary {
     pub partly: u64,
     /// Entries of which no part could be restored.
     pub lost: u64,
-    /// Entries that were there before.
+    /// Entries that the target folder had before.
     pub exists: u64,
-    /// Entries that were not asked for.
+    /// Entries that were left out ([`Condition::Skipped`]).
     pub skipped: u64,
     /// Bytes of content.
     pub bytes: u64,

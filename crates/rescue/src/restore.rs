@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **RT1** Each folder of a subvolume is entered once, and each subvolume once: the walk ends.
-//! - **RT2** The report records what cannot be restored, and the walk continues.
+//! - **RT1** Each subvolume, and each folder of a subvolume, is entered once. So the walk ends.
+//! - **RT2** The report records each file that cannot be restored, and the walk continues.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -32,27 +32,27 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct RestoreOptions {
-    /// Only paths that match one of these; all paths if the list is empty.
+    /// Restore only paths that match one of these patterns; all paths if the list is empty.
     pub paths: Vec<Glob>,
     /// Only paths that match this, with each folder above them.
     pub pattern: Option<Pattern>,
     /// Only this subvolume, by number or by path.
     pub subvolume: Option<String>,
-    /// Read-only snapshots, too.
+    /// Restore read-only snapshots, too.
     pub snapshots: bool,
-    /// Also data that should have a checksum, but has none. Data that fails its checksum is never
-    /// restored.
+    /// Restore also data that should have a checksum, but has none. Data that fails its checksum is
+    /// never restored.
     pub unverified: bool,
-    /// Whether files that are there are replaced.
+    /// Whether files that the folder already has are replaced.
     pub overwrite: bool,
 }
 
-/// Restores files to a folder. With `None`, everything is read and verified, and nothing written.
-/// `each` gets every entry of the report.
+/// Restores files to a folder. With `None`, everything is read and verified, and nothing is
+/// written. `each` is called with every entry of the report.
 ///
 /// # Errors
 ///
-/// When the folder cannot be used, or the subvolume asked for is not there.
+/// When the folder cannot be used, or the requested subvolume does not exist.
 pub fn restore(
     salvage: &Salvage,
     state: &State,
@@ -188,7 +188,8 @@ impl Work<'_> {
         self.enter(subvolume, Some(Ino::ROOT_DIR), name, path, dir, true);
     }
 
-    /// Whether the subvolume is a read-only snapshot, and the options leave those out.
+    /// Whether the subvolume is a read-only snapshot, and the options leave read-only snapshots
+    /// out.
     fn is_left_out(&self, id: TreeId) -> bool {
         let item = self.state.trees.get(&id).and_then(|tree| tree.item);
         !self.options.snapshots
@@ -259,7 +260,8 @@ impl Work<'_> {
         let host_name = host_name(name, child);
         match child {
             Child::Subvolume(id) => {
-                // A snapshot also has the names of nested subvolumes that are not in it.
+                // A snapshot also has the names of nested subvolumes, although it does not contain
+                // these subvolumes.
                 let place = self.state.places.get(&id);
                 let is_here = place.is_none_or(|place| {
                     place.parent == subvolume.id && Some(place.dir) == level.ino

@@ -44,8 +44,8 @@ impl std::fmt::Debug for Salvage {
 }
 
 impl Salvage {
-    /// Assembles the devices. If superblocks or the chunk tree do not say how, the devices are
-    /// scanned.
+    /// Assembles the devices. If neither superblocks nor the chunk tree give the map of chunks, the
+    /// devices are scanned.
     ///
     /// # Errors
     ///
@@ -98,13 +98,13 @@ impl Salvage {
         Ok(salvage)
     }
 
-    /// The superblock in use. Without one on the devices, it is made from the facts in nodes.
+    /// The superblock in use. If no device has a superblock, it is made from the facts in nodes.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// What is wrong with the volume as a whole.
+    /// The problems of the volume as a whole.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes

@@ -13,7 +13,7 @@ use buttress_tree::{Expect, Geometry, Node, NodePtr};
 
 use crate::progress::{Progress, Step};
 
-/// Bytes read in one go.
+/// Bytes of one read.
 const WINDOW: u64 = 4 << 20;
 /// Alignment at which nodes may begin: the smallest sector of any volume.
 const STEP: u64 = 4096;
@@ -40,8 +40,8 @@ impl Found {
     }
 }
 
-/// All nodes of a volume that lie on its devices, of whatever age. Sorted by address, newest
-/// first; copies of one node are neighbours.
+/// All nodes on the devices of a volume, of any age. They are sorted by address, and at one address
+/// the newest is first. Copies of one node are neighbours.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) nodes: Vec<Found>,
@@ -145,7 +145,7 @@ fn scan_device(
     }
 }
 
-/// Reads what can be read, piece by piece; zeros stand for the rest.
+/// Reads a window piece by piece. Pieces that cannot be read become zeros.
 fn read_pieces(device: &dyn Device, at: u64, window: &mut [u8]) {
     for (index, piece) in window.chunks_mut(STEP as usize).enumerate() {
         if device.read_at(at + index as u64 * STEP, piece).is_err() {
@@ -154,7 +154,7 @@ fn read_pieces(device: &dyn Device, at: u64, window: &mut [u8]) {
     }
 }
 
-/// The header, first key and last key of bytes that are a node; otherwise `None`.
+/// The header, first key and last key of a node. `None` if the bytes are not a valid node.
 pub(crate) fn inspect(bytes: &[u8], geometry: &Geometry) -> Option<(Header, Key, Key)> {
     let header = Header::parse(bytes).ok()?;
     let (logical, generation) = (header.bytenr, header.generation);

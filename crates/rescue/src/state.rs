@@ -11,7 +11,7 @@ use crate::extents::Extents;
 use crate::salvage::Salvage;
 use crate::tree::Leaves;
 
-/// Where a root comes from.
+/// The source of a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -21,7 +21,7 @@ pub enum Origin {
     Backup,
     /// A node that a scan found.
     Scan,
-    /// There is no root tree: each tree was found on its own.
+    /// Without a root tree, the root of each tree was found in the scan.
     Nodes,
 }
 
@@ -34,11 +34,11 @@ pub struct RootInfo {
     pub address: u64,
     /// Its level.
     pub level: u8,
-    /// Where it comes from.
+    /// The source of the root.
     pub origin: Origin,
     /// Whether the node can be read.
     pub readable: bool,
-    /// The number of subvolumes that it lists, and of those with a readable root.
+    /// The number of subvolumes in the root tree, and the number of those with a readable root.
     pub subvolumes: (u64, u64),
 }
 
@@ -62,17 +62,17 @@ pub(crate) struct Place {
 pub struct State {
     /// The transaction.
     pub generation: Generation,
-    /// Where its root comes from.
+    /// The source of the root tree's root.
     pub origin: Origin,
     pub(crate) trees: BTreeMap<TreeId, Tree>,
     pub(crate) places: BTreeMap<TreeId, Place>,
     pub(crate) extents: Option<Extents>,
-    /// What is wrong with its root tree.
+    /// The problems of the root tree.
     pub notes: Vec<String>,
 }
 
 impl State {
-    /// Lists the available roots, newest first. It also scans the devices for older ones.
+    /// Lists the available roots, newest first. The devices are scanned for older roots.
     #[must_use]
     pub fn list(salvage: &Salvage) -> Vec<RootInfo> {
         let mut roots = named(salvage);
@@ -161,8 +161,8 @@ impl State {
         trees.any(|(id, tree)| can_read(salvage, *id, tree))
     }
 
-    /// Reads the root tree. Lost parts are replaced from the superblock's backup of the same
-    /// transaction, then from nodes.
+    /// Reads the root tree. Trees in lost parts are taken from the superblock's backup of the same
+    /// transaction, or else from scanned nodes.
     fn at(salvage: &Salvage, root: NodePtr, origin: Origin) -> Found {
         let mut state = Self {
             generation: root.generation,
@@ -257,7 +257,7 @@ impl State {
             if !is_wanted || self.trees.contains_key(&node.owner) {
                 continue;
             }
-            // A deleted subvolume has nodes, too, but none in use.
+            // A deleted subvolume may have nodes on the devices, too, but none of them is in use.
             if let Some(extents) = &self.extents
                 && extents.block(salvage, node.logical) != Some(node.generation)
             {
@@ -281,7 +281,7 @@ impl State {
 
 struct Found {
     state: State,
-    /// Whether nothing of the root tree could be read.
+    /// Whether no part of the root tree could be read.
     is_without_root: bool,
 }
 

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **TA1** Nothing is written through a symbolic link, or outside of the folder.
-//! - **TA2** A file gets its name only after all of its readable content was written. So a run that
-//!   follows an interrupted one continues where that one stopped.
+//! - **TA2** A file gets its name only after all of its readable content was written. So a run
+//!   after an interrupted run continues where the interrupted run stopped.
 
 use std::ffi::OsStr;
 use std::io;
@@ -36,7 +36,7 @@ pub(crate) struct Writing {
 }
 
 impl Dir {
-    /// The top folder, made where it is missing. Nothing is written for `None`.
+    /// Opens the top folder, and creates it if it is missing. With `None`, nothing will be written.
     pub(crate) fn top(path: Option<&Path>) -> io::Result<Self> {
         let Some(path) = path else { return Ok(Self { fd: None, path: PathBuf::new() }) };
         std::fs::create_dir_all(path)?;
@@ -45,7 +45,7 @@ impl Dir {
         Ok(Self { fd: Some(fd), path: PathBuf::new() })
     }
 
-    /// A folder in this one, made where it is missing.
+    /// Opens a folder in this folder, and creates it if it is missing.
     pub(crate) fn enter(&self, name: &[u8]) -> io::Result<Self> {
         let path = self.path.join(OsStr::from_bytes(name));
         let Some(dir) = &self.fd else { return Ok(Self { fd: None, path }) };
@@ -69,7 +69,7 @@ impl Dir {
         self.path.join(OsStr::from_bytes(name))
     }
 
-    /// Whether there is something of this name.
+    /// Whether the folder has an entry of this name.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         let Some(dir) = &self.fd else { return false };
         let name = OsStr::from_bytes(name);
@@ -79,8 +79,8 @@ impl Dir {
     /// Begins a file.
     pub(crate) fn begin(&self) -> io::Result<Writing> {
         let Some(dir) = &self.fd else { return Ok(Writing { fd: None }) };
-        // Remove what an earlier run left instead of writing over it: the file may be linked
-        // elsewhere too.
+        // A file that an earlier run left is removed instead of overwritten, since it may have
+        // further names.
         match rustix::fs::unlinkat(dir, UNFINISHED, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
@@ -90,8 +90,8 @@ impl Dir {
         Ok(Writing { fd: Some(fd) })
     }
 
-    /// Ends a file: sets its size and attributes, and gives it its name. Returns what could not be
-    /// set.
+    /// Ends a file: sets its size and attributes, and gives it its name. Returns the attributes
+    /// that could not be set.
     pub(crate) fn finish(
         &self,
         file: Writing,

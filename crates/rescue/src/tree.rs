@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **TR1** A walk visits each address once, and goes down at every step: it ends.
+//! - **TR1** A walk visits each address once, and goes down at every step. So it ends.
 //! - **TR2** A node from a scan is put into a tree only if the extent tree says that it is in use.
 //!   So an older version of a node never gets into the tree.
 
@@ -19,7 +19,7 @@ use crate::salvage::Salvage;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     pub(crate) ptr: NodePtr,
-    /// Its first key; the smallest of all for a leaf that is the root.
+    /// The first key of the leaf, or the smallest possible key if the leaf is the root.
     pub(crate) first: Key,
     is_root: bool,
     /// The first key after the leaf.
@@ -32,7 +32,7 @@ pub(crate) struct Gap {
     pub(crate) from: Key,
     pub(crate) to: Option<Key>,
     pub(crate) why: String,
-    /// Whether data is surely lost. Otherwise the range may have been empty.
+    /// Whether items are surely lost. If not, the range may have been empty.
     pub(crate) is_sure: bool,
 }
 
@@ -147,7 +147,7 @@ struct Walk<'s> {
 }
 
 impl Walk<'_> {
-    /// Takes in all leaves below a node. `from` is the first key that it may have.
+    /// Adds all leaves below a node. `from` is the first key that the node may have.
     fn descend(&mut self, expect: Expect, from: Key, below: Option<Key>) {
         let mut stack = vec![(expect, from, below)];
         while let Some((expect, from, below)) = stack.pop() {
@@ -198,8 +198,8 @@ impl Walk<'_> {
             }
         }
         taken.sort_unstable();
-        // A range between two found nodes may have been empty, or it may belong to a node that is
-        // lost too.
+        // A range between two found nodes may have been empty, or it may belong to another lost
+        // node.
         let mut at = from;
         for (first, last) in taken {
             if at < first {

@@ -1,4 +1,4 @@
-//! Recovers files that exist in older trees and not in newer ones.
+//! Recovers files that exist in older trees and not in the current ones.
 //!
 //! # Invariants
 //!
@@ -39,21 +39,21 @@ pub enum Since {
     Time(i64),
 }
 
-/// What to look for.
+/// The files to look for.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct UndeleteOptions {
-    /// Only paths that match one of these; all paths if the list is empty.
+    /// Recover only paths that match one of these patterns; all paths if the list is empty.
     pub paths: Vec<Glob>,
-    /// Only files that still existed then.
+    /// Recover only files that still existed at this time.
     pub since: Option<Since>,
-    /// Also data that should have a checksum, but has none. Data that fails its checksum is never
-    /// recovered.
+    /// Recover also data that should have a checksum, but has none. Data that fails its checksum is
+    /// never recovered.
     pub unverified: bool,
 }
 
-/// Finds deleted files, and recovers them to a folder. With `None` they are only read and verified.
-/// `each` gets every entry of the report.
+/// Finds deleted files, and recovers them to a folder. With `None` the files are only read and
+/// verified. `each` is called with every entry of the report.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ pub fn undelete(
     Ok(summary)
 }
 
-/// The first transaction at or after a time, by root items of any age.
+/// The first transaction at or after a time, according to root items of any age.
 fn generation_of(salvage: &Salvage, since: Since) -> Generation {
     let time = match since {
         Since::Generation(number) => return Generation(number),
@@ -377,7 +377,7 @@ impl Made {
     }
 }
 
-/// Leaves out extents without checksums where their space is used for something else now.
+/// Leaves out extents without checksums if their space is now used for other data or nodes.
 fn leave_out_reused(
     copier: &Copier<'_>,
     state: &State,

@@ -1,4 +1,4 @@
-//! All accounts of a volume at one moment: what is dumped when space runs out, and shown to
+//! All accounts of a volume at one moment. They are reported when space runs out, and shown to
 //! operators.
 
 use std::{fmt, sync::atomic::Ordering};
@@ -13,14 +13,14 @@ use crate::reservations::Reservations;
 pub struct Accounts {
     /// The account of data.
     pub data: Account,
-    /// The account of metadata. Here `may_use` also includes what the running and the frozen
-    /// transaction and all reservations may still need.
+    /// The account of metadata. Here `may_use` also includes the bytes that the running
+    /// transaction, the frozen one and all reservations may still need.
     pub metadata: Account,
     /// The account of the chunk tree.
     pub system: Account,
     /// Bytes that are dirty and will be written in place, with no data space reserved.
     pub unreserved: u64,
-    /// What operations have reserved and have not yet put into a transaction.
+    /// The costs that operations have reserved and have not yet put into a transaction.
     pub outstanding: Costs,
     /// Items and bytes that the running transaction has in its overlay.
     pub running: (u64, u64),
@@ -107,8 +107,8 @@ impl Reservations {
         }
     }
 
-    /// What uses metadata now, by cause, for the preemptive flusher. The caller passes the bytes of
-    /// dirty data in memory, and the part of them in ordered extents.
+    /// The present uses of metadata, by cause, for the preemptive flusher. `dirty` is the number of
+    /// bytes of dirty data in memory, `ordered` the number of these bytes in ordered extents.
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
         let outstanding = self.outstanding.lock().sum();
@@ -122,7 +122,7 @@ impl Reservations {
         let all = (running.0 + outstanding.all_items(), running.1 + outstanding.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
         // Under the policy `Levels`, reservations take `apart` bytes, and writeback of dirty data
-        // gives these bytes back. So the paths are only those of the running transaction's items.
+        // gives these bytes back. So only the running transaction's items count as paths.
         let apart = self.reserved_apart(outstanding);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };

@@ -5,8 +5,8 @@
 //!
 //! - **A1** Only a thread that got its reservation at once wakes the flusher. While a ticket waits,
 //!   the flusher already works.
-//! - **A2** Reservations wake the flusher at most once in each of its sleeps, however many are
-//!   made.
+//! - **A2** However many reservations are made during one sleep of the flusher, they wake it at
+//!   most once.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -15,7 +15,7 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-/// What the thread of the preemptive flusher waits for while it sleeps.
+/// The state on which the thread of the preemptive flusher waits.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     /// Reserved bytes, as of the last reservation.
@@ -43,7 +43,8 @@ impl Ahead {
         self.reserved.store(reserved, Ordering::Relaxed);
     }
 
-    /// Wakes the flusher if that sum is reached, after a reservation that was granted at once (A1).
+    /// Wakes the flusher if the reserved bytes have reached `at`. Called after a reservation that
+    /// was granted at once (A1).
     pub(crate) fn look(&self) {
         if self.reserved.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
             return;
@@ -54,7 +55,7 @@ impl Ahead {
         }
     }
 
-    /// Wakes the thread so that it ends.
+    /// Wakes the flusher's thread so that the thread can end.
     pub(crate) fn call(&self) {
         *self.called.lock() = true;
         self.wake.notify_one();

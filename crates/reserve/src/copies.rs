@@ -4,13 +4,13 @@
 //!
 //! A file may also be in a snapshot. Deleting it changes nodes that both trees use, so the deleting
 //! tree gets copies of these nodes. The snapshot still uses the old nodes, so no space becomes
-//! free. In the worst case deletes copy every shared node. On a volume with full metadata, they
+//! free. In the worst case deletes copy every shared node. On a volume with full metadata, deletes
 //! would fail once the global reserve is used up. So ordinary writers leave room for the copies,
-//! and operations that free space may use it.
+//! and operations that free space may use this room.
 //!
 //! Root items tell how many copies there may be. Each root item has the bytes of its tree's nodes.
-//! The sum over all trees is what they would take if they shared nothing. This sum less the bytes
-//! in use bounds the copies. A read-only subvolume needs no copies.
+//! The sum over all trees is the space that they would take if they shared nothing. This sum, less
+//! the bytes in use, bounds the space for copies. A read-only subvolume needs no copies.
 //!
 //! # Invariants
 //!
@@ -21,14 +21,15 @@
 //!   of all subvolume nodes, or 1/32 of the devices, whichever is more. At that bound, further
 //!   writable snapshots need no more room, but then not all of them can be emptied file by file.
 //! - **Y2** A volume may have too little space for this room when it is mounted. Then a part is
-//!   kept: half of the space left, or the need less twice the missing bytes, whichever is more.
-//!   Operations that free space shrink what is kept; other operations do not.
-//! - **Y3** The room is kept first in chunks that are not allocated yet. There it is withheld from
-//!   data and from reservations of ordinary writers. Only the rest enlarges the global reserve. So
-//!   on a volume with unallocated space, block groups lose nothing to it.
-//! - **Y4** The root items are those of the last published commit. They do not bound what a commit
-//!   takes; `shared` does that. If root items are wrong, the volume only keeps too much or too
-//!   little room.
+//!   kept. It is half of the space left, or the space left less the missing bytes, whichever is
+//!   more. Operations that free space use up this part; other operations do not.
+//! - **Y3** The room is kept first in chunks that are not allocated yet. This part is withheld from
+//!   data and from reservations of ordinary writers. Only the rest is kept in block groups, where
+//!   it enlarges the global reserve. So a volume with enough unallocated space keeps nothing in
+//!   block groups.
+//! - **Y4** The root items are those of the last published commit. They do not bound the space that
+//!   a commit takes; `shared` has that bound. If root items are wrong, the volume only keeps too
+//!   much or too little room.
 
 use std::collections::BTreeMap;
 
@@ -45,12 +46,12 @@ use crate::{Cost, Result};
 
 pub use crate::copies_need::Tree;
 
-/// The most that one snapshot must reserve. Beyond it, room is kept only as far as space is left,
-/// and the snapshot is not refused.
+/// The most bytes that one snapshot must reserve. If its copies may need more, the additional room
+/// is kept only as far as space is left, and the snapshot is not refused.
 const ASKED_MAX: u64 = 1 << 32;
 
 /// The cost of a reservation for `bytes` of copies. Each byte of a cost reserves two bytes of
-/// metadata, so the cost has half as many.
+/// metadata, so the cost has half of `bytes`.
 #[must_use]
 pub fn cost_of_copies(bytes: u64) -> Cost {
     Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
@@ -83,8 +84,8 @@ impl Reservations {
         Ok(())
     }
 
-    /// Records the root items that a published commit changed (Y4), and drops what
-    /// `keep_until_published` kept for it.
+    /// Records the root items that a published commit changed (Y4), and drops the room that
+    /// `keep_until_published` kept for this commit.
     pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
         let mut known = self.copies.lock();
         known.coming.retain(|(generation, _)| *generation > by);
@@ -94,8 +95,8 @@ impl Reservations {
         }
     }
 
-    /// Computes how many bytes are kept for copies. `reserve` is the global reserve without them.
-    /// Returns the bytes kept in chunks not allocated yet, and those kept in block groups.
+    /// Computes how many bytes are kept for copies. `reserve` is the global reserve without these
+    /// bytes. Returns two numbers of kept bytes: in chunks not allocated yet, and in block groups.
     pub(crate) fn keep_for_copies(
         &self,
         account: &Account,
@@ -172,8 +173,8 @@ impl Reservations {
     }
 
     /// Keeps `bytes` for copies of the nodes that transaction `by` shares or makes writable, until
-    /// its commit is published. From then on root items include them. The caller has reserved these
-    /// bytes.
+    /// its commit is published. From then on, the root items account for these copies. The caller
+    /// has reserved these bytes.
     pub fn keep_until_published(&self, bytes: u64, by: Generation) {
         if bytes > 0 {
             self.copies.lock().coming.push((by, bytes));
@@ -181,10 +182,10 @@ impl Reservations {
         }
     }
 
-    /// Sets the size of the global reserve. It is an eighth of the trees, between 4 MiB and 128
-    /// MiB, and at most a quarter of all metadata. If trees share nodes, it may be up to half, for
-    /// deletes that are the first to change many nodes (S2 of `reserve::shared`). The bytes kept
-    /// for copies come on top (`reserve::copies`).
+    /// Sets the size of the global reserve. It is an eighth of the trees' bytes, between 4 MiB and
+    /// 128 MiB, and at most a quarter of all metadata. If trees share nodes, it may be up to half,
+    /// for deletes that are the first to change many nodes (S2 of `reserve::shared`). The bytes
+    /// kept for copies come on top (`reserve::copies`).
     pub fn size_global_reserve(&self) {
         // The lock of the devices serializes these computations, and no chunk is allocated
         // meanwhile.

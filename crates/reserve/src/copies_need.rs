@@ -1,5 +1,5 @@
-//! How much room copies may need according to the root items (Y1, Y2 of `copies`): the known facts
-//! about trees, their sums, and the rules.
+//! Computes from the root items how much room copies may need (Y1, Y2 of `copies`). This file has
+//! the known facts about trees, their sums, and the rules.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 /// Up to 1/32 of the devices may be kept for copies, whatever the size of the trees. ZFS withholds
 /// the same part from writers.
 const PART_OF_DEVICES: u64 = 32;
-/// Room is kept for at most this many copies of all subvolume nodes, unless `PART_OF_DEVICES`
-/// allows more.
+/// Room is kept for at most this many copies of all subvolume nodes; `PART_OF_DEVICES` may allow
+/// more.
 const COPIES_MAX: u128 = 2;
-/// Divisors of the copies' bytes. Records of the copies take at most 1/32 of these bytes, and the
-/// global reserve grows by 1/8 of them.
+/// Divisors of the bytes that all copies may take. Records of the copies take at most 1/32 of these
+/// bytes, and the global reserve grows by 1/8 of them.
 const RECORDS: u64 = 32;
 const RESERVE: u64 = 8;
-/// Bytes of the root tree for each root item, and a number of nodes for everything else. They are
-/// in use, but no root item counts them.
+/// Metadata in use that no root item counts: so many bytes of the root tree for each root item, and
+/// so many nodes for everything else.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
 
@@ -25,7 +25,7 @@ const BESIDE: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     bytes: u64,
-    /// Whether the tree can be changed: it is neither deleted nor read-only.
+    /// Whether the tree can be changed: it is not deleted and not read-only.
     is_writable: bool,
     /// Whether a snapshot was taken of the subvolume, or it is a snapshot.
     is_cut: bool,
@@ -51,18 +51,18 @@ pub(crate) struct Sums {
     /// Bytes of all subvolumes, and of the writable ones.
     pub(crate) all: u128,
     pub(crate) writable: u128,
-    /// Bytes of all trees that are not subvolumes, and those of the extent tree alone.
+    /// Bytes of all trees that are not subvolumes, and bytes of the extent tree alone.
     pub(crate) others: u128,
     pub(crate) extents: u64,
 }
 
-/// The other inputs of the space that copies need.
+/// The other figures from which the need for copies is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Bytes of metadata in use; `None` in mixed groups, where the account includes data.
     pub(crate) used: Option<u64>,
-    /// Bytes of the largest subvolume, used if `used` is `None`. All subvolumes together take at
-    /// least as much.
+    /// Bytes of the largest subvolume. All subvolumes together take at least as much, so it
+    /// replaces `used` if that is `None`.
     pub(crate) largest: u64,
     /// Bytes of the devices, divided by the number of copies that the metadata profile makes.
     pub(crate) devices: u64,
@@ -273,8 +273,8 @@ mod tests {
         }
     }
 
-    /// Y2: all of the need is kept where there is room. Where there is less room, a part is kept,
-    /// and ordinary writers cannot use it.
+    /// Y2: with enough room, all of the need is kept. With less room, a part is kept, and ordinary
+    /// writers cannot use this part.
     #[test]
     fn headroom_keeps_a_part_where_space_is_short() {
         assert_eq!(kept(100, 100, 0), 100);
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(kept(100, 90, 0), 80);
         assert_eq!(kept(100, 50, 0), 25);
         assert_eq!(kept(100, 10, 0), 5);
-        // Bytes that were kept stay kept, unless operations that free space have used them.
+        // Kept bytes stay kept until operations that free space use them.
         assert_eq!(kept(100, 90, 100), 90);
         assert_eq!(kept(100, 20, 90), 20);
         assert_eq!(kept(100, 30, 20), 20);

@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! The commit makes no more nodes than were counted, plus those added for later items and bytes.
-//! Reasons:
+//! The commit makes no more nodes than were counted, plus the nodes added for later items and
+//! bytes. Reasons:
 //!
 //! - **N1** The items put before the count make no more nodes than the ledger says (`ledger::G1`).
 //! - **N2** Each later item dirties one path and causes one split. A later item may cause another
@@ -24,14 +24,14 @@
 //! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
 //!   from its first extent to its last. So its reservations together count as no more than the
 //!   nodes that these leaves become. This limit is the sum for this transaction and the next
-//!   (`ledger::span::D1`, `ledger::span::D2`). Leaves dirtied for other reservations add to it. A
-//!   run of dirty leaves becomes no more leaves than its parts would become separately
+//!   (`ledger::span::D1`, `ledger::span::D2`). Leaves dirtied for other reservations add to this
+//!   limit. A run of dirty leaves becomes no more leaves than its parts would become separately
 //!   (`ledger::tree::L2`).
 //!
 //! # Locks
 //!
-//! A count reads nodes while it holds a lock, for which only other counts wait. No thread waits for
-//! a count while it has a handle.
+//! A count holds a lock while it reads nodes. Only other counts wait for this lock. No thread waits
+//! for a count while it has a handle.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -94,16 +94,16 @@ impl Reservations {
         nodes.saturating_mul(nodesize).saturating_add(fills)
     }
 
-    /// Notes whether a new count should be made soon. It should if it may save `WORTH` paths, and
-    /// more than twice the `left` bytes.
+    /// Notes whether a new count should be made soon. This is the case if the count may save
+    /// `WORTH` paths, and more than twice the `left` bytes.
     pub(crate) fn note_due(&self, known: &Known, left: u64) {
         let paths = known.paths(self.levels());
         let saved = paths.saturating_mul(self.levels() * u64::from(self.store.geometry().nodesize));
         self.counts.set_due(paths >= WORTH && saved / 2 > left);
     }
 
-    /// Makes a new count if `note_due` asked for one and no other thread counts. Other writers go
-    /// on with the space that is left.
+    /// Makes a new count if `note_due` asked for one and no other thread counts. Meanwhile other
+    /// writers use the space that is left.
     pub(crate) fn count_ahead(&self) {
         if self.counts.is_due() {
             self.counts.set_due(false);
@@ -111,8 +111,8 @@ impl Reservations {
         }
     }
 
-    /// Whether a count can help a request. For ordinary writers it cannot if the reservations alone
-    /// already exceed the free space. Other requests may always count.
+    /// Whether a count can help a request. For ordinary writers a count is useless if the
+    /// reservations alone already exceed the free space. Other requests may always count.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let reserved = || {
@@ -135,8 +135,8 @@ impl Reservations {
         self.recount_with(few, true)
     }
 
-    /// With `waits`, waits until other counts of the transaction end. Without, returns at once if
-    /// another one is running.
+    /// With `waits`, waits until other counts of the transaction end. Without `waits`, returns at
+    /// once if another count is running.
     fn recount_with(&self, few: u64, waits: bool) -> bool {
         crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
@@ -186,8 +186,8 @@ impl Reservations {
     fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
         let geometry = self.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
-        // The caller holds `work` of the younger transaction. No thread locks them in the other
-        // order.
+        // The caller holds `work` of the younger transaction. No thread takes the locks of the two
+        // transactions in the other order.
         let counted = self.counts.of(frozen);
         let older = counted.work.lock();
         let is_whole = counted.seen.lock().is_some_and(|known| known.is_whole);

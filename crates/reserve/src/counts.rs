@@ -26,8 +26,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Counts a transaction. If the trees are those of the last count, only the changes since are
-    /// noted. `None` if it cannot be counted.
+    /// Counts a transaction. If the trees are those of the last count, only the changes since that
+    /// count are noted. `None` if it cannot be counted.
     pub(crate) fn count(
         &mut self,
         space: &Space,
@@ -61,7 +61,7 @@ impl Work {
     }
 }
 
-/// What is known of the nodes of one transaction.
+/// The count of the nodes of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Unranked: held across reads of nodes.
@@ -69,7 +69,7 @@ pub(crate) struct Counted {
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
     /// Set if the transaction was frozen with changes that are not counted (`count::N4`). The
-    /// commit takes them out of the transaction, so `is_plain` no longer shows them.
+    /// commit takes these changes out of the transaction, so `is_plain` no longer shows them.
     pub(crate) never: AtomicBool,
 }
 

@@ -9,14 +9,14 @@
 //!
 //! # Invariants
 //!
-//! - **B1** What a shard keeps counts as reserved. So the sum is never less than what operations
-//!   hold.
+//! - **B1** The reservations that a shard keeps count as reserved. So the sum is never less than
+//!   the reservations that operations hold.
 //! - **B2** A reservation that came back is not used for another operation. Each new batch must fit
-//!   in the free space of its time.
+//!   in the space that is free when the batch is reserved.
 //! - **B3** Shards keep nothing while a ticket waits for metadata. A request first makes all shards
 //!   give back before it waits or is refused. A thread that puts something into its shard checks
 //!   afterwards for waiting tickets. A waiting request joins the queue before it empties the
-//!   shards, so one of the two sees the other.
+//!   shards, so the thread sees the request, or the request finds the reservation in the shard.
 //! - **B4** A batch is reserved only if at least half of the free space stays free, by the crude
 //!   bound. The policy `Levels`, a baseline, never reserves batches. A shard that was refused a
 //!   batch keeps nothing for the next `REST` reservations. Otherwise other requests would have to
@@ -60,7 +60,7 @@ pub(crate) struct Shard {
     rests: AtomicU32,
 }
 
-/// What each shard keeps.
+/// The reservations that each shard keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Credits([CachePadded<Shard>; SHARDS]);
 
@@ -105,7 +105,8 @@ impl Reservations {
         !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.queue.is_waiting()
     }
 
-    /// Keeps a reservation that came back. Returns what the caller must give back now, if anything.
+    /// Keeps a reservation that came back. Returns the reservation that the caller must give back
+    /// now, if there is one.
     pub(crate) fn keep(&self, reservation: MetaReservation) -> Option<MetaReservation> {
         let shard = &self.credits.0[shard()];
         if !self.may_keep(reservation.held())
@@ -133,7 +134,7 @@ impl Reservations {
         None
     }
 
-    /// Gives back all that shards keep. Returns whether there was anything.
+    /// Gives back all reservations that shards keep. Returns whether there were any.
     pub fn give_credit_back(&self) -> bool {
         let mut found = false;
         for shard in &self.credits.0 {

@@ -8,7 +8,7 @@ use buttress_transaction::Cost;
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 
-/// How long a commit waits without any ordered extent finishing, and how often it checks.
+/// How long a commit waits while no ordered extent finishes, and how often the commit checks.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 

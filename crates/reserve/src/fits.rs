@@ -1,12 +1,12 @@
-//! Bounds what the running transaction and all reservations need, and decides whether a request
+//! Bounds the need of the running transaction and all reservations, and decides whether a request
 //! fits (`reserve::P1`).
 //!
 //! # Invariants
 //!
-//! - **F1** A bound is never below what a commit takes. A closer bound replaces the crude one only
-//!   where it is proven (`count`).
-//! - **F2** A grant may rely on chunks that are not allocated yet. Their space is withheld from
-//!   data under the same lock that decided that the request fits.
+//! - **F1** A bound is never below the space that a commit takes. A closer bound replaces the crude
+//!   one only where it is proven (`count`).
+//! - **F2** A grant may rely on chunks that are not allocated yet. One lock covers two steps:
+//!   deciding that the request fits, and withholding the space of these chunks from data.
 
 use std::sync::atomic::Ordering;
 
@@ -34,9 +34,9 @@ impl Reservations {
         alone + self.shared_need(running.shared_leaf_changes_max() + to_come.items, used)
     }
 
-    /// Recomputes what the running transaction and reservations need beyond the block groups, and
-    /// withholds it from data. This is one step under the lock, so data cannot take the space in
-    /// between.
+    /// Recomputes the bytes that the running transaction and reservations need beyond the block
+    /// groups, and withholds them from data. This is one step under the lock, so data cannot take
+    /// the space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
         let excess = self.excess(outstanding.sum(), Urgency::Normal, true);
@@ -50,7 +50,7 @@ impl Reservations {
         excess == 0 || self.overcommit(excess, urgency)
     }
 
-    /// What the running transaction and `to_come` need beyond the block groups, in bytes; 0 if they
+    /// The bytes that the running transaction and `to_come` need beyond the block groups; 0 if they
     /// fit. The smaller of the crude bound and a count applies. For `by_inodes` see
     /// [`need_by_count`](Self::need_by_count).
     pub(crate) fn excess(&self, to_come: Costs, urgency: Urgency, by_inodes: bool) -> u64 {
@@ -88,7 +88,7 @@ impl Reservations {
         let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
         let taken = frozen + kept;
-        // In mixed groups, `may_use` is what data has reserved.
+        // In mixed groups, `may_use` has the reservations of data.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
             note_pressure(0);
@@ -96,8 +96,8 @@ impl Reservations {
         }
         let known = self.known(running.running());
         let closer = known.map(|known| self.need_by_count(&known, to_come, by_inodes));
-        // The need without reservations. Operations that put less than they reserved give the rest
-        // back.
+        // The need without reservations. It matters because operations that put less than they
+        // reserved give the rest back.
         let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
@@ -121,9 +121,9 @@ impl Reservations {
         }
     }
 
-    /// The reserved part of the free metadata, in thousandths. `None` if it is at most half. Also
-    /// `None` while a chunk can be added and no commit waits for ordered extents. Always `None`
-    /// under the policy `Levels`, because that baseline does not write back ahead.
+    /// The reserved part of the free metadata, in thousandths. `None` if this part is at most half.
+    /// Also `None` while a chunk can be added and no commit waits for ordered extents. Always
+    /// `None` under the policy `Levels`, because that baseline does not start writeback early.
     #[must_use]
     pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Reservations {
     }
 
     /// Whether operations may lack space beside a frozen transaction. Assumes that the next
-    /// transaction becomes as large before the commit is done.
+    /// transaction becomes as large as the frozen one before the commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
@@ -171,9 +171,9 @@ impl Reservations {
         need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
     }
 
-    /// The metadata account, and what the frozen transaction may still allocate. Bytes that its
-    /// commit allocates or gives back meanwhile count twice rather than not at all. The commit adds
-    /// bytes to the account first, and then to `frozen_taken`. It subtracts bytes from
+    /// The metadata account, and the bytes that the frozen transaction may still allocate. Bytes
+    /// that its commit allocates or gives back meanwhile count twice rather than not at all. The
+    /// commit adds bytes to the account first, and then to `frozen_taken`. It subtracts bytes from
     /// `frozen_taken` first, and then from the account.
     pub fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
@@ -183,9 +183,9 @@ impl Reservations {
 
     /// Whether chunks not allocated yet can back `excess` bytes beyond the metadata groups. A
     /// commit adds these chunks as it needs them. The limit is half of the unallocated space, and
-    /// the bytes kept for copies must stay. While bytes are kept for copies, an operation that
-    /// frees space may use all unallocated space. The space is withheld from data as long as it is
-    /// reserved (F2).
+    /// the bytes kept for copies must stay unallocated. While bytes are kept for copies, an
+    /// operation that frees space may use all unallocated space. The space is withheld from data as
+    /// long as it is reserved (F2).
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -197,13 +197,14 @@ impl Reservations {
     }
 
     /// The most bytes of metadata that the commit of `items` and `bytes` may allocate before it
-    /// frees any. What shared nodes add is not included (`shared_need`).
+    /// frees any. The need of shared nodes is not included (`shared_need`).
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
-    /// The part of `need` for paths. Existing nodes limit it, however large the transaction is.
+    /// The part of `need` for paths. The existing nodes limit this part, however large the
+    /// transaction is.
     pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
         self.need(items, 0, used)
     }
@@ -254,8 +255,8 @@ impl Reservations {
 
 /// The most bytes of nodes that `items` of `bytes` may dirty. Each item dirties at most a path, and
 /// all together dirty at most the `used` bytes. Twice `bytes` is added to the smaller of the two,
-/// because a leaf may stay half full. This counts for the checksums of one large extent, which are
-/// few items but fill many leaves.
+/// because a leaf may stay half full. This addition matters for the checksums of one large extent,
+/// which are few items but fill many leaves.
 fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     let fills = bytes.saturating_mul(2);
     items.saturating_mul(path).min(used).saturating_add(fills)

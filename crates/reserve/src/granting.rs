@@ -17,8 +17,8 @@ use crate::transaction::Transaction;
 use crate::urgency::{Demand, Urgency};
 
 impl Reservations {
-    /// Reserves if the cost fits now and no ticket waits. A normal request first tries what its
-    /// shard keeps.
+    /// Reserves if the cost fits now and no ticket waits. A normal request first tries the
+    /// reservations that its shard keeps.
     pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
         if urgency == Urgency::Normal
             && let Some(reservation) = self.take_credit(cost)
@@ -66,8 +66,8 @@ impl Reservations {
         }
     }
 
-    /// Records what the commit of a frozen transaction may allocate. No handle is held, and the
-    /// next transaction is not visible yet.
+    /// Records how many bytes the commit of a frozen transaction may allocate. No handle is held,
+    /// and the next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
         self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
@@ -85,8 +85,8 @@ impl Reservations {
         self.frozen_taken.fetch_sub(bytes, Ordering::Release);
     }
 
-    /// Sets what the current commit may still allocate, whatever was counted. For tests with little
-    /// space beside a commit.
+    /// Sets how many bytes the current commit may still allocate, whatever was counted. For tests
+    /// with little space beside a commit.
     pub fn set_frozen_need(&self, bytes: u64) {
         self.frozen_need.store(bytes, Ordering::Release);
     }
@@ -157,8 +157,8 @@ impl Reservations {
         true
     }
 
-    /// Reserves for an operation that frees space. Of the other reservations, it includes only
-    /// those that `others` returns (`reserve::P4`).
+    /// Reserves for an operation that frees space. The cost must fit beside only those other
+    /// reservations that `others` returns (`reserve::P4`).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,

@@ -5,15 +5,15 @@
 //!
 //! Writing back dirty data changes the inode item and the inode's extent items. The extent items
 //! lie between two keys of one tree. If each item counted as a path, a few thousand dirty blocks of
-//! one file would reserve more than the volume has. But they cannot dirty more than the leaves
-//! between these keys. So where nodes are counted (`count`), the reservations for an inode count as
-//! no more than that.
+//! one file would reserve more metadata than the volume has. But they cannot dirty more than the
+//! leaves between these keys. So where nodes are counted (`count`), the reservations for an inode
+//! count as no more than these leaves.
 //!
 //! # Invariants
 //!
-//! - **I1** The spared items are those reserved beyond the bound of their inode, summed over all
-//!   inodes. A count leaves them out. The sum grows after a reservation was counted, and shrinks
-//!   before one is given back. So the sum never exceeds what is reserved.
+//! - **I1** The spared items are the items reserved beyond the bound of their inode, summed over
+//!   all inodes. A count leaves them out. The sum grows after a reservation was counted, and
+//!   shrinks before one is given back. So the sum never exceeds the number of reserved items.
 //! - **I2** A bound is valid for the committed trees on which a count was made, and for the commit
 //!   then under way. It is used only with a count on these trees. Bounds change only under the lock
 //!   of `Outstanding`.
@@ -55,7 +55,7 @@ pub struct InodeReserve {
 struct Held {
     /// Items reserved for the inode, in trees that operations change.
     items: u64,
-    /// The bound: at most this many of them count.
+    /// The bound: at most this many items count.
     bound: u64,
     /// Whether the bound was computed since the inode last had nothing reserved.
     is_known: bool,
@@ -66,7 +66,7 @@ struct Held {
 pub(crate) struct Moment {
     /// The committed trees.
     pub roots: Generation,
-    /// What the commit under way needed, in bytes; 0 without one.
+    /// The bytes that the commit under way needed; 0 without such a commit.
     pub below: u64,
     /// How many leaves were dirty, and the bytes put into them.
     pub leaves: u64,
@@ -219,7 +219,7 @@ impl InodeReserves {
 
     /// Whether a commit waits for ordered extents to finish. Writeback then starts at once, even if
     /// a chunk could still be allocated. Reservations may use only half of the unallocated space.
-    /// If the commit waited in vain, it may use the rest.
+    /// If the commit waited in vain, it may use the other half.
     pub(crate) fn are_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
     }
@@ -272,8 +272,8 @@ mod tests {
         other.take(15);
     }
 
-    /// All bounds are computed again on other trees, or with many more leaves or bytes. Otherwise
-    /// only those of inodes that are new or were idle are computed.
+    /// All bounds are computed again if the trees changed, or if there are many more leaves or
+    /// bytes. Otherwise only the bounds of inodes that are new or were idle are computed.
     #[test]
     fn bounds_are_looked_up_when_they_are_old() {
         let all = Arc::new(InodeReserves::default());

@@ -4,7 +4,7 @@
 //!
 //! Each changed item falls into one leaf of a committed tree. The ledger records the changed leaves
 //! of file trees, of the checksum tree, and of the part of the extent tree that records data
-//! (`tree`). Other changes are made by the commit itself, and only their place is known before.
+//! (`tree`). The commit itself makes the other changes, and only their place is known beforehand.
 //! Nodes are allocated and freed in metadata groups, so their records lie in the extent-tree leaves
 //! for those groups.
 //!
@@ -17,8 +17,8 @@
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
 //!   describe its free space. The commit converts a group to bitmaps before its extents take more.
 //! - **G4** The first change of a node that may be shared adds references for everything that the
-//!   node points to. It adds up to two for each extent and each child. Their bytes count in the
-//!   leaves that record these extents and children.
+//!   node points to. It adds up to two references for each extent and each child. The bytes of the
+//!   references count in the leaves that record these extents and children.
 //! - **G5** If a transaction commits behind an older one, it makes no more nodes than
 //!   `nodes_beside` says. Both were noted on the trees before the older commit. The younger
 //!   transaction may change leaves again that the older one makes (`tree::L5`). Nodes that every
@@ -81,7 +81,7 @@ pub(crate) struct Ledger {
     /// Number of nodes of the root tree.
     root_nodes: u64,
     chunks: u64,
-    /// An operation changed an item of a tree that commits change, too.
+    /// Whether an operation changed an item of a tree that commits change, too.
     is_mixed: bool,
     /// Addresses of the extents and nodes that shared nodes point to; not noted yet.
     pointed: Vec<Logical>,
@@ -138,7 +138,7 @@ impl Ledger {
             space.groups_of(SpaceKind::Metadata).iter().map(|group| group.range()).collect();
         groups.sort_unstable_by_key(|group| group.start);
         survey::recording(store, &Expect::root(root), &groups, &mut ledger.meta)?;
-        // The records of a new group would go behind those of all others.
+        // The records of a new group would go behind the records of all other groups.
         ledger.meta.leaves += 1;
         for group in groups {
             ledger.free_space_meta += ledger.touch(store, roots, group)?;
@@ -176,7 +176,7 @@ impl Ledger {
         free.note_range(store, range, (0, most), FREE_SPACE_ITEM)
     }
 
-    /// Notes what a transaction changed since the last call, or all its changes if `anew`.
+    /// Notes the changes of a transaction since the last call, or all its changes if `anew`.
     pub(crate) fn feed(
         &mut self,
         view: &View,
@@ -269,8 +269,8 @@ impl Ledger {
         with_records(self.trees.values().map(Tree::nodes).sum::<u64>() + self.fixed(), room)
     }
 
-    /// The most nodes that such a commit makes behind the commit of an `older` transaction. Both
-    /// were noted on the same trees (G5).
+    /// The most nodes that a commit of all noted changes makes behind the commit of an `older`
+    /// transaction. Both transactions were noted on the same trees (G5).
     pub(crate) fn nodes_beside(&self, older: &Self, room: u64) -> u64 {
         let beside = |(id, tree): (&TreeId, &Tree)| match older.trees.get(id) {
             Some(older) => tree.nodes_beside(older),
@@ -325,7 +325,7 @@ impl Ledger {
         (!self.is_mixed).then(|| of_items.map(|(_, tree)| tree.nodes()).sum())
     }
 
-    /// The most nodes that all dirty data of an inode can dirty, besides those already noted.
+    /// The most nodes that all dirty data of an inode can dirty, besides the nodes already noted.
     /// `frozen` is the ledger of the commit under way (`span`).
     pub(crate) fn nodes_of_inode(
         &self,

@@ -3,8 +3,8 @@
 //! The need of a commit has two bounds, and the smaller one counts. First, each changed item
 //! dirties at most one path and causes one split. A path is as long as the height of the tallest
 //! tree in use. Second, all items together dirty at most every existing node. The nodes that new
-//! bytes fill are added to both. So a long transaction of small operations does not reserve more
-//! than the volume has.
+//! bytes fill are added to both bounds. So a long transaction of small operations does not reserve
+//! more than the volume has.
 //!
 //! If a request does not fit by these bounds, the nodes are counted (`count`). Then paths are
 //! reserved only for items since the count. The bounds are in `fits`.
@@ -21,11 +21,11 @@
 //!   at every commit.
 //! - **P4** An operation that frees space may use seven eighths of the global reserve, which
 //!   ordinary writers may not use. It may use three quarters if trees share nodes; the drop of a
-//!   subvolume may use all of it. These operations may also use all that is kept for copies, since
-//!   together they fit in it. If no flush step made room, such an operation ignores the
+//!   subvolume may use all of it. These operations may also use all space that is kept for copies,
+//!   since together they fit in it. If no flush step made room, such an operation ignores the
 //!   reservations of writers. It must fit beside the reservations of other operations that free
-//!   space. If it has also waited for those to end, it ignores all reservations. So unused
-//!   reservations of others never make a delete fail.
+//!   space. If it has also waited for those other operations to end, it ignores all reservations.
+//!   So unused reservations of others never make a delete fail.
 
 mod accounts;
 mod ahead;

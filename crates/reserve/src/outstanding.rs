@@ -25,7 +25,7 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    /// All that is reserved.
+    /// The sum of all reservations.
     pub(crate) fn sum(&self) -> Costs {
         self.costs
     }

@@ -11,11 +11,12 @@ const LEVELS: u64 = 8;
 /// How much metadata a reservation takes until it is put or given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReservePolicy {
-    /// All reservations together take what they can dirty in the existing trees.
+    /// All reservations together take the nodes that they can dirty in the existing trees.
     #[default]
     Counted,
     /// Linux's rule: each item takes at least eight nodes, whatever else is reserved. Dirty data
-    /// keeps its reservations for long, so it fills metadata long before it fills memory.
+    /// keeps its reservations for long, so the reservations fill metadata long before the data
+    /// fills memory.
     #[cfg(feature = "baselines")]
     Levels,
 }

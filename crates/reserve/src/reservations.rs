@@ -33,7 +33,7 @@ pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
     }
 }
 
-/// What reservations are built on: lower parts of the engine, and the rules.
+/// The parts that reservations use: lower parts of the engine, and the rules.
 pub struct Beneath {
     /// Committed nodes.
     pub store: Arc<Store>,
@@ -73,16 +73,16 @@ pub struct Reservations {
     pub(crate) inode_reserves: Arc<InodeReserves>,
     /// Reservations that shards keep.
     pub(crate) credits: Credits,
-    /// What the preemptive flusher waits for while it sleeps.
+    /// The state on which the preemptive flusher waits.
     pub(crate) ahead: CachePadded<Ahead>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,
-    /// Some metadata is free beside the changes already put. This is the reserved part of it, in
+    /// The reserved part of the metadata that is free beside the changes already put, in
     /// thousandths.
     pub(crate) pressure: AtomicU64,
     /// Bytes of metadata that the commit of the frozen transaction may allocate in total.
     pub(crate) frozen_need: AtomicU64,
-    /// Bytes of metadata that this commit has allocated so far.
+    /// Bytes of metadata that the commit of the frozen transaction has allocated so far.
     pub(crate) frozen_taken: AtomicU64,
     /// The level of the root of the tallest known tree.
     pub(crate) height: AtomicU8,

@@ -8,14 +8,14 @@
 //!
 //! - **S1** Before a tree is changed or snapshotted, reservations know whether its nodes may be
 //!   shared. If so, each request includes the added references. It also includes the extent-tree
-//!   leaves that record them, at most as many as exist. A node that a balance of Linux moved takes
-//!   the same when it is first changed, though it is not shared. Linux marks the root of such nodes
-//!   like that of a snapshot (`last_snapshot`), so they are counted, too.
+//!   leaves that record them, at most as many as exist. The first change of a node that a balance
+//!   of Linux moved takes the same space, though the node is not shared. Linux marks the root of
+//!   such nodes like that of a snapshot (`last_snapshot`), so they are counted, too.
 //! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
 //!   half of all metadata. Linux does the same. So a delete finds space, however many shared leaves
 //!   it is the first to change. While a snapshot shares the deleted data, the delete takes more
 //!   than it frees. `copies` keeps space so that the next delete finds some, too. The drop of the
-//!   snapshot uses what the deletes leave.
+//!   snapshot uses the space that the deletes leave.
 
 use buttress_format::TreeId;
 use buttress_tree::{Roots, Store};
@@ -27,8 +27,8 @@ use crate::{View, ledger};
 /// References to nodes take at most one byte for each `RECORDED` bytes of nodes, because each node
 /// gets at most two more references.
 const RECORDED: u64 = 64;
-/// A margin in nodes for what a delete takes besides the extent tree, and for items that other
-/// operations reserve.
+/// A margin, in nodes, for the nodes outside the extent tree that a delete takes, and for items
+/// that other operations reserve.
 const BESIDE: u64 = 192;
 
 impl Reservations {
@@ -98,8 +98,8 @@ impl Reservations {
         Some(nodes.saturating_mul(u64::from(self.store.geometry().nodesize)))
     }
 
-    /// Nodes that the added references fill when a leaf is first changed. They may be half full. 0
-    /// if trees share no nodes.
+    /// Nodes that the added references fill when a leaf is first changed. These nodes may be only
+    /// half full. 0 if trees share no nodes.
     pub(crate) fn shared_fills(&self) -> u64 {
         if !self.is_shared() {
             return 0;
@@ -109,8 +109,8 @@ impl Reservations {
         2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
     }
 
-    /// The most bytes that references to nodes can add, if `used` bytes of nodes exist. A node has
-    /// one parent in each tree.
+    /// The most bytes that references to nodes can add, if `used` bytes of nodes exist. Each node
+    /// gets at most two more references (`RECORDED`).
     pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
         if self.is_shared() { used / RECORDED } else { 0 }
     }

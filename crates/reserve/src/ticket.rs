@@ -5,8 +5,9 @@
 //! - **T1** A ticket that leaves the queue holds nothing. If it was granted meanwhile, the grant is
 //!   taken back, and later tickets are tried again.
 //! - **T2** Before an operation that frees space is refused, it waits up to `OTHERS_END` for other
-//!   such operations to end. If they end in time, all flush steps run again, since only a commit
-//!   gives back what these operations put. The earlier steps may have run before they ended.
+//!   such operations to end. If they end in time, all flush steps run again. The changes that these
+//!   operations put free space only at a commit. The commit among the earlier steps may have run
+//!   before the operations ended.
 
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,8 @@ impl<'e> MetaTicket<'e> {
         Self { all, ticket: Some(ticket), demand, priority, waits_for_others: None }
     }
 
-    /// What the waiting thread may wait for. A ticket of high priority never waits for the flusher,
-    /// since the flusher may wait for its operation.
+    /// The events for which the waiting thread may wait. A ticket of high priority never waits for
+    /// the flusher, since the flusher may wait for the operation that owns the ticket.
     pub fn reach(&self, asked: Reach) -> Reach {
         if self.priority == Priority::High { Reach::Commit } else { asked }
     }

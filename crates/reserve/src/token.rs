@@ -24,11 +24,11 @@ impl Owners {
     }
 }
 
-/// A reservation. Dropping it gives back what was not put.
+/// A reservation. Dropping it gives back the part that was not put.
 #[must_use = "a reservation that is dropped reserves nothing"]
 pub struct MetaReservation {
     owner: Arc<CachePadded<Weak<Reservations>>>,
-    /// What the token holds; it may cover many operations.
+    /// The cost that the token holds; it may cover many operations.
     held: Costs,
     /// The part of `held` that belongs to operations which free space.
     freeing: Costs,
@@ -72,7 +72,7 @@ impl MetaReservation {
     }
 
     /// Merges `other` into this reservation. If one of them is attached to an inode, the result is
-    /// attached, too. Then both must be for this inode.
+    /// attached, too. In this case both reservations must be for this inode.
     ///
     /// # Panics
     ///
@@ -102,7 +102,7 @@ impl MetaReservation {
         self.cut(self.held.map(self.held, |of, _| share(of)))
     }
 
-    /// Splits off as much of `cost` as the token holds. Returns that and the missing part.
+    /// Splits off as much of `cost` as the token holds. Returns this part and the missing cost.
     pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
         let part = self.held.map(cost.into(), u64::min);
         let short = Cost {
@@ -113,8 +113,8 @@ impl MetaReservation {
         (self.cut(part), short)
     }
 
-    /// Gives back what the token holds. A caller that already has `all` saves a lookup. A shard may
-    /// keep the reservation for a while; then it still counts as reserved.
+    /// Gives the whole reservation back. A caller that already has `all` saves a lookup. A shard
+    /// may keep the reservation for a while; then it still counts as reserved.
     pub fn give_back(&mut self, all: &Reservations) {
         if self.held.is_nothing() {
             return;

@@ -1,4 +1,4 @@
-//! How much of the metadata that is kept back an operation may use.
+//! The part of the metadata kept back that an operation may use.
 
 use buttress_transaction::Cost;
 
@@ -29,13 +29,13 @@ impl Urgency {
     }
 }
 
-/// What a ticket waits for.
+/// The demand of a ticket.
 ///
 /// Plain data: it never changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
     /// The cost of the operation.
     pub cost: Cost,
-    /// How much of the metadata that is kept back the operation may use.
+    /// The part of the metadata kept back that the operation may use.
     pub urgency: Urgency,
 }

@@ -11,10 +11,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The stream itself.
+    /// An error in the stream itself.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// The volume.
+    /// An error of the volume.
     #[error(transparent)]
     Volume(#[from] buttress_fs::Error),
     /// The named object is not a subvolume.
@@ -67,7 +67,7 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
-    /// A command that makes no sense where it stands, or at all.
+    /// A command that makes no sense at its place in the stream, or is not supported.
     #[error("{0}")]
     Refused(&'static str),
     /// A subvolume was begun and not ended.

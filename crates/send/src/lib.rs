@@ -1,4 +1,4 @@
-//! Streams of subvolumes: what `btrfs send` writes and `btrfs receive` reads.
+//! Streams of subvolumes, as `btrfs send` writes them and `btrfs receive` reads them.
 //!
 //! # Where things are
 //!

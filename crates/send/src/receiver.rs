@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **R1** Nothing outside the received subvolume is changed, whatever the stream says. Paths are
-//!   walked name by name from its top; no symbolic link is followed, and no path leads into another
-//!   subvolume. Clone sources come from the subvolume that the stream names, by the same walk.
+//!   walked name by name from the top of that subvolume; no symbolic link is followed, and no path
+//!   leads into another subvolume. Clone sources come from the subvolume that the stream names, by
+//!   the same walk.
 //! - **R2** A subvolume is marked as received, and made read-only, only after its last command. So
 //!   a subvolume without a received uuid is incomplete.
 //!
@@ -23,13 +24,13 @@ use crate::stream::{Command, Source, StreamError, StreamReader, Uuid};
 use apply::Current;
 pub use home::{Home, Subvolumes};
 
-/// What a receiver reports while it works.
+/// An event that a receiver reports while it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A subvolume was made; what follows goes into it.
+    /// A subvolume was made. The commands that follow fill it.
     Subvolume(&'a [u8]),
-    /// A snapshot was made; what follows changes it.
+    /// A snapshot was made. The commands that follow change it.
     Snapshot(&'a [u8]),
     /// A subvolume is complete.
     Complete(&'a [u8]),

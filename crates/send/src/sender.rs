@@ -11,12 +11,12 @@
 //!    (`content`). Content that the receiver has already is cloned (`sharing`).
 //! 3. **Times** of directories come last, when no later command changes these directories.
 //!
-//! A full stream is the same without an older tree, and without the first step.
+//! A full stream has no older tree, and so no first step.
 //!
 //! # Invariants
 //!
 //! - **X1** Paths are computed from the receiver's tree as it is after the commands so far, never
-//!   from its final state. `Names`, `current` and `made_ahead` say what that tree is.
+//!   from its final state. `Names`, `current` and `made_ahead` describe that tree.
 //! - **X2** Memory grows with the number of names that moved and of directories that changed, not
 //!   with files.
 
@@ -79,7 +79,7 @@ impl SendOptions {
 /// The identity of a read-only subvolume in streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sendable {
-    /// The name that sender and receiver share for it.
+    /// The name by which sender and receiver know the subvolume.
     pub source: Source,
     /// Its own uuid.
     pub uuid: crate::stream::Uuid,

@@ -15,8 +15,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A [`Command`] that was read has passed its checksum; every number in it has the width
-//!   that the format gives it, every path stays below the subvolume's top.
+//! - **S1** A [`Command`] that was read has passed its checksum. Every number in it has the width
+//!   that the format gives it, and every path stays below the subvolume's top.
 //! - **S2** A length in the stream never causes an allocation above [`COMMAND_BYTES_MAX`].
 
 mod attribute;
@@ -39,7 +39,7 @@ pub use path::{PATH_BYTES_MAX, StreamPath};
 pub use reader::{COMMAND_BYTES_MAX, StreamReader};
 pub use writer::{StreamWriter, Version};
 
-/// How a stream begins.
+/// The first bytes of a stream.
 pub const MAGIC: &[u8; 13] = b"btrfs-stream\0";
 
 /// Bytes of a command's header.

@@ -1,13 +1,13 @@
-//! A test as one round of a long search: which seeds it takes, and what it counts.
+//! Makes a test one round of a long search: chooses its seeds, and prints its counts.
 //!
 //! # Place
 //!
 //! `cargo xtask crash` runs the same tests again and again with different rounds until its time is
-//! over, and adds up their counts. Without it a test runs round zero, the same every time.
+//! over, and adds up their counts. Without that command a test always runs round zero.
 
 use std::ops::Range;
 
-/// Variable with the number of the round. Each round uses different seeds.
+/// Environment variable with the number of the round. Each round uses different seeds.
 pub const ROUND: &str = "BUTTRESS_ROUND";
 
 /// Prefix of an output line with a count: `BUTTRESS_COUNT states 312`.
@@ -27,8 +27,8 @@ pub fn round() -> u64 {
     std::env::var(ROUND).map_or(0, number)
 }
 
-/// Returns whether to run an optional check: if it was drawn by chance, and always in a long
-/// search.
+/// Returns whether to run an optional check: if `drawn` says so, and always in rounds after round
+/// zero.
 #[must_use]
 pub fn always_or(drawn: bool) -> bool {
     drawn || round() > 0
@@ -41,8 +41,8 @@ pub fn seeds(first: Range<u64>) -> Range<u64> {
     first.start + more..first.end + more
 }
 
-/// Returns the requested seeds: `BUTTRESS_SEED` has one, `BUTTRESS_SEEDS` has `first..last`.
-/// Without both, returns the seeds of this round ([`seeds`]).
+/// Returns the requested seeds: `BUTTRESS_SEED` has one, `BUTTRESS_SEEDS` has `first..last`. If
+/// neither is set, returns the seeds of this round ([`seeds`]).
 ///
 /// # Panics
 ///

@@ -1,15 +1,15 @@
-//! A device on which one request goes wrong, in the way that a test asks for.
+//! A device on which one request has the fault that a test chose.
 //!
 //! # Place
 //!
-//! Fault tests run a workload without faults and count its requests. Then they run it once for each
-//! request number `n`, and request `n` goes wrong. Several devices may share one [`Faults`], so
-//! that `n` counts over all of them.
+//! Fault tests run a workload without faults and count its requests. Then they run the workload
+//! once for each request number `n`, with a fault at request `n`. Several devices may share one
+//! [`Faults`], so that `n` counts the requests of all of them.
 //!
 //! # Faults, and why a correct engine survives them
 //!
 //! [`Misfortune`] lists the faults. A failed request was not acknowledged. An acknowledged write
-//! that never happens loses only its own content, and checksums detect this.
+//! that never happens loses only its own content, and checksums detect the loss.
 
 use std::io;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use buttress_block::{Device, Error, Layer};
 /// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfortune {
-    /// It fails; a write has written its first half.
+    /// The request fails. A write has written its first half.
     Fails,
     /// This request fails, and so do all later ones: the device is gone.
     Gone,
-    /// This request fails, and so do this many after it. Then the device works again.
+    /// This request and as many requests after it fail. Then the device works again.
     Away(u64),
     /// The write or flush is acknowledged but does not happen; a read is served.
     Lies,
-    /// It takes this much longer.
+    /// The request takes this much longer.
     Slow(Duration),
 }
 
@@ -38,12 +38,12 @@ pub enum Misfortune {
 struct Plan {
     count: u64,
     at: u64,
-    /// Which requests are counted; all if `None`.
+    /// The kind of requests that are counted; all if `None`.
     only: Option<Operation>,
     what: Misfortune,
 }
 
-/// Which request goes wrong, and how many there have been.
+/// The plan of which request has a fault, and the number of requests so far.
 #[derive(Debug)]
 pub struct Faults {
     plan: Ranked<Plan>,
@@ -63,24 +63,24 @@ impl Faults {
         Arc::default()
     }
 
-    /// Counts from zero again, and fails request `n` (the first is zero); with `sticky`, all that
-    /// follow, too.
+    /// Counts from zero again, and fails request `n` (the first is zero); with `sticky`, all later
+    /// requests fail, too.
     pub fn fail(&self, n: u64, sticky: bool) {
         self.strike(n, None, if sticky { Misfortune::Gone } else { Misfortune::Fails });
     }
 
-    /// Restarts the count, for requests of one kind if `only` names one. Request `n` of these gets
-    /// the fault.
+    /// Restarts the count, and counts only requests of the kind `only` if it is given. Request `n`
+    /// of the counted ones gets the fault.
     pub fn strike(&self, n: u64, only: Option<Operation>, what: Misfortune) {
         *self.plan.lock() = Plan { count: 0, at: n, only, what };
     }
 
-    /// Nothing goes wrong from now on.
+    /// Ends the faults: all later requests work.
     pub fn heal(&self) {
         self.plan.lock().at = u64::MAX;
     }
 
-    /// Returns how many requests there were since counting began.
+    /// Returns the number of requests since counting began.
     pub fn count(&self) -> u64 {
         self.plan.lock().count
     }
@@ -101,7 +101,7 @@ impl Faults {
     }
 }
 
-/// A device with requests that go wrong as its [`Faults`] say.
+/// A device with the faults that its [`Faults`] plan.
 #[derive(Debug)]
 pub struct FaultDevice {
     inner: Arc<dyn Device>,
@@ -157,7 +157,8 @@ impl Layer for FaultDevice {
         }
     }
 
-    /// Returns true, so that tests also cover prepared data of an fsync.
+    /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
+    /// such devices, and tests must cover that.
     fn takes_many(&self) -> bool {
         true
     }

@@ -1,12 +1,12 @@
-//! Devices that record, crash, fail and are slow, for the tests of every crate above.
+//! Devices that record, crash, fail or are slow, for the tests of every crate above.
 //!
 //! # Place
 //!
-//! The crate is beside `block`. So each crate that uses a device can be tested on a device worse
-//! than any real one. [`record`] finds every state that a power cut could leave. [`fault`] fails
-//! the n-th request. [`slow`] is as slow as a disk. [`campaign`] makes a test one round of a long
-//! search. `processors` simulates a machine with any number of processors, for the scheduler of
-//! `base::seeded`.
+//! The crate is beside `block`. So each crate that uses a device can be tested on a device that is
+//! worse than real devices. [`record`] finds every state that a power cut could leave. [`fault`]
+//! fails the n-th request. [`slow`] is as slow as a disk. [`campaign`] makes a test one round of a
+//! long search. `processors` simulates a machine with any number of processors, for the scheduler
+//! of `base::seeded`.
 
 #![forbid(unsafe_code)]
 

@@ -1,22 +1,24 @@
 //! Simulates a machine with any number of processors. Threads of a seeded run take their measured
-//! time, or a fixed time for each step. Each thread has its own processor while there are enough.
+//! time, or a fixed time for each step. Each thread has its own processor as long as there are
+//! enough processors.
 //!
 //! # Place
 //!
-//! The scheduler (`buttress_base::seeded`) asks the simulated machine, through [`Machine`], which
-//! thread runs next, instead of choosing at random. The machine chooses the thread that is furthest
+//! The scheduler (`buttress_base::seeded`) asks the simulated machine, through [`Machine`], for the
+//! next thread, instead of choosing at random. The machine chooses the thread that is furthest
 //! behind. That thread runs on the real machine. Its running time is added to its own clock, and
-//! then the others catch up.
+//! then other threads run until they catch up.
 //!
 //! # Invariants
 //!
 //! - **M1** No thread is ahead of another running thread by more than [`AHEAD`] and one step. A
 //!   step lies between two places where the scheduler may switch threads.
-//! - **M2** In the time of the run, a lock is never taken before it was released, even if no other
-//!   thread ran in between.
-//! - **M3** A processor has one thread at a time. A queued thread gets it when the running thread
-//!   waits for something, or has had it for a [`SLICE`] and has run longer. It also gets it from a
-//!   thread that has run longer by more than two slices.
+//! - **M2** In simulated time, a lock is taken only after its last release. If the real lock is
+//!   free earlier, the thread's clock moves forward.
+//! - **M3** A processor has one thread at a time. A queued thread gets the processor when the
+//!   running thread waits for something. The running thread also loses the processor in two other
+//!   cases. Either it has had the processor for a [`SLICE`] and has run longer in sum than the
+//!   queued thread. Or it has run longer by more than two slices.
 //!
 //! # Not seen
 //!
@@ -36,20 +38,21 @@ mod tests;
 
 pub use cost::Cost;
 
-/// How far a thread may be ahead of the others: switching threads takes longer than most steps.
+/// The nanoseconds that a thread may be ahead of other threads. Without this slack, real threads
+/// would be switched at each step, and a switch takes longer than most steps.
 const AHEAD: u64 = 2_000;
 
-/// Time for which a thread keeps its processor while others wait: as in Linux with few
-/// processors.
+/// The nanoseconds for which a thread keeps its processor while other threads wait, as in Linux
+/// with few processors.
 const SLICE: u64 = 1_400_000;
 
-/// A thread that waits longer for a lock than this sleeps.
+/// A thread sleeps if it waits longer than this many nanoseconds for a lock.
 const SPIN: u64 = 4_000;
 
 /// Time of a context switch, in nanoseconds.
 const SWITCH: u64 = 1_500;
 
-/// How many processors there are, and what work costs.
+/// The number of processors, and the cost of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Processors {
     /// Number of processors.
@@ -71,16 +74,16 @@ impl Processors {
 struct Clock {
     /// The thread's current time.
     at: u64,
-    /// Whether it waits for nothing but a processor.
+    /// Whether the thread waits only for a processor.
     is_ready: bool,
-    /// The time since which it could run.
+    /// The time since which the thread could run.
     ready: u64,
     /// Its running time, adjusted so that a thread that slept long does not run for ever.
     ran: u64,
-    /// Its processor, and the time since which it has it.
+    /// The thread's processor, and the time at which it got the processor.
     on: Option<usize>,
     since: u64,
-    /// When it began to wait.
+    /// The time at which the thread began to wait.
     asked: u64,
 }
 
@@ -109,8 +112,8 @@ struct Simulated {
     resumed: Instant,
     /// The running time of all threads together.
     busy: u64,
-    /// How long one measurement delays the measured thread, which is subtracted, and the number of
-    /// measurements.
+    /// The time that one measurement costs the measured thread; it is subtracted. Beneath it, the
+    /// number of measurements.
     overhead: u64,
     counted: u64,
 }
@@ -166,7 +169,7 @@ impl Simulated {
         self.processors[on].thread = Some(index);
     }
 
-    /// The thread that has a processor and is furthest behind.
+    /// Of the threads with a processor, the one that is furthest behind.
     fn last(&self) -> Option<usize> {
         let running = self.processors.iter().filter_map(|processor| processor.thread);
         running.min_by_key(|index| self.clocks[*index].at)
@@ -192,7 +195,8 @@ impl Simulated {
             let clock = self.clocks[next];
             let free = self.processors.iter().enumerate();
             let free = free.filter(|(_, processor)| processor.thread.is_none());
-            // Take the processor that is free first, and among equals the one that was last in use.
+            // Takes the processor that is free first. If several are, takes the one that was used
+            // last.
             let slot = free
                 .min_by_key(|(_, processor)| {
                     (processor.free.max(clock.ready), u64::MAX - processor.free)

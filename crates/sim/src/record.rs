@@ -1,19 +1,20 @@
-//! Devices that record their requests, and every state that a power cut could leave.
+//! Devices that record their requests. From a record, a test gets the states that a power cut could
+//! leave.
 //!
 //! # Place
 //!
 //! All devices of a test share one [`Log`], so the order of events between them is known. A test
-//! runs its workload once, then goes through the log. At each event, each device has its flushed
-//! content, and any subset of the pieces written since.
+//! runs its workload once, then goes through the log. A power cut at an event leaves, on each
+//! device, the flushed content and any subset of the pieces written since the flush.
 //!
 //! # Invariants
 //!
 //! - **S1** Data written before a flush of the same device is in every state after it. A durable
-//!   write is in every state from then on, and guarantees nothing about earlier writes: a device
-//!   with FUA guarantees no more.
-//! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is whole: old, or one of those
-//!   written since the flush. Pieces survive in any order, so an older one may win over a newer
-//!   one.
+//!   write is in every later state, but guarantees nothing about earlier writes, like a write with
+//!   FUA.
+//! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is never torn: it has the flushed
+//!   content, or that of a later write. Pieces survive in any order, so an older piece may replace
+//!   a newer one.
 //!
 //! # Faults, and why a correct engine survives them
 //!
@@ -56,7 +57,7 @@ pub struct Log {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Copies of the devices, from when they joined.
+    /// Copies of the devices at the start of recording.
     bases: Vec<MemoryDevice>,
     /// Bytes that survive or are lost together.
     atoms: Vec<usize>,
@@ -86,7 +87,7 @@ impl Log {
         Arc::new(Recorder { id, seen: base.fork(), log: Arc::clone(self) })
     }
 
-    /// Begins to record. What the devices hold now counts as durable.
+    /// Begins to record. The present content of the devices counts as durable.
     pub fn start(&self, devices: &[&Recorder]) {
         let forks: Vec<_> = devices.iter().map(|device| (device.id, device.seen.fork())).collect();
         let mut inner = self.inner.lock();
@@ -97,8 +98,8 @@ impl Log {
         inner.recording = true;
     }
 
-    /// Puts a mark of the test into the log, such as what was acknowledged before the following
-    /// events.
+    /// Puts a mark of the test into the log, for example the number of operations acknowledged so
+    /// far.
     pub fn mark(&self, value: u64) {
         let mut inner = self.inner.lock();
         if inner.recording {
@@ -106,7 +107,7 @@ impl Log {
         }
     }
 
-    /// Returns how many events there are.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.inner.lock().events.len()
     }
@@ -129,7 +130,7 @@ impl Log {
         })
     }
 
-    /// Returns where the writes of one device went, in order: (offset, length).
+    /// Returns the offset and length of each write to one device, in order.
     pub fn writes(&self, device: DeviceId) -> Vec<(u64, u64)> {
         let inner = self.inner.lock();
         let of_device = inner.events.iter().filter_map(|event| match event {
@@ -142,7 +143,7 @@ impl Log {
     }
 
     /// Returns a digest of the log: two logs with the same events in the same order have the same
-    /// one.
+    /// digest.
     pub fn digest(&self) -> u64 {
         let inner = self.inner.lock();
         let mut digest = 0xcbf2_9ce4_8422_2325_u64;
@@ -169,11 +170,11 @@ impl Log {
     }
 
     /// Stops recording and shows `check` the states that a power cut could have left. After an
-    /// event these are: no unflushed write, all of them, and `draws` other subsets. Most of those
-    /// are random. Others have only one write or one piece, or all but one. Only events with an
-    /// index that `stride` divides are used.
+    /// event the states have no unflushed write, all unflushed writes, or one of `draws` other
+    /// subsets. Most of these subsets are random. Others have only one write or piece, or all but
+    /// one. Only events with an index that `stride` divides are used.
     ///
-    /// Returns how many states were shown.
+    /// Returns the number of shown states.
     pub fn crashes(
         &self,
         rng: &mut Rng,
@@ -186,7 +187,7 @@ impl Log {
             if !at.index.is_multiple_of(stride) {
                 return Vec::new();
             }
-            // Few pieces have few subsets.
+            // With one piece there are no other subsets.
             let drawn = if at.pieces > 1 { draws } else { 0 };
             let mut subsets = vec![Subset::Nothing];
             subsets.extend((at.pieces > 0).then_some(Subset::All));
@@ -196,13 +197,14 @@ impl Log {
     }
 
     /// Stops recording and goes through the log from flush to flush, with the worst states of each
-    /// interval. These are: nothing, all, each write alone, all but each one write, and `draws`
-    /// torn random subsets. If an interval has more than `singles` writes, that many are drawn by
-    /// chance. The last one, the superblock of a commit, is always used.
+    /// interval. These states have no write, all writes, one write alone, all writes except one, or
+    /// one of `draws` random subsets of pieces. Each write is once the single one, and once the
+    /// missing one. If an interval has more than `singles` writes, that many are chosen at random.
+    /// The last write, the superblock of a commit, is always used.
     ///
-    /// A cut within an interval leaves no states beyond those of a cut at its end. Before the end,
-    /// no more had been reported as durable than at the end. So a property of these states holds
-    /// for all points. Returns the number of states shown.
+    /// A power cut within an interval leaves no other states than a cut at its end. Besides,
+    /// nothing is reported as durable within an interval. So a property of these states holds for
+    /// all points. Returns the number of states shown.
     pub fn intervals(
         &self,
         rng: &mut Rng,
@@ -222,8 +224,8 @@ impl Log {
                 rng.shuffle(&mut others);
                 others.truncate(singles.saturating_sub(1));
             }
-            // With a single write, the subsets `Nothing` and `All` are enough, except for how the
-            // write tears.
+            // With a single write, the subsets `Nothing` and `All` are enough, except for states in
+            // which the write is torn.
             if at.writes.len() > 1 {
                 for write in others.into_iter().chain([*last]) {
                     subsets.extend([Subset::Only(write), Subset::AllBut(write)]);
@@ -235,7 +237,8 @@ impl Log {
         })
     }
 
-    /// Stops recording, goes through all events, and shows the subsets that `choose` wants at each.
+    /// Stops recording, goes through all events, and shows the subsets that `choose` returns for
+    /// each point.
     fn play(
         &self,
         mut check: impl FnMut(&Crash),
@@ -296,19 +299,19 @@ impl Log {
 /// The point in a log at which the power fails.
 struct Point<'a> {
     index: usize,
-    /// The next event is a flush or a durable write, or there is none.
+    /// Whether the next event is a flush or a durable write, or there is no next event.
     ends: bool,
     /// The events of all unflushed writes, in order.
     writes: &'a [usize],
     pieces: usize,
 }
 
-/// Which unflushed pieces survive.
+/// The unflushed pieces that survive.
 #[derive(Clone, Copy, Debug)]
 enum Subset {
     Nothing,
     All,
-    /// What one event wrote.
+    /// Only the pieces of the write with this event. `AllBut` has all other pieces.
     Only(usize),
     AllBut(usize),
     /// A random subset.
@@ -325,7 +328,7 @@ impl Subset {
     }
 }
 
-/// What one power cut left.
+/// The state after one power cut.
 #[derive(Debug)]
 pub struct Crash {
     /// The devices, in the order in which they joined.
@@ -342,7 +345,7 @@ pub struct Crash {
 #[derive(Debug)]
 struct Piece {
     offset: u64,
-    /// The bytes of the write, and which of them are this piece.
+    /// The bytes of the write, and the range of this piece in them.
     bytes: Arc<[u8]>,
     part: Range<usize>,
     /// The event of the write.
@@ -368,8 +371,8 @@ fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &Arc<[u8]>, atom: usize, wri
     }
 }
 
-/// Removes the pending pieces of a write that is now durable, and older pieces below it, which can
-/// no longer survive.
+/// Removes the pending pieces of a write that is now durable, and older pieces at its place, which
+/// can no longer survive.
 fn settle(pieces: &mut Vec<Piece>, write: usize, offset: u64, len: usize) {
     let end = offset + len as u64;
     pieces.retain(|piece| {
@@ -474,7 +477,7 @@ impl Layer for Recorder {
         Ok(())
     }
 
-    /// Records one write, however many parts it has.
+    /// Records one write with all its buffers as one event.
     fn on_write_classed(
         &self,
         offset: u64,
@@ -485,7 +488,8 @@ impl Layer for Recorder {
         self.on_write(offset, &whole)
     }
 
-    /// Returns true, so that tests also cover prepared data of an fsync.
+    /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
+    /// such devices, and tests must cover that.
     fn takes_many(&self) -> bool {
         true
     }
@@ -537,8 +541,8 @@ mod tests {
         });
         assert!(some && mixed);
     }
-    /// Three writes before a flush give these states: none, all, each alone and each lost. After
-    /// the flush there is only one state.
+    /// Three writes before a flush give these states: no write, all writes, each write alone, and
+    /// each write lost. After the flush there is only one state.
     #[test]
     fn intervals_have_each_write_alone_and_lost() {
         let log = Log::new();
@@ -562,8 +566,8 @@ mod tests {
         assert_eq!((seen, shown), (expected, 9));
     }
 
-    /// A durable write is in every later state, over earlier writes at its place. Other places are
-    /// unaffected.
+    /// A durable write is in every later state, and replaces earlier writes at its place. Writes to
+    /// other places may still be lost.
     #[test]
     fn a_durable_write_says_nothing_of_others() {
         let log = Log::new();

@@ -1,18 +1,19 @@
-//! A device as slow as a disk or a network volume, by the engine's clock. All its users share that
-//! limit.
+//! A device as slow as a disk or a network volume, by the engine's clock. All its users share its
+//! speed.
 //!
 //! # Invariants
 //!
 //! - **S1** All requests share one clock. Bytes are transferred one after the other. At most
-//!   `depth` requests wait for their latency at the same time. So a depth of one is like the arm of
-//!   a disk; a larger depth is like a network volume.
-//! - **S2** A request is answered when the device would have answered. The machine's own time for
-//!   the bytes is a part of that, not added to it. A thread that sleeps too long does not slow the
-//!   device for others.
-//! - **S3** A flush is answered once every request taken before it is done.
+//!   `depth` requests wait for their latency at the same time. A depth of one is like the arm of a
+//!   disk, and a larger depth is like a network volume.
+//! - **S2** A request is answered when a real device of this speed would have answered. The
+//!   machine's own time for the bytes is a part of that time, not added to it. A thread that sleeps
+//!   too long does not slow the device for others.
+//! - **S3** A flush is answered after all requests that came before it.
 //!
-//! Discards, and zeroes that are not sent, cost a request without bytes. Until [`Slow::begin`] the
-//! device is as fast as the one below, so that a test can fill a volume quickly.
+//! A discard costs a request without bytes, and so do zeroes that are not sent as bytes. Until
+//! [`Slow::begin`] the device is as fast as the device below, so that a test can fill a volume
+//! quickly.
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,7 +76,7 @@ pub struct Slow<D> {
 }
 
 impl Queue {
-    /// When a request that comes at `now` is answered.
+    /// The time at which a request that comes at `now` is answered.
     fn take(&mut self, now: f64, len: u64, slowness: &Slowness) -> f64 {
         let latency = slowness.latency.as_secs_f64();
         let rate = slowness.mib_s.map_or(f64::INFINITY, |mib| mib * f64::from(1 << 20));
@@ -241,7 +242,8 @@ mod tests {
 
     use super::*;
 
-    /// S1: requests share the line, and as many wait for their latency at once as the depth says.
+    /// S1: requests share the transfer line, and at most `depth` requests wait for their latency at
+    /// once.
     #[test]
     fn requests_share_one_clock() {
         let latency = Duration::from_secs(1);
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(arm.take(9.0, 0, &slow(1)), 10.0, "it was idle, and that is not saved up");
     }
 
-    /// Metadata is always kept, and data written before the device became slow, too.
+    /// Metadata is always kept, and so is data written before the device became slow.
     #[test]
     fn data_alone_is_forgotten() {
         let slowness =

@@ -2,23 +2,24 @@
 //!
 //! # Place
 //!
-//! There is one account for data, one for metadata, one for system. A group updates its account
-//! under its own lock, by the difference of a state change. So an account is always the sum of its
-//! groups. Reservations change the account without a group.
+//! Data, metadata and system space each have an account. When a group's state changes, the group
+//! adds the difference to its account, under the group's lock. So an account is always the sum of
+//! its groups. Reservations change the account without a group.
 //!
 //! # Invariants
 //!
-//! - **A1** Every figure but `may_use`, `global_reserve` and `for_copies` is the sum of that figure
-//!   over the groups of the kind.
+//! - **A1** Except for `may_use`, `global_reserve` and `for_copies`, each figure is the sum of that
+//!   figure over the groups of the kind.
 //! - **A2** `may_use` is the sum of the live reservations.
-//! - **A3** A reservation is made only if it fits beside everything else at that moment.
+//! - **A3** A reservation is made only if `available` has its bytes at that moment.
 //!
 //! This module does not limit *allocation*: a commit must proceed even if reservations cover all
 //! space. Callers make reservations before they begin, and so leave space for commits.
 //!
 //! # Locks
 //!
-//! Takes [`Rank::Leaf`], inside a group's lock or alone, and nothing inside it.
+//! The account's lock has [`Rank::Leaf`]. It is taken inside a group's lock or alone, and no lock
+//! is taken inside it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,25 +41,26 @@ pub struct Refused {
 /// The bytes of one kind of space by state, as they were at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Which kind of space.
+    /// The kind of space.
     pub kind: SpaceKind,
-    /// Bytes of all its groups.
+    /// Bytes of all groups of the kind.
     pub total: u64,
-    /// Referenced by a recorded extent.
+    /// Bytes of recorded extents.
     pub used: u64,
-    /// Chosen by an allocation, not recorded yet.
+    /// Bytes that are allocated and not recorded yet.
     pub reserved: u64,
-    /// Freed, but still reachable from the last commit.
+    /// Bytes that are freed, but still reachable from the last commit.
     pub pinned: u64,
     /// Free bytes of read-only groups, and of rows with parity that are in use (`group::G4`).
     pub read_only: u64,
-    /// Under superblocks.
+    /// Bytes under superblocks.
     pub super_bytes: u64,
-    /// Reserved by operations that have not allocated yet.
+    /// Bytes reserved by operations that have not allocated yet.
     pub may_use: u64,
-    /// Kept back so that commits, and operations that free space, can always proceed.
+    /// Bytes kept back so that commits, and operations that free space, can always proceed.
     pub global_reserve: u64,
-    /// The part of it for copies of nodes that trees share. Only operations that free space use it.
+    /// The part of `global_reserve` for copies of nodes that trees share. Only operations that free
+    /// space use this part.
     pub for_copies: u64,
 }
 
@@ -81,7 +83,8 @@ impl Account {
     /// Bytes that are not free: used, allocated, pinned, read-only, or under superblocks.
     #[must_use]
     pub fn occupied(&self) -> u64 {
-        // The groups' figures are disjoint parts of their lengths, which fit one address space.
+        // The sum cannot overflow: these figures are disjoint parts of the lengths of groups in one
+        // address space.
         self.used + self.reserved + self.pinned + self.read_only + self.super_bytes
     }
 
@@ -125,7 +128,7 @@ pub(crate) struct Counts {
 pub(crate) struct SharedAccount {
     inner: Ranked<Inner>,
     /// Counts the changes that groups made to the account. An audit compares the account with its
-    /// groups. It trusts the result only if this number stayed the same meanwhile.
+    /// groups. The audit trusts its result only if this number stayed the same meanwhile.
     changes: AtomicU64,
 }
 
@@ -228,7 +231,7 @@ impl SharedAccount {
         inner.audit.revoke([bytes]);
     }
 
-    /// Makes a token of a reservation. The returned number has a meaning in debug builds only.
+    /// Makes a token of a reservation. The returned number is used in debug builds only.
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         return self.inner.lock().audit.enter([bytes]);
@@ -312,7 +315,8 @@ impl SharedAccount {
         Ok(())
     }
 
-    /// Compares the account with the sum of the groups. Valid only while nothing changes.
+    /// Compares the account with the sum of the groups. The result is valid only while no other
+    /// thread changes them.
     pub(crate) fn verify(&self, expected: &Account) -> Result<(), String> {
         let found = self.snapshot();
         let Account { may_use, global_reserve, for_copies, .. } = found;
@@ -372,7 +376,7 @@ mod tests {
         assert_eq!(account.reserve(1), Err(Refused { missing: 1 }));
     }
 
-    /// A group stays while reservations need it.
+    /// A group cannot be removed while reservations need its space.
     #[test]
     fn shrinks_only_by_space_that_is_not_reserved() {
         let account = account(100);

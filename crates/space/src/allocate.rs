@@ -1,4 +1,4 @@
-//! Choosing where: a group, and an extent in it.
+//! Chooses the group of an allocation, and an extent in the group.
 //!
 //! # Place
 //!
@@ -12,18 +12,18 @@
 //! - **L6** While a reservation has a unit of data left, an allocation from it with a `min` of one
 //!   unit finds space. Free space enters the index first, then its arrival is counted, and only
 //!   then can it be reserved. So a search during which no arrival was counted has looked at all
-//!   space behind existing reservations. Meanwhile that space can only have shrunk, and what is
-//!   left still covers the caller's reservation. If an arrival was counted, the search begins
+//!   space that backs existing reservations. Meanwhile that space can only have shrunk, and the
+//!   rest still covers the caller's reservation. If an arrival was counted, the search begins
 //!   again.
 //! - L1, L2, L4 and L5 are invariants of `search`.
 //!
 //! Loading a group costs one read in a session, while a fragmented file stays fragmented. So a
-//! search first loads a group that may have all that is wanted, and only then takes less. A caller
-//! in a hurry takes less at once.
+//! search first loads a group that may have all wanted bytes, and only then takes fewer. A caller
+//! in a hurry takes fewer bytes at once.
 //!
 //! # Locks
 //!
-//! One group's at a time, with the account inside.
+//! The lock of one group at a time, and the account's lock inside it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
 /// The most repeats of an overtaken search to which L6 does not apply. Without this limit, threads
-/// that free and take short extents could keep it searching for ever.
+/// that free and take short extents could make a search repeat for ever.
 const AGAIN_MAX: u32 = 64;
 
 impl Space {
@@ -55,8 +55,8 @@ impl Space {
     ///
     /// # Panics
     ///
-    /// When the request is not for data, the reservation is another volume's, or holds less than
-    /// `min`: bugs of the caller.
+    /// When the request is not for data, or when the reservation belongs to another volume or holds
+    /// less than `min`. These are bugs of the caller.
     pub fn allocate_data(
         &self,
         reservation: &mut DataReservation,
@@ -76,9 +76,9 @@ impl Space {
     }
 
     /// Takes the next free extent of a group at or behind `from` out of free space, so that a trim
-    /// can discard it. Runs shorter than `least` are passed over. The extent has at most `most`
-    /// bytes. With a `reservation` it has at most the bytes of that reservation, from which they
-    /// are deducted. The caller gives the extent back with [`Space::free`].
+    /// can discard it. Runs shorter than `least` are skipped. The extent has at most `most` bytes.
+    /// With a `reservation`, the extent is no longer than the reservation, and its bytes are taken
+    /// from the reservation. The caller gives the extent back with [`Space::free`].
     #[must_use = "an extent that is not freed is lost until the next mount"]
     pub fn take_for_trim(
         &self,
@@ -117,16 +117,16 @@ impl Space {
         let goal = request.goal.or_else(|| self.goals().last(kind, request.stream, policy));
         let home = self.home(kind);
         let index = self.index(home);
-        // Read before the directory. The search does not see a group that is added in between, and
-        // then counts as overtaken.
+        // Read the count before the directory. The search does not see a group that is added in
+        // between, so it then counts as overtaken.
         let begun = index.arrival_count();
         let directory = self.directory();
         let mut search = Search::new(&directory, index, begun, home, request, policy, goal);
         act(&mut search)
     }
 
-    /// Takes what a search wants from the group that it named, after waiting for the group's lock.
-    /// `from_reservation` says whether the bytes come from a reservation.
+    /// Takes the bytes that a search wants from the group that the search named. Waits for the
+    /// group's lock. `from_reservation` says whether the bytes come from a reservation.
     pub fn take_from(
         &self,
         search: &Search<'_>,
@@ -208,8 +208,8 @@ impl Space {
                 }
                 Outcome::NeedsLoading(_) => {}
                 Outcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => {
-                    // The thread that overtook the search may still be entering a group, so it gets
-                    // the processor.
+                    // The thread that overtook the search may still be entering a group, so let
+                    // that thread run.
                     buttress_base::thread::yield_now();
                     continue;
                 }

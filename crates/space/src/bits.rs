@@ -12,7 +12,7 @@ fn mask(index: usize, from: usize, to: usize) -> u64 {
     (u64::MAX >> (WORD - (high - low))) << (low - index * WORD)
 }
 
-/// Zeros for so many bits.
+/// Words of zeros for so many bits.
 pub(crate) fn zeros(bits: usize) -> Vec<u64> {
     vec![0; bits.div_ceil(WORD)]
 }

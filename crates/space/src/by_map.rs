@@ -4,8 +4,8 @@
 //!
 //! - **B1** Besides the lock's cache line, a search changes one shared word: the reference count of
 //!   the group that it found. A writer that searches again later keeps a [`Finder`], and each shard
-//!   of threads has its own. With a single one, all writers would change its reference count too.
-//!   Linux needs no such count, so the baseline would be slower than Linux.
+//!   of threads has its own `Finder`. With a single `Finder`, all writers would change its
+//!   reference count, too. Linux needs no such count, so the baseline would be slower than Linux.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Default for GroupMap {
 }
 
 impl GroupMap {
-    /// A handle for a later search, maybe on another thread.
+    /// A handle for a later search, perhaps on another thread.
     pub(crate) fn finder(&self) -> Finder {
         self.handles[shard()].clone()
     }

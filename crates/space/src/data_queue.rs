@@ -22,8 +22,8 @@ impl DataQueue {
     }
 
     /// Tries to reserve `bytes` in `account`, without waiting. Returns false if the account lacks
-    /// them, or `fits` refuses. Also returns false if a request of `priority` must wait behind
-    /// another one.
+    /// these bytes, or `fits` refuses. Also returns false if a request of `priority` must wait
+    /// behind another request.
     pub(crate) fn at_once(
         &self,
         account: &SharedAccount,
@@ -45,7 +45,8 @@ impl DataQueue {
         self.0.ask(priority, bytes, |bytes| grant(account, *bytes, &fits))
     }
 
-    /// Grants waiting requests from the first on, as long as they fit. Returns how many.
+    /// Grants waiting requests from the first on, as long as they fit. Returns the number of
+    /// granted requests.
     pub(crate) fn serve(&self, account: &SharedAccount, fits: impl Fn() -> bool) -> u64 {
         self.0.serve(|bytes| grant(account, *bytes, &fits))
     }

@@ -9,8 +9,8 @@
 //! # Invariants
 //!
 //! - **D1** Groups are sorted and disjoint.
-//! - **D2** A group of the directory is in the slot that it names, among those of its kind, and in
-//!   no other.
+//! - **D2** A group of the directory is in the slot that the group names, among the slots of its
+//!   kind, and in no other slot.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Slots {
         leaf.get(slot % LEAF_MAX)?.as_ref()
     }
 
-    /// Changes a copy of a leaf. Other directories that share the leaf keep the old one.
+    /// Changes a copy of a leaf. Other directories that share the leaf keep the old leaf.
     fn change(&mut self, leaf: usize, act: impl FnOnce(&mut Vec<Option<Arc<Group>>>)) {
         let (shelf, within) = (leaf / SHELF_MAX, leaf % SHELF_MAX);
         if self.shelves.len() <= shelf {
@@ -100,7 +100,7 @@ impl Slots {
     }
 }
 
-/// All groups by address, and those of each kind by slot.
+/// All groups by address, and the groups of each kind by slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
     groups: CowMap<Arc<Group>>,
@@ -146,8 +146,8 @@ impl Directory {
         Ok(group)
     }
 
-    /// Fails with the first two groups that would overlap if `added` joined. `added` is in
-    /// ascending order.
+    /// Fails with the first two groups that would overlap if `added` were in the directory. `added`
+    /// is in ascending order.
     pub(crate) fn overlap(&self, added: &[Arc<Group>]) -> Result<(), Error> {
         for (index, group) in added.iter().enumerate() {
             let last = Logical(group.range().end().0 - 1);

@@ -11,13 +11,13 @@ use buttress_format::{BlockGroupFlags, Extent, Logical};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The flags name no kind of space, or several. Data and metadata together are right only on a
-    /// volume with mixed groups.
+    /// The flags name no kind of space, or several kinds. Data and metadata together are right only
+    /// on a volume with mixed groups.
     #[error("block group {start} is for {flags}, which is no single kind of space")]
     Kind {
         /// First byte of the group.
         start: Logical,
-        /// Its flags.
+        /// The group's flags.
         flags: BlockGroupFlags,
     },
     /// The range is empty, ends past the address space, or is not made of whole sectors.
@@ -25,7 +25,7 @@ pub enum Error {
     Range {
         /// First byte of the group.
         start: Logical,
-        /// Its length.
+        /// The group's length.
         len: u64,
     },
     /// Two groups claim the same addresses.
@@ -33,7 +33,7 @@ pub enum Error {
     Overlap {
         /// The group being added.
         start: Logical,
-        /// The group that is there.
+        /// The group that is in the directory already.
         other: Logical,
     },
     /// More bytes are in use than the group has.
@@ -41,18 +41,18 @@ pub enum Error {
     Used {
         /// First byte of the group.
         start: Logical,
-        /// Bytes said to be used.
+        /// Bytes that are used, according to the group's item.
         used: u64,
-        /// Bytes of the group that are no superblock.
+        /// Bytes of the group that are not under a superblock.
         room: u64,
     },
     /// No group has this address.
     #[error("no block group at {at}")]
     NoGroup {
-        /// The address asked for.
+        /// The requested address.
         at: Logical,
     },
-    /// An extent lies outside the group it is said to be in, or across two.
+    /// An extent lies outside its group, or in two groups.
     #[error("extent {extent} does not lie inside one block group ({group})")]
     Outside {
         /// First byte of the group.
@@ -66,7 +66,7 @@ pub enum Error {
         /// The extent.
         extent: Extent,
     },
-    /// A free extent overlaps the one before it, or comes before it.
+    /// A free extent overlaps the extent before it in the list, or has a lower address.
     #[error("free extent {extent} overlaps an earlier one")]
     Disorder {
         /// The extent.
@@ -79,7 +79,7 @@ pub enum Error {
         group: Logical,
         /// The group's length minus its used, pinned and superblock bytes.
         expected: u64,
-        /// What the free-space tree says.
+        /// The free bytes in the free-space tree.
         found: u64,
     },
     /// An extent to be released is not in use: the extent tree holds it twice, or the group's
@@ -89,20 +89,20 @@ pub enum Error {
         /// The extent.
         extent: Extent,
     },
-    /// An extent that is to be claimed is not free, or lies in another kind of space.
+    /// An extent that a caller claims is not free, or lies in another kind of space.
     #[error("extent {extent} is claimed and cannot be had")]
     NotFree {
         /// The extent.
         extent: Extent,
     },
-    /// The group still holds something.
+    /// The group is not empty.
     #[error("block group {start} is not empty: {used} used, {reserved} reserved, {pinned} pinned")]
     NotEmpty {
         /// First byte of the group.
         start: Logical,
         /// Bytes in use.
         used: u64,
-        /// Bytes chosen by an allocation and not recorded yet.
+        /// Bytes that are allocated and not recorded yet.
         reserved: u64,
         /// Bytes freed and not published yet.
         pinned: u64,
@@ -112,7 +112,7 @@ pub enum Error {
     Reserved {
         /// First byte of the group.
         start: Logical,
-        /// Bytes that would be short.
+        /// The missing bytes.
         missing: u64,
     },
 }

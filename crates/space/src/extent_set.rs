@@ -1,5 +1,5 @@
-//! A set of disjoint ranges. To insert a byte that it has, or to remove one that it lacks, is a
-//! bug.
+//! A set of disjoint ranges. Inserting a byte that the set has, or removing a byte that it lacks,
+//! is a bug.
 //!
 //! # Place
 //!
@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! - **E1** Ranges are not empty, do not overlap and do not touch: a neighbour is merged.
+//! - **E1** Ranges are not empty and do not overlap. Adjacent ranges are merged into one.
 //! - **E2** `bytes` is the sum of their lengths.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 /// A set of addresses, kept as maximal ranges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtentSet {
-    /// The start of each range by its end. Most removals take the front of a range, which keeps its
-    /// end.
+    /// Maps the end of each range to its start. Most removals take the front of a range, which
+    /// keeps its end.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
 }
@@ -51,11 +51,11 @@ impl ExtentSet {
         self.ranges.range(start + 1..).next().is_some_and(|(&e, &s)| s <= start && end <= e)
     }
 
-    /// Adds `start..end`, none of which may be held.
+    /// Adds `start..end`. The set must hold no byte of it.
     ///
     /// # Panics
     ///
-    /// When some of it is: a double allocation or a double free.
+    /// When the set holds a byte of the range: a double allocation or a double free.
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
         assert!(start < end, "E1: empty range at {start}");
         let next = self.first_behind(start).map(|(start, end)| (*start, end));
@@ -72,19 +72,19 @@ impl ExtentSet {
         }
     }
 
-    /// Adds `start..end`, parts of which may be held already.
+    /// Adds `start..end`. The set may hold parts of it already.
     pub(crate) fn insert_missing(&mut self, start: u64, end: u64) {
         self.remove_overlap(start, end);
         self.insert(start, end);
     }
 
-    /// Removes `start..end`, all of which must be held.
+    /// Removes `start..end`. The set must hold all of it.
     ///
     /// # Panics
     ///
-    /// When some of it is not.
+    /// When the set lacks a byte of the range.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
-        // By E1 it lies in a single range of the set.
+        // By E1 `start..end` lies in a single range of the set.
         let removed = self.remove_overlap(start, end);
         assert_eq!(removed, end - start, "E1: {start}..{end} is not held");
     }
@@ -115,7 +115,7 @@ impl ExtentSet {
 mod tests {
     use super::*;
 
-    /// E1, E2: neighbours merge, holes split, the count follows.
+    /// E1, E2: adjacent ranges merge, removals split ranges, and the count of bytes stays right.
     #[test]
     fn merges_and_splits() {
         let mut set = ExtentSet::default();
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(set.bytes(), 20);
     }
 
-    /// E1, E2: the same as a map of units, for any insertions and removals.
+    /// E1, E2: the set equals a map of units after any insertions and removals.
     #[test]
     fn agrees_with_a_map() {
         let mut rng = buttress_base::Rng::new(1);
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// E1: a byte goes in once.
+    /// E1: a byte cannot be inserted twice.
     #[test]
     #[should_panic(expected = "E1")]
     fn refuses_a_second_insertion() {

@@ -1,4 +1,5 @@
-//! The order of the flush steps, and when to give up: a state machine without side effects.
+//! The order of the flush steps, and the point at which a caller gives up. This is a state machine
+//! without side effects.
 //!
 //! # Invariants
 //!
@@ -14,11 +15,12 @@
 //! data:              unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
 //! ```
 //!
-//! Metadata takes the first row once, and the second row in later cycles. If metadata is crowded,
-//! it takes the second row from the beginning. Crowded means that the trees themselves fill their
-//! groups. The last step looks for a chunk once more, because the commit may have returned one to
-//! the devices. A count gives back the part of the reservations that the overlay and the delayed
-//! references will not use. Only a commit gives back the rest, because it writes them.
+//! The steps for metadata are the first row once, and the second row in later cycles. If metadata
+//! is crowded, the steps are the second row from the beginning. Crowded means that the trees
+//! themselves fill their groups. The last step looks for a chunk once more, because the commit may
+//! have returned a chunk to the devices. A count gives back the part of the reservations that the
+//! overlay and the delayed references will not use. Only a commit gives back the rest, because it
+//! writes the overlay and the references.
 
 use crate::SpaceKind;
 
@@ -30,8 +32,8 @@ pub enum FlushState {
     Count,
     /// Free the space that earlier commits left pinned.
     Unpin,
-    /// Write a part of the dirty data back. It then takes the metadata that it needs, no longer a
-    /// reservation for the worst case.
+    /// Write a part of the dirty data back. The data then takes the metadata that it needs, and no
+    /// longer a reservation for the worst case.
     Dirty,
     /// Write all dirty data back.
     AllDirty,
@@ -52,7 +54,7 @@ impl FlushState {
     pub const ALL: [Self; 9] =
         [Count, Unpin, Dirty, AllDirty, Ordered, Clean, Chunk, Commit, Readers];
 
-    /// Its name in messages and in `stats`.
+    /// The name of the step in messages and in `stats`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,7 +70,7 @@ impl FlushState {
         }
     }
 
-    /// Whether the steps for that kind of space may include it.
+    /// Whether the steps for that kind of space may include this step.
     #[must_use]
     pub fn is_for(self, kind: SpaceKind) -> bool {
         match kind {
@@ -79,7 +81,7 @@ impl FlushState {
     }
 }
 
-/// What a caller may wait for, by the resources that it holds.
+/// The steps that a caller may wait for. They depend on the resources that the caller holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The caller holds a handle: a commit waits for it.
@@ -206,7 +208,7 @@ mod tests {
         assert!(steps_of(&mut states).len() < 35);
     }
 
-    /// A chunk that was not enough is followed by another, while there are any.
+    /// If one chunk is too little, another follows, as long as the devices have chunks.
     #[test]
     fn chunks_as_many_as_it_takes() {
         let mut states = FlushStates::new(SpaceKind::Data, Reach::All, false);

@@ -1,16 +1,17 @@
-//! The free space of a fragmented group: a bit for each sector, and a tree over them that knows the
-//! longest runs.
+//! The free space of a fragmented group: a bit for each sector, and a tree over the bits that knows
+//! the longest runs.
 //!
 //! # Place
 //!
-//! A group changes to this form when its free extents take more memory than the bits would
+//! A group changes to this form when its free extents take more memory than the bits would take
 //! ([`FreeSpace`](crate::free_space::FreeSpace)). A data group of one GiB then takes 38 KiB,
 //! however fragmented it is.
 //!
 //! # Invariants
 //!
 //! - **B1** A bit is set while its sector is free. Bits outside the group are clear.
-//! - **B2** The bit of a unit is set while all of its sectors are. Allocations are whole units.
+//! - **B2** The bit of a unit is set while all of its sectors are free. Allocations are whole
+//!   units.
 //! - **B3** A node of the tree knows how many units are free at its beginning, at its end, and in
 //!   its longest run. So the root has the longest run of the group. One descent finds the first
 //!   place for any length.
@@ -61,7 +62,7 @@ pub(crate) struct FreeBitmap {
 }
 
 impl FreeBitmap {
-    /// Nothing free, for a group that hands out multiples of `unit`.
+    /// A bitmap with no free space, for a group that allocates multiples of `unit`.
     pub(crate) fn new(group: Extent, sector: u64, unit: u64) -> Self {
         let base = group.start.0 / unit * unit;
         let sectors = (group.end().0 - base).div_ceil(sector) as usize;
@@ -100,12 +101,12 @@ impl FreeBitmap {
         self.free * self.sector
     }
 
-    /// How many extents it stands for.
+    /// The number of free extents.
     pub(crate) fn runs(&self) -> usize {
         self.runs
     }
 
-    /// The most that one allocation can get.
+    /// The most bytes that one allocation can get.
     pub(crate) fn largest(&self) -> u64 {
         u64::from(self.tree[1].longest) * self.unit
     }
@@ -126,7 +127,7 @@ impl FreeBitmap {
         self.base + sector as u64 * self.sector
     }
 
-    /// The extents as (start, end), ascending.
+    /// The free extents as (start, end), ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -142,7 +143,8 @@ impl FreeBitmap {
         from < to && bits::any(&self.sectors, from, to)
     }
 
-    /// The free run at or behind an address: the rest of the one that it lies in, or the next.
+    /// The free run at or behind an address: the rest of the run that the address lies in, or the
+    /// next run.
     pub(crate) fn next(&self, from: u64) -> Option<(u64, u64)> {
         let sector = from.saturating_sub(self.base).div_ceil(self.sector);
         let first = bits::next_set(&self.sectors, usize::try_from(sector).ok()?)?;
@@ -154,7 +156,7 @@ impl FreeBitmap {
     ///
     /// # Panics
     ///
-    /// When a byte of it is free already: it was freed twice.
+    /// When a byte of the range is free already: it was freed twice.
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
         let (from, to) = self.sectors_of(start, end);
         assert!(from < to, "B1: empty extent at {start}");
@@ -202,7 +204,7 @@ impl FreeBitmap {
         (from / per, to.div_ceil(per))
     }
 
-    /// Brings the tree up to the units `from..to` (B3).
+    /// Updates the tree after a change of the units `from..to` (B3).
     fn refresh(&mut self, from: usize, to: usize) {
         let (mut low, mut high) = (self.leaves + from / LEAF, self.leaves + (to - 1) / LEAF);
         for leaf in low..=high {
@@ -247,7 +249,8 @@ impl FreeBitmap {
         self.descend(1, 0, self.leaves * LEAF, from, want, &mut carried)
     }
 
-    /// The same in one node, which stands for `low..high`; `carried` units before it are free.
+    /// As [`find`](Self::find), but in one node, which stands for the units `low..high`. The
+    /// `carried` units before the node are free.
     fn descend(
         &self,
         node: usize,
@@ -315,7 +318,7 @@ impl FreeBitmap {
         free
     }
 
-    /// `want` contiguous bytes at or behind `goal`, else the first there are.
+    /// Takes the first `want` contiguous bytes at or behind `goal`, or else the first in the group.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let units = usize::try_from(want / self.unit).ok()?;
         let from = self.unit_at(goal.unwrap_or(0));
@@ -323,8 +326,8 @@ impl FreeBitmap {
         Some(self.hand_out(at, want))
     }
 
-    /// `want` contiguous bytes: right at `goal` if they are free there, else the first there are. A
-    /// fragmented group fills from its beginning, so that long runs form at the end.
+    /// Takes `want` contiguous bytes: right at `goal` if they are free there, or else the first in
+    /// the group. A fragmented group fills from its beginning, so that long runs form at the end.
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let at_goal = goal.and_then(|goal| self.take_at(goal, want));
         at_goal.or_else(|| {
@@ -333,7 +336,7 @@ impl FreeBitmap {
         })
     }
 
-    /// `want` contiguous bytes right at `goal`, or nothing.
+    /// Takes `want` contiguous bytes right at `goal`, or nothing.
     pub(crate) fn take_at(&mut self, goal: u64, want: u64) -> Option<Extent> {
         let at = self.unit_at(goal);
         let there = self.base + at as u64 * self.unit == goal;
@@ -342,7 +345,8 @@ impl FreeBitmap {
         free.then(|| self.hand_out(at, want))
     }
 
-    /// The longest run, or the first `want` bytes of it; nothing below `min`.
+    /// Takes the longest run, or its first `want` bytes. Takes nothing if the run has less than
+    /// `min` bytes.
     pub(crate) fn take_largest(&mut self, want: u64, min: u64) -> Option<Extent> {
         let longest = self.largest();
         if longest == 0 || longest < min {
@@ -352,7 +356,7 @@ impl FreeBitmap {
         Some(self.hand_out(at, longest.min(want)))
     }
 
-    /// Compares the bits with the tree's figures.
+    /// Checks that the tree's figures agree with the bits.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let (mut free, mut runs) = (0, 0);
         for (start, end) in self.iter() {
@@ -389,8 +393,8 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
-    /// B1 to B3: the same answers as a look at every sector, over several leaves, for data and
-    /// nodes.
+    /// B1 to B3: the bitmap gives the same answers as a check of every sector, over several leaves,
+    /// for data and nodes.
     #[test]
     fn agrees_with_a_look_at_every_sector() {
         for seed in 0..6 {
@@ -414,7 +418,7 @@ mod tests {
                 let whole = model[from..to].iter().all(|free| *free);
                 let none = model[from..to].iter().all(|free| !*free);
                 assert_eq!(bitmap.overlaps(low, high), !none);
-                // Where a run of whole units begins, and how many it has.
+                // The start of a run of whole units, and the number of its units.
                 let unit_run = |model: &[bool], at: usize| free_run(model, at) / per as usize;
                 let starts =
                     |model: &[bool]| (0..model.len()).step_by(per as usize).collect::<Vec<_>>();

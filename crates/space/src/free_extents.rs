@@ -1,34 +1,35 @@
-//! The free space of one group: extents by offset, and by how much of each can be used.
+//! The free space of one group: its extents by offset, and by their usable bytes.
 //!
 //! # Place
 //!
-//! Part of a group's state, under the group's lock. A search takes time logarithmic in the number
-//! of extents, apart from one walk of at most [`WALK_MAX`] steps.
+//! The free extents are a part of a group's state, under the group's lock. A search takes time
+//! logarithmic in the number of extents, apart from one walk of at most [`WALK_MAX`] steps.
 //!
 //! # Invariants
 //!
 //! - **F1** Free extents are not empty, do not overlap and do not touch.
 //! - **F2** The size index has exactly the extents with at least one usable unit. Its key is the
-//!   usable bytes: those of the whole units inside the extent.
+//!   number of usable bytes: the bytes of the whole units inside the extent.
 //! - **F3** `bytes` is the sum of the extents' lengths, `whole` the sum of their usable bytes.
 //!
-//! Allocations are whole units: a sector for data, a node for metadata, a row where there is
+//! Allocations are whole units: a sector for data, a node for metadata, a row in groups with
 //! parity. Metadata groups of old volumes can have free extents that do not begin at a multiple of
-//! the node size. An index by plain length would claim bytes that alignment then takes away. The
-//! rest of a row beside an extent is free, but of no use until all of the row is free again.
+//! the node size. An index by plain length would include bytes that cannot be allocated because of
+//! alignment. The rest of a row beside an extent is free, but cannot be used until all of the row
+//! is free again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use buttress_format::{Extent, Logical};
 
-/// Extents that a first-fit walk looks at before the size index answers instead.
+/// The most extents that a first-fit walk looks at. After that, the size index is used.
 const WALK_MAX: usize = 64;
 
 /// Free extents of a group under two indexes.
 #[derive(Clone, Debug)]
 pub(crate) struct FreeExtents {
     unit: u64,
-    /// Units are counted from here.
+    /// The address from which units are counted.
     origin: u64,
     /// Start to end.
     by_start: BTreeMap<u64, u64>,
@@ -39,15 +40,15 @@ pub(crate) struct FreeExtents {
 }
 
 impl FreeExtents {
-    /// Nothing free, for a group that hands out multiples of `unit`.
+    /// An empty set of free extents, for a group that allocates multiples of `unit`.
     pub(crate) fn new(unit: u64) -> Self {
         assert!(unit.is_power_of_two(), "a unit of {unit} bytes");
         Self::of_rows(unit, 0)
     }
 
-    /// Nothing free, for a group that begins at `origin` and is allocated in rows of `unit` bytes.
-    /// Each allocation begins at the start of a row. The rest of its last row stays free, but is of
-    /// no use until the whole row is free again.
+    /// An empty set of free extents, for a group that begins at `origin` and is allocated in rows
+    /// of `unit` bytes. Each allocation begins at the start of a row. The rest of its last row
+    /// stays free, but cannot be used until the whole row is free again.
     pub(crate) fn of_rows(unit: u64, origin: u64) -> Self {
         let (by_start, by_size) = (BTreeMap::new(), BTreeSet::new());
         Self { unit, origin, by_start, by_size, bytes: 0, whole: 0 }
@@ -68,7 +69,7 @@ impl FreeExtents {
         self.bytes - self.whole
     }
 
-    /// The most that one allocation can get.
+    /// The most bytes that one allocation can get.
     pub(crate) fn largest(&self) -> u64 {
         self.by_size.last().map_or(0, |&(usable, _)| usable)
     }
@@ -103,7 +104,8 @@ impl FreeExtents {
         bytes.checked_next_multiple_of(self.unit).unwrap_or(u64::MAX)
     }
 
-    /// The free extent at or behind an address: the rest of the one that it lies in, or the next.
+    /// The free extent at or behind an address: the rest of the extent that the address lies in, or
+    /// the next extent.
     pub(crate) fn next(&self, from: u64) -> Option<(u64, u64)> {
         let around = self.by_start.range(..=from).next_back().filter(|&(_, &end)| end > from);
         let around = around.map(|(_, &end)| (from, end));
@@ -114,7 +116,7 @@ impl FreeExtents {
     ///
     /// # Panics
     ///
-    /// When a byte of it is free already: it was freed twice.
+    /// When a byte of the range is free already: it was freed twice.
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
         assert!(start < end, "F1: empty extent at {start}");
         let mut merged = (start, end);
@@ -136,7 +138,7 @@ impl FreeExtents {
     ///
     /// # Panics
     ///
-    /// When it does not: a bug of the search.
+    /// When it does not lie inside one free extent: a bug of the search.
     fn take(&mut self, start: u64, end: u64) {
         let found = self.by_start.range(..=start).next_back().map(|(&s, &e)| (s, e));
         let (s, e) = found.expect("F1: a search only returns addresses that are free");
@@ -160,9 +162,9 @@ impl FreeExtents {
         free
     }
 
-    /// Takes `want` contiguous bytes. A walk looks for them behind `goal`, and then from the
-    /// group's start. If the walk finds none in [`WALK_MAX`] steps, the smallest extent that is
-    /// long enough is taken. So extents that are allocated together lie close together.
+    /// Takes `want` contiguous bytes. A walk searches behind `goal`, and then from the group's
+    /// start. If the walk finds no such extent in [`WALK_MAX`] steps, the smallest extent that is
+    /// long enough is used. So extents that are allocated together lie close together.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let units = self.in_units(want);
         if self.largest() < units {
@@ -182,15 +184,15 @@ impl FreeExtents {
         Some(self.cut(at, want))
     }
 
-    /// `want` contiguous bytes: right at `goal` if they are free there, else in the smallest extent
-    /// that has them, so that large ones stay large.
+    /// Takes `want` contiguous bytes: right at `goal` if they are free there, or else from the
+    /// smallest extent that has them. So large extents stay large.
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let at_goal = goal.filter(|&goal| self.begins_at(goal, want));
         let at = at_goal.or_else(|| self.best_fit(self.in_units(want)))?;
         Some(self.cut(at, want))
     }
 
-    /// `want` contiguous bytes right at `goal`, or nothing.
+    /// Takes `want` contiguous bytes right at `goal`, or nothing.
     pub(crate) fn take_at(&mut self, goal: u64, want: u64) -> Option<Extent> {
         self.begins_at(goal, want).then(|| self.cut(goal, want))
     }
@@ -204,7 +206,8 @@ impl FreeExtents {
         })
     }
 
-    /// The largest extent, or the first `want` bytes of it; nothing below `min`.
+    /// Takes the largest extent, or its first `want` bytes. Takes nothing if the extent has less
+    /// than `min` bytes.
     pub(crate) fn take_largest(&mut self, want: u64, min: u64) -> Option<Extent> {
         let &(usable, start) = self.by_size.last()?;
         if usable < min {
@@ -300,7 +303,8 @@ mod tests {
         extent.map(|extent| (extent.start.0, extent.len))
     }
 
-    /// F1, F3: neighbours merge in any order, and a cut extent comes back whole.
+    /// F1, F3: neighbours merge in any order, and an extent that was cut into parts is whole after
+    /// all parts are freed.
     #[test]
     fn merges_neighbours() {
         let mut free = free(&[(0, 32), (64, 96), (32, 64)]);
@@ -312,7 +316,7 @@ mod tests {
         free.verify().expect("sound");
     }
 
-    /// F2: ends that are no whole unit are free, and cannot be allocated.
+    /// F2: ends of extents that are no whole unit are free, but cannot be allocated.
     #[test]
     fn never_hands_out_part_of_a_unit() {
         let mut free = free(&[(4, 60), (100, 110)]);
@@ -345,7 +349,7 @@ mod tests {
         free.verify().expect("sound");
     }
 
-    /// Near the goal means after it first, then from the beginning.
+    /// Near the goal means: first after the goal, then from the beginning.
     #[test]
     fn goes_on_from_the_goal() {
         let mut free = free(&[(0, 64), (128, 256), (512, 544)]);
@@ -356,7 +360,7 @@ mod tests {
         assert_eq!(at(free.take_near(Some(544), 32)), Some((0, 32)));
     }
 
-    /// Beyond the bounded walk the size index answers, so that nothing is missed.
+    /// Beyond the bounded walk the size index is used, so that no fitting extent is missed.
     #[test]
     fn finds_the_only_fit_far_from_the_goal() {
         let mut small: Vec<_> = (0..10 * WALK_MAX as u64).map(|i| (i * 32, i * 32 + 16)).collect();
@@ -366,7 +370,8 @@ mod tests {
         assert_eq!(at(free.take_near(Some(0), 64)), None);
     }
 
-    /// Data goes where it continues, else where it leaves large extents whole.
+    /// Data is allocated right behind the data that it continues, or else where large extents stay
+    /// whole.
     #[test]
     fn fits_tightly_unless_it_continues() {
         let mut free = free(&[(0, 256), (512, 576), (1024, 1056)]);

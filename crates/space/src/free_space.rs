@@ -3,15 +3,15 @@
 //! # Invariants
 //!
 //! - **H1** Apart from a few extents, a group's free space takes no more memory than its bitmap
-//!   would. With more than `extents_max` extents it is held as bits. With fewer than half of
-//!   `extents_max` it is held as extents again, so that no group goes back and forth.
+//!   would. With more than `extents_max` extents, the free space is kept as bits. With fewer than
+//!   half of `extents_max`, it is kept as extents again, so that no group goes back and forth.
 
 use buttress_format::Extent;
 
 use crate::free_bitmap::FreeBitmap;
 use crate::free_extents::FreeExtents;
 
-/// Memory of one extent in both of its indexes.
+/// Memory of one extent in its two indexes.
 const EXTENT_BYTES: usize = 64;
 
 /// Up to this number, extents are never replaced by a bitmap.
@@ -22,7 +22,7 @@ pub(crate) struct FreeSpace {
     group: Extent,
     sector: u64,
     unit: u64,
-    /// The most extents that are held as extents (H1).
+    /// The most extents that are kept as extents (H1).
     extents_max: usize,
     form: Form,
 }
@@ -33,8 +33,8 @@ enum Form {
     Bitmap(Box<FreeBitmap>),
 }
 
-/// Evaluates an expression on the present form. The `mut` variant then changes the form if that is
-/// due (H1).
+/// Evaluates an expression on the present form. The `mut` variant then changes the form if a change
+/// is due (H1).
 macro_rules! either {
     ($self:expr, $free:ident => $what:expr) => {
         match &$self.form {
@@ -53,21 +53,21 @@ macro_rules! either {
 }
 
 impl FreeSpace {
-    /// Nothing free, for a group that hands out multiples of `unit`.
+    /// No free space, for a group that allocates multiples of `unit`.
     pub(crate) fn new(group: Extent, sector: u64, unit: u64) -> Self {
         let cost = FreeBitmap::cost(group, sector, unit);
         let extents_max = cost.map_or(usize::MAX, |bytes| (bytes / EXTENT_BYTES).max(EXTENTS_MIN));
         Self { group, sector, unit, extents_max, form: Form::Extents(FreeExtents::new(unit)) }
     }
 
-    /// Nothing free, for a group that is allocated in rows of so many bytes. Runs of whole rows are
-    /// few, and always held as extents.
+    /// No free space, for a group that is allocated in rows of `row` bytes. Runs of whole rows are
+    /// few, and always kept as extents.
     pub(crate) fn of_rows(group: Extent, sector: u64, row: u64) -> Self {
         let form = Form::Extents(FreeExtents::of_rows(row, group.start.0));
         Self { group, sector, unit: row, extents_max: usize::MAX, form }
     }
 
-    /// Changes to the other form if the number of extents calls for it (H1).
+    /// Changes to the other form if the number of extents requires it (H1).
     fn choose_form(&mut self) {
         match &self.form {
             Form::Extents(free) if free.count() > self.extents_max => {
@@ -84,7 +84,7 @@ impl FreeSpace {
         }
     }
 
-    /// Bytes of memory, about.
+    /// The approximate memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         match &self.form {
             Form::Extents(free) => free.count() * EXTENT_BYTES,
@@ -160,8 +160,8 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
-    /// H1: memory is bounded for any free space; the form changes with hysteresis and loses
-    /// nothing.
+    /// H1: memory is bounded for any free space; the form changes with hysteresis, and no change
+    /// loses free space.
     #[test]
     fn memory_is_bounded() {
         let group = Extent { start: Logical(1 << 20), len: 1 << 30 };

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Pure functions between sorted free extents and the items of one group. `txn` applies a
-//! transaction's changes to the extents and writes the items that differ.
+//! This module has pure functions that convert between sorted free extents and the items of one
+//! group. `txn` applies a transaction's changes to the extents and writes the items that differ.
 //!
 //! # On disk
 //!
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Bitmaps cover the group without gaps from its start, [`BITMAP_BITS`] sectors each. The last
-//! bitmap covers the rest, in as many bytes as that needs. In both forms the extent count is the
-//! number of contiguous runs.
+//! bitmap covers the rest, in as many bytes as the rest needs. In both forms the extent count is
+//! the number of contiguous runs.
 //!
 //! Ranges under superblocks are free in this tree.
 //!
@@ -24,7 +24,7 @@
 //!
 //! - **B1** [`parse`] reads the items of [`write()`] back as the same extents.
 //! - **B2** Between the two thresholds a group keeps its form. So a count that goes up and down
-//!   does not convert it each time.
+//!   does not convert the group each time.
 
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, header};
 
@@ -34,7 +34,7 @@ pub const BITMAP_BITS: u64 = FreeSpaceInfo::BITMAP_BITS;
 /// Bytes of a full bitmap.
 const BITMAP_BYTES: u64 = BITMAP_BITS / 8;
 
-/// What an item costs in a leaf besides its payload.
+/// Bytes of an item in a leaf besides its payload.
 const ITEM_BYTES: u64 = header::ITEM_LEN as u64;
 
 /// How far the count must fall below the upper threshold before extents are used again.
@@ -80,12 +80,12 @@ pub struct FormItem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormError {
-    /// An item of the other form, or of no form at all.
+    /// The item belongs to the other form, or to no form at all.
     #[error("item {key} does not belong to a group with free space kept as {form:?}")]
     Kind {
         /// The item's key.
         key: Key,
-        /// The form its group has.
+        /// The form of the group.
         form: Form,
     },
     /// The range is not inside the group, or empty.
@@ -102,7 +102,7 @@ pub enum FormError {
         /// The item's key.
         key: Key,
     },
-    /// The range overlaps an earlier item's, or comes before it.
+    /// The range overlaps the range of an earlier item, or comes before it.
     #[error("item {key} overlaps an earlier one")]
     Disorder {
         /// The item's key.
@@ -113,17 +113,17 @@ pub enum FormError {
     Bitmap {
         /// The key of the item that was found.
         key: Key,
-        /// Where the next bitmap begins.
+        /// The start of the next bitmap.
         start: Logical,
-        /// What it covers.
+        /// The bytes that the next bitmap covers.
         span: u64,
     },
-    /// The bitmaps end before the group does.
+    /// The bitmaps end before the end of the group.
     #[error("bitmaps of block group {group} end at {end}")]
     BitmapsEnd {
         /// First byte of the group.
         group: Logical,
-        /// Where the last bitmap ends.
+        /// The end of the last bitmap.
         end: Logical,
     },
     /// The payload has the wrong size.
@@ -131,9 +131,9 @@ pub enum FormError {
     Payload {
         /// The item's key.
         key: Key,
-        /// Bytes it should have.
+        /// The size that the payload should have, in bytes.
         expected: u64,
-        /// Bytes it has.
+        /// The size that the payload has, in bytes.
         found: usize,
     },
     /// The count in the info item differs from the number of extents.
@@ -264,8 +264,8 @@ fn set_bits(bitmap: &mut [u8], start: usize, end: usize) {
 }
 
 /// Reads the free extents of a group from its items. These are all items with a key from the start
-/// of the group up to its end. The info item is not among them; it has the form and the count.
-/// Adjacent extents are merged.
+/// of the group up to its end. The info item, which has the form and the count, is not among these
+/// items. Adjacent extents are merged.
 ///
 /// # Errors
 ///
@@ -341,7 +341,7 @@ fn parse_bitmaps<'a>(
         if payload.len() as u64 != expected {
             return Err(FormError::Payload { key, expected, found: payload.len() });
         }
-        // Bits past the end of the group, in the last byte, mean nothing.
+        // Bits in the last byte that are past the end of the group have no meaning.
         let bits = (span / sector) as usize;
         for_each_run(payload, bits, |from, to| {
             runs.push(start.0 + from as u64 * sector, start.0 + to as u64 * sector);
@@ -381,7 +381,7 @@ fn for_each_run(bitmap: &[u8], bits: usize, mut act: impl FnMut(usize, usize)) {
     }
 }
 
-/// Extents while they are read; adjacent ones are merged.
+/// Collects extents while they are read, and merges adjacent ones.
 #[derive(Default)]
 struct Runs {
     extents: Vec<Extent>,

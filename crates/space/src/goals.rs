@@ -1,17 +1,18 @@
-//! Where each stream of allocations left off.
+//! The address after the last allocation of each stream.
 //!
 //! # Place
 //!
-//! A goal is a hint: streams may share a slot, and a stale goal only costs a longer search. As many
-//! slots are in use as there are processors, but at most one for four groups. With more, streams
-//! would take each other's groups and scatter.
+//! A goal is a hint: streams may share a slot, and a stale goal only costs a longer search. There
+//! are as many slots in use as processors, but at most one slot for four groups. With more slots,
+//! streams would take each other's groups, and their extents would scatter.
 //!
-//! A stream that meets busy groups goes on in the group where it found space. This separates
-//! streams that share a group; nothing else does.
+//! A stream that meets busy groups goes on in the group where it found space. Streams that share a
+//! group become separate only in this way.
 //!
 //! # Locks
 //!
-//! None in normal builds. The published baseline has one goal under one lock ([`Rank::Leaf`]).
+//! Normal builds have no lock here. The published baseline has one goal under one lock
+//! ([`Rank::Leaf`]).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -32,7 +33,7 @@ const GROUPS_PER_GOAL: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Goals {
     slots: [Box<[CachePadded<AtomicU64>]>; 3],
-    /// How many are in use.
+    /// The number of slots in use.
     active: [AtomicUsize; 3],
     /// The goal of the baseline, under a lock.
     #[cfg(feature = "baselines")]
@@ -65,12 +66,13 @@ impl Goals {
 
     fn slot(&self, kind: SpaceKind, stream: u64, policy: AllocPolicy) -> &AtomicU64 {
         let active = if policy.has_one_goal() { 1 } else { self.active(kind) };
-        // Inode numbers are consecutive; a multiplication spreads them before the top bits choose.
+        // Inode numbers are consecutive; a multiplication spreads them before the top bits select a
+        // slot.
         let spread = stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.slots[kind.index()][spread as usize % active]
     }
 
-    /// Where `stream` left off; nothing before its first allocation.
+    /// The address after the last allocation of `stream`; `None` before its first allocation.
     pub(crate) fn last(
         &self,
         kind: SpaceKind,
@@ -108,7 +110,8 @@ mod tests {
 
     const POLICY: AllocPolicy = AllocPolicy::IndexGoals;
 
-    /// X13: no more goals than a quarter of the groups, nor than processors.
+    /// X13: there are at most as many goals as a quarter of the groups, and at most as many as
+    /// processors.
     #[test]
     fn goals_are_as_many_as_groups_allow() {
         let goals = Goals::new(8);

@@ -2,25 +2,26 @@
 //!
 //! # Place
 //!
-//! [`Space`](crate::Space) finds groups and moves bytes between states; a group knows which bytes
-//! those are. Its answers are about *now*. The figures of the transaction being committed are
-//! `txn`'s own sums, because the next transaction is already allocating.
+//! [`Space`](crate::Space) finds groups and moves bytes between states; a group knows the addresses
+//! of these bytes. The figures of a group include the latest changes. `txn` computes the figures of
+//! the transaction being committed itself, because the next transaction is already allocating.
 //!
 //! # Invariants
 //!
 //! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
-//! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
+//! - **G2** A loaded group knows all its free extents. Before loading, nothing is allocated in it.
 //! - **G3** Whenever the lock is free, the summary agrees with the state.
 //! - **G4** In a group with rows, an allocation takes rows in which nothing is reserved, used or
 //!   pinned. Only extents of one batch of writes share a row (`rows`). Free bytes of a row that is
-//!   in use count as read-only; so do all free bytes before loading.
-//! - **D2** A group of the directory has one slot among those of its kind.
-//! - **Q1** A group is read-only while at least one hold wants it so; nested holds count.
+//!   in use count as read-only. Before loading, all free bytes of such a group do.
+//! - **D2** A group of the directory has one slot among the slots of its kind.
+//! - **Q1** A group is read-only while at least one hold on it lives; several holds may live at
+//!   once.
 //!
 //! # Locks
 //!
-//! Takes [`Rank::BlockGroup`], and the account's lock inside it. Searches read the summary without
-//! the lock, so they may see an old one.
+//! A group's lock has [`Rank::BlockGroup`], and the account's lock is taken inside it. Searches
+//! read the summary without the lock, so they may see an old summary.
 
 #[cfg(feature = "baselines")]
 use std::sync::atomic::AtomicUsize;
@@ -39,52 +40,52 @@ use crate::index::{Index, Plane, order_of};
 use crate::size_class::SizeClass;
 use crate::{Error, SpaceKind};
 
-/// The lowest bits of the summary. The largest free run fills the rest, since it is made of whole
-/// sectors.
+/// The lowest bits of the summary. The length of the largest free run is in the other bits: its low
+/// bits are zero, since runs are whole sectors.
 const LOADED: u64 = 1;
 const CLASS_SHIFT: u32 = 1;
 const FLAGS: u64 = 0xfff;
 
-/// What is known of a block group when it is added.
+/// The properties of a block group that is added.
 #[derive(Clone, Debug)]
 pub struct GroupInit {
-    /// Its addresses.
+    /// The group's addresses.
     pub range: Extent,
-    /// Its kind and profile.
+    /// The group's kind and profile.
     pub flags: BlockGroupFlags,
-    /// Bytes in use, as its item says.
+    /// Bytes in use, according to the group's item.
     pub used: u64,
-    /// The running transaction, if the group was made by it; zero for one that was read.
+    /// The transaction that made the group; zero for a group that was read from the volume.
     ///
-    /// A group with a birth and nothing used is known to be free and needs no loading.
+    /// A group with a birth and no used bytes is known to be free, so it needs no loading.
     pub birth: Generation,
     /// Whether nothing may be allocated in it.
     pub read_only: bool,
-    /// Logical ranges under superblock mirrors; never allocated. May overlap each other and reach
-    /// past the group's ends.
+    /// Logical ranges under superblock mirrors, which are never allocated. They may overlap each
+    /// other and reach past the group's ends.
     pub superblock_stripes: Vec<Extent>,
     /// With parity, the length of a row: the bytes that share parity. Rows begin at the group's
-    /// start. A row in use is closed to new extents until all of it is free again. Only extents of
-    /// one batch of writes share a row (`rows`).
+    /// start. A row in use gets no new extents until all of it is free again. Only extents of one
+    /// batch of writes share a row (`rows`).
     pub row: Option<u64>,
 }
 
 /// The bytes of one group by state, as they were at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupUsage {
-    /// Referenced by a recorded extent.
+    /// Bytes of recorded extents.
     pub used: u64,
-    /// Chosen by an allocation, not recorded yet.
+    /// Bytes that are allocated and not recorded yet.
     pub reserved: u64,
-    /// Freed, but still reachable from the last commit.
+    /// Bytes that are freed, but still reachable from the last commit.
     pub pinned: u64,
-    /// Under superblocks.
+    /// Bytes under superblocks.
     pub super_bytes: u64,
-    /// The rest.
+    /// The other bytes.
     pub free: u64,
 }
 
-/// A chunk seen as space that can be allocated.
+/// A block group: the space of one chunk.
 #[derive(Debug)]
 pub struct Group {
     pub(crate) range: Extent,
@@ -96,21 +97,22 @@ pub struct Group {
     pub(crate) unit: u64,
     pub(crate) row: Option<u64>,
     pub(crate) superblocks: ExtentSet,
-    /// The largest free run, whether it is loaded, and the class: one word for searches.
+    /// The largest free run, whether the group is loaded, and the size class, in one word for
+    /// searches.
     summary: AtomicU64,
     used: AtomicU64,
     place: OnceLock<Place>,
-    /// Whether it is read-only or gone, for writers in place.
+    /// Whether the group is read-only or removed, for writers in place.
     pub(crate) stopped: AtomicBool,
     /// Writers in place, counted here by the published baselines only.
     #[cfg(feature = "baselines")]
     pub(crate) writers: AtomicUsize,
-    /// Signalled when a read-only group has nothing reserved any more, or no writers.
+    /// Signalled when a read-only group has no reserved bytes any more, or no writers.
     pub(crate) drained: Condvar,
     pub(crate) state: Ranked<State>,
 }
 
-/// Where a group of the directory is in the index of its kind.
+/// The place of a group of the directory in the index of its kind.
 #[derive(Debug)]
 struct Place {
     index: Arc<Index>,
@@ -192,7 +194,7 @@ impl Group {
         self.range
     }
 
-    /// Returns how many bytes share parity, if any do.
+    /// Returns the length of a row, the bytes that share parity. `None` without parity.
     #[must_use]
     pub fn row(&self) -> Option<u64> {
         self.row
@@ -222,27 +224,27 @@ impl Group {
         self.birth
     }
 
-    /// Returns the bytes in use now. A commit writes the sum of its own changes into the group's
-    /// item, which differs from this while the next transaction runs.
+    /// Returns the bytes in use now. The group's item differs from this figure while the next
+    /// transaction runs, because a commit writes only its own changes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether its free extents are known.
+    /// Whether the group's free extents are known.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         self.summary.load(Ordering::Acquire) & LOADED != 0
     }
 
-    /// Returns the most that one allocation can get here. For a group that is not loaded it is an
-    /// upper bound.
+    /// Returns the most bytes that one allocation can get in this group. For a group that is not
+    /// loaded, this is an upper bound.
     #[must_use]
     pub fn largest_free(&self) -> u64 {
         self.summary.load(Ordering::Acquire) & !FLAGS
     }
 
-    /// In which plane of the index it is, if in any.
+    /// The plane of the index in which a loaded group is entered.
     pub(crate) fn plane(&self) -> Plane {
         let summary = self.summary.load(Ordering::Relaxed);
         if summary & LOADED == 0 {
@@ -251,14 +253,14 @@ impl Group {
         SizeClass::ALL[((summary & FLAGS) >> CLASS_SHIFT) as usize].plane()
     }
 
-    /// Gives it a slot among the groups of its kind, before it is in the directory.
+    /// Gives the group a slot among the groups of its kind, before the group is in the directory.
     pub(crate) fn assign_slot(&self, index: &Arc<Index>, slot: usize) {
         let place = Place { index: Arc::clone(index), slot };
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
     }
 
-    /// Enters it in the index and in the account, once it is in the directory. So its space can be
-    /// found before it can be reserved.
+    /// Enters the group in the index and then in the account, once it is in the directory. So its
+    /// space can be found before it can be reserved.
     pub(crate) fn open(&self, account: &SharedAccount) {
         let mut state = self.state.lock();
         state.counted = true;
@@ -266,12 +268,12 @@ impl Group {
         account.grow(self.len(), self.super_bytes(), self.counts(&state));
     }
 
-    /// Its slot among the groups of its kind.
+    /// The group's slot among the groups of its kind.
     pub(crate) fn slot(&self) -> usize {
         self.place.get().expect("D2: a group of the directory has a slot").slot
     }
 
-    /// Returns its bytes by state.
+    /// Returns the group's bytes by state.
     #[must_use]
     pub fn usage(&self) -> GroupUsage {
         let state = self.state.lock();
@@ -284,14 +286,14 @@ impl Group {
         }
     }
 
-    /// Returns the bytes that can still be allocated in it: none while it is read-only.
+    /// Returns the bytes that can still be allocated in the group: none while it is read-only.
     #[must_use]
     pub fn available(&self) -> u64 {
         let state = self.state.lock();
         self.free_bytes(&state) - self.counts(&state).read_only
     }
 
-    /// Returns the approximate bytes of memory that its free space takes.
+    /// Returns the approximate memory of the record of free space, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.state.lock().free.as_ref().map_or(0, FreeSpace::memory)
@@ -303,13 +305,13 @@ impl Group {
         self.superblocks.bytes()
     }
 
-    /// Free bytes. Their number is known even before loading, when their addresses are not (G1).
+    /// Free bytes. Their number is known even before loading, but their addresses are not (G1).
     pub(crate) fn free_bytes(&self, state: &State) -> u64 {
         let taken = state.used + state.reserved.bytes() + state.pinned.bytes() + self.super_bytes();
         self.len().checked_sub(taken).expect("G1: states are disjoint parts of the group")
     }
 
-    /// What the group contributes to its account.
+    /// The figures that the group contributes to its account.
     pub(crate) fn counts(&self, state: &State) -> Counts {
         Counts {
             used: state.used,
@@ -363,7 +365,7 @@ impl Group {
         self.state.try_lock()
     }
 
-    /// Changes the state, and the summary and the account with it.
+    /// Changes the state, and updates the summary and the account.
     pub(crate) fn change<R>(
         &self,
         account: &SharedAccount,
@@ -374,7 +376,7 @@ impl Group {
         let result = act(&mut state);
         self.summarise(&mut state);
         let after = self.counts(&state);
-        // A removed group is in no account any more, but a hold of it may still end.
+        // A removed group is in no account any more, but a hold on the group may still end.
         if state.is_counted() {
             account.apply_change(before, after, 0);
         }
@@ -382,7 +384,7 @@ impl Group {
         result
     }
 
-    /// Makes the group give out nothing more (Q1), if the account can do without it.
+    /// Stops allocation in the group (Q1), if the account has enough space without it.
     pub(crate) fn stop(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let before = self.counts(&state);

@@ -1,13 +1,13 @@
-//! Loading of a group, which reads its free extents.
+//! Loading of a group: it gets its free extents.
 //!
 //! # Invariants
 //!
-//! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
+//! - **G2** A loaded group knows all its free extents. Before loading, nothing is allocated in it.
 //! - **G4** Loading a group with rows changes its account, so [`Space`](crate::Space) loads such a
 //!   group.
 //!
 //! Before loading, the group keeps extents that become free in a separate list. The free-space tree
-//! that loading reads may be older than these.
+//! that loading reads may be older than these extents.
 
 use buttress_format::Extent;
 
@@ -19,20 +19,20 @@ use crate::{Error, Group};
 impl Group {
     /// Takes the free extents, in ascending order, from a *committed* free-space tree of this
     /// session. On a volume without that tree, they are the gaps in a committed extent tree. They
-    /// may include ranges under superblocks, as on disk; those are never allocated.
+    /// may include ranges under superblocks, as on disk; these ranges are never allocated.
     ///
-    /// Loading twice changes nothing, because two threads may both load a group.
+    /// Loading a loaded group changes nothing: two threads may load the same group.
     ///
     /// # Errors
     ///
     /// When the extents are out of order or outside the group. Also when they do not add up to the
-    /// length of the group minus its used bytes. Then the volume is inconsistent, and the group
-    /// stays unloaded.
+    /// length of the group minus its used bytes. In these cases the volume is inconsistent, and the
+    /// group stays unloaded.
     ///
     /// # Panics
     ///
-    /// When the group has rows: [`Space::load`](crate::Space::load) loads those, because that
-    /// changes the account.
+    /// When the group has rows: [`Space::load`](crate::Space::load) loads such a group, because
+    /// this changes the account.
     pub fn load(&self, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
         assert!(self.row.is_none(), "G4: a group with rows is loaded by its space");
         self.load_into(None, free)

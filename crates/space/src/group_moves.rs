@@ -45,8 +45,8 @@ impl Group {
     }
 
     /// Reserves the next free bytes at or behind `from`, at most `most` of them. Runs with less
-    /// than `least` bytes from there on are passed over. `from_reservation` says whether the bytes
-    /// come from a reservation of the account.
+    /// than `least` bytes at or behind `from` are skipped. `from_reservation` says whether the
+    /// bytes come from a reservation of the account.
     pub(crate) fn take_for_trim(
         &self,
         account: &SharedAccount,
@@ -88,7 +88,7 @@ impl Group {
         free && !state.removed
     }
 
-    /// Marks the group as removed, if nothing is in it and the account can do without it.
+    /// Marks the group as removed, if it is empty and the account has enough space without it.
     pub(crate) fn retire(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let counts @ Counts { used, reserved, pinned, .. } = self.counts(&state);

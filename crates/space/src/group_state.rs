@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
-//! - **Q1** A group is read-only while at least one hold wants it so; nested holds count.
+//! - **Q1** A group is read-only while at least one hold on it lives; several holds may live at
+//!   once.
 
 use buttress_format::Extent;
 
@@ -14,27 +15,27 @@ use crate::size_class::SizeClass;
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// `None` before loading.
+    /// The free space; `None` before loading.
     pub(crate) free: Option<FreeSpace>,
     pub(crate) reserved: ExtentSet,
     pub(crate) pinned: ExtentSet,
-    /// Became free before loading.
+    /// Extents that became free before loading.
     pub(crate) freed_unloaded: ExtentSet,
     pub(crate) used: u64,
-    /// How many holds want nothing to be allocated in it.
+    /// The number of holds that forbid allocation in the group.
     pub(crate) read_only: u32,
     pub(crate) class: SizeClass,
-    /// Its entry in the index.
+    /// The group's entry in the index.
     pub(crate) entry: Entry,
-    /// Whether the account includes the group. Before that nothing is allocated in it, and its
-    /// changes leave the account alone.
+    /// Whether the account includes the group. Before that, nothing is allocated in the group, and
+    /// its changes do not change the account.
     pub(crate) counted: bool,
-    /// Out of the directory; another thread may still hold the `Arc`.
+    /// Whether the group was removed from the directory. Another thread may still hold the `Arc`.
     pub(crate) removed: bool,
 }
 
 impl State {
-    /// Makes a range free that is in no other state any more.
+    /// Makes a range free that was just taken out of its former state.
     fn set_free(&mut self, start: u64, end: u64) {
         match &mut self.free {
             Some(free) => free.insert(start, end),
@@ -42,7 +43,7 @@ impl State {
         }
     }
 
-    /// Whether anything may be allocated.
+    /// Whether allocation is allowed.
     pub(crate) fn gives_out(&self) -> bool {
         self.read_only == 0 && self.is_counted()
     }
@@ -52,12 +53,12 @@ impl State {
         self.counted && !self.removed
     }
 
-    /// Makes the group give out nothing more (Q1).
+    /// Stops allocation in the group for one more hold (Q1).
     pub(crate) fn stop_writes(&mut self) {
         self.read_only += 1;
     }
 
-    /// Lets it give out again, once every hold that stopped it has ended.
+    /// Ends one hold. After the last hold has ended, allocation is allowed again.
     pub(crate) fn allow_writes(&mut self) {
         self.read_only = self.read_only.checked_sub(1).expect("Q1: it was stopped before");
     }

@@ -1,4 +1,4 @@
-//! Stopping of a group: the mark for allocators and writers in place, and the wait for those that
+//! Stopping of a group: the mark for allocators and writers in place, and the wait for threads that
 //! began before.
 //!
 //! # Place
@@ -9,7 +9,7 @@
 //!
 //! # Locks
 //!
-//! All methods but [`Group::is_stopped`] take the group's lock. A wait releases it.
+//! All methods except [`Group::is_stopped`] take the group's lock. A wait releases it.
 
 use std::sync::atomic::Ordering;
 
@@ -17,8 +17,8 @@ use crate::Group;
 use crate::group_state::State;
 
 impl Group {
-    /// Sets the mark that writers in place read, and wakes drains that need not wait any more. To
-    /// be called after a change of `read_only` or `removed`.
+    /// Sets the mark that writers in place read, and wakes drains that need not wait any more. This
+    /// is called after a change of `read_only` or `removed`.
     pub(crate) fn mark_stopped(&self) {
         let state = self.state.lock();
         self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);
@@ -27,21 +27,22 @@ impl Group {
         }
     }
 
-    /// Whether it is read-only or removed. Writers in place look at it after they were counted.
+    /// Whether the group is read-only or removed. Writers in place check this after they were
+    /// counted.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Wakes drains that wait for reserved extents if none is left. To be called with the lock
-    /// still held, after every change that may reduce them. `before` is the number of reserved
-    /// bytes before that change.
+    /// Wakes drains that wait for reserved extents if there are none left. This is called with the
+    /// lock still held, after every change that may reduce the reserved extents. `before` is the
+    /// number of reserved bytes before that change.
     pub(crate) fn wake_drains(&self, state: &State, before: u64) {
         if state.read_only > 0 && state.reserved.bytes() == 0 && before > 0 {
             self.drained.notify_all();
         }
     }
 
-    /// Waits until nothing is reserved in a group, as long as it is read-only.
+    /// Waits until no bytes are reserved in the group, as long as the group is read-only.
     pub(crate) fn wait_for_reserved(&self) {
         let mut state = self.state.lock();
         while state.read_only > 0 && state.reserved.bytes() > 0 {

@@ -1,12 +1,12 @@
-//! Counts of writers in place, so that a drain of a group knows when the last one has left.
+//! Counts of writers in place, so that a drain of a group knows when the last writer has left.
 //!
 //! # Place
 //!
 //! A writer enters with a lookup of the group and leaves without one, because its guard remembers
 //! the counter. With one count in the group, all processors would write it. So there is one counter
 //! for each shard of threads, each phase (W2) and each bucket of groups. Only a drain reads all of
-//! them. The guards do not share one reference count of the counters either, because each shard has
-//! its own handle.
+//! them. The guards of different shards also share no reference count, because each shard has its
+//! own handle to the counters.
 //!
 //! # Invariants
 //!
@@ -21,7 +21,7 @@
 //!
 //! # Locks
 //!
-//! Entering takes none. Leaving takes `quiet` only while a drain waits.
+//! Entering takes no lock. Leaving takes `quiet` only while a drain waits.
 //!
 //! The primitives come from the module `sync` beside this file. A model checker compiles the same
 //! code with its own threads and atomics.
@@ -90,8 +90,8 @@ impl Writers {
         Counted { handle, bucket, shard, phase }
     }
 
-    /// Waits until all writers have left that entered `group`, or another group of its bucket,
-    /// before this call.
+    /// Waits for the writers that entered `group`, or another group of its bucket, before this
+    /// call.
     pub(crate) fn drain(&self, group: usize) {
         let bucket = &self.handles[0].0[group % BUCKETS];
         let _turn = bucket.turn.lock();

@@ -3,25 +3,25 @@
 //! # Place
 //!
 //! There is one index for each kind of space. A group has a slot, a number that it keeps for as
-//! long as it lives. A plane has the groups of one size class, or those that are not loaded. The
-//! order of a run is the power of two of its length ([`order_of`]). A group is entered in one
-//! plane, under every order up to that of its largest free run. So one bitmap names all groups of a
-//! plane with a run of at least that order. A search goes from a slot to the last one and then from
-//! the first. Groups that are added together get slots in the order of their addresses, so a search
-//! meets neighbours in turn.
+//! long as it lives. A plane has the groups of one size class, or the groups that are not loaded.
+//! The order of a run is the power of two of its length ([`order_of`]). A group is entered in one
+//! plane, under every order up to the order of its largest free run. So one bitmap names all groups
+//! of a plane with a run of at least that order. A search goes from a slot to the last slot, and
+//! then on from the first. Groups that are added together get slots in the order of their
+//! addresses, so a search meets neighbours in turn.
 //!
 //! # Invariants
 //!
-//! - **I1** While a group's lock is free, its bits agree with its summary: set in one plane for
-//!   every order up to its own, clear everywhere else.
+//! - **I1** While a group's lock is free, its bits agree with its summary. They are set in one
+//!   plane for every order up to the group's own, and clear everywhere else.
 //! - **I2** Every set bit is found (`plane_bits::I2`).
 //! - **I3** A search may miss a group that was in the index all the time. Afterwards it can tell
 //!   that this may have happened (`plane_bits::I3`).
 //!
 //! # Locks
 //!
-//! None. Bits of one group change under that group's lock. Many groups share a word, which changes
-//! by atomic operations.
+//! The index has no locks. Bits of one group change under that group's lock. Many groups share a
+//! word, which changes by atomic operations.
 
 use crate::plane_bits::{Doubts, PlaneBits};
 pub(crate) use crate::plane_bits::{ORDERS, SLOTS_MAX};
@@ -29,18 +29,18 @@ pub(crate) use crate::plane_bits::{ORDERS, SLOTS_MAX};
 /// log2 of the smallest run with an order: a sector.
 const ORDER_MIN: u32 = 12;
 
-/// What a group is entered as.
+/// The plane in which a group is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
-    /// Its free extents are not known yet; the order is that of all its free bytes.
+    /// Its free extents are not known yet; its order is computed from all its free bytes.
     Unloaded,
     /// Loaded, for allocations of any size.
     Unset,
-    /// For allocations up to 128 KiB.
+    /// Loaded, for allocations up to 128 KiB.
     Small,
-    /// Up to 8 MiB.
+    /// Loaded, for allocations up to 8 MiB.
     Medium,
-    /// For larger ones.
+    /// Loaded, for larger allocations.
     Large,
 }
 
@@ -66,16 +66,17 @@ pub(crate) struct Index {
     doubts: Doubts,
 }
 
-/// Where a group is entered: in a plane, under an order and all below.
+/// The place where a group is entered: a plane, and the highest order.
 pub(crate) type Entry = Option<(Plane, usize)>;
 
 impl Index {
     /// Moves a group from one entry to another. The caller holds the group's lock.
     ///
     /// The group is entered at its new place before it leaves the old one, so it is always in a
-    /// plane. In between, `between` publishes the new summary. Take a group that was just loaded.
-    /// If the summary changed while only the old plane, or only the new one, had the group, the two
-    /// would disagree. A search would then neither load the group nor use its free space.
+    /// plane. In between, `between` publishes the new summary. The order matters for a group that
+    /// was just loaded. If the summary changed while only one of the two planes had the group,
+    /// plane and summary would disagree. A search would then neither load the group nor use its
+    /// free space.
     pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry, between: impl FnOnce()) {
         if before == after {
             return between();
@@ -118,12 +119,12 @@ impl Index {
         self.bits[plane as usize].next(order, from)
     }
 
-    /// Whether anything is entered in `plane` under `order`.
+    /// Whether any group is entered in `plane` under `order`.
     pub(crate) fn any(&self, plane: Plane, order: usize) -> bool {
         self.next(plane, order, 0).is_some()
     }
 
-    /// Compares a group's bits with what they should be (I1).
+    /// Checks that a group's bits agree with its entry (I1).
     pub(crate) fn verify(&self, slot: usize, entry: Entry) -> Result<(), String> {
         for plane in [Plane::Unloaded, Plane::Unset, Plane::Small, Plane::Medium, Plane::Large] {
             let bits = &self.bits[plane as usize];
@@ -152,7 +153,8 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    /// Orders are whole powers of two, and never claim more than there is.
+    /// Orders are whole powers of two, and are rounded so that a run never counts as longer than it
+    /// is.
     #[test]
     fn x3_orders_round_the_safe_way() {
         assert_eq!(order_of(4095), None);
@@ -169,7 +171,8 @@ mod tests {
         }
     }
 
-    /// I1, I2: the same answers as a map of entries, whatever moves, over several segments.
+    /// I1, I2: the index gives the same answers as a map of entries, after any moves, over several
+    /// segments.
     #[test]
     fn agrees_with_a_map() {
         let planes = [Plane::Unloaded, Plane::Unset, Plane::Small, Plane::Medium, Plane::Large];
@@ -199,7 +202,7 @@ mod tests {
         }
     }
 
-    /// I2: threads that change slots of one word leave no bit behind that cannot be found.
+    /// I2: after threads have changed slots of one word, every set bit can be found.
     #[test]
     fn threads_on_one_word_lose_nothing() {
         let index = Index::default();

@@ -4,12 +4,12 @@ use std::fmt;
 
 use buttress_format::BlockGroupFlags;
 
-/// What a block group holds.
+/// The kind of content of a block group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpaceKind {
     /// Bytes of files.
     Data,
-    /// Nodes of all trees but the chunk tree.
+    /// Nodes of all trees except the chunk tree.
     Metadata,
     /// Nodes of the chunk tree, which must be readable before any other chunk is known.
     System,
@@ -19,8 +19,8 @@ impl SpaceKind {
     /// All kinds, data first.
     pub const ALL: [Self; 3] = [Self::Data, Self::Metadata, Self::System];
 
-    /// The kind that `flags` name; `None` when they name none, or several at once. Groups that hold
-    /// data and metadata mixed count as metadata: see [`crate::Space::mixed`].
+    /// The kind that `flags` name; `None` when they name no kind, or several kinds. Groups that
+    /// hold data and metadata mixed count as metadata: see [`crate::Space::mixed`].
     #[must_use]
     pub fn from_flags(flags: BlockGroupFlags) -> Option<Self> {
         const DATA: u64 = BlockGroupFlags::DATA.0;
@@ -35,7 +35,7 @@ impl SpaceKind {
         }
     }
 
-    /// Place in arrays that hold one thing of each kind.
+    /// The index in arrays that have one element for each kind.
     pub(crate) fn index(self) -> usize {
         match self {
             Self::Data => 0,

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! Arithmetic in memory, without I/O and trees. `txn` passes the block groups and the free space in
-//! them. It asks for reservations and addresses, and records the answers in the extent, block-group
-//! and free-space trees.
+//! The crate computes in memory, without I/O and trees. `txn` passes the block groups and the free
+//! space in them. It asks for reservations and addresses, and records the answers in the extent,
+//! block-group and free-space trees.
 //!
 //! # Where things are
 //!

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! `data` makes one where no other file shares a range. It keeps the token beside the reservations
-//! of dirty data, until writeback has checked the place once more. Tokens are linear like those:
-//! they split and merge, and cannot be copied.
+//! `data` makes a token for a range that no other file shares. It keeps the token beside the
+//! reservations of dirty data, until writeback has checked the place once more. Like reservations,
+//! tokens are linear: they split and merge, and cannot be copied.
 //!
 //! # Invariants
 //!
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::{DataReservation, Space};
 
 impl Space {
-    /// Makes a token for bytes that are to be written in place, without a check. The caller has
+    /// Makes a token for bytes that will be written in place, without a check. The caller has
     /// checked that writing in place is allowed, and checks again before the write.
     pub fn no_reserve(self: &Arc<Self>, bytes: u64) -> NoReserve {
         let token = self.unreserved_count().enter(bytes);
@@ -39,22 +39,22 @@ impl Space {
 pub struct NoReserve {
     space: Arc<Space>,
     bytes: u64,
-    /// Its number in the list of live tokens (`token_audit`), in debug builds.
+    /// The token's number in the list of live tokens (`token_audit`), in debug builds.
     token: u64,
 }
 
 impl NoReserve {
-    /// Returns its number of bytes.
+    /// Returns the number of bytes of the token.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Cuts `bytes` off into a token of their own.
+    /// Cuts `bytes` off into a new token.
     ///
     /// # Panics
     ///
-    /// When there are not that many: a bug of the caller.
+    /// When the token has fewer bytes: a bug of the caller.
     pub fn split(&mut self, bytes: u64) -> Self {
         assert!(bytes <= self.bytes, "Q1: {bytes} bytes of {} without a reservation", self.bytes);
         self.bytes -= bytes;
@@ -66,22 +66,24 @@ impl NoReserve {
     ///
     /// # Panics
     ///
-    /// When it is another volume's: a bug of the caller.
+    /// When `other` belongs to another volume: a bug of the caller.
     pub fn merge(&mut self, mut other: Self) {
         assert!(Arc::ptr_eq(&self.space, &other.space), "Q1: tokens of two volumes");
         other.token = self.space.unreserved_count().merge(self.token, other.token);
         self.bytes += mem::take(&mut other.bytes);
     }
 
-    /// Trades it for a reservation of as many bytes, because they cannot be written in place (Q1).
+    /// Exchanges the token for a reservation of as many bytes, because they cannot be written in
+    /// place (Q1).
     ///
     /// # Errors
     ///
-    /// The error of `reserve`; the bytes have no place then, and the token has ended.
+    /// The error of `reserve`. The token has then ended, and its bytes have neither a token nor a
+    /// reservation.
     ///
     /// # Panics
     ///
-    /// When less was reserved: a bug of the caller.
+    /// When `reserve` returns fewer bytes: a bug of the caller.
     pub fn exchange<E>(
         self,
         reserve: impl FnOnce(u64) -> Result<DataReservation, E>,
@@ -114,7 +116,7 @@ mod tests {
         Arc::new(Space::new(4096, 16384))
     }
 
-    /// `unreserved::Q2`: parts of a token are counted once, and not after their end.
+    /// `unreserved::Q2`: parts of a token are counted once, and no longer after they end.
     #[test]
     fn live_tokens_are_counted() {
         let space = space();
@@ -131,7 +133,8 @@ mod tests {
         space.audit().expect("the count is the tokens'");
     }
 
-    /// Q1: a refused reservation leaves nothing behind, and one of fewer bytes is refused.
+    /// Q1: after a refused reservation no bytes count any more. A reservation of fewer bytes is not
+    /// accepted.
     #[test]
     fn an_exchange_pays_in_full_or_fails() {
         let space = space();

@@ -4,22 +4,22 @@
 //!
 //! - **I2** When the call that set a bit has returned, the summary bits above it are set at every
 //!   level. There is one exception: another call cleared such a summary bit, and has not yet
-//!   checked the bits below it. [`Doubts`] tells whether that may be so. A summary bit may be set
-//!   without a bit below, which costs one more read.
-//! - **I3** If a search missed a group that was in the index all the time, the search can see
-//!   afterwards that it may have ([`Doubts::may_have_missed`]).
+//!   checked the bits below it. [`Doubts`] tells whether such a call may be running. A summary bit
+//!   may be set without a bit below, which costs one more read.
+//! - **I3** If a search missed a group that was in the index all the time, the search can find out
+//!   afterwards that this may have happened ([`Doubts::may_have_missed`]).
 //!
 //! # Locks
 //!
-//! None. Bits of one group change under that group's lock. Many groups share a word, which changes
-//! by atomic operations. The operations come from the module `sync` beside this file. A model
-//! checker compiles the same code with its own (`tests/index`).
+//! The bitmaps have no locks. Bits of one group change under that group's lock. Many groups share a
+//! word, which changes by atomic operations. The operations come from the module `sync` beside this
+//! file. A model checker compiles the same code with its own operations (`tests/index`).
 
 use std::sync::OnceLock;
 
 use super::sync::{AtomicU64, Ordering::SeqCst};
 
-/// Number of orders of runs. All runs of 8 GiB and more have the last one.
+/// Number of orders of runs. All runs of 8 GiB and more have the last order.
 pub(crate) const ORDERS: usize = 22;
 
 const FAN: usize = 64;
@@ -57,7 +57,7 @@ impl Doubts {
         self.arrivals.fetch_add(1, SeqCst);
     }
 
-    /// Clears summary bits by `act`, which returns whether one had to be set again.
+    /// Clears summary bits by `act`, which returns whether a bit had to be set again.
     fn clear(&self, act: impl FnOnce() -> bool) {
         self.clearing.fetch_add(1, SeqCst);
         if act() {
@@ -86,7 +86,7 @@ impl Bits {
     fn set(&self, order: usize, bit: usize) {
         let (word, mask) = (bit / FAN, 1 << (bit % FAN));
         self.words[order][word].fetch_or(mask, SeqCst);
-        // A call that clears the summary looks at the word once more afterwards, and finds this
+        // A call that clears the summary bit checks the word once more afterwards, and finds this
         // bit.
         if self.summary[order].load(SeqCst) & (1 << word) == 0 {
             self.summary[order].fetch_or(1 << word, SeqCst);
@@ -118,7 +118,7 @@ impl Bits {
         self.summary[order].load(SeqCst) == 0
     }
 
-    /// The first bit at or after `from`.
+    /// The first set bit at or after `from`.
     fn next(&self, order: usize, from: usize) -> Option<usize> {
         if from >= SEGMENT {
             return None;
@@ -145,7 +145,7 @@ type Lazy<T> = OnceLock<Box<T>>;
 /// A block of 64 segments, each allocated on first use.
 type Shelf = [Lazy<Bits>; FAN];
 
-/// One plane: which segments have a bit, and the segments that ever had an entry.
+/// One plane: a bit for each segment with an entry, and the segments that ever had an entry.
 #[derive(Debug, Default)]
 pub(crate) struct PlaneBits {
     top: Lazy<Bits>,
@@ -198,7 +198,7 @@ impl PlaneBits {
         self.segment(slot / SEGMENT).is_some_and(|bits| bits.is_set(order, slot % SEGMENT))
     }
 
-    /// The first slot at or after `from`.
+    /// The first entered slot at or after `from`.
     pub(crate) fn next(&self, order: usize, from: usize) -> Option<usize> {
         let top = self.top.get()?;
         let (mut segment, mut within) = (from / SEGMENT, from % SEGMENT);

@@ -1,7 +1,7 @@
-//! How groups are chosen and found.
+//! The policies by which groups are chosen and found.
 //!
-//! The published baselines exist with the feature `baselines` alone. Without the feature each
-//! policy has a single value, so the compiler removes the other branches.
+//! The published baselines exist only with the feature `baselines`. Without the feature each policy
+//! has a single value, so the compiler removes the other branches.
 
 #[cfg(feature = "baselines")]
 use std::fmt;
@@ -11,16 +11,18 @@ use std::str::FromStr;
 /// How a group is chosen for an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllocPolicy {
-    /// One goal under a lock, groups one after the other, waiting for each that is held.
+    /// One goal under a lock. Groups are tried one after the other, with a wait for each group that
+    /// is held.
     #[cfg(feature = "baselines")]
     Linear,
-    /// The same, but a group that is held is passed over while there are others.
+    /// As `Linear`, but a group that is held is skipped while there are others.
     #[cfg(feature = "baselines")]
     LinearTrylock,
-    /// An index by the largest free run, held groups passed over, one goal without a lock.
+    /// An index by the largest free run. Held groups are skipped. All streams share one goal, which
+    /// has no lock.
     #[cfg(feature = "baselines")]
     IndexSingleGoal,
-    /// The same with a goal for each of several streams.
+    /// As `IndexSingleGoal`, with a goal for each of several streams.
     #[default]
     IndexGoals,
 }
@@ -35,14 +37,15 @@ impl AllocPolicy {
 /// How the group of an address is found, and whether a writer in place keeps it until its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupPolicy {
-    /// A map under a lock for readers and writers; one search to begin writing in place, one to
-    /// end.
+    /// A map under a lock for readers and writers. A write in place searches at its beginning and
+    /// at its end.
     #[cfg(feature = "baselines")]
     RwlockDouble,
-    /// The same with one search: a writer keeps the group.
+    /// As `RwlockDouble`, with one search: a writer keeps the group.
     #[cfg(feature = "baselines")]
     RwlockSingle,
-    /// An immutable directory; neither the search nor the guard writes what other processors read.
+    /// An immutable directory. Neither the search nor the guard writes memory that other processors
+    /// read.
     #[default]
     Lockfree,
 }
@@ -118,7 +121,7 @@ fn parse<T: Copy + fmt::Display>(text: &str, all: &[T]) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    /// Every name parses to what it names, and a refusal lists them.
+    /// Every name parses to its policy, and the error for an unknown name lists all names.
     #[test]
     fn names_round_trip() {
         for policy in AllocPolicy::ALL {

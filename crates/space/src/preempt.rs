@@ -1,4 +1,5 @@
-//! The rule of preemptive flushing: when to make room before any caller waits, and from which pool.
+//! The rule of preemptive flushing: it decides when to make room before any caller waits, and from
+//! which pool.
 //!
 //! # Place
 //!
@@ -7,11 +8,11 @@
 //!
 //! # Invariants
 //!
-//! - **C1** No round is due while a caller waits. The flush steps make room then, and two threads
-//!   that make room at once hinder each other.
+//! - **C1** No round is due while a caller waits. In that time the flush steps make room, and two
+//!   threads that make room at once hinder each other.
 //! - **C2** Without load there is no round, however full the volume is.
-//! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. Such
-//!   space is the reservation for tree paths, which any transaction under load holds, whatever its
+//! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. This
+//!   is the reservation for tree paths, which any transaction under load holds, whatever its
 //!   length.
 
 /// The rule to follow.
@@ -53,7 +54,7 @@ pub struct Pools {
     pub used: u64,
     /// Used by nodes that a commit is about to record.
     pub reserved: u64,
-    /// In groups that are read-only.
+    /// Free bytes of read-only groups.
     pub read_only: u64,
     /// Freed, but not usable before a commit.
     pub pinned: u64,
@@ -65,8 +66,8 @@ pub struct Pools {
     pub overlay: u64,
     /// Reserved by the frozen transaction.
     pub frozen: u64,
-    /// Reserved by dirty data, and by operations without changes yet. Writeback turns it into
-    /// `overlay`.
+    /// Reserved by dirty data, and by operations without changes yet. Writeback turns these bytes
+    /// into `overlay`.
     pub reservations: u64,
     /// The part of `overlay` and `reservations` for tree paths. The height of the existing trees
     /// limits it, whatever the number of changes (C3).
@@ -100,7 +101,7 @@ impl Pools {
         (self.overlay + self.reservations).saturating_sub(self.paths)
     }
 
-    /// The part of `filled` that a commit frees.
+    /// The part of [`filled`](Self::filled) that a commit frees.
     #[must_use]
     pub fn to_commit(&self) -> u64 {
         self.overlay.saturating_sub(self.paths)
@@ -112,7 +113,7 @@ impl Pools {
 pub enum Round {
     /// Write `bytes` of dirty data back, without waiting for ordered extents.
     Dirty {
-        /// How many, of data.
+        /// The number of bytes of data.
         bytes: u64,
     },
     /// Commit.
@@ -121,14 +122,14 @@ pub enum Round {
 
 const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
-/// A round must be able to free more than this, so volumes with little metadata have no rounds. A
-/// trial used an eighth of the metadata as the limit on such volumes. Its rounds caused commits
+/// A round must be able to free more than this, so volumes with little metadata have no rounds. In
+/// a trial with a smaller limit on such volumes, an eighth of the metadata, rounds caused commits
 /// that cost more than they saved.
 const CLAMP_WORTH: u64 = 128 << 20;
 
-/// The rule of the kernel. The kernel reserves eight levels for each item, and a round frees them.
-/// In this program the height of the existing trees limits the levels, and no round frees them
-/// (C3). So they count as used.
+/// The rule of the kernel. The kernel reserves eight levels for each item, and a round frees these
+/// levels. In this program the height of the existing trees limits the levels, and no round frees
+/// them (C3). So the levels count as used.
 #[derive(Clone, Copy, Debug)]
 pub struct Clamp {
     clamp: u32,
@@ -147,9 +148,9 @@ impl Clamp {
         self.clamp
     }
 
-    /// Notes that a request began to wait while no other waited. Rounds then begin earlier, unless
-    /// as much data is in ordered extents as is dirty: no round would speed those up. Many requests
-    /// at once count as one step.
+    /// Notes that a request began to wait while no other request waited. From then on rounds begin
+    /// earlier, by one step even for many requests at once. If at least as much data is in ordered
+    /// extents as is dirty, nothing changes, because no round would speed up ordered extents.
     pub fn note_wait(&mut self, pools: &Pools) {
         if pools.ordered < pools.dirty {
             self.clamp = (self.clamp + 1).min(CLAMP_MAX);
@@ -176,9 +177,9 @@ impl Clamp {
     }
 
     /// How many more bytes must be reserved before a round may be due. `None` if no amount of
-    /// reservations makes one due. The flush thread wakes up as soon as so many are reserved. Where
-    /// single reservations are large, a few hundred make a round due, and a periodic check comes
-    /// too late.
+    /// reservations makes a round due. The flush thread wakes up as soon as so many are reserved.
+    /// Where single reservations are large, a few hundred make a round due, and a periodic check
+    /// comes too late.
     #[must_use]
     pub fn lacks(&self, pools: &Pools) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
@@ -254,8 +255,8 @@ mod tests {
         }
     }
 
-    /// E2: a wait raises the clamp by one step, up to eight. A single round lowers it by one, down
-    /// to one.
+    /// E2: a wait raises the clamp by one step, up to eight. A series of one round lowers it by one
+    /// step, down to one.
     #[test]
     fn e2_the_clamp_goes_step_by_step() {
         let mut clamp = Clamp::default();
@@ -274,7 +275,7 @@ mod tests {
         assert_eq!(clamp.bits(), 1);
     }
 
-    /// E3: the arithmetic works for every size of volume.
+    /// E3: the rule computes without overflow for every size of volume.
     #[test]
     fn e3_every_size() {
         // From 8 MiB to a pebibyte.
@@ -306,7 +307,7 @@ mod tests {
     fn clamp_is_the_rule_to_the_letter() {
         let clamp = Clamp::default();
         let pools = loaded();
-        // Room is 660 MiB; half of it is less than the 600 that are held.
+        // The room is 660 MiB. Half of it is less than the 600 MiB that are held.
         assert!(clamp.is_due(&pools));
         assert_eq!(
             clamp.round(&pools),
@@ -332,7 +333,7 @@ mod tests {
     }
 
     /// E16: reservations of ordered extents begin no round, however low the threshold is. They
-    /// begin one as soon as half of the data is dirty.
+    /// begin a round as soon as half of the data is dirty.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
         let pools = Pools { overlay: 0, ..loaded() };
@@ -345,7 +346,8 @@ mod tests {
         assert!(clamp.is_due(&Pools { ordered: 2 * pools.dirty - 2, ..pools }));
     }
 
-    /// C3: no round gives paths back, so with paths alone none is due, however low the threshold.
+    /// C3: no round gives paths back, so with paths alone no round is due, however low the
+    /// threshold is.
     #[test]
     fn paths_are_no_reason_for_a_round() {
         let paths = 400 * MIB;

@@ -1,24 +1,27 @@
-//! Holds that stop allocations and writes in a group, and the wait until the last of them is done.
+//! A hold on a group stops allocations and writes in it. A drain waits until the last write is
+//! done.
 //!
 //! # Place
 //!
 //! Balance and the removal of devices hold a group read-only, so that the extents they move do not
 //! change. A scrub needs no hold: data with checksums is never written in place, and the scrub's
-//! view keeps it from being freed. On request a scrub takes one, to compare copies of data without
-//! checksums (`txn::scrub_hold`). Writers in place take a [`NocowWriter`] before they look at the
-//! extent that they overwrite, and keep it until the write is visible.
+//! view keeps this data from being freed. On request a scrub takes a hold, to compare copies of
+//! data without checksums (`txn::scrub_hold`). Writers in place take a [`NocowWriter`] before they
+//! look at the extent that they overwrite, and keep it until the write is visible.
 //!
 //! # Invariants
 //!
-//! - **Q1** A group is read-only while at least one hold wants it so; nested holds count.
-//! - **Q2** Once [`ReadOnlyHold::drain`] has returned, and as long as the hold lasts, nothing is
-//!   allocated in the group. No extent in it is allocated and not yet recorded, and no thread
-//!   writes into it in place.
+//! - **Q1** A group is read-only while at least one hold on it lives; several holds may live at
+//!   once.
+//! - **Q2** From the return of [`ReadOnlyHold::drain`] on, as long as the hold lasts, nothing is
+//!   allocated in the group. All allocated extents in the group are recorded, and no thread writes
+//!   into the group in place.
 //!
 //! A drain deals with three parties in this order. Allocators need no wait: under the group's lock
 //! each sees the mark, or has reserved its extent already. Then the drain waits for writers in
-//! place, and last for ordered extents, which the reserved bytes stand for. `tests/transition` runs
-//! all of them at once, and shows what fails if one is left out.
+//! place, and last for ordered extents: the group's reserved bytes belong to them.
+//! `tests/transition` runs all parties at once, and shows which invariant fails if one wait is left
+//! out.
 //!
 //! # Locks
 //!
@@ -52,13 +55,13 @@ impl ReadOnlyHold {
     }
 
     /// Waits until all writes that began before the hold are done (Q2). If such a writer is
-    /// blocked, by a transaction that cannot begin for instance, the drain is blocked too.
+    /// blocked, for example by a transaction that cannot begin, the drain is blocked, too.
     pub fn drain(&self) {
         self.drain_writers();
         self.drain_extents();
     }
 
-    /// Ends the hold early, even while another thread drains the group. That drain then guarantees
+    /// Ends the hold early, even while another thread drains the group. The drain then guarantees
     /// nothing, and does not wait for extents that are allocated from now on. Returns whether the
     /// hold still lasted.
     pub fn release(&self) -> bool {
@@ -112,14 +115,14 @@ impl Drop for ReadOnlyHold {
 #[must_use = "given back when dropped"]
 pub struct NocowWriter(Way);
 
-/// How the drop of a [`NocowWriter`] finds the group again.
+/// The way in which the drop of a [`NocowWriter`] finds the group again.
 enum Way {
     Counted {
         _counted: Counted,
     },
     #[cfg(feature = "baselines")]
     Kept(Arc<Group>),
-    /// By another search.
+    /// The drop searches for the group again.
     #[cfg(feature = "baselines")]
     Found(Finder, Logical),
 }
@@ -153,19 +156,19 @@ impl Drop for NocowWriter {
 
 impl Space {
     /// Stops allocations and writes in place in the group that starts at `start`, as long as the
-    /// returned hold lives. Does not wait: [`ReadOnlyHold::drain`] does.
+    /// returned hold lives. The call does not wait for writers; [`ReadOnlyHold::drain`] does.
     ///
     /// # Errors
     ///
-    /// When there is no such group. [`Error::Reserved`] when reservations of data need its free
-    /// space: make room elsewhere and ask again.
+    /// When there is no such group. [`Error::Reserved`] when reservations of data need the group's
+    /// free space. The caller then makes room elsewhere and asks again.
     pub fn hold_read_only(self: &Arc<Self>, start: Logical) -> Result<ReadOnlyHold, Error> {
         let group = self.group_at(start).filter(|group| group.start() == start);
         let group = group.ok_or(Error::NoGroup { at: start })?;
         let account = self.shared_account(group.kind());
-        // A metadata group is stopped without a look at the account. Operations that free space may
-        // have reserved the global reserve, so the account might refuse; but a commit copes with
-        // less.
+        // A metadata group is stopped without a check of the account. The account might refuse,
+        // because operations that free space may have reserved the global reserve. But a commit can
+        // work with less space.
         if group.kind() == SpaceKind::Data {
             group.stop(account)?;
         } else {
@@ -175,17 +178,18 @@ impl Space {
         Ok(ReadOnlyHold { space: Arc::clone(self), group, released: AtomicBool::new(false) })
     }
 
-    /// Whether the group that holds an address is held read-only, or there is none.
+    /// Whether the group that holds an address is held read-only. Also true if there is no such
+    /// group.
     #[must_use]
     pub fn is_stopped(&self, at: Logical) -> bool {
         self.group_at(at).is_none_or(|group| group.is_stopped())
     }
 
-    /// The right to write `extent` in place; nothing where its group is read-only, or there is
-    /// none.
+    /// The right to write `extent` in place. `None` if its group is read-only, or if there is no
+    /// such group.
     ///
-    /// To be taken before the caller looks at the extent that it overwrites. The extent then stays
-    /// until the right is given back.
+    /// The caller takes the right before it looks at the extent that it overwrites. Then the extent
+    /// does not move until the right is given back.
     pub fn begin_nocow(self: &Arc<Self>, extent: Extent) -> Option<NocowWriter> {
         #[cfg(feature = "baselines")]
         if self.lookup_policy() != LookupPolicy::Lockfree {
@@ -198,7 +202,7 @@ impl Space {
         (!group.is_stopped()).then_some(NocowWriter(Way::Counted { _counted: counted }))
     }
 
-    /// The same by the baselines.
+    /// As [`begin_nocow`](Self::begin_nocow), with the map of the baselines.
     #[cfg(feature = "baselines")]
     fn begin_by_map(self: &Arc<Self>, extent: Extent) -> Option<NocowWriter> {
         let group = self.group_at(extent.start)?;

@@ -1,8 +1,8 @@
-//! What an allocation asks for, and what became of it.
+//! The request for an allocation, and its result.
 //!
 //! # What must hold
 //!
-//! - An [`Outcome::Got`] is space that is reserved: its owner records it or frees it.
+//! - The space in an [`Outcome::Got`] is reserved: its owner records it or frees it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,24 +11,25 @@ use buttress_format::{Extent, Generation, Logical};
 
 use crate::{Group, SpaceKind};
 
-/// What an allocation asks for.
+/// The request for an allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocRequest {
-    /// Which kind of space.
+    /// The kind of space.
     pub kind: SpaceKind,
-    /// Contiguous bytes wished for; more is never returned.
+    /// The wanted number of contiguous bytes; more are never returned.
     pub want: u64,
-    /// Least contiguous bytes that are of use.
+    /// The least number of contiguous bytes that the caller can use.
     pub min: u64,
     /// Unit of the extent's start and length: the sector size for data, the node size for nodes.
     pub align: u64,
-    /// Where it would be best; without one, after the stream's last allocation.
+    /// The preferred address. Without one, the address after the stream's last allocation is
+    /// preferred.
     pub goal: Option<Logical>,
-    /// The transaction the extent is for (`search::L1`).
+    /// The transaction that the extent is for (`search::L1`).
     pub limit: Generation,
     /// The stream of the allocation: extents of one stream are kept together.
     pub stream: u64,
-    /// Take less from loaded groups rather than load another.
+    /// Whether to take fewer bytes from a loaded group rather than load another group.
     pub hurry: bool,
 }
 
@@ -36,13 +37,14 @@ pub struct AllocRequest {
 #[derive(Clone, Debug)]
 #[must_use = "an extent that is neither freed nor recorded is lost until the next mount"]
 pub enum Outcome {
-    /// This extent is the caller's: reserved, until recorded or freed.
+    /// This extent belongs to the caller. It is reserved until it is recorded or freed.
     Got(Extent),
     /// Load this group and ask again.
     NeedsLoading(Arc<Group>),
-    /// No group has it.
+    /// No group has enough contiguous space.
     Full {
-        /// Contiguous bytes that a smaller request could get; there may be up to twice as many.
+        /// A number of contiguous bytes that a smaller request could get. There may be up to twice
+        /// as many.
         largest: u64,
     },
 }
@@ -52,17 +54,18 @@ pub enum Outcome {
 pub struct AllocStats {
     /// Extents handed out.
     pub allocations: u64,
-    /// Groups looked at for them.
+    /// Groups looked at for these extents.
     pub probes: u64,
-    /// Groups left because another thread held them.
+    /// Groups skipped because another thread held their lock.
     pub busy: u64,
-    /// Requests that got less than they wanted.
+    /// Requests that got fewer bytes than they wanted.
     pub shortened: u64,
     /// Requests that no group could meet.
     pub failed: u64,
 }
 
-/// The same, counted by many threads. Not exact: a sum may miss what threads add at that moment.
+/// The counts of [`AllocStats`], counted by many threads. A sum is not exact, because it may miss
+/// counts that threads add at that moment.
 #[derive(Debug, Default)]
 pub(crate) struct AllocCounters {
     pub(crate) allocations: AtomicU64,

@@ -13,7 +13,7 @@
 //! # Failure
 //!
 //! A refusal says how many bytes are missing and changes nothing. A caller that can wait takes a
-//! ticket. Nothing here calls upwards to make room for it.
+//! ticket. This module does not call upper layers to make room.
 
 use std::fmt;
 use std::mem;
@@ -28,13 +28,13 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`Refused`] when they are not there; make room and ask again.
+    /// [`Refused`] when there are not enough bytes. The caller makes room and asks again.
     pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Refused> {
         Token::new(self, SpaceKind::Data, bytes).map(DataReservation)
     }
 
     /// As [`Space::reserve_data`]. Also refuses if `fits` returns false, or if a request of
-    /// `priority` must wait behind another one.
+    /// `priority` must wait behind another request.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Space {
         }
     }
 
-    /// Serves waiting requests for data in their order; returns how many. `fits` as in
+    /// Serves waiting requests for data in their order; returns how many were served. `fits` as in
     /// [`Space::reserve_data_at_once`].
     pub fn serve_data(&self, fits: impl Fn() -> bool) -> u64 {
         self.data_requests().serve(self.shared_account(SpaceKind::Data), fits)
@@ -82,7 +82,7 @@ struct Token {
     space: Arc<Space>,
     kind: SpaceKind,
     bytes: u64,
-    /// Its number in the list of live tokens (`token_audit`), in debug builds.
+    /// The token's number in the list of live tokens (`token_audit`), in debug builds.
     token: u64,
 }
 
@@ -123,7 +123,7 @@ impl Token {
     }
 }
 
-/// The number of a token that is part of another now.
+/// The number of a token that was merged into another.
 const MERGED: u64 = u64::MAX;
 
 impl Drop for Token {
@@ -137,8 +137,8 @@ impl Drop for Token {
     }
 }
 
-/// A place in the queue for data space. Leaves it when dropped, and gives back what was granted
-/// meanwhile.
+/// A place in the queue for data space. A dropped ticket leaves the queue, and gives back the bytes
+/// that were granted meanwhile.
 #[must_use = "a dropped ticket does not wait"]
 #[derive(Debug)]
 pub struct DataTicket<'s> {
@@ -148,11 +148,11 @@ pub struct DataTicket<'s> {
 }
 
 impl DataTicket<'_> {
-    /// Waits for a verdict, at most for `limit`. `None` when there is none yet.
+    /// Waits for a verdict, at most for `limit`. `None` when there is no verdict yet.
     ///
     /// # Errors
     ///
-    /// Refused: the request is not in the queue any more.
+    /// [`Refused`]; the request is then not in the queue any more.
     pub fn wait_for(&mut self, limit: Duration) -> Option<Result<DataReservation, Refused>> {
         match self.ticket.as_mut()?.wait_for(limit)? {
             Verdict::Granted => {
@@ -163,7 +163,7 @@ impl DataTicket<'_> {
         }
     }
 
-    /// Whether no request is served before it.
+    /// Whether no other request is served before this one.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::is_first)
@@ -176,7 +176,7 @@ impl Drop for DataTicket<'_> {
         if ticket.leave() == Some(Verdict::Granted) {
             self.space.shared_account(SpaceKind::Data).revoke(self.bytes);
         }
-        // It may have blocked a request that fits.
+        // The ticket may have blocked a request that fits.
         self.space.serve_freed();
     }
 }
@@ -193,11 +193,11 @@ impl DataReservation {
         self.0.bytes
     }
 
-    /// Cuts `bytes` off into a token of their own.
+    /// Cuts `bytes` off into a new token.
     ///
     /// # Panics
     ///
-    /// When there are not that many: a bug of the caller (R1).
+    /// When the token has fewer bytes: a bug of the caller (R1).
     pub fn split(&mut self, bytes: u64) -> Self {
         Self(self.0.split(bytes))
     }
@@ -206,7 +206,7 @@ impl DataReservation {
     ///
     /// # Panics
     ///
-    /// When it is another volume's: a bug of the caller.
+    /// When `other` belongs to another volume: a bug of the caller.
     pub fn merge(&mut self, other: Self) {
         self.0.merge(other.0);
     }
@@ -215,17 +215,17 @@ impl DataReservation {
     ///
     /// # Panics
     ///
-    /// When there are fewer: a bug of the caller (R1).
+    /// When the token has fewer bytes: a bug of the caller (R1).
     pub fn shrink_to(&mut self, bytes: u64) {
         self.0.shrink_to(bytes);
     }
 
-    /// Whether it is a reservation of `space`.
+    /// Whether this is a reservation of `space`.
     pub(crate) fn is_of(&self, space: &Space) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.0.space), space)
     }
 
-    /// Drops `bytes` that an allocation took; the account has counted that already.
+    /// Drops `bytes` that an allocation took; the account has counted the allocation already.
     pub(crate) fn take(&mut self, bytes: u64) {
         assert!(bytes <= self.0.bytes, "R1: {bytes} bytes of a reservation of {}", self.0.bytes);
         self.0.space.shared_account(self.0.kind).take_from_token(self.0.token, bytes);

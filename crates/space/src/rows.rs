@@ -1,19 +1,19 @@
 //! Extents that share rows of a group with parity.
 //!
 //! A row is written once, as a whole. Extents of one batch of writes can share rows. Later extents
-//! cannot: the rest of a row stays closed until all of the row is free again.
+//! cannot: the rest of a row is not allocated until all of the row is free again.
 //!
 //! # Invariants
 //!
 //! - **W1** The bytes that a batch may still take of its rows are reserved. So no other allocation
-//!   gets them, even if all extents of the row are given back.
+//!   gets these bytes, even if all extents of the row are given back.
 
 use buttress_format::{Extent, Logical};
 
 use crate::{AllocRequest, DataReservation, Outcome, Space};
 
-/// The rest of the rows of one batch of writes. To be given back with [`Space::close_rows`] when
-/// the batch is complete.
+/// The rest of the rows of one batch of writes. The owner gives it back with [`Space::close_rows`]
+/// when the batch is complete.
 #[derive(Debug, Default)]
 #[must_use = "the rest of a row is lost until the next mount"]
 pub struct Rows {
@@ -22,7 +22,8 @@ pub struct Rows {
 
 impl Space {
     /// As [`Space::allocate_data`], for one of several extents of one batch of writes. With parity,
-    /// the extent begins where the batch's previous one ended, if the bytes behind that are free.
+    /// the extent begins where the previous extent of the batch ended, if the bytes behind that
+    /// extent are free.
     ///
     /// # Panics
     ///
@@ -59,14 +60,14 @@ impl Space {
         outcome
     }
 
-    /// Gives back the rest.
+    /// Gives back the rest of the rows.
     pub fn close_rows(&self, rows: &mut Rows) {
         if let Some(left) = rows.left.take() {
             self.free(left);
         }
     }
 
-    /// Takes the front of the rest, which is allocated already.
+    /// Takes the front of the rest, which is already reserved for the batch.
     fn take_left(
         &self,
         reservation: &mut DataReservation,
@@ -76,7 +77,7 @@ impl Space {
     ) -> Outcome {
         let taken = Extent::new(left.start, len);
         rows.left = (left.len > len).then(|| Extent::new(left.start.end(len), left.len - len));
-        // The account already counts these bytes as reserved, so the reservation for them is given
+        // The account already counts these bytes as allocated, so the reservation for them is given
         // back.
         let rest = reservation.bytes().saturating_sub(len);
         reservation.shrink_to(rest);
@@ -96,7 +97,7 @@ impl Space {
         reserved.then_some(rest)
     }
 
-    /// Adds the rows behind the rest, if they are free.
+    /// Adds the rows behind the rest to it, if these rows are free.
     fn lengthen(&self, rows: &mut Rows, want: u64) {
         let Some(left) = rows.left else { return };
         let directory = self.directory();

@@ -2,20 +2,20 @@
 //!
 //! # Place
 //!
-//! Names groups and takes no lock: [`Space`](crate::Space) locks the named group and reports the
-//! result.
+//! A search names groups and takes no lock. [`Space`](crate::Space) locks the named group and
+//! reports the result.
 //!
 //! # Invariants
 //!
-//! - **L1** No group born after the request's limit is named. So a commit never rests on a chunk
-//!   that only the next commit records.
+//! - **L1** No group born after the request's limit is named. So a commit never uses a chunk that
+//!   only the next commit records.
 //! - **L2** A search that met busy groups names all candidates once more, with a wait for their
-//!   locks. Only after that it may answer that there is no space.
+//!   locks. Only after that may it return that there is no space.
 //! - **L4** A search ends: each pass visits every slot at most once, from the goal's slot to the
 //!   last and then from the first. A group that changes its plane meanwhile is met at most once
 //!   more in each pass.
-//! - **L5** A search finds free space that was there all the time. The exception is an overtaken
-//!   search: groups moved in the index meanwhile, and [`Search::was_overtaken`] says so.
+//! - **L5** A search finds free space that was there all the time. The exception is a search during
+//!   which groups moved in the index: [`Search::was_overtaken`] then returns true.
 //!
 //! The order, best first:
 //!
@@ -23,7 +23,7 @@
 //! - groups with an order in which every run is long enough: of the size's class, of no class, of
 //!   other classes;
 //! - groups with an order in which only some runs are long enough;
-//! - all of these once more, with a wait for busy ones;
+//! - all of these once more, with a wait for busy groups;
 //! - the loading of a group that may have `want` bytes;
 //! - the longest run of any group, if it has `min` bytes;
 //! - the loading of a group that may have `min` bytes.
@@ -37,37 +37,38 @@ use crate::index::{Index, ORDERS, Plane, order_holding, order_of};
 use crate::size_class::SizeClass;
 use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
 
-/// How many groups of one order are compared for the largest run.
+/// The most groups of one order that are compared to find the largest run.
 const COMPARED_MAX: usize = 64;
 
-/// How a named group is to be used.
+/// The bytes to take from a named group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// All that is wanted, anywhere in the group.
+    /// All wanted bytes, anywhere in the group.
     Wanted,
-    /// All that is wanted, but only right at the goal, because the group has another size class.
+    /// All wanted bytes, but only right at the goal, because the group has another size class.
     AtGoal,
     /// The largest run, if it has at least `min` bytes.
     Largest,
 }
 
-/// What to do next.
+/// The next step of a caller.
 #[derive(Clone, Copy, Debug)]
 pub enum Next<'a> {
     /// Try this group.
     Group {
         /// The group.
         group: &'a Arc<Group>,
-        /// Wait for its lock; otherwise leave it if it is busy.
+        /// Whether to wait for the group's lock. Otherwise a busy group is skipped.
         wait: bool,
-        /// What to take of it.
+        /// The bytes to take from the group.
         take: Take,
     },
     /// Load this group, then search again.
     Load(&'a Arc<Group>),
-    /// No group has it.
+    /// No group has enough contiguous space.
     Full {
-        /// A run that a smaller request could get; there may be one up to twice as long.
+        /// The length of a run that a smaller request could get. There may be a run up to twice as
+        /// long.
         largest: u64,
     },
 }
@@ -79,7 +80,7 @@ enum Phase {
     Sure(usize),
     /// Groups with an order in which only some runs are long enough.
     Open(usize),
-    /// All of these groups once more, waiting for busy ones.
+    /// All groups of the earlier phases once more, with a wait for busy groups.
     Wait(usize),
     #[cfg(feature = "baselines")]
     Linear,
@@ -107,7 +108,7 @@ pub struct Search<'a> {
     #[cfg(feature = "baselines")]
     policy: AllocPolicy,
     goal: Option<Logical>,
-    /// Where the goal's group is, and every pass begins.
+    /// The slot of the goal's group, at which every pass begins.
     origin: usize,
     goal_group: Option<&'a Arc<Group>>,
     planes: [Plane; 4],
@@ -116,7 +117,7 @@ pub struct Search<'a> {
     busy: bool,
     /// The index's count of arrivals when the search began.
     begun: u64,
-    /// How many groups were looked at, for figures.
+    /// The number of groups that were looked at, for statistics.
     probes: u32,
 }
 
@@ -157,7 +158,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Where the extent would best begin.
+    /// The preferred start of the extent.
     pub(crate) fn goal(&self) -> Option<Logical> {
         self.goal
     }
@@ -167,13 +168,13 @@ impl<'a> Search<'a> {
         &self.request
     }
 
-    /// Notes that the group named last was left because another thread holds it.
+    /// Notes that the group named last was skipped because another thread holds its lock.
     pub fn was_busy(&mut self) {
         self.busy = true;
     }
 
-    /// Whether space may have come free since the search began, at a place where it had already
-    /// looked. If so, a search that found nothing proves nothing (L5).
+    /// Whether space may have become free since the search began, in a group that it had already
+    /// passed. In that case there may be space although the search found none (L5).
     #[must_use]
     pub fn was_overtaken(&self) -> bool {
         self.index.was_overtaken(self.begun)
@@ -190,7 +191,7 @@ impl<'a> Search<'a> {
         self.pass = Pass { next: self.origin, wrapped: false };
     }
 
-    /// The next step. The caller asks again when the named group had no room or was busy.
+    /// The next step. The caller calls this again when the named group had no room or was busy.
     pub fn step(&mut self) -> Next<'a> {
         let want = self.request.want;
         let try_it = |group, wait, take| Next::Group { group, wait, take };
@@ -267,7 +268,7 @@ impl<'a> Search<'a> {
                 Phase::Largest => {
                     match self.largest(self.request.min) {
                         // If this fails, another thread took the run. The group's summary shows
-                        // that by now, so the next step tries another group.
+                        // this by now, so the next step tries another group.
                         Some(group) => return try_it(group, true, Take::Largest),
                         None => self.enter(Phase::LoadLeast),
                     }
@@ -322,14 +323,14 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Looks at one group: whether it may be used and seems to have `bytes`.
+    /// Returns the group in a slot, if it may be used and seems to have `bytes`.
     fn probe(&mut self, slot: usize, bytes: u64) -> Option<&'a Arc<Group>> {
         self.probes += 1;
         let group = self.slots.get(slot).filter(|group| self.may(group))?;
         (group.is_loaded() && group.largest_free() >= bytes).then_some(group)
     }
 
-    /// The same without an index.
+    /// As [`ahead`](Self::ahead), without an index.
     #[cfg(feature = "baselines")]
     fn linear(&mut self, bytes: u64) -> Option<&'a Arc<Group>> {
         loop {
@@ -369,14 +370,14 @@ impl<'a> Search<'a> {
     }
 
     /// Finds a loaded group with a run of the highest order that any group has, and of at least
-    /// `least` bytes. Of the first [`COMPARED_MAX`] groups in each plane it takes the one with the
-    /// longest run. At the order of the request's `min` it compares all, because groups of lower
-    /// orders have too little.
+    /// `least` bytes. It compares the first [`COMPARED_MAX`] groups in each plane, and takes the
+    /// group with the longest run. At the order of the request's `min` it compares all groups,
+    /// because groups of lower orders have too few bytes.
     ///
     /// Another thread may empty or remove a group after the search looked at it. The group's
-    /// summary shows that first, and its entries leave the index afterwards. The search then finds
-    /// nothing in that group. It still finds the space that the request has reserved, because other
-    /// groups have it (L5).
+    /// summary shows the change first, and its entries leave the index afterwards. The search then
+    /// finds nothing in that group. It still finds the space that the request has reserved, because
+    /// other groups have it (L5).
     fn largest(&mut self, least: u64) -> Option<&'a Arc<Group>> {
         let last = order_of(least).unwrap_or(0);
         let all = order_of(self.request.min);

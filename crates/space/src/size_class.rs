@@ -8,10 +8,10 @@ use crate::index::Plane;
 const SMALL_MAX: u64 = 128 << 10;
 const MEDIUM_MAX: u64 = 8 << 20;
 
-/// The sizes that a group of data is used for. The first allocation in the group decides it, until
-/// the group is empty again.
+/// The sizes of extents for which a group of data is used. The first allocation in the group sets
+/// its class, until the group is empty again.
 ///
-/// It is not on disk: after a mount, a group has no class until the first allocation in it.
+/// The class is not on disk: after a mount, a group has no class until the first allocation in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SizeClass {
     #[default]

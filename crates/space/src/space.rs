@@ -1,14 +1,14 @@
-//! The gate of the crate: all groups and accounts of one volume.
+//! All groups and accounts of one volume: the interface of the crate.
 //!
 //! # Place
 //!
-//! Everything that needs space shares it. `txn` adds the volume's groups and moves extents along
-//! their life. Nothing here calls upwards.
+//! All users of space share one [`Space`]. `txn` adds the volume's groups and moves extents from
+//! state to state. This module does not call upper layers.
 //!
 //! # Invariants
 //!
-//! - **S1** An extent's life is free, reserved, used, pinned, free. One that is freed in the
-//!   transaction that allocated it skips the rest.
+//! - **S1** The states of an extent are, in order: free, reserved, used, pinned, free. An extent
+//!   that is freed in the transaction that allocated it becomes free at once.
 //! - **S2** An extent lies inside one group.
 //!
 //! ```text
@@ -20,12 +20,12 @@
 //!
 //! # Locks
 //!
-//! Takes [`Rank::BlockGroups`] to change the directory; reading it takes nothing. The lock does not
-//! keep a group in the directory: a user of a group looks at its state under the group's lock.
+//! A change of the directory takes [`Rank::BlockGroups`]; a read takes no lock. A user of a group
+//! checks under the group's lock whether the group was removed.
 //!
 //! # Failure
 //!
-//! A change that rests on facts from a disk succeeds as a whole, or fails and changes nothing.
+//! A change with input from a disk succeeds as a whole, or fails and changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ use crate::{AllocPolicy, Error, LookupPolicy, SpaceKind};
 pub struct Space {
     sectorsize: u32,
     nodesize: u32,
-    /// Whether data and metadata share their groups, and so one account: that of metadata.
+    /// Whether data and metadata share their groups, and so share the account of metadata.
     mixed: bool,
     accounts: [CachePadded<SharedAccount>; 3],
     directory: ArcSwap<Directory>,
@@ -64,14 +64,14 @@ pub struct Space {
     goals: Goals,
     policy: AllocPolicy,
     lookup: LookupPolicy,
-    /// The published baselines' map, in place of the directory.
+    /// The map of the published baselines, which replaces the directory.
     #[cfg(feature = "baselines")]
     map: Option<GroupMap>,
     /// Writers in place.
     in_place: Writers,
     /// Dirty bytes that will be written in place.
     unreserved: CachePadded<Unreserved>,
-    /// By the shard of the allocating thread.
+    /// Counters, by the shard of the allocating thread.
     alloc_counters: [CachePadded<AllocCounters>; SHARDS],
     /// Requests that wait for data space.
     data_queue: CachePadded<DataQueue>,
@@ -111,21 +111,21 @@ impl Space {
         }
     }
 
-    /// Lets data and metadata share groups and account.
+    /// Makes data and metadata share their groups and their account.
     #[must_use]
     pub fn mixed(mut self) -> Self {
         self.mixed = true;
         self
     }
 
-    /// Chooses groups in this way.
+    /// Sets the policy by which groups are chosen.
     #[must_use]
     pub fn choosing(mut self, policy: AllocPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Finds groups in this way.
+    /// Sets the policy by which groups are found.
     #[must_use]
     pub fn looking_up(mut self, policy: LookupPolicy) -> Self {
         self.lookup = policy;
@@ -144,13 +144,13 @@ impl Space {
         self
     }
 
-    /// Says whether data and metadata share their groups.
+    /// Returns whether data and metadata share their groups.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
         self.mixed
     }
 
-    /// The kind with the groups and the account that serve `kind`.
+    /// The kind that has the groups and the account for `kind`.
     pub(crate) fn home(&self, kind: SpaceKind) -> SpaceKind {
         if self.mixed && kind == SpaceKind::Data { SpaceKind::Metadata } else { kind }
     }
@@ -168,16 +168,16 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// When the group makes no sense, or overlaps another; nothing is added then.
+    /// When the group is invalid, or overlaps another. Nothing is then added.
     pub fn add_group(&self, init: GroupInit) -> Result<(), Error> {
         self.add_groups(vec![init])
     }
 
-    /// Adds many groups at the cost of one directory.
+    /// Adds many groups in one change of the directory.
     ///
     /// # Errors
     ///
-    /// When one makes no sense, or overlaps another; none is added then.
+    /// When a group is invalid, or overlaps another. No group is then added.
     pub fn add_groups(&self, inits: Vec<GroupInit>) -> Result<(), Error> {
         let mut added = inits
             .into_iter()
@@ -240,7 +240,8 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// When there is none, when something is in it, or when reservations need it; it stays then.
+    /// When there is no such group, when it is not empty, or when reservations need its space. The
+    /// group then stays.
     pub fn remove_group(&self, start: Logical) -> Result<Arc<Group>, Error> {
         let mut free_slots = self.free_slots.lock();
         let directory = self.directory.load();
@@ -298,14 +299,14 @@ impl Space {
         self.alloc_counters.iter().fold(AllocStats::default(), |sum, part| part.add_to(sum))
     }
 
-    /// Whether a group that is not loaded may have a free run of so many bytes.
+    /// Whether some group that is not loaded may have a free run of `bytes`.
     #[must_use]
     pub fn may_load_run(&self, kind: SpaceKind, bytes: u64) -> bool {
         let index = self.index(self.home(kind));
         order_holding(bytes).is_none_or(|order| index.any(Plane::Unloaded, order))
     }
 
-    /// The group at an address, if it is not loaded and may have so many free bytes.
+    /// The group at an address, if it is not loaded and may have `bytes` free bytes.
     #[must_use]
     pub fn unloaded_at(&self, at: Logical, bytes: u64) -> Option<Arc<Group>> {
         let directory = self.directory.load();
@@ -337,7 +338,8 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// When it is in no group of this kind, or not free as a whole. Nothing is changed.
+    /// When the extent is in no group of this kind, or not free as a whole. Nothing is then
+    /// changed.
     pub fn reserve_exact(&self, kind: SpaceKind, extent: Extent) -> Result<Outcome, Error> {
         let directory = self.directory.load();
         let group = directory.find_whole(extent)?;
@@ -359,39 +361,41 @@ impl Space {
     ///
     /// # Panics
     ///
-    /// When it was not allocated, or is recorded already: a bug of the caller (S1).
+    /// When the extent was not allocated, or is recorded already: a bug of the caller (S1).
     pub fn commit_used(&self, extent: Extent) {
         self.change_own(extent, |_, state| state.commit_used(extent));
     }
 
-    /// Makes an extent free at once. Only right if no commit can reach it: it was allocated and
-    /// freed in one transaction, or never referenced. Any other extent must be pinned.
+    /// Makes an extent free at once. The caller ensures that no commit can reach the extent: it was
+    /// allocated and freed in one transaction, or never referenced. Any other extent must be
+    /// pinned.
     ///
     /// # Panics
     ///
-    /// When it is free or pinned already: a bug of the caller (S1).
+    /// When the extent is free or pinned already: a bug of the caller (S1).
     pub fn free(&self, extent: Extent) {
         self.change_own(extent, |_, state| state.release(extent));
         self.serve_freed();
     }
 
-    /// Takes a used extent out of use and keeps it from allocations. The last commit still refers
-    /// to it, and a crash must find it unchanged.
+    /// Moves a used extent to pinned, so that it is not allocated. The last commit still refers to
+    /// the extent, so after a crash its content must be unchanged.
     ///
     /// # Errors
     ///
-    /// When it is not in use, so that the extent tree and the groups disagree. Nothing is changed.
+    /// When the extent is not in use: the extent tree and the groups disagree. Nothing is then
+    /// changed.
     pub fn pin(&self, extent: Extent) -> Result<(), Error> {
         let directory = self.directory.load();
         let group = directory.find_whole(extent)?;
         group.change(self.shared_account(group.kind()), |state| group.pin(state, extent))
     }
 
-    /// Makes a pinned extent free: the commit that freed it is durable.
+    /// Makes a pinned extent free, because the commit that freed it is durable.
     ///
     /// # Panics
     ///
-    /// When it is not pinned: a bug of the caller (S1).
+    /// When the extent is not pinned: a bug of the caller (S1).
     pub fn unpin(&self, extent: Extent) {
         self.change_own(extent, |_, state| state.unpin(extent));
         self.serve_freed();
@@ -417,8 +421,8 @@ impl Space {
         self.shared_account(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
-    /// Enlarges the part for copies of nodes, because a block group is about to be added that holds
-    /// it.
+    /// Enlarges the part for copies of nodes, because a new block group is about to add the space
+    /// that was kept for them.
     pub fn add_for_copies(&self, bytes: u64) {
         self.shared_account(SpaceKind::Metadata).add_for_copies(bytes);
     }
@@ -433,8 +437,8 @@ impl Space {
         &self.data_queue
     }
 
-    /// Offers data space that came free to the requests that wait for it. In mixed groups `txn`
-    /// does that, because it alone knows the demands of metadata.
+    /// Offers data space that became free to the waiting requests. In mixed groups `txn` does this,
+    /// because it alone knows the demands of metadata.
     pub(crate) fn serve_freed(&self) {
         if !self.is_mixed() && self.data_queue.queue().is_waiting() {
             self.data_queue.serve(self.shared_account(SpaceKind::Data), || true);
@@ -453,7 +457,8 @@ impl Space {
 
     /// Compares reservations with tokens, and each account with its groups, while other threads use
     /// the volume. An account that changes meanwhile is compared again, up to a limit. Returns
-    /// whether all accounts could be compared. Costs a walk over all groups: for debug builds.
+    /// whether all accounts could be compared. It walks over all groups, so it is only for debug
+    /// builds.
     ///
     /// # Errors
     ///
@@ -461,8 +466,8 @@ impl Space {
     pub fn audit(&self) -> Result<bool, String> {
         // With eight tries, one audit in a few hundred fails while all processors allocate.
         const TRIES: u32 = 64;
-        // Under this lock a group is added to the directory and then to its account. The two differ
-        // in between.
+        // Under this lock a group is added to the directory and then to its account. In between,
+        // directory and account differ.
         let _held = self.free_slots.lock();
         let directory = self.directory.load();
         let mut all = true;
@@ -517,7 +522,8 @@ impl Space {
         &self.in_place
     }
 
-    /// For a baseline writer that searches the map once more when it ends. `None` without the map.
+    /// A handle for a baseline writer that searches the map once more when it ends. `None` without
+    /// the map.
     #[cfg(feature = "baselines")]
     pub(crate) fn finder(&self) -> Option<Finder> {
         self.map.as_ref().map(GroupMap::finder)
@@ -531,8 +537,9 @@ impl Space {
         &self.alloc_counters[shard()]
     }
 
-    /// Compares every group with itself, and every account with its groups and reservations. Walks
-    /// everything, and is valid only while no other thread allocates: for tests.
+    /// Compares every group with itself, and every account with its groups and reservations. It
+    /// walks over all groups, and is valid only while no other thread allocates, so it is only for
+    /// tests.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The primitives of the guards of in-place writers and of the index's bitmaps. Tests replace this
-//! module by a model checker's primitives.
+//! Locks and atomics, as the guards of in-place writers and the index's bitmaps use them. Tests
+//! replace this module by a model checker's primitives.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -2,24 +2,27 @@
 //!
 //! # Place
 //!
-//! [`Space`](crate::Space) has one for data, `txn` one for metadata. A queue knows the requests and
-//! their demands. Its owner decides whether a demand fits, and when to look again.
+//! [`Space`](crate::Space) has one queue for data, `reserve` has one for metadata. A queue knows
+//! the requests and their demands. Its owner decides whether a demand fits, and when to check
+//! again.
 //!
 //! # Invariants
 //!
-//! - **Q1** Requests are served from the head, those with priority first. While the head does not
-//!   fit, no request behind it is served.
-//! - **Q2** No request is served at once while another waits in its list, or in one before it.
-//! - **Q3** A ticket that leaves has nothing in the queue any more. If it was granted meanwhile, it
-//!   reports that to its caller, which must give the grant back.
-//! - **Q4** Each waiter has its own event: a grant wakes the waiter that it is for.
+//! - **Q1** Requests are served from the head; requests with priority come first. While the head
+//!   does not fit, no request behind it is served.
+//! - **Q2** No request is served at once while another waits in its list, or in a list with higher
+//!   priority.
+//! - **Q3** After a ticket has left, the queue has no entry for it. If the ticket was granted
+//!   meanwhile, the caller gets the grant and must give it back.
+//! - **Q4** Each waiter has its own event, so a grant wakes only its own waiter.
 //! - **Q5** Space that comes free after a request did not fit is offered to that request. If a
-//!   thread makes room and then sees no waiter, the request had not looked yet and finds the room.
+//!   thread makes room and then sees no waiter, a request that comes later checks for space itself
+//!   and finds this room.
 //!
 //! # Locks
 //!
-//! Takes [`Rank::SpaceInfo`](buttress_base::Rank::SpaceInfo), and calls its owner's test of a
-//! demand inside it.
+//! The queue's lock has [`Rank::SpaceInfo`](buttress_base::Rank::SpaceInfo). The owner's test of a
+//! demand is called with the lock held.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -30,10 +33,10 @@ use crate::waiting::{Arc, AtomicU64, AtomicUsize, Event, Lock, Ordering};
 /// The list in which a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Requests that others wait for: writeback, operations that free space, and callers with a
-    /// file's writeback claim.
+    /// Requests of operations that other threads may wait for: writeback, operations that free
+    /// space, and callers with a file's writeback claim.
     High,
-    /// All others.
+    /// All other requests.
     Normal,
 }
 
@@ -44,11 +47,11 @@ const PRIORITIES: [Priority; 2] = [Priority::High, Priority::Normal];
 pub enum Verdict {
     /// The demand was met; the space belongs to the waiter now.
     Granted,
-    /// No space could be had.
+    /// No flush step made enough space.
     Refused,
 }
 
-/// A moment in the life of a queue: it tells earlier requests from later ones.
+/// A position in a queue, to distinguish earlier requests from later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TicketNumber(u64);
 
@@ -60,7 +63,8 @@ struct Waiter<D> {
 
 struct QueueState<D> {
     lists: [VecDeque<Waiter<D>>; 2],
-    /// Verdicts of requests that have left their list and have not read them yet.
+    /// Verdicts of requests that are in no list any more. Their waiters have not read the verdicts
+    /// yet.
     verdicts: BTreeMap<u64, Verdict>,
     next_number: u64,
 }
@@ -68,7 +72,7 @@ struct QueueState<D> {
 /// The requests that wait for one kind of space.
 pub struct Queue<D> {
     state: Lock<QueueState<D>>,
-    /// How many requests wait in each list, or are about to find out whether they must.
+    /// How many requests wait in each list, or are about to check whether they must wait.
     waiting: [AtomicUsize; 2],
     served: AtomicU64,
     refused: AtomicU64,
@@ -104,7 +108,7 @@ impl<D> Queue<D> {
         self.blocks(Priority::Normal)
     }
 
-    /// How many wait.
+    /// The number of waiting requests.
     pub fn len(&self) -> usize {
         self.waiting.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
@@ -114,13 +118,13 @@ impl<D> Queue<D> {
         !self.is_waiting()
     }
 
-    /// How many waiting requests were granted since the beginning. Threads that make room see
-    /// progress by it.
+    /// The number of waiting requests that were granted since the queue was made. Threads that make
+    /// room see their progress by this number.
     pub fn served(&self) -> u64 {
         self.served.load(Ordering::SeqCst)
     }
 
-    /// How many were refused in the queue.
+    /// The number of requests that were refused in the queue.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::SeqCst)
     }
@@ -141,7 +145,7 @@ impl<D> Queue<D> {
     ) -> Option<Ticket<'_, D>> {
         let mut state = self.state.lock();
         let blocked = self.blocks(priority);
-        // Threads that make room from now on see it, and wait for the lock (Q5).
+        // Threads that make room from now on see this request, and wait for the lock (Q5).
         self.waiting[priority as usize].fetch_add(1, Ordering::SeqCst);
         if !blocked && take(&demand) {
             self.waiting[priority as usize].fetch_sub(1, Ordering::SeqCst);
@@ -155,8 +159,8 @@ impl<D> Queue<D> {
         Some(Ticket { queue: self, priority, number, event: mine, is_decided: false })
     }
 
-    /// Grants from the head on, as long as it fits (Q1). To be called whenever space came free.
-    /// Returns how many were served.
+    /// Grants requests from the head on, as long as the head fits (Q1). The owner calls this
+    /// whenever space became free. Returns how many requests were served.
     pub fn serve(&self, mut take: impl FnMut(&D) -> bool) -> u64 {
         if !self.is_waiting() {
             return 0;
@@ -178,15 +182,15 @@ impl<D> Queue<D> {
         count
     }
 
-    /// The present moment of the queue. A thread keeps it when it begins to make room, for
+    /// The present position of the queue. A thread stores it when it begins to make room, for
     /// [`Queue::refuse_first`].
     pub fn next_ticket(&self) -> TicketNumber {
         TicketNumber(self.state.lock().next_number)
     }
 
-    /// Refuses the oldest request of a list, if it came before the moment `before`: for later ones
-    /// nothing was tried yet. The caller must then serve the queue, because requests behind it may
-    /// fit.
+    /// Refuses the oldest request of a list, if it came before the position `before`. For later
+    /// requests, no full run of the flush steps was tried yet. The caller must then serve the
+    /// queue, because requests behind it may fit.
     pub fn refuse_first(&self, priority: Priority, before: TicketNumber) -> bool {
         let mut state = self.state.lock();
         let first = state.lists[priority as usize].front();
@@ -199,7 +203,7 @@ impl<D> Queue<D> {
         refused
     }
 
-    /// Refuses all requests: nothing will ever be granted again.
+    /// Refuses all requests, because no request will ever be granted again.
     pub fn refuse_all(&self) {
         let mut state = self.state.lock();
         for priority in PRIORITIES {
@@ -241,14 +245,14 @@ impl<D> fmt::Debug for Queue<D> {
     }
 }
 
-/// A place in a queue. Leaves it when dropped.
+/// A place in a queue. A dropped ticket leaves the queue.
 #[must_use = "a dropped ticket does not wait"]
 pub struct Ticket<'q, D> {
     queue: &'q Queue<D>,
     priority: Priority,
     number: u64,
     event: Arc<Event>,
-    /// The verdict was taken, or the queue was left.
+    /// Whether the verdict was taken, or the ticket has left the queue.
     is_decided: bool,
 }
 
@@ -277,7 +281,7 @@ impl<D> Ticket<'_, D> {
         verdict
     }
 
-    /// Whether no request is served before it.
+    /// Whether no other request is served before this one.
     #[must_use]
     pub fn is_first(&self) -> bool {
         if self.priority == Priority::Normal && self.queue.blocks(Priority::High) {

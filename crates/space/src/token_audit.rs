@@ -1,16 +1,17 @@
-//! A list of the live tokens, to compare an account with. Only debug builds have it.
+//! A list of the live tokens, with which an account is compared. Only debug builds have it.
 //!
 //! # Invariants
 //!
 //! - **O1** The reservations of an account are the sum of the live tokens, plus grants without a
-//!   token yet. Allocations that the account has counted and the token has not are subtracted.
+//!   token yet. Allocations that the account has counted and their tokens have not are subtracted.
 //!
 //! Each token is counted separately, and reports its bytes whenever it changes. So this check finds
-//! a token that is lost, copied or wrong. A sum of differences would not find it.
+//! a token that is lost, copied or wrong. A sum of differences would not find such a token.
 
 use std::collections::HashMap;
 
-/// The tokens of one account, each with `N` kinds of reservations. Lives under the account's lock.
+/// The tokens of one account, each with `N` kinds of reservations. The list is under the account's
+/// lock.
 #[derive(Debug)]
 pub struct TokenAudit<const N: usize> {
     tokens: HashMap<u64, [u64; N]>,
@@ -59,7 +60,7 @@ impl<const N: usize> TokenAudit<N> {
     ///
     /// # Panics
     ///
-    /// When one of them is not alive.
+    /// When one of the two tokens is not alive.
     pub fn merge(&mut self, token: u64, other: u64) {
         let what = self.tokens.remove(&other).expect("O1: a live token");
         add(self.tokens.get_mut(&token).expect("O1: a live token"), what);
@@ -69,12 +70,12 @@ impl<const N: usize> TokenAudit<N> {
     ///
     /// # Panics
     ///
-    /// When it holds less.
+    /// When the token holds less.
     pub fn give(&mut self, token: u64, what: [u64; N]) {
         sub(self.tokens.get_mut(&token).expect("O1: a live token"), what, "a token");
     }
 
-    /// Notes an allocation that the account has counted, and the token has not yet.
+    /// Notes an allocation that the account has counted and that its token has not counted yet.
     pub fn note_allocated(&mut self, what: [u64; N]) {
         add(&mut self.taken, what);
     }

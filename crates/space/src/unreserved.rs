@@ -6,7 +6,8 @@
 //!
 //! # Locks
 //!
-//! In debug builds [`Rank::Leaf`](buttress_base::Rank), alone.
+//! In debug builds the count has a lock of [`Rank::Leaf`](buttress_base::Rank), which is taken
+//! alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,8 @@ use crate::token_audit::TokenAudit;
 #[derive(Debug)]
 pub(crate) struct Unreserved {
     bytes: AtomicU64,
-    /// The same, counted by the tokens (Q2). In debug builds `bytes` changes under this lock only.
+    /// The same number, counted by the tokens (Q2). In debug builds `bytes` changes under this lock
+    /// only.
     #[cfg(debug_assertions)]
     audit: Ranked<TokenAudit<1>>,
 }
@@ -39,7 +41,7 @@ impl Unreserved {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts a new token. The returned number has a meaning in debug builds only.
+    /// Counts a new token. The returned number is used in debug builds only.
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         {

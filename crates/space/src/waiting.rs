@@ -1,4 +1,4 @@
-//! The primitives of the queue of tickets. `tests/queue` replaces this module by one under a
+//! The primitives of the queue of tickets. `tests/queue` replaces this module by primitives of a
 //! scheduler that tries the orders in which threads may run.
 
 use std::time::Duration;
@@ -32,8 +32,8 @@ impl Event {
         self.0.notify_one();
     }
 
-    /// Gives the lock up until the event is raised, or until `limit` is over, and then returns
-    /// false.
+    /// Releases the lock until the event is raised, or until `limit` is over. In the second case
+    /// returns false.
     pub(crate) fn wait_for<T>(&self, guard: &mut Held<'_, T>, limit: Duration) -> bool {
         guard.wait_for(&self.0, limit)
     }

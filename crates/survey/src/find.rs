@@ -1,4 +1,4 @@
-//! What changed since a generation, and the names of an inode.
+//! Finds the changes since a generation, and the names of an inode.
 
 use buttress_format::{
     Body, Compression, FileExtent, Ino, InodeExtrefs, InodeRefs, Key, Kind, Logical, TreeId,
@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::trees::{Trees, malformed};
 use crate::walk::all_of;
 
-/// The most names of a path. On a damaged volume, a longer one counts as a cycle and is cut there.
+/// The most names of a path. A longer path, on a damaged volume, counts as a cycle and is cut at
+/// this length.
 const DEPTH_MAX: usize = 4096;
 
 /// A part of a file that is as new as the requested generation, or newer.
@@ -18,15 +19,15 @@ const DEPTH_MAX: usize = 4096;
 pub struct Change {
     /// The file.
     pub ino: u64,
-    /// Where in the file it begins, in bytes.
+    /// Offset of the part in the file, in bytes.
     pub at: u64,
     /// Bytes of the file.
     pub len: u64,
     /// The address of its extent; zero for a hole and for data inside the item.
     pub disk: u64,
-    /// Where in the extent it begins.
+    /// Offset of the part in the extent.
     pub offset: u64,
-    /// The transaction that made it.
+    /// The transaction that wrote the part.
     pub generation: u64,
     /// `COMPRESS`, `PREALLOC` and `INLINE` as they apply.
     pub flags: Vec<String>,

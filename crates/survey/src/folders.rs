@@ -1,12 +1,12 @@
-//! What each folder takes on the devices.
+//! The space that each folder takes on the devices.
 //!
 //! # How
 //!
-//! The extent tree counts the items of files that refer to an extent. If the walk meets as many
-//! items below a folder, the extent belongs to this folder alone.
+//! The extent tree counts the items of files that refer to an extent. If the walk meets all of
+//! these items below one folder, the extent belongs to this folder alone.
 //!
-//! An item in a leaf that several subvolumes share counts once in the extent tree. So it counts as
-//! met only if the walk has met it in each of these subvolumes.
+//! An item in a leaf that several subvolumes share counts once in the extent tree. So such an item
+//! counts as met only if the walk has met it in each of these subvolumes.
 
 use buttress_format::{Ino, Logical, TreeId};
 use buttress_tree::Result;
@@ -17,21 +17,21 @@ use crate::sharing::Sharing;
 use crate::trees::Trees;
 use crate::walk::{File, Start, Visitor, walk};
 
-/// What one folder takes, everything below it included; sizes in bytes.
+/// The space of one folder and everything below it; sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderRow {
     /// The path from the place at which the walk begins.
     pub path: Vec<u8>,
     /// Regular files, each once.
     pub files: u64,
-    /// What programs read: the content of all files, without holes.
+    /// The content of all files as programs read it, without holes.
     pub data: u64,
-    /// The extents with this content. Each counts once and whole, without the copies that a profile
-    /// makes.
+    /// The extents with this content. Each extent counts once and whole, without the copies that a
+    /// profile makes.
     pub disk: u64,
-    /// The same extents unpacked.
+    /// The length of these extents unpacked.
     pub unpacked: u64,
-    /// The part of `disk` that no file elsewhere uses: what deleting the folder gives back.
+    /// The part of `disk` that no file elsewhere uses. A deletion of the folder frees this part.
     pub exclusive: u64,
 }
 
@@ -44,10 +44,10 @@ struct Used {
     unpacked: u64,
 }
 
-/// An item in a leaf that several subvolumes have: the leaf, the inode, and the place in it.
+/// An item in a leaf that several subvolumes have: the leaf, the inode, and the offset in the file.
 type SharedItem = (Logical, Ino, u64);
 
-/// What a shared item refers to, and in how many subvolumes it was met.
+/// The extent of a shared item, and the number of subvolumes in which the walk met the item.
 #[derive(Clone, Copy, Debug)]
 struct Met {
     /// The extent. `None` if the data is inside the item.
@@ -125,7 +125,7 @@ impl Tally {
         row
     }
 
-    /// Takes in what a folder below has.
+    /// Adds the counts of a folder below.
     fn join(&mut self, mut below: Self) {
         self.files += below.files;
         self.data += below.data;
@@ -152,7 +152,8 @@ struct Folders<'f> {
     depth: usize,
     /// Levels below the deepest folder that has a row.
     deeper: usize,
-    /// The folders with a row that the walk is in, from the place at which it began.
+    /// The folders that the walk is in, if they have a row. The place at which the walk began is
+    /// first.
     open: Vec<Tally>,
     seen: FxHashSet<(TreeId, Ino)>,
     rows: Vec<FolderRow>,

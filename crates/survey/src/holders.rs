@@ -1,9 +1,9 @@
-//! Which files hold the bytes at an address of the volume.
+//! Finds the files that hold the bytes at an address of the volume.
 //!
 //! # What must hold
 //!
 //! - Trees of one snapshot family share nodes. A node that holds nothing of the address is read
-//!   once for all of them.
+//!   only once, for all these trees.
 
 use buttress_format::{Compression, FileExtent, Ino, Key, Kind, Logical, RootItem, TreeId};
 use buttress_tree::{Node, Result};
@@ -20,8 +20,8 @@ pub struct Holder {
     pub tree: u64,
     /// The file.
     pub ino: u64,
-    /// Where in the file the address is, in bytes. In a compressed extent, and where any part
-    /// counts, it is where the part begins.
+    /// The offset of the address in the file, in bytes. With `any_part`, or in a compressed extent,
+    /// this is the start of the part.
     pub at: u64,
     /// All names of the file, as paths below the top of its subvolume.
     pub paths: Vec<Vec<u8>>,
@@ -47,7 +47,8 @@ pub fn holders(trees: &Trees<'_>, address: u64, any_part: bool) -> Result<Vec<Ho
     trees.each(TreeId::ROOT, all, |key, item| {
         let tree = TreeId(key.objectid);
         if key.kind == Kind::ROOT_ITEM && tree.is_fs_tree() {
-            // A deleted subvolume may be dropped in part: its nodes may be those of others now.
+            // A deleted subvolume may already be dropped in part, and other trees may use its
+            // former nodes.
             let is_deleted = RootItem::parse(item).is_ok_and(|root| root.refs == 0);
             subvolumes.extend((!is_deleted).then_some(tree));
         }

@@ -1,11 +1,11 @@
-//! What files and folders take on the devices: shared, exclusive, compressed.
+//! The space that files and folders take on the devices: shared, exclusive, compressed.
 //!
 //! # Place
 //!
-//! This crate uses only the format and the trees, no code that decides or writes. [`Trees`] are the
-//! trees of one commit. One pass over the extent tree finds what has several users ([`Sharing`]),
-//! or where everything is ([`map`]). A [`walk`] calls a visitor for the files below a place;
-//! [`folders`], [`shares`] and [`packing`] are visitors.
+//! This crate only reads: it uses the format and the trees, and no code that changes a volume.
+//! [`Trees`] are the trees of one commit. One pass over the extent tree finds extents and nodes
+//! with several users ([`Sharing`]), or the places of all extents ([`map`]). A [`walk`] calls a
+//! visitor for the files below a place; [`folders`], [`shares`] and [`packing`] are visitors.
 //!
 //! # Invariants
 //!

@@ -1,10 +1,10 @@
-//! Where everything of a volume lies: its devices, its block groups, and what fills them.
+//! A map of a volume: its devices, its block groups, and the extents in them.
 //!
 //! # What must hold
 //!
 //! - The size is limited. A block group has at most [`GROUP_CELLS_MAX`] cells. All groups together
-//!   have about [`CELLS_MAX`], unless there are so many groups that their smallest number of cells
-//!   is more.
+//!   have about [`CELLS_MAX`] cells. A volume with many groups has more, because each group has at
+//!   least [`GROUP_CELLS_MIN`] cells.
 
 use buttress_format::{
     BackRef, Chunk, DeviceItem, ExtentFlags, ExtentItem, Ino, Key, Kind, TreeId, ids,
@@ -27,7 +27,7 @@ pub(crate) const CELLS_MAX: usize = 32_768;
 /// Files that have a name in the map at most.
 const NAMES_MAX: usize = 8192;
 
-/// A device, and what of it is allocated.
+/// A device, and its allocated parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapDevice {
     /// Its number.
@@ -43,7 +43,7 @@ pub struct MapDevice {
 pub struct MapCell {
     /// Bytes in use.
     pub used: u64,
-    /// The part of them with several references.
+    /// The part of `used` with several references.
     pub shared: u64,
     /// Extents that begin in it.
     pub extents: u32,
@@ -60,7 +60,7 @@ pub struct MapGroup {
     pub len: u64,
     /// Data, Metadata, System, or Data+Metadata.
     pub kind: String,
-    /// As mkfs takes it.
+    /// The name of the profile, as mkfs accepts it.
     pub profile: String,
     /// Bytes in use.
     pub used: u64,
@@ -74,7 +74,7 @@ pub struct MapGroup {
     pub cells: Vec<MapCell>,
 }
 
-/// All of it; sizes and places in bytes.
+/// The whole map; sizes and places in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Map {
     /// The devices.
@@ -92,7 +92,7 @@ struct Owner {
     len: u64,
 }
 
-/// What the extent tree has shown so far.
+/// The map as far as the extent tree was read.
 #[derive(Default)]
 struct Filling {
     map: Map,
@@ -132,7 +132,7 @@ pub fn map(trees: &Trees<'_>) -> Result<Map> {
     filling.name(trees)
 }
 
-/// The devices and block groups, without what fills them.
+/// The devices and block groups, without their content.
 fn chunks(trees: &Trees<'_>) -> Result<Map> {
     let mut map = Map::default();
     trees.each(TreeId::CHUNK, (Key::MIN, Key::MAX), |key, item| {
@@ -170,7 +170,7 @@ fn chunks(trees: &Trees<'_>) -> Result<Map> {
 }
 
 impl Filling {
-    /// Notes the free space up to an address, and goes on to the group that has it.
+    /// Notes the free space up to an address, and goes on to the group that contains the address.
     fn skip_to(&mut self, address: u64) {
         while let Some(group) = self.map.groups.get_mut(self.at) {
             let behind = group.start.saturating_add(group.len);

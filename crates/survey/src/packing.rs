@@ -14,14 +14,14 @@ use crate::walk::{File, Start, Visitor, walk};
 pub struct Sums {
     /// On the devices, each extent once, without copies of a profile.
     pub disk: u64,
-    /// The same extents unpacked.
+    /// The length of these extents unpacked.
     pub unpacked: u64,
-    /// The bytes of files that refer to them. Each reference counts.
+    /// The bytes of files that refer to these extents. Each reference counts.
     pub referenced: u64,
 }
 
 impl Sums {
-    /// Both together.
+    /// The sum of `self` and `other`.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -61,14 +61,14 @@ impl Kinds {
     }
 }
 
-/// What was found.
+/// The result of the survey.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packing {
     /// Names of regular files: a file with several names counts for each.
     pub files: u64,
     /// Extents of data, each once.
     pub extents: u64,
-    /// References to them.
+    /// References to these extents.
     pub refs: u64,
     /// Pieces of data inside tree items.
     pub inline: u64,

@@ -1,4 +1,4 @@
-//! What each file and folder shares, counted as `btrfs filesystem du` does.
+//! The shared space of each file and folder, counted as `btrfs filesystem du` does.
 
 use buttress_format::{Compression, Ino, TreeId};
 use buttress_tree::Result;
@@ -12,11 +12,11 @@ use crate::walk::{File, Start, Visitor, walk};
 /// A line; sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareRow {
-    /// Names from the place of the walk down to it, with slashes.
+    /// The path from the place of the walk, with slashes.
     pub path: Vec<u8>,
-    /// Bytes of files outside of tree items, without holes.
+    /// Bytes of file data in extents, without holes and without data inside tree items.
     pub total: u64,
-    /// Those that no other file has.
+    /// The bytes of `total` that no other file has.
     pub exclusive: u64,
     /// Bytes of shared data below the place; each address counts once. Only in the row of the
     /// place.
@@ -35,7 +35,7 @@ struct Shares<'s> {
     path: Vec<u8>,
     open: Vec<Sum>,
     seen: FxHashSet<(TreeId, Ino)>,
-    /// What is shared: where it begins and ends.
+    /// The start and the end of each shared range.
     ranges: Vec<(u64, u64)>,
     rows: Vec<ShareRow>,
 }

@@ -1,8 +1,8 @@
-//! Which extents and nodes have several users.
+//! The extents and nodes that have several users.
 //!
 //! # What must hold
 //!
-//! - An extent that is not in here has one reference, or none.
+//! - An extent that is not listed here has at most one reference.
 
 use buttress_format::{BackRef, ExtentFlags, ExtentItem, Key, Kind, Logical, RootItem, TreeId};
 use buttress_tree::{Node, Result};
@@ -13,15 +13,15 @@ use crate::trees::{Trees, malformed};
 /// How an extent of data is used.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
-    /// Items of files that refer to it, as its extent item counts them. An item in a shared leaf
-    /// counts once.
+    /// Items of files that refer to the extent, as its extent item counts them. An item in a shared
+    /// leaf counts once.
     refs: u64,
     /// Records of references in the extent tree. There is one for each place in a file that uses
     /// the extent, or one for each shared leaf.
     records: u32,
 }
 
-/// What the extent tree says of everything with more than one reference.
+/// The extents and nodes with more than one reference in the extent tree.
 #[derive(Clone, Debug, Default)]
 pub struct Sharing {
     extents: FxHashMap<Logical, Used>,
@@ -33,7 +33,7 @@ impl Sharing {
     ///
     /// # Errors
     ///
-    /// When it is damaged.
+    /// When the extent tree is damaged.
     pub fn of(trees: &Trees<'_>) -> Result<Self> {
         let mut found = Self::default();
         trees.each(TreeId::EXTENT, (Key::MIN, Key::MAX), |key, item| found.add(key, item))?;
@@ -71,7 +71,7 @@ impl Sharing {
         self.extents.get(&extent).map_or(1, |used| used.refs)
     }
 
-    /// Whether an extent is used by several files, or at several places of one.
+    /// Whether an extent is used by several files, or at several places of one file.
     #[must_use]
     pub fn has_several_users(&self, extent: Logical) -> bool {
         self.extents.get(&extent).is_some_and(|used| used.records > 1)
@@ -105,7 +105,7 @@ impl Sharing {
         Ok(users)
     }
 
-    /// Which leaves of a tree other trees have, too.
+    /// Returns the leaves of a tree that other trees have, too.
     pub(crate) fn leaves(&self, trees: &Trees<'_>, tree: TreeId) -> Result<Leaves> {
         let mut leaves = Leaves::default();
         if let Some(root) = trees.root(tree)?.filter(|_| !self.nodes.is_empty()) {

@@ -29,7 +29,7 @@ impl<'v> Trees<'v> {
         self.view.store()
     }
 
-    /// A cursor at the first item at or after a key; none where there is no such tree.
+    /// A cursor at the first item at or after a key; `None` if there is no such tree.
     pub(crate) fn seek(&self, tree: TreeId, key: &Key) -> Result<Option<Cursor<'v, Store>>> {
         let Some(root) = self.view.committed_root(tree)? else { return Ok(None) };
         Cursor::seek(self.store(), tree, root, key).map(Some)
@@ -53,7 +53,7 @@ impl<'v> Trees<'v> {
         Ok(())
     }
 
-    /// The root node of a tree; none where there is no such tree.
+    /// The root node of a tree; `None` if there is no such tree.
     pub(crate) fn root(&self, tree: TreeId) -> Result<Option<Arc<Node>>> {
         let Some(root) = self.view.committed_root(tree)? else { return Ok(None) };
         self.store().root(tree, root).map(Some)
@@ -65,7 +65,7 @@ impl<'v> Trees<'v> {
     }
 }
 
-/// Says which item of a tree could not be read.
+/// Makes the error that names the item of a tree that could not be read.
 pub(crate) fn malformed(tree: TreeId, key: Key) -> impl FnOnce(buttress_format::Error) -> Error {
     move |source| Error::Item { tree, key, source }
 }

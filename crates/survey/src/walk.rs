@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::sharing::{Leaves, Sharing};
 use crate::trees::{Trees, malformed};
 
-/// Where a walk begins.
+/// The place at which a walk begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
     /// The subvolume.
@@ -21,7 +21,7 @@ pub struct Start {
 /// A part of a file's content.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Where in the file it begins, in bytes.
+    /// The offset of the part in the file, in bytes.
     pub at: u64,
     /// Its file extent item.
     pub extent: FileExtent,
@@ -36,7 +36,7 @@ impl Piece {
         self.extent.region().filter(|region| !region.is_hole()).map(|region| region.disk)
     }
 
-    /// Whether it has users beside the file, as FIEMAP tells it.
+    /// Whether the extent has other users than this file, as FIEMAP reports it.
     #[must_use]
     pub fn is_shared(&self, sharing: &Sharing) -> bool {
         self.shared_leaf.is_some() || self.start().is_some_and(|at| sharing.has_several_users(at))
@@ -54,11 +54,11 @@ pub struct File {
     pub pieces: Vec<Piece>,
 }
 
-/// Gets what a walk meets, in order.
+/// Gets the files and folders that a walk meets, in order.
 pub trait Visitor {
     /// A folder begins. The place where the walk begins has an empty name.
     fn enter(&mut self, name: &[u8]);
-    /// The walk meets a regular file. A file with several names comes once for each.
+    /// The walk meets a regular file. A file with several names comes once for each name.
     fn file(&mut self, name: &[u8], file: &File);
     /// The folder ends.
     fn leave(&mut self);
@@ -74,12 +74,12 @@ struct Frame {
     entries: std::vec::IntoIter<DirEntry>,
 }
 
-/// What an entry of a folder leads to.
+/// The target of an entry of a folder.
 enum Target {
     Folder(TreeId, Ino),
     /// An empty folder that stands in a snapshot for a subvolume of its source.
     Stub,
-    /// The walk does not enter it.
+    /// The walk does not enter the entry.
     None,
 }
 
@@ -138,7 +138,7 @@ pub fn walk(
 }
 
 impl Walk<'_, '_> {
-    /// What an entry leads to (SV2).
+    /// Returns the target of an entry (SV2).
     fn target(&mut self, tree: TreeId, entry: &DirEntry, stay: bool) -> Result<Target> {
         let (tree, ino) = match entry.location.kind {
             Kind::ROOT_ITEM if stay => return Ok(Target::None),

@@ -4,7 +4,7 @@
 //!
 //! Two kinds of items have different costs where nodes are counted (`reserve::count`). In a tree
 //! that operations change, each item dirties a path. Trees that commits alone change (extents,
-//! checksums, free space) are counted as a whole. There an item adds only its own bytes.
+//! checksums, free space) are counted as a whole. In such a tree an item adds only its own bytes.
 
 use std::ops::{Add, AddAssign, SubAssign};
 
@@ -16,7 +16,7 @@ pub struct Cost {
     /// Items in trees that commits alone change, which follow from `items`. A data reference counts
     /// as three.
     pub commit_items: u32,
-    /// Bytes of their payloads, and of checksums.
+    /// Bytes of the payloads of all items, and of checksums.
     pub bytes: u32,
 }
 
@@ -27,7 +27,7 @@ impl Cost {
         Self { items, commit_items: 0, bytes }
     }
 
-    /// The sum of both.
+    /// The sum of the two costs.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Cost {
         }
     }
 
-    /// The cost of `count` such operations.
+    /// This cost `count` times.
     #[must_use]
     pub const fn times(self, count: u32) -> Self {
         Self {

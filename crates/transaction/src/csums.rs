@@ -5,7 +5,7 @@ use buttress_tree::Cursor;
 
 use crate::{Error, Result, View};
 
-/// The checksums of a range, sector by sector, where there are any.
+/// The checksums of a range, sector by sector; a sector may have none.
 #[derive(Clone, Debug)]
 pub struct Csums {
     extent: Extent,
@@ -54,8 +54,8 @@ impl Csums {
         while at < end {
             let to = ((at - self.extent.start.0) / self.sector) as usize;
             let from = ((at - run.start.0) / self.sector) as usize;
-            // A damaged item can start a run or a range between sectors. Such a run has only a part
-            // of a checksum at its end.
+            // A damaged item can start a run or a range between sectors. A sector without a whole
+            // checksum in `sums` is skipped.
             if let Some(source) = sums.get(from * self.size..(from + 1) * self.size)
                 && self.known.get(to) == Some(&false)
             {

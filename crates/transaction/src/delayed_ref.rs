@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **D1** Operations never touch the extent tree: they add here, in the transaction that they are
-//!   part of (`transaction::T11`).
+//! - **D1** Operations never touch the extent tree. They add their changes here, in the transaction
+//!   to which they belong (`transaction::T11`).
 //! - **D2** If the references of an extent born in this transaction sum up to zero, nothing is left
 //!   of it here.
 //!
 //! # Locks
 //!
-//! One short lock a shard.
+//! Each shard has a lock, which is held briefly.
 
 use std::{
     collections::BTreeMap,
@@ -179,7 +179,7 @@ impl Deltas {
         self.len() < 2 && self.iter().all(|(of, _)| of == user)
     }
 
-    /// The change of the count as a whole.
+    /// The change of the extent's whole reference count.
     pub fn sum(&self) -> i64 {
         match self {
             Self::Few(few) => few.iter().map(|(_, delta)| delta).sum(),
@@ -234,7 +234,7 @@ const BORN_BYTES: u64 = 88;
 const USER_BYTES: u64 = 56;
 
 impl ExtentChange {
-    /// Bytes that it adds to the extent tree at most.
+    /// The most bytes that this change adds to the extent tree.
     pub fn bytes_max(&self) -> u64 {
         let users = self.deltas.gains();
         match self.born {
@@ -324,7 +324,8 @@ fn alter(sum: &AtomicU64, before: u64, after: u64) {
 /// The changes of one transaction.
 #[derive(Debug)]
 pub struct DelayedRefs {
-    /// Unranked: `disputed` is taken inside, and `look` runs code of the caller inside.
+    /// Unranked: while a shard is locked, `disputed` is locked too, and `look` runs code of the
+    /// caller.
     shards: Vec<CachePadded<Mutex<Shard>>>,
     sums: CachePadded<Sums>,
     /// Unranked: taken inside a shard; nothing is taken inside.
@@ -465,7 +466,7 @@ impl DelayedRefs {
         self.sums.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether there are none.
+    /// Whether no extent changed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

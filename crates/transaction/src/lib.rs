@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! Files of this crate refer to these by number; the engine in `txn` ensures them.
+//! Files of this crate refer to these invariants by number; the engine in `txn` ensures them.
 //!
 //! - **T5** An operation never changes a reference count in a tree: changes are summed until the
 //!   commit.

@@ -4,8 +4,8 @@
 //!
 //! - **V1** Every item that points to moved data is put into the overlay, and every reference is
 //!   counted, as for a change by any operation. [`MovedExtent`] repeats these changes. With it, the
-//!   commit can change a leaf that several trees share once for all of them. A commit that ignores
-//!   it is correct, too.
+//!   commit changes a shared leaf only once, for all trees that share the leaf. A commit that
+//!   ignores it is correct, too.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Moves {
     pub nodes: Vec<(NodePtr, Key)>,
     /// Number of nodes that the commit will make for these moves, including the nodes above them.
     pub cost: u64,
-    /// Data that lies elsewhere from now on.
+    /// Extents that the transaction replaces by copies elsewhere.
     pub moved: Vec<MovedExtent>,
 }
 

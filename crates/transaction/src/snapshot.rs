@@ -4,9 +4,9 @@
 //!
 //! - **Z1** A snapshot equals its source at the end of the transaction, without the snapshot's own
 //!   name. The cut is the step of the commit that copies the source's root node. Items that must
-//!   not be in the snapshot are put after it.
-//! - **Z2** No reader sees any part of it before the commit is published. After a crash there is
-//!   all of it or nothing.
+//!   not be in the snapshot are put after the cut.
+//! - **Z2** No reader sees any part of a snapshot before the commit is published. After a crash the
+//!   volume has the whole snapshot or nothing of it.
 
 use buttress_format::{Key, Timespec, TreeId};
 

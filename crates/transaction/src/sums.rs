@@ -48,7 +48,7 @@ impl Change for SumsChange {
 #[derive(Debug, Default)]
 struct Runs {
     map: BTreeMap<Logical, Run>,
-    /// Bytes of their sums.
+    /// Bytes of the checksums of all runs.
     bytes: u64,
     /// Number of checksum items for all runs. Adjacent runs form one item.
     items: u64,
@@ -66,7 +66,7 @@ impl Runs {
         (touches, self.map.contains_key(&extent.end()))
     }
 
-    /// Adds a run, and returns the one in its place.
+    /// Adds a run, and returns the run that it replaces.
     fn insert(&mut self, start: Logical, run: Run) -> Option<Run> {
         let extent = Extent { start, len: run.len };
         let old = self.remove(start);
@@ -101,7 +101,7 @@ impl Runs {
         }
     }
 
-    /// Notes that a run goes on with the item of the run before it, or begins an item now.
+    /// Notes whether a run continues the item of the run before it or begins an item now.
     fn note_next(&mut self, start: Logical, begins: bool) {
         if let Some(run) = self.map.get(&start) {
             let (before, bytes_max) = (run.bytes_max(begins), run.bytes_max(!begins));
@@ -127,7 +127,8 @@ impl Runs {
 }
 
 impl Run {
-    /// Bytes that it adds to the checksum tree at most. A full item is continued in a new one.
+    /// The most bytes that the run adds to the checksum tree. A full item is continued in a new
+    /// one.
     fn bytes_max(&self, goes_on: bool) -> u64 {
         let bytes = self.sums.len() as u64;
         bytes + bytes.div_ceil(64) + if goes_on { 0 } else { ITEM_LEN as u64 }
@@ -171,9 +172,8 @@ impl PendingSums {
     }
 
     /// The runs that changed since the last call, ascending, each with the bytes that it adds to
-    /// the checksum tree. With `anew`, and at the first call, all runs. From the first call on,
-    /// changes are noted.
-    /// O(n log n) in what is returned.
+    /// the checksum tree. With `anew`, and at the first call, all runs are returned. From the first
+    /// call on, changes are noted. O(n log n) in what is returned.
     #[must_use]
     pub fn take_changes(&self, anew: bool) -> Vec<SumsChange> {
         let mut runs = self.runs.write();
@@ -186,7 +186,7 @@ impl PendingSums {
         }
     }
 
-    /// The most bytes of all their items. Takes no lock.
+    /// The most bytes that the checksum items of all runs take. Takes no lock.
     pub fn planned(&self) -> u64 {
         self.planned.load(Ordering::Relaxed)
     }

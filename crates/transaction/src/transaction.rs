@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **X1** A change belongs to the transaction of the gate that its handle passed
+//! - **X1** A change belongs to the transaction that ran when its handle passed the gate
 //!   (`transaction::T11`). Overlay, references, checksums and new chunks freeze together, in one
 //!   step.
 
@@ -73,11 +73,11 @@ pub enum QuotaChange {
         /// The group that it was a member of.
         parent: QuotaGroup,
     },
-    /// Replace the counts of full quotas by these.
+    /// Replace the counts of full quotas by these counts.
     Count(Arc<QuotaCounts>),
 }
 
-/// What the groups of full quotas use, counted from the trees of a commit.
+/// The use of each group of full quotas, counted from the trees of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct QuotaCounts {
     /// The commit.
@@ -131,8 +131,8 @@ pub struct Transaction {
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
     /// Changes of quotas, in order.
     pub quotas: Seldom<Vec<WantedQuota>>,
-    /// As `drops`, for relocation trees that an interrupted balance of Linux left. The key is the
-    /// subvolume of each tree.
+    /// Relocation trees that an interrupted balance of Linux left, of which the commit drops a
+    /// further part. The key is the subvolume of each tree; the value is as in `drops`.
     pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
 }
 
@@ -142,7 +142,7 @@ const SNAPSHOT_ITEMS: u64 = 600;
 const QUOTA_ITEM_BYTES: u64 = 65;
 
 impl Transaction {
-    /// An empty one.
+    /// Creates an empty transaction.
     pub fn new(generation: Generation) -> Arc<Self> {
         Arc::new(Self {
             generation,
@@ -201,7 +201,7 @@ impl Transaction {
         self.quotas.count(|changes| changes.iter().map(|wanted| wanted.items).sum())
     }
 
-    /// The most changes that can be the first change of a leaf shared with a snapshot. Such a
+    /// The number of changes that may each be the first change of a shared leaf, at most. Such a
     /// change must copy the leaf.
     pub fn shared_leaf_changes_max(&self) -> u64 {
         self.overlay.items()

@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - The list joins changes when it has [`FEW`] entries, or twice as many as the last join left,
-//!   whichever is more. So its memory follows the number of changed addresses.
+//! - The list joins changes when it has [`FEW`] entries, or twice as many entries as the last join
+//!   left, whichever is more. So its memory follows the number of changed addresses.
 //! - The joined changes of one address say the same as its single changes, one after another.
 
 use buttress_format::Logical;
 
-/// Entries from which a list joins the changes of the same address.
+/// The length from which a list joins the changes of the same address.
 const FEW: usize = 1 << 13;
 
 /// A change at an address.
@@ -17,7 +17,7 @@ pub(crate) trait Change: Copy {
     fn start(&self) -> Logical;
     /// Adds a later change of the same address.
     fn join(&mut self, later: Self);
-    /// Whether the ledger need not know of it.
+    /// Whether the change has no effect on the ledger.
     fn is_nothing(&self) -> bool;
 }
 
@@ -25,7 +25,7 @@ pub(crate) trait Change: Copy {
 #[derive(Debug)]
 pub(crate) struct Unread<C> {
     list: Vec<C>,
-    /// Entries at which the list joins changes again.
+    /// The length at which the list joins changes again.
     full: usize,
 }
 
@@ -51,7 +51,7 @@ impl<C: Change> Unread<C> {
         self.list.push(change);
     }
 
-    /// Adds all changes of another list, which are of other addresses.
+    /// Adds all changes of another list. No address has changes in both lists.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.list.append(&mut other.list);
     }
@@ -99,7 +99,8 @@ mod tests {
         }
     }
 
-    /// However often the same addresses change, a list says what became of each, and stays short.
+    /// However often the same addresses change, a list has the whole change of each address, and
+    /// stays short.
     #[test]
     fn a_list_of_unread_changes_stays_short_when_few_addresses_change_often() {
         let (mut unread, mut rng) = (Unread::default(), Rng::new(1));

@@ -9,8 +9,8 @@ use crate::tracked::Tracked;
 use crate::transaction::Transaction;
 
 /// The trees of [`buttress_tree::View`], with the delayed references and checksums that belong to
-/// the same transactions. Hold one while reading: as long as it lives, nothing that its committed
-/// trees reach is overwritten.
+/// the same transactions. A reader holds a view: as long as the view lives, nothing that its
+/// committed trees reach is overwritten.
 #[derive(Clone, Debug)]
 pub struct View {
     trees: buttress_tree::View,
@@ -35,7 +35,7 @@ impl View {
         Self { trees, running, frozen }
     }
 
-    /// The running transaction: what is put now becomes durable with it.
+    /// The running transaction, of which all present puts are a part.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.running.generation
@@ -60,7 +60,8 @@ impl View {
         self.running.sums.touching(range)
     }
 
-    /// Whether the running transaction changed the users of an extent that is older than it.
+    /// Whether the running transaction changed the users of an extent that is older than the
+    /// transaction.
     #[must_use]
     pub fn has_other_users(&self, start: Logical) -> bool {
         self.running.refs.look(start, |change| change.born) == Some(false)

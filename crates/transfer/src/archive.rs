@@ -3,11 +3,11 @@
 //! # Invariants
 //!
 //! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused. So
-//!   is one that leads through a symbolic link.
-//! - **A2** If several entries have one name, the last one wins. Hard links to an earlier one keep
-//!   its content.
-//! - **A3** A hard link across a subvolume is a copy of the file. More links from there to the same
-//!   file are links to the copy.
+//!   is a name that leads through a symbolic link.
+//! - **A2** If several entries have one name, the last one wins. Hard links to an earlier entry
+//!   keep the content of that entry.
+//! - **A3** A hard link across a subvolume is a copy of the file. More links from the same
+//!   subvolume to the file are links to the copy.
 //! - **A4** Whiteouts of container layers are copied like any other file or device.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use buttress_control::location::show;
 /// The mode of a folder that has no entry of its own.
 const IMPLIED: u32 = 0o755;
 
-/// Counts what [`Unpack`] would copy. Shows `search` all files and folders.
+/// Counts the entries that [`Unpack`] would copy. Shows `search` all files and folders.
 pub fn survey_archive(input: impl Read, search: &mut Search<'_>) -> Result<Census> {
     let mut archive = Archive::new(input);
     let mut census = Census::default();
@@ -59,7 +59,7 @@ pub struct Unpack<'a, 'b> {
     /// Attributes of directories. They are set at the end, because filling a directory changes its
     /// times.
     directories: BTreeMap<InodeId, SetAttr>,
-    /// The copy of a file in another subvolume, by the file and that subvolume (A3).
+    /// The copies of files in other subvolumes, by the file and the subvolume of the copy (A3).
     copies: BTreeMap<(InodeId, TreeId), InodeId>,
     has_acls: bool,
 }
@@ -94,7 +94,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         self.job.bar.set_message(&text());
         let mut parts = parts(&entry.path)?;
         let Some(name) = parts.pop() else {
-            // The top itself.
+            // An entry without parts is the top itself.
             if entry.kind != Kind::Directory {
                 return Err(Failure::new(Exit::Failure, format!("{}: has no name", text())));
             }
@@ -185,7 +185,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Ok(Ok(()))
     }
 
-    /// Makes a directory, or takes the one that is there.
+    /// Makes a directory, or uses an existing one.
     fn directory(
         &mut self,
         entry: &Entry,
@@ -221,8 +221,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
         self.job.special.directory(&path, dir, (mode, uid, gid), make)
     }
 
-    /// Finds the directory of an entry, and makes those that have no entry of their own. Returns
-    /// its path as well.
+    /// Finds the directory of an entry, and makes missing directories that have no entry of their
+    /// own. Returns the path of the directory as well.
     fn folder(&mut self, parts: &[&[u8]]) -> Result<(Inode, PathBuf)> {
         let mut dir = self.fs.root();
         let mut at = PathBuf::new();
@@ -250,7 +250,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Ok((dir, at))
     }
 
-    /// Finds what a hard link is another name of.
+    /// Finds the inode of which a hard link is another name.
     fn target(&self, entry: &Entry) -> Result<Inode> {
         let mut inode = self.fs.root();
         for part in parts(&entry.link)? {

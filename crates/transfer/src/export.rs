@@ -25,7 +25,7 @@ const DIR_FLAGS: OFlags =
 /// Copies from one volume to the host.
 pub struct Export<'a, 'b> {
     job: &'a mut Job<'b>,
-    /// The first copy of every file with several names: the directory it lies in, and its name.
+    /// The path of the first copy of every file with several names, from the top of the copy.
     links: HashMap<InodeId, std::path::PathBuf>,
     buffer: Vec<u8>,
     stack: Vec<Level>,
@@ -181,8 +181,8 @@ impl<'a, 'b> Export<'a, 'b> {
                 Some(group),
                 AtFlags::SYMLINK_NOFOLLOW,
             ) {
-                // Giving files away takes a privilege. Without it they belong to this user, as with
-                // `cp -a`.
+                // A change of the owner needs a privilege. Without it the files belong to this
+                // user, as with `cp -a`.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(errno) => return Err(errno).context(text),
             }
@@ -205,7 +205,8 @@ impl<'a, 'b> Export<'a, 'b> {
             let value = inode.xattr(&name).context(text)?;
             let flags = XattrFlags::empty();
             match rustix::fs::lsetxattr(path, OsStr::from_bytes(&name), &value, flags) {
-                // `trusted` and `security` take a privilege, and not every filesystem has any.
+                // Attributes of `trusted` and `security` need a privilege, and not every filesystem
+                // has extended attributes.
                 Ok(()) | Err(Errno::PERM | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(errno).context(text),
             }
@@ -237,8 +238,8 @@ fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rust
         holder = Some(rustix::fs::openat(from, part.as_os_str(), DIR_FLAGS, Mode::empty())?);
     }
     let holder = holder.as_ref().unwrap_or(top);
-    // If a symbolic link has taken this place, the new name is another name of the link itself:
-    // linkat does not follow it.
+    // If a symbolic link has taken the place of the file, the new name becomes a name of the link
+    // itself: linkat does not follow links.
     rustix::fs::linkat(holder, last, dir, name, AtFlags::empty())
 }
 

@@ -126,8 +126,8 @@ impl<'a, 'b> Import<'a, 'b> {
         while let Some(mut level) = self.stack.pop() {
             match level.left.next()? {
                 Some(name) => {
-                    // If the entry is a directory, it is now on the stack. This level goes back
-                    // below it.
+                    // If the entry is a directory, `copy` puts it onto the stack. This level goes
+                    // back onto the stack below that directory.
                     let at = self.stack.len();
                     self.copy(&level.source, &name, &level.target, name.as_bytes())?;
                     self.stack.insert(at, level);

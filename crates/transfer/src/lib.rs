@@ -43,7 +43,7 @@ const CHUNK: usize = 1 << 20;
 pub struct Keep {
     /// Modes and times.
     pub attributes: bool,
-    /// Owners, extended attributes, and which names are links to one file.
+    /// Owners, extended attributes, and hard links between names.
     pub everything: bool,
 }
 

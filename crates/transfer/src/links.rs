@@ -1,11 +1,11 @@
-//! Which files of the host with several names were copied already.
+//! The files of the host with several names that were copied already.
 //!
 //! # Invariants
 //!
-//! - **H1** The second name of a file on the host becomes a name of the first one's copy, within
-//!   one subvolume: links do not lead from one to another.
-//! - **H2** A file takes at most 60 bytes of memory here, until all its names were met. A name that
-//!   lies outside the copied tree is never met.
+//! - **H1** Within one subvolume, the second name of a file on the host becomes another name of the
+//!   first copy. Links do not lead from one subvolume to another.
+//! - **H2** A file takes at most 60 bytes of memory here, until the copy has met all its names. A
+//!   name outside the copied tree is never met, so such a file keeps its memory.
 
 use std::collections::HashMap;
 
@@ -15,12 +15,14 @@ use rustix::fs::Stat;
 /// The copies of files with several names.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    /// A device on the host with a subvolume of the copy. Files name them by their places here.
+    /// A device on the host with a subvolume of the copy. A `Source` has the index of its pair in
+    /// this list.
     places: Vec<(u64, TreeId)>,
     copies: HashMap<Source, Copied>,
 }
 
-/// A file on the host and the subvolume of a copy. Numbers in halves need no padding (H2).
+/// A file on the host and the subvolume of a copy. The numbers are stored in halves, so that the
+/// structure needs no padding (H2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Source {
     place: u32,
@@ -55,7 +57,7 @@ impl Links {
         self.copies.insert(source, Copied { ino: halves(copy.ino.0), left });
     }
 
-    /// Returns the copy of a file, of which another name was met.
+    /// Returns the copy of a file when the copy meets another of its names.
     pub(crate) fn another(&mut self, stat: &Stat, tree: TreeId) -> Option<InodeId> {
         let source = Source { place: self.place(stat, tree)? as u32, ino: halves(stat.st_ino) };
         let copied = self.copies.get_mut(&source)?;
@@ -68,7 +70,7 @@ impl Links {
     }
 
     fn place(&self, stat: &Stat, tree: TreeId) -> Option<usize> {
-        // The last place is the likeliest: trees are copied one after the other.
+        // The last place is the likeliest, because trees are copied one after the other.
         self.places.iter().rposition(|place| *place == (stat.st_dev, tree))
     }
 }
@@ -77,7 +79,7 @@ impl Links {
 mod tests {
     use super::*;
 
-    /// H1, and a file of which all names were met leaves nothing behind.
+    /// H1. A file whose names were all met takes no memory any more.
     #[test]
     fn h1_names_lead_to_the_copy_within_a_subvolume() {
         let mut stat = rustix::fs::stat("/").expect("the root");

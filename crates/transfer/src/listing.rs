@@ -33,7 +33,7 @@ pub fn entries(dir: &Inode) -> buttress_fs::Result<Vec<Entry>> {
     names.into_iter().map(entry).collect()
 }
 
-/// An entry for scripts. Names have the form of the module `names`.
+/// An entry for scripts. Names have the form of `buttress_control::names`.
 #[derive(Serialize)]
 pub struct EntryDocument {
     name: String,

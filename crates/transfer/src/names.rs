@@ -4,8 +4,8 @@
 //!
 //! - **N1** The names come in the order of their bytes, whatever order the host lists them in. So
 //!   two runs make the same volume.
-//! - **N2** A directory holds at most [`PART`] bytes of its names, and one block for each part that
-//!   was written out. The rest is in a temporary file, which has no name and does not outlive the
+//! - **N2** [`Names`] holds at most [`PART`] bytes of names in memory, and one block for each part
+//!   in the file. The rest is in a temporary file, which has no name and does not outlive the
 //!   program.
 
 use std::cmp::Reverse;
@@ -20,11 +20,12 @@ use std::os::unix::fs::FileExt;
 use buttress_control::exit::{Context, Result};
 use rustix::fs::Dir;
 
-/// Bytes of names, with what each one takes beside its bytes, that a directory may hold in memory.
+/// Bytes of names that a directory may hold in memory, including the overhead of each name.
 const PART: usize = 1 << 20;
-/// Bytes of a written part that are read at a time. A name and its length fit.
+/// Bytes of a written part that are read at a time. A block has room for the longest name and its
+/// length.
 const BLOCK: usize = 16 << 10;
-/// Bytes that stand before a name: its length.
+/// Bytes of the length that stands before a name.
 const HEAD: usize = size_of::<u16>();
 
 /// The names in a directory that were not taken yet.
@@ -33,7 +34,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Reads the names of a directory, without those that `skip` names.
+    /// Reads the names of a directory, without the names that `skip` accepts.
     pub(crate) fn of(dir: &OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Self> {
         let mut all = Sorter::new(PART);
         for entry in Dir::read_from(dir).context(|| "reading a folder")? {
@@ -148,7 +149,7 @@ impl Sorter {
     fn merge(mut self) -> io::Result<Merge> {
         if self.written.is_some() {
             self.spill()?;
-            // The memory is needed by the parts' blocks.
+            // The blocks of the written parts need this memory.
             self.part = Part::default();
         }
         self.part.sort();
@@ -174,7 +175,7 @@ impl Sorter {
 
 /// Sorted names.
 enum Merge {
-    /// All in memory.
+    /// All names are in memory.
     Memory { part: Part, taken: usize },
     /// Parts in a file, and the first name of each that was not taken yet.
     Disk { file: File, runs: Vec<Run>, first: BinaryHeap<Reverse<(Vec<u8>, usize)>> },
@@ -255,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// N1: sorted, none lost and none twice, with as many parts as there may be.
+        /// N1: names are sorted, no name is lost or comes twice, whatever the number of parts.
         #[test]
         fn n1_names_come_sorted(
             names in vec(vec(1..=255_u8, 1..255), 0..300),
@@ -267,7 +268,7 @@ mod tests {
         }
     }
 
-    /// A part is longer than a block of it that is read at a time.
+    /// A part may have many blocks, which are read one at a time.
     #[test]
     fn n1_parts_of_many_blocks_are_merged() {
         let names: Vec<Vec<u8>> =

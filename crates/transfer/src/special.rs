@@ -1,10 +1,10 @@
-//! What a copy makes beyond files and folders: subvolumes, and inodes with flags.
+//! The special objects that a copy makes: subvolumes, and inodes with flags.
 //!
 //! # Invariants
 //!
 //! - **S1** Each path that was asked for is used, or [`Special::unused`] names it.
-//! - **S2** What lies below a folder with flags has them as well, also in subvolumes. A file of
-//!   several names has the flags of the name that was copied first.
+//! - **S2** All objects below a folder with flags have the flags as well, also in subvolumes. A
+//!   file of several names has the flags of the name that was copied first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ pub struct Flags {
     pub nodatasum: bool,
 }
 
-/// Paths below the top of a copy, and what becomes of them.
+/// Paths below the top of a copy that become subvolumes or get flags.
 #[derive(Debug, Default)]
 pub struct Special {
     /// Folders that become subvolumes, and the subvolumes that were made of them.
@@ -38,7 +38,7 @@ impl Special {
         self.subvolumes.insert(path, None);
     }
 
-    /// Adds these flags to those of the file or folder at a path.
+    /// Adds flags to the ones already noted for the file or folder at a path.
     pub fn flags(&mut self, path: PathBuf, flags: Flags) {
         let all = self.flags.entry(path).or_default();
         all.nodatacow |= flags.nodatacow;
@@ -50,7 +50,7 @@ impl Special {
         self.subvolumes.get(path).copied().flatten()
     }
 
-    /// Returns a path that was asked for and was not there (S1).
+    /// Returns a requested path that the source did not have (S1).
     pub fn unused(&self) -> Option<&Path> {
         let mut subvolumes = self.subvolumes.iter().filter(|(_, made)| made.is_none());
         let first = subvolumes.next().map(|(path, _)| path);
@@ -58,8 +58,8 @@ impl Special {
         first.or_else(|| flags.next()).map(PathBuf::as_path)
     }
 
-    /// Makes the folder at `path`: as a subvolume with this mode and these owners, or else by
-    /// `make`.
+    /// Makes the folder at `path`. If it is to be a subvolume, the subvolume gets this mode and
+    /// these owners. Otherwise `make` makes the folder.
     pub(super) fn directory(
         &mut self,
         path: &Path,
@@ -114,8 +114,8 @@ impl Special {
         }
     }
 
-    /// Sets the flag for writing in place, if the path has it. What is made in a folder inherits
-    /// the flag.
+    /// Sets the flag for writing in place, if the path has it. New objects in a folder inherit the
+    /// flag.
     fn set(&mut self, path: &Path, inode: &Inode) -> buttress_fs::Result<()> {
         let Some(flags) = self.flags.get(path) else { return Ok(()) };
         if flags.nodatacow {
@@ -126,7 +126,7 @@ impl Special {
     }
 }
 
-/// Finds out which paths of a [`Special`] a source has, before anything is made of it.
+/// Finds out which paths of a [`Special`] a source has, before the copy makes anything.
 #[derive(Debug)]
 pub struct Search<'s> {
     special: &'s Special,
@@ -153,7 +153,8 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Looks for all paths in a folder of the host. Follows no symbolic link below it.
+    /// Looks for all requested paths in a folder of the host. Follows no symbolic link below the
+    /// folder.
     pub fn look_below(&mut self, dir: &Path) {
         let special = self.special;
         for path in special.subvolumes.keys().chain(special.flags.keys()) {
@@ -168,7 +169,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Returns a path that was asked for and is missing, or is not of the kind that it has to be.
+    /// Returns a requested path that is missing or has the wrong kind.
     #[must_use]
     pub fn missing(&self) -> Option<&'s Path> {
         let Special { subvolumes, flags, .. } = self.special;

@@ -1,11 +1,12 @@
 //! Reads tar archives as a stream: ustar, the extensions of POSIX (PAX) and of GNU, sparse files.
 //!
-//! Own code: the crates for archives do not read the sparse files that GNU tar writes by PAX.
+//! This code is written for the project: the crates for archives do not read the sparse files that
+//! GNU tar writes with PAX.
 //!
 //! # Invariants
 //!
 //! - **T1** Nothing of an archive is trusted: every number is checked, and every list has a limit.
-//!   What does not add up is an error.
+//!   A contradiction is an error.
 //! - **T2** An archive is read once from its beginning to its end, with memory for one entry.
 
 mod entry;
@@ -24,7 +25,7 @@ pub(super) struct Archive<R> {
     input: R,
     /// Bytes of the present entry's content that were not read yet.
     left: u64,
-    /// Bytes that follow them up to the next block.
+    /// Bytes between the end of the content and the next block.
     padding: u64,
     /// Extensions of all entries.
     global: Pax,
@@ -56,7 +57,7 @@ impl<R: Read> Archive<R> {
             let len = header.size;
             match block[156] {
                 kind @ (b'x' | b'g') => {
-                    // One budget for all that is kept (T1).
+                    // All extensions that are kept share one limit (T1).
                     let room = PAX_MAX.saturating_sub(self.global.len() + own.len());
                     let bytes = self.extension(len, room)?;
                     if kind == b'x' { own.add(&bytes)? } else { self.global.add(&bytes)? }
@@ -84,7 +85,7 @@ impl<R: Read> Archive<R> {
         Ok(want)
     }
 
-    /// Reads all that is left, for a writer that would not end otherwise.
+    /// Reads the rest of the input, so that a program that writes into a pipe can end.
     pub(super) fn drain(mut self) -> io::Result<()> {
         io::copy(&mut self.input, &mut io::sink()).map(drop)
     }
@@ -129,7 +130,7 @@ impl<R: Read> Archive<R> {
         let mut runs = sparse_runs(&block[386..482])?;
         let mut goes_on = block[482] != 0;
         while goes_on {
-            // These blocks stand before the content, and do not count as it.
+            // The blocks of the map stand before the content, and do not count as content.
             let more = self.block()?.ok_or_else(|| wrong("it ends within a map of holes"))?;
             runs.extend(sparse_runs(&more[..504])?);
             goes_on = more[504] != 0;
@@ -173,7 +174,7 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// Passes over what is left of an entry.
+    /// Passes over the rest of an entry.
     fn skip(&mut self) -> io::Result<()> {
         let len = self.left + self.padding;
         let passed = io::copy(&mut (&mut self.input).take(len), &mut io::sink())?;
@@ -203,7 +204,8 @@ fn until_zero(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Checks the parts of a file: they are in order, lie within it, and are all that is stored.
+/// Checks the parts of a file: they are in order, lie within the file, and make up all stored
+/// bytes.
 fn check_runs(entry: &Entry, stored: u64) -> io::Result<()> {
     let mut end = 0;
     let mut sum: u64 = 0;

@@ -32,7 +32,7 @@ pub fn copy_within(job: &mut Job<'_>, inode: &Inode, dir: &Inode, target: &[u8])
     Ok(())
 }
 
-/// What is done to a new regular file before it has content.
+/// A function that changes a new regular file before it has content.
 type Made<'m> = &'m dyn Fn(&mut Job<'_>, &Inode) -> buttress_fs::Result<()>;
 
 /// Copies anything but a directory to the name `target` in `dir`. A new regular file is shown to
@@ -110,8 +110,8 @@ fn content(
         Reflink::Never => {}
         Reflink::Always => return shared(job, source, target, size),
         Reflink::Auto => match shared(job, source, target, size) {
-            // The files are in different volumes, or only one of them has checksums. Then the data
-            // is copied.
+            // If the files are in different volumes, or only one of them has checksums, the data is
+            // copied.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -51,8 +51,8 @@ pub fn backups(superblock: &Superblock) -> Vec<RootBackup> {
 }
 
 /// Switches to an older root. If the chunk tree is newer than that root, the backup of the chunk
-/// tree is used, too. Otherwise the present chunk tree has most chunks that the older root needs,
-/// since chunks change seldom.
+/// tree is used, too. Otherwise the present chunk tree has not changed since the older root, so it
+/// is kept.
 pub fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
     superblock.root = backup.tree_root;
     superblock.root_level = backup.tree_root_level;
@@ -66,9 +66,9 @@ pub fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
     }
 }
 
-/// Reads the chunk tree through the chunks that the superblock carries, and adds the rest to the
-/// volume. The tree itself lives in the superblock's chunks, so one pass is enough. The volume
-/// repairs bad copies once it knows all chunks.
+/// Reads the chunk tree through the chunks that the superblock carries, and adds all other chunks
+/// to the volume. All nodes of the chunk tree lie in the superblock's chunks, so one pass is
+/// enough. The volume repairs bad copies once it knows all chunks.
 ///
 /// # Errors
 ///
@@ -93,8 +93,8 @@ pub fn load_chunks(store: &Store, superblock: &Superblock) -> Result<ChunkTree> 
     Ok(found)
 }
 
-/// Reads the device items of the chunk tree. They come first in it, so the cost does not grow with
-/// the number of chunks.
+/// Reads the device items of the chunk tree. They come first in the tree, so the cost does not grow
+/// with the number of chunks.
 ///
 /// # Errors
 ///
@@ -117,9 +117,9 @@ pub fn load_devices(store: &Store, superblock: &Superblock) -> Result<Vec<Device
     Ok(found)
 }
 
-/// Looks up single chunks, for a volume without a full read of its chunk tree. It has a node cache
-/// of its own. So a thread that waits for one of its nodes never depends on a thread that waits for
-/// a chunk.
+/// Looks up single chunks, for a volume without a full read of its chunk tree. The source has a
+/// node cache of its own. So a thread that waits for a node of the chunk tree never depends on a
+/// thread that waits for a chunk.
 pub struct ChunkTreeSource {
     store: Store,
     root: NodePtr,
@@ -129,7 +129,8 @@ pub struct ChunkTreeSource {
 const SOURCE_CACHE_BYTES: u64 = 4 << 20;
 
 impl ChunkTreeSource {
-    /// A source over the chunk tree of the last commit. The tree must not change meanwhile.
+    /// A source over the chunk tree of the last commit. The tree must not change while the source
+    /// is used.
     #[must_use]
     pub fn new(volume: Arc<Volume>, geometry: Geometry, superblock: &Superblock) -> Self {
         let store = Store::new(volume, geometry, SOURCE_CACHE_BYTES);

@@ -34,12 +34,12 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Shard {
     nodes: HashMap<Logical, Slot>,
-    /// The address of each node of the shard, once. The clock hand walks over them.
+    /// The address of each node of the shard, once. The clock hand walks over these addresses.
     ring: Vec<Logical>,
     hand: usize,
 }
 
-/// The cache. One for a volume.
+/// The node cache of a volume.
 #[derive(Debug)]
 pub(crate) struct NodeCache {
     /// Unranked: readers share it, and nothing is taken under it.

@@ -25,7 +25,8 @@ pub struct Cursor<'s, S: NodeSource + ?Sized> {
     source: &'s S,
     tree: TreeId,
     root: NodePtr,
-    /// From the root to the leaf; the last one's slot may be past its end.
+    /// The nodes from the root to the leaf, each with a slot. The slot in the leaf may be past the
+    /// end of the leaf.
     path: Vec<(Arc<Node>, usize)>,
 }
 

@@ -3,8 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **E1** Item n's payload ends where item n - 1's begins, the first one's at the end of the
-//!   buffer. The bytes between the table and the payloads are free and zero.
+//! - **E1** The payload of item n ends where the payload of item n - 1 begins. The payload of the
+//!   first item ends at the end of the buffer. The bytes between the table and the payloads are
+//!   free and zero.
 //! - **E2** Keys ascend strictly.
 
 use buttress_base::AlignedBuf;
@@ -22,7 +23,7 @@ use crate::{
 /// Bytes of a key in the table of items. The payload's offset and length follow the key.
 const KEY_LEN: usize = 17;
 
-/// A leaf that is edited in its own buffer; see the module.
+/// A leaf that is edited in its own buffer (E1, E2).
 #[derive(Clone)]
 pub struct LeafEdit {
     buf: AlignedBuf,
@@ -56,7 +57,7 @@ impl LeafEdit {
         self.count == 0
     }
 
-    /// The whole buffer: a node once it is sealed.
+    /// The whole buffer, which is a node after [`seal`](Self::seal).
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.buf
@@ -97,7 +98,7 @@ impl LeafEdit {
         HEADER_LEN + self.le32(Self::at(slot) + KEY_LEN)
     }
 
-    /// The end of a slot's payload: where the payload of the slot before begins (E1).
+    /// The end of a slot's payload, which is the start of the payload of the slot before (E1).
     fn end(&self, slot: usize) -> usize {
         if slot == 0 { self.buf.len() } else { self.start(slot - 1) }
     }
@@ -155,7 +156,7 @@ impl LeafEdit {
         }
     }
 
-    /// Sets an item; says whether there was room for it, and changes nothing if not.
+    /// Sets an item. Returns false, and changes nothing, if there is no room for it.
     pub fn set(&mut self, key: &Key, payload: &[u8]) -> bool {
         let (slot, old) = match self.search(key) {
             Ok(slot) => {
@@ -186,7 +187,7 @@ impl LeafEdit {
         true
     }
 
-    /// Removes an item; says whether it was there.
+    /// Removes an item. Returns whether the leaf had it.
     pub fn remove(&mut self, key: &Key) -> bool {
         let Ok(slot) = self.search(key) else { return false };
         self.resize(slot, self.item(slot).len(), 0);
@@ -197,12 +198,12 @@ impl LeafEdit {
         true
     }
 
-    /// Moves the items of the second half of the bytes into a leaf of their own. Both leaves have
-    /// items.
+    /// Moves the items in the second half of the bytes into a new leaf. Both leaves have items
+    /// afterwards.
     ///
     /// # Panics
     ///
-    /// When there are less than two items: the caller's bug.
+    /// When there are fewer than two items: the caller's bug.
     #[must_use]
     pub fn split(&mut self, geometry: &Geometry) -> Self {
         assert!(self.count > 1, "a leaf of {} items is split", self.count);
@@ -224,7 +225,7 @@ impl LeafEdit {
     ///
     /// # Errors
     ///
-    /// What is wrong with it: a bug, found before it reaches the disk.
+    /// The problem of the node. It is a bug, found before the node reaches the disk.
     pub fn seal(&mut self, geometry: &Geometry, stamp: &NodeStamp) -> Result<NodePtr, Mismatch> {
         stamp.header(geometry, self.count as u32, 0).write_to(&mut self.buf);
         let digest = geometry.csum.digest(&self.buf[32..]);
@@ -245,8 +246,8 @@ mod tests {
     use super::*;
     use crate::LeafBuilder;
 
-    /// Whatever the order of the changes, the leaf is byte for byte the one that a builder makes of
-    /// the same items.
+    /// Whatever the order of the changes, the leaf equals, byte for byte, the leaf that a builder
+    /// makes of the same items.
     #[test]
     fn is_what_a_builder_makes() {
         let geometry = Geometry {

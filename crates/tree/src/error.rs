@@ -1,11 +1,11 @@
-//! What can go wrong while a tree is read or rebuilt.
+//! Errors of reading and rebuilding trees.
 
 use buttress_format::{Generation, Key, Logical, TreeId};
 
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a node is not the one its parent points to, or not a node at all.
+/// Why a node is not the node that its parent points to, or not a node at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mismatch {
@@ -43,7 +43,7 @@ pub enum Mismatch {
     /// The keys are out of order at this slot, so a search could miss items.
     #[error("its keys are out of order at slot {0}")]
     Order(u32),
-    /// An item's bytes lie outside the leaf or over another's.
+    /// An item's bytes lie outside the leaf or overlap those of another item.
     #[error("item {0} lies outside its place")]
     ItemBounds(u32),
     /// A child pointer is zero or not a multiple of the sector size.
@@ -52,7 +52,7 @@ pub enum Mismatch {
     /// The first key differs from the parent's.
     #[error("its first key differs from its parent's")]
     FirstKey,
-    /// The last key is not before the first of the next node.
+    /// The last key is not before the first key of the next node.
     #[error("its last key belongs to the next node")]
     LastKey,
 }

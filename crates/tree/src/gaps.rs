@@ -1,5 +1,5 @@
-//! Stretches of keys that hold no item, learned by walks, so that no walk steps over the same
-//! deletions twice.
+//! Gaps: ranges of keys that hold no item. Walks note them, so that no later walk steps over the
+//! same deletions again.
 //!
 //! A walk that steps over many deletions notes their first and last key as a gap. A later walk that
 //! meets a deletion in the gap goes on after the end of the gap.
@@ -9,9 +9,9 @@
 //! - **G1** A gap holds no item of the view that it was learned from. A put takes its key out of
 //!   the gap under the same lock that shows the item to readers.
 //! - **G2** A walk notes a gap only if no put made an item in the shard since the walk began to
-//!   count. So a walk and a put at the same time do no harm.
-//! - **G3** All gaps are of one committed state. A commit that publishes another one makes them
-//!   void, because it may change trees by more than the overlay.
+//!   count deletions. So a put during the walk cannot leave an item in a gap.
+//! - **G3** All gaps are of one committed state. A commit that publishes another state makes all
+//!   gaps void, because it may also make changes that the overlay does not have.
 //! - **G4** Gaps of one tree never overlap or touch, and each lies within one object.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl Gaps {
         (*of == tree && last >= key).then_some((*first, *last))
     }
 
-    /// Notes that `first..=last` holds nothing; joins it with the gaps that it touches.
+    /// Notes that `first..=last` holds no item. Joins this range with the gaps that it touches.
     pub(crate) fn note(&mut self, tree: TreeId, first: Key, last: Key, generation: Generation) {
         debug_assert!(first <= last && first.objectid == last.objectid, "G4: {first} to {last}");
         if self.generation > generation {
@@ -95,7 +95,7 @@ impl Gaps {
     }
 }
 
-/// The key right below another.
+/// The greatest key below another key.
 pub(crate) fn previous_key(key: &Key) -> Option<Key> {
     use buttress_format::Kind;
     if key.offset > 0 {
@@ -160,7 +160,7 @@ mod tests {
         gaps.note(TreeId::FS, key(1), key(9), NOW);
         assert_eq!(gaps.around(TreeId::FS, &key(5), NOW), Some((key(1), key(9))));
         assert_eq!(gaps.around(TreeId::FS, &key(5), NOW.next()), None);
-        // What an old reader learned says nothing about the new state.
+        // A gap that a reader of an old state notes is void in the new state.
         gaps.note(TreeId::FS, key(20), key(29), NOW.next());
         gaps.note(TreeId::FS, key(1), key(9), NOW);
         assert_eq!(gaps.around(TreeId::FS, &key(5), NOW.next()), None);

@@ -1,4 +1,4 @@
-//! What is the same for every node of a volume, and what each node says about itself.
+//! The properties that all nodes of a volume share, and the properties of a single new node.
 //!
 //! # What must hold
 //!
@@ -10,7 +10,7 @@ use buttress_format::{
 };
 use buttress_volume::SeedIds;
 
-/// What is the same for every node of a volume.
+/// The properties that all nodes of a volume share.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
     /// Bytes of a node.
@@ -19,7 +19,8 @@ pub struct Geometry {
     pub sectorsize: u32,
     /// Checksum of nodes and data.
     pub csum: CsumType,
-    /// The id that nodes carry (the metadata uuid where it differs).
+    /// The id that nodes carry: the metadata uuid if the volume has one, otherwise the id of the
+    /// volume.
     pub fsid: [u8; 16],
     /// The ids that nodes of seeds carry.
     pub seeds: SeedIds,
@@ -28,8 +29,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry that a superblock names. It does not name the chunk tree's id, which only
-    /// writers of nodes need.
+    /// The geometry that a superblock names. The superblock does not name the chunk tree's id,
+    /// which only writers of nodes need.
     #[must_use]
     pub fn of(superblock: &Superblock) -> Self {
         Self {
@@ -67,10 +68,10 @@ impl Geometry {
     }
 }
 
-/// What a new node says about itself.
+/// The properties of a single new node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeStamp {
-    /// Where it will live.
+    /// The address at which the node will lie.
     pub logical: Logical,
     /// The transaction that writes it.
     pub generation: Generation,

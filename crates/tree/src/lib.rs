@@ -1,4 +1,4 @@
-//! Immutable b-trees, the overlay above them, and the merge of one into the other.
+//! Immutable b-trees, the overlay above them, and the merge of the overlay into the trees.
 //!
 //! Any thread walks a committed tree without a lock, because its nodes are shared buffers that
 //! never change. The changes of a transaction lie in an [`Overlay`] until [`merge`] rebuilds each

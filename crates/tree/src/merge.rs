@@ -17,7 +17,7 @@
 //!   neighbour and joins the two. A node without a right neighbour stays small. So deletions do not
 //!   leave many nearly empty leaves.
 //! - **M6** The items between two unchanged subtrees are split into as few leaves as possible. The
-//!   estimate of the nodes of a commit relies on that.
+//!   bounds on the nodes that a commit makes rely on this (`reserve::ledger`).
 //!
 //! # Failure
 //!
@@ -62,7 +62,7 @@ pub trait NodeAlloc {
     ///
     /// # Errors
     ///
-    /// When its references cannot be read.
+    /// When the references of the node cannot be read.
     fn retire(&mut self, tree: TreeId, node: &Node) -> Result<bool>;
 
     /// Releases an address that was allocated in this transaction and is not needed.
@@ -124,7 +124,7 @@ impl Fresh {
         self.kept.remove(&logical);
     }
 
-    /// Hands out all nodes, by address.
+    /// Returns all nodes, in the order of their addresses.
     #[must_use]
     pub fn into_sorted(self) -> Vec<Arc<Node>> {
         let mut nodes: Vec<_> = self.nodes.into_values().collect();
@@ -364,7 +364,8 @@ impl Walk<'_, '_> {
         let room = self.room();
         self.levels[0].weight += piece.weight();
         self.levels[0].pieces.push_back(piece);
-        // Keeps items for at least one whole leaf, so that a flush can split the rest evenly.
+        // Items for at least one whole leaf stay pending, so that `flush` can split the rest
+        // evenly.
         while self.levels[0].weight > 2 * room {
             self.cut_leaf(room, room)?;
         }
@@ -443,7 +444,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Splits all pending entries of a level into nodes; the last two have even size.
+    /// Splits all pending entries of a level into nodes. The last two nodes get about equal sizes.
     fn flush(&mut self, level: u8) -> Result<()> {
         let room = self.room();
         if level == 0 {

@@ -392,8 +392,8 @@ impl Node {
     }
 
     /// As [`copied`](Self::copied), but with other children or payloads. For each slot, `child`
-    /// returns the new child and `payload` the new payload, of the same length. With `None` the old
-    /// one stays.
+    /// returns the new child and `payload` the new payload, of the same length. `None` keeps the
+    /// old child or payload.
     ///
     /// # Panics
     ///

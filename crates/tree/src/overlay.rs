@@ -1,7 +1,7 @@
 //! The changes of one transaction that are not merged into the trees yet.
 //!
 //! A sharded, ordered map from (tree, key) to a new payload or a deletion. Operations write here
-//! and nowhere else; a commit freezes the whole, then merges it.
+//! and nowhere else; a commit freezes the whole overlay, then merges it.
 //!
 //! # Invariants
 //!
@@ -13,7 +13,7 @@
 //!
 //! # Locks
 //!
-//! One short lock a shard, never across I/O.
+//! Each shard has a short lock, which is never held across I/O.
 
 use std::{
     collections::BTreeMap,
@@ -46,13 +46,13 @@ struct Shard {
     /// Items that were added, or got another length, since the last call of
     /// [`Overlay::take_changes`]. `None` before the first call.
     unread: Option<Vec<Changed>>,
-    /// Where walks found nothing but deletions.
+    /// Ranges in which walks found only deletions.
     gaps: Gaps,
     /// How many puts in this shard made an item: the key had no entry before, or a deletion.
     items_made: u64,
 }
 
-/// What a look at one shard found.
+/// The result of a look at one shard.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// The entry, deletions included.
@@ -61,11 +61,11 @@ pub(crate) struct Seen {
     pub(crate) items_made: u64,
 }
 
-/// What an overlay held for a key before a change: no entry (`None`), a deletion (`Some(None)`), or
-/// a payload of this length.
+/// The state of a key in the overlay before a change: no entry (`None`), a deletion (`Some(None)`),
+/// or a payload of this length.
 pub type Before = Option<Option<usize>>;
 
-/// A changed item: its tree and key, what the overlay held before, and the length of its new
+/// A changed item: its tree and key, its state in the overlay before, and the length of its new
 /// payload. The length is `None` for a deletion.
 pub type Changed = (TreeId, Key, Before, Option<usize>);
 
@@ -100,7 +100,7 @@ fn shard_index(tree: TreeId, objectid: u64) -> usize {
 }
 
 impl Overlay {
-    /// Sets or deletes an item: O(log n) in what a shard holds.
+    /// Sets or deletes an item: O(log n) in the entries of a shard.
     pub fn set(&self, tree: TreeId, key: Key, payload: Option<Payload>) {
         self.insert(&mut self.shards[shard_index(tree, key.objectid)].write(), tree, key, payload);
     }
@@ -138,7 +138,8 @@ impl Overlay {
         }
     }
 
-    /// Sets an item. Overwrites a payload of the same length that no reader shares.
+    /// Sets an item. If the old payload has the same length and no reader shares it, its bytes are
+    /// overwritten.
     pub fn put(&self, tree: TreeId, key: Key, payload: &[u8]) {
         let mut shard = self.shards[shard_index(tree, key.objectid)].write();
         if let Some(Some(old)) = shard.entries.get_mut(&(tree, key))
@@ -152,7 +153,7 @@ impl Overlay {
     }
 
     /// The change of a key in this transaction: none, a deletion (`Some(None)`), or its payload.
-    /// O(log n) in what a shard holds.
+    /// O(log n) in the entries of a shard.
     #[must_use]
     pub fn find(&self, tree: TreeId, key: &Key) -> Option<Option<Payload>> {
         if self.is_empty() {
@@ -303,7 +304,7 @@ impl Overlay {
     /// order in which they were made.
     ///
     /// The first call, and each call with `anew`, returns every entry of the overlay instead, once,
-    /// with `None` as what was held before.
+    /// with `None` as the state before.
     ///
     /// For k changes returned and n entries held this costs O(k log k), and a look at each shard.
     #[must_use]

@@ -15,7 +15,7 @@ use buttress_base::shard::{SHARDS, shard};
 /// Work on the trees of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// Nodes looked at, those in memory included.
+    /// Nodes looked at, including nodes in memory.
     pub nodes: u64,
     /// Nodes that came from a device and were verified.
     pub nodes_read: u64,

@@ -42,8 +42,8 @@ pub struct Store {
     geometry: Geometry,
     cache: NodeCache,
     steps: StepCounter,
-    /// Whether a node is accepted although the checksum of every copy is wrong. It must pass all
-    /// other checks.
+    /// Whether a node is accepted although the checksum of every copy is wrong. Such a node must
+    /// pass all other checks.
     ignores_csums: bool,
 }
 
@@ -57,8 +57,8 @@ impl Store {
         Self { volume, geometry, cache, steps: StepCounter::default(), ignores_csums: false }
     }
 
-    /// The same store. With `yes`, it accepts a node although the checksum of every copy is wrong,
-    /// if a copy passes all other checks. Use it only for volumes that are only read.
+    /// Returns the same store. With `yes`, it accepts a node although the checksum of every copy is
+    /// wrong, if a copy passes all other checks. Use it only for volumes that are only read.
     #[must_use]
     pub fn ignoring_csums(mut self, yes: bool) -> Self {
         self.ignores_csums = yes;

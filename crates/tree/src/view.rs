@@ -1,4 +1,4 @@
-//! How everything above the trees reads them: running overlay, frozen overlay, committed tree.
+//! How the layers above the trees read them: running overlay, frozen overlay, committed tree.
 //!
 //! # Invariants
 //!
@@ -219,11 +219,11 @@ impl View {
     /// Every item in `from..=to`, in order. The walk sees items that are put ahead of its position
     /// meanwhile.
     ///
-    /// The first item costs O(log n) in the items of the tree and of the overlays. Each further one
-    /// costs O(log n) in those of the overlays. A deletion costs one step when a walk first passes
-    /// it. Walks note long runs of deletions as gaps. Until the next commit, later walks pass each
-    /// gap in one step. A range that spans objects looks at each shard of the overlays for each
-    /// item.
+    /// The first item costs O(log n) in the items of the tree and of the overlays. Each further
+    /// item costs O(log n) in the items of the overlays. A deletion costs one step when a walk
+    /// first passes it. Walks note long runs of deletions as gaps. Until the next commit, later
+    /// walks pass each gap in one step. A range that spans objects looks at each shard of the
+    /// overlays for each item.
     #[must_use]
     pub fn range(&self, tree: TreeId, from: Key, to: Key) -> RangeIter<'_> {
         RangeIter {
@@ -244,10 +244,10 @@ impl View {
 
 /// Deletions that a walk stepped over since the last item.
 struct Stepped {
-    /// Where they begin, and the count of items made in the shard at that time.
+    /// The key where the deletions begin, and the count of items made in the shard at that time.
     since: Option<(Key, u64)>,
     count: u32,
-    /// Gaps lie within one object.
+    /// Whether the walk stays within one object. Only such walks note gaps.
     one_object: bool,
 }
 
@@ -256,8 +256,8 @@ impl Stepped {
         Self { since: None, count: 0, one_object: from.objectid == to.objectid }
     }
 
-    /// Notes a look at the shard from `key` on. If an item was put since the last look, it may lie
-    /// between the deletions, so their count begins again.
+    /// Notes a look at the shard from `key` on. If an item was put since the last look, this item
+    /// may lie between the deletions, so their count begins again.
     fn look(&mut self, key: Key, items_made: u64) {
         if self.since.is_none_or(|(_, since)| since != items_made) {
             self.since = Some((key, items_made));
@@ -265,7 +265,7 @@ impl Stepped {
         }
     }
 
-    /// Counts one more deletion. If there are enough of them to note as a gap, returns the key
+    /// Counts one more deletion. If there are enough deletions to note as a gap, returns the key
     /// where they began.
     fn over(&mut self) -> Option<Key> {
         self.count += 1;

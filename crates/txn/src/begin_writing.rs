@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Readers notice nothing, because the trees stay those that were found at the opening. The steps
-//! that the opening takes only for writers are done here.
+//! Readers notice nothing, because the trees stay the same. This module takes the steps that the
+//! opening takes only for writers.
 //!
 //! # Invariants
 //!

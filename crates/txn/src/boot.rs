@@ -3,7 +3,7 @@
 //! # Failure
 //!
 //! The opening writes nothing. If the volume cannot be written correctly, it is opened read-only,
-//! with the reason. If it cannot be read, the opening fails.
+//! with the reason. If the volume cannot be read, the opening fails.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,8 +25,8 @@ use crate::{
 };
 
 impl Engine {
-    /// Opens the trees of a volume. If the engine cannot write the volume correctly, it opens it
-    /// read-only, and [`Engine::read_only`] returns the reason.
+    /// Opens the trees of a volume. If the engine cannot write the volume correctly, it opens the
+    /// volume read-only, and [`Engine::read_only`] returns the reason.
     ///
     /// # Errors
     ///
@@ -153,8 +153,8 @@ impl Engine {
 
 impl Engine {
     /// Adds a chunk for nodes if all metadata or system groups have parity or are a seed's, since
-    /// nodes are not written to such groups. Done at the opening: later data could take the space,
-    /// and a commit would fail.
+    /// nodes are not written to such groups. This is done at the opening, because data could take
+    /// the space later, and a commit would fail.
     pub(crate) fn make_room_for_nodes(&self) -> Result<()> {
         if self.volume.parity() != Parity::Mirror && !self.volume.has_seeds() {
             return Ok(());
@@ -239,7 +239,7 @@ fn read_roots(store: &Store, sb: &Superblock, may_lack: bool) -> Result<Roots> {
 }
 
 /// The root of a tree that the root tree lists, or `None`. Also reads the root node, so that a
-/// damaged one is found now and not in the middle of an operation.
+/// damaged root node is found now and not in the middle of an operation.
 fn read_root(store: &Store, root_tree: NodePtr, tree: TreeId) -> Result<Option<NodePtr>> {
     let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
     let cursor = Cursor::seek_before(store, TreeId::ROOT, root_tree, &last)?;

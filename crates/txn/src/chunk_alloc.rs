@@ -11,8 +11,8 @@
 //! - **A3** Some chunks are not needed, but give data a better place. Such a chunk is made only
 //!   while more than a quarter of the device space is unallocated, so that metadata keeps the rest.
 //! - **A4** A chunk for extents that a balance moves in one piece gets the length `whole`, if all
-//!   devices that it takes have such holes. This holds even above the usual length of a new chunk.
-//!   The old chunk may have been made under other limits.
+//!   devices that it takes have holes of this length. `whole` may exceed the usual length of a new
+//!   chunk, because the old chunk may have been made under other limits.
 
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, Extent, Incompat, Logical, Profile, Stripe, ids, limits,
@@ -26,7 +26,7 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Data counts as in pieces if one allocation got at most 1/`PIECES_MIN` of what was wanted. More
+/// Data counts as in pieces if one allocation got at most 1/`PIECES_MIN` of the wanted bytes. More
 /// than `WHOLE_MAX` wanted bytes count as `WHOLE_MAX`.
 const WHOLE_MAX: u64 = 512 << 10;
 const PIECES_MIN: u64 = 4;
@@ -140,7 +140,7 @@ impl Engine {
             chunk_tree_uuid: geometry.chunk_tree_uuid,
         };
         if kind == SpaceKind::Metadata {
-            // Done before other threads can see the new space.
+            // The kept bytes move before other threads can see the new space.
             self.space.add_for_copies(devices.move_kept_for_copies(chunk.len));
         }
         self.volume.add_chunk(chunk.clone())?;

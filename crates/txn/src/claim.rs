@@ -43,7 +43,7 @@ impl Engine {
 
     /// Prepares a data extent that was written already for its first reference. If neither the
     /// extent tree nor the running transaction has the extent, takes it from free space
-    /// (`found_log::J2`). Returns whether it did.
+    /// (`found_log::J2`). Returns whether it took the extent.
     ///
     /// # Errors
     ///

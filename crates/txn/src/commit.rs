@@ -69,15 +69,15 @@ impl Engine {
     }
 
     /// As [`commit`](Self::commit). After the freeze it calls `cut`: everything put from then on
-    /// belongs to the next transaction. If nothing has to be committed, it calls `cut`, too. It
-    /// does not call `cut` if it fails before.
+    /// belongs to the next transaction. If nothing has to be committed, it calls `cut`, too. If it
+    /// fails before the freeze, it does not call `cut`.
     ///
     /// # Errors
     ///
     /// As [`commit`](Self::commit).
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
-        // Checked even if there is nothing to commit. Otherwise tests would meet a violation only
-        // by chance.
+        // The check runs even if there is nothing to commit. Otherwise tests would meet a violation
+        // only by chance.
         crate::held::expect_none("handle::H2: a commit is waited for");
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
@@ -111,7 +111,7 @@ impl Engine {
         Ok(self.published())
     }
 
-    /// Commits what is running, under the commit lock.
+    /// Commits the running transaction, under the commit lock.
     fn commit_held(
         &self,
         state: &mut CommitState,
@@ -170,8 +170,8 @@ impl Engine {
         let reserve = account.global_reserve - account.for_copies;
         let of_reserve = reserve.saturating_sub(account.free());
         self.counters.note_settled(settled.rounds, of_reserve);
-        // The commit has addresses for all its nodes and allocates no more. Tell reservations now,
-        // since writing the nodes may take longest.
+        // The commit has addresses for all its nodes and allocates no more. Tell reservations now:
+        // writing the nodes may take most of the commit's time.
         self.reservations.settled(frozen, settled.nodes.len() as u64);
         let nodes = self.write_nodes(&settled.nodes)?;
         self.volume.write_other_superblocks(&state.superblock)?;
@@ -180,8 +180,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks that the bytes which the commit took are no more than was counted, both before the
-    /// freeze and at the freeze (G1).
+    /// Checks that the commit took no more bytes than were counted before the freeze and at the
+    /// freeze (G1).
     fn hold_against(
         &self,
         settled: &Settled,
@@ -251,7 +251,7 @@ impl Engine {
         }
     }
 
-    /// Seals every node, which verifies it again, and writes all nodes in one sorted batch.
+    /// Seals every node and writes all nodes in one sorted batch. Sealing verifies a node again.
     pub(crate) fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<Vec<Arc<Node>>> {
         let geometry = self.store.geometry();
         let mut sealed = Vec::with_capacity(nodes.len());

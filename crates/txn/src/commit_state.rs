@@ -2,7 +2,7 @@
 //!
 //! # Locks
 //!
-//! The commit lock is the outermost of the engine, and held across all of a commit.
+//! The commit lock is the outermost lock of the engine, and is held for the whole of a commit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct GroupRecord {
     pub(crate) used: u64,
 }
 
-/// What one commit hands to the next. Under the commit lock.
+/// The state that one commit hands to the next. It is under the commit lock.
 #[derive(Clone, Debug)]
 pub(crate) struct CommitState {
     pub(crate) superblock: Superblock,
@@ -41,11 +41,11 @@ pub(crate) struct Commits {
     /// The last committed transaction when the volume was opened.
     opened: Generation,
     /// Whether a commit should run soon: the overlay is full, or device space of a removed chunk
-    /// waits for it.
+    /// waits for the commit.
     is_wanted: AtomicBool,
     /// Incompat flags that written data or items need. The next superblock gets them.
     features: AtomicU64,
-    /// For each dead subvolume, the key up to which its shared nodes were handed over
+    /// For each dead subvolume, the key before which its shared nodes have FULL_BACKREF already
     /// (`drops::D2`). Unranked: nothing is taken under it.
     drop_marks: Mutex<HashMap<TreeId, Key>>,
 }

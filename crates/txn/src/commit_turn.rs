@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** As long as a [`CommitTurn`] lives no commit begins or ends: the last superblock and the
-//!   trees that it names stay the last.
+//! - **C1** As long as a [`CommitTurn`] lives no commit begins or ends: the superblock of the last
+//!   commit and its trees stay the newest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ impl CommitTurn<'_> {
         self.state.roots.generation
     }
 
-    /// Notes that another superblock is durable: that of the last commit, with a log.
+    /// Notes that another superblock is durable: the superblock of the last commit, with a log.
     pub fn set_superblock(&mut self, superblock: Superblock) {
         debug_assert_eq!(superblock.generation, self.state.superblock.generation);
         self.engine.commit.note_superblock(&superblock);
@@ -69,7 +69,7 @@ impl CommitTurn<'_> {
 }
 
 impl Engine {
-    /// Waits for the running commit, and lets no other begin while the turn lives.
+    /// Waits for the running commit. No other commit begins while the turn lives.
     pub fn commit_turn(&self) -> CommitTurn<'_> {
         CommitTurn { engine: self, state: self.commit.lock() }
     }

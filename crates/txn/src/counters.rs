@@ -1,4 +1,4 @@
-//! Counters of what an engine has done.
+//! Counters of the work of an engine.
 //!
 //! # Invariants
 //!
@@ -18,12 +18,12 @@ use self::refusal::Refused;
 use self::steps::{Before, FlushSteps, Gain, StepCounters};
 use self::waits::{Wait, WaitCounters, WaitsByQueue};
 
-/// What an engine has done since it was opened.
+/// The work of an engine since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Commits made.
     pub commits: u64,
-    /// Time they took together, in nanoseconds.
+    /// Time that all commits took together, in nanoseconds.
     pub commit_nanos: u64,
     /// The longest that a freeze kept operations out, in nanoseconds.
     pub freeze_nanos_max: u64,
@@ -31,14 +31,14 @@ pub struct Stats {
     pub nodes_written: u64,
     /// Most rounds that a commit needed to settle its own nodes.
     pub settle_rounds_max: u64,
-    /// Most bytes of the global reserve that one commit took. It takes them for needs that
-    /// reservations did not cover, and for operations that free space.
+    /// Most bytes of the global reserve that one commit took. A commit takes such bytes for needs
+    /// that reservations did not cover, and for operations that free space.
     pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
-    /// Waits for space, by kind of space and by what the waiting thread could wait for.
+    /// Waits for space, by kind of space and by the reach of the waiting thread.
     pub waits: WaitsByQueue,
-    /// Flush steps that were taken for waiting tickets, and what they gained.
+    /// Flush steps that were taken for waiting tickets, and their gains.
     pub steps: FlushSteps,
     /// Number of requests for space that were refused.
     pub enospc: u64,

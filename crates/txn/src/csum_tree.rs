@@ -1,4 +1,4 @@
-//! The checksum tree at commit: adds the sums of new data and removes those of freed data.
+//! The checksum tree at commit: adds the sums of new data and removes the sums of freed data.
 //!
 //! # Invariants
 //!
@@ -32,7 +32,7 @@ struct Editor<'s, S: NodeSource + ?Sized> {
 
 /// The last item at or before an address, as edited so far.
 enum Before {
-    /// It is among the edited ones.
+    /// The item is among the edited items.
     Edited(Logical),
     InTree(Logical, Vec<u8>),
 }
@@ -108,7 +108,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
                 self.edited.insert(at, None);
                 self.edited.extend(kept.into_iter().map(|(at, sums)| (at, Some(sums))));
             }
-            // The last of them may reach into the next item.
+            // The last of these ranges may reach into the next item.
             rest = &rest[rest.partition_point(|range| range.end() <= end)..];
             done = end;
         }
@@ -146,7 +146,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
                     if sums.is_some() {
                         return Ok(Some(Before::Edited(*edit)));
                     }
-                    // This item was removed: look before it, in the tree, too.
+                    // This item was removed, so search before it, in the tree as well.
                     let Some(below) = edit.0.checked_sub(1) else { return Ok(None) };
                     high = Logical(below);
                     if tree.is_some_and(|(tree, _)| tree > high) {

@@ -86,7 +86,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When it is the last one.
+    /// When it is the last device.
     pub fn forget_device(&self, id: DeviceId) -> Result<()> {
         let is_removed = self.devices.lock().remove_device(id);
         if is_removed { Ok(()) } else { Err(Error::NoSpace("a volume without devices")) }
@@ -144,8 +144,8 @@ impl Engine {
         Ok(Some((offset, len)))
     }
 
-    /// Whether a device is a seed's, which gets no writes. One that is missing is known by its
-    /// item.
+    /// Whether a device belongs to a seed, and so gets no writes. A missing device is recognized by
+    /// its item.
     #[must_use]
     pub fn is_of_seed(&self, id: DeviceId) -> bool {
         match self.volume.device(id) {
@@ -154,8 +154,8 @@ impl Engine {
         }
     }
 
-    /// Allows or forbids new chunks on a device. A seed's device gets none, and one that is missing
-    /// gets none.
+    /// Allows or forbids new chunks on a device. A seed's device and a missing device never get new
+    /// chunks.
     pub fn use_device(&self, id: DeviceId, usable: bool) {
         let _ = self.know_groups();
         let is_fit = self.volume.device(id).is_some_and(|device| !device.is_seed());

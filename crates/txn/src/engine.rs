@@ -57,8 +57,8 @@ use crate::{
 };
 
 /// An open volume, below files and names. It is shared by reference; many threads may call every
-/// method. Fields that every operation changes have cache lines of their own. They are also apart
-/// from the counts that `Arc` keeps in front of the engine.
+/// method. Fields that every operation changes have cache lines of their own. These lines are also
+/// separate from the counts that `Arc` keeps in front of the engine.
 #[repr(align(128))]
 pub struct Engine {
     pub(crate) volume: Arc<Volume>,
@@ -87,7 +87,7 @@ pub struct Engine {
     pub(crate) learning: Learning,
     pub(crate) counters: CachePadded<Counters>,
     pub(crate) log_space: LogSpace,
-    /// A log that was found and has to be replayed.
+    /// An fsync log that was found and has to be replayed.
     pub(crate) found_log: FoundLog,
     pub(crate) quota_limits: Arc<QuotaLimits>,
     numbers: Numbers,
@@ -162,7 +162,7 @@ impl Engine {
         })
     }
 
-    /// A consistent state to read. Take a new one for every operation; holding an old one keeps
+    /// A consistent state to read. Take a new view for every operation, because an old view keeps
     /// freed space from being used again.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
@@ -241,7 +241,8 @@ impl Engine {
         }
     }
 
-    /// As `check_writable`, for calls that change nothing on an unchanged volume.
+    /// As `check_writable`, but without reading the block groups. A commit without changes needs
+    /// only this check.
     pub(crate) fn check_unlatched(&self) -> Result<()> {
         self.health.expect_no_failure()?;
         if self.found_log.is_pending() {
@@ -310,8 +311,8 @@ impl Engine {
         }
     }
 
-    /// The stamp of the extent that begins at `at`. Take it before the view in which you look at
-    /// the extent, and again before you rely on what you found.
+    /// The stamp of the extent that begins at `at`. Take the stamp before the view in which you
+    /// look at the extent. Take it again before you rely on the result.
     #[must_use]
     pub fn stamp(&self, at: Logical) -> Stamp {
         self.stamps.stamp(at)
@@ -348,15 +349,17 @@ impl Engine {
         let low = Key::new(Ino::FIRST_FREE.0, Kind(0), 0);
         let high = Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX);
         let highest = self.view().at_or_before(tree, &low, &high)?;
-        // The lowest number is a subvolume's top directory; among subvolumes it is free.
+        // In a subvolume, the lowest number belongs to the top directory. In the root tree, which
+        // numbers subvolumes, it is free.
         let none = Ino::FIRST_FREE.0 - u64::from(tree == TreeId::ROOT);
         let last = highest.map_or(none, |(key, _)| key.objectid);
         Ok(self.numbers.begin(tree, last + 1))
     }
 
     /// Frees the pinned space of earlier commits that no view can reach any more (E3), and the
-    /// space that windows hold. It frees the oldest first: a view that keeps one commit's space
-    /// pinned keeps that of every later commit. Returns whether there was any.
+    /// space that windows hold. The space of the oldest commit is freed first: a view that keeps
+    /// one commit's space pinned also pins the space of every later commit. Returns whether any
+    /// space was freed.
     pub fn release_pinned(&self) -> bool {
         let had_windows = self.close_windows();
         let released = self.pinned.release(|extent| {

@@ -4,8 +4,8 @@
 //!
 //! - **R2** A count that would fall below zero means that the volume was inconsistent: the commit
 //!   fails, nothing is written.
-//! - **R3** One user has one reference, inline or keyed, never both. Before a reference is made,
-//!   both forms are searched.
+//! - **R3** One user has either an inline reference or a keyed one, never two references. Before a
+//!   reference is made, the references of both forms are searched.
 //! - **R4** The cost grows with the number of changed references, not with the number of all
 //!   references. Each keyed reference is found by its own key, and only changes are written.
 
@@ -47,13 +47,14 @@ pub(crate) enum Fate {
     Freed,
 }
 
-/// The distance after its hash within which a keyed reference is searched before it counts as new.
-/// References with colliding hashes follow one another, and some between them may be deleted.
+/// A keyed reference is searched within this distance after its hash. If it is not found there, it
+/// counts as new. References with colliding hashes follow one another, and some between them may be
+/// deleted.
 const HASHES_LOOKED_AT: u64 = 64;
 
 /// A keyed reference that changes.
 struct Edit {
-    /// Whether the tree has an item for it.
+    /// Whether the tree has an item for the reference.
     in_tree: bool,
     /// The new content; `None` deletes the reference.
     entry: Option<BackRef>,
@@ -64,7 +65,7 @@ pub(crate) struct Refs<'s, S: NodeSource + ?Sized> {
     at: Logical,
     key: Key,
     pub(crate) item: ExtentItem,
-    /// Where the tree has keyed references.
+    /// A cursor in the extent tree; `None` if the extent has no keyed references.
     cursor: Option<Cursor<'s, S>>,
     keyed: BTreeMap<Key, Edit>,
 }

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** An item's count is the sum of its inline and keyed references, before and after.
+//! - **R1** An item's count is the sum of its inline and keyed references, before and after every
+//!   change.
 //!
 //! [`Refs`] holds the references of one extent and has their invariants.
 
@@ -118,7 +119,7 @@ pub(crate) fn apply_data<S: NodeSource + ?Sized>(
     Ok((refs.write(change.born, out)?, origin))
 }
 
-/// What a transaction does to the references of one tree node.
+/// The changes that a transaction makes to the references of one tree node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockChange {
     pub(crate) level: u8,

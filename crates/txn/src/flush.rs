@@ -8,12 +8,12 @@
 //!
 //! # Invariants
 //!
-//! - **F1** While a ticket waits, a thread makes room. For tickets that can wait for everything
-//!   this is the flusher. Without a flusher, and for other tickets, it is the thread of the first
-//!   ticket in the queue.
-//! - **F2** A ticket is refused only after all flush steps served no ticket, in a run that began
-//!   when the ticket was in the queue. The first ticket is refused first. After each refusal the
-//!   tickets behind it are served if they fit.
+//! - **F1** While a ticket waits, a thread makes room. For tickets that can wait for everything,
+//!   the flusher makes room. Without a flusher, and for other tickets, the thread of the first
+//!   ticket in the queue makes room.
+//! - **F2** A ticket is refused only after a run of all flush steps that served no ticket. The
+//!   ticket was in the queue when that run began. The first ticket is refused first. After each
+//!   refusal the tickets behind it are served if they fit.
 //! - **F3** When the engine fails, every waiting ticket is refused.
 //! - **F4** A ticket gives up when its caller is interrupted
 //!   ([`Interrupt`](buttress_base::Interrupt)), if it waits for data or can wait for everything. It
@@ -163,7 +163,7 @@ impl Engine {
                     self.add_chunk(kind)?
                 }
             }
-            // During the commit another thread may have served tickets, also the ticket of these
+            // During the commit another thread may have served tickets, even the ticket of these
             // steps, and tickets may have left the queue.
             FlushState::Commit
                 if self.wait_for_commit()
@@ -217,7 +217,7 @@ impl Engine {
     }
 
     /// Makes the removal of chunks durable if chunks were removed since the last commit, or waits
-    /// for the commit that does. The devices get the space back only then.
+    /// for the commit that does so. The devices get the space back only after this commit.
     fn get_chunks_back(&self) -> Result<()> {
         let view = self.view.load();
         if !view.running().removed.lock().is_empty() {
@@ -288,7 +288,7 @@ impl Engine {
         if let Some(reservation) = outcome? {
             return Ok(reservation);
         }
-        // A refusal may be the end of the engine.
+        // The refusal may have come from a failure of the engine (F3).
         self.check_writable()?;
         Err(self.no_space(kind, bytes))
     }
@@ -351,7 +351,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Interrupted`], with nothing done; as [`commit`](Self::commit).
+    /// [`Error::Interrupted`], and then nothing was done. Also the errors of
+    /// [`commit`](Self::commit).
     pub fn commit_while_wanted(&self) -> Result<Generation> {
         let wanted = self.view.load().generation();
         while interrupt::is_heeded()

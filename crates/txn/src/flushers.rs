@@ -9,7 +9,7 @@ use buttress_base::sync::{Condvar, Mutex};
 #[derive(Debug, Default)]
 pub(crate) struct Flushers {
     count: AtomicUsize,
-    /// A flusher is wanted, or one must end. Unranked: no lock is taken under it.
+    /// Whether a flusher is wanted or must end. Unranked: no lock is taken under it.
     called: Mutex<bool>,
     wake: Condvar,
 }
@@ -37,7 +37,7 @@ impl Flushers {
         *called = false;
     }
 
-    /// Wakes them.
+    /// Wakes the flushers.
     pub(crate) fn call(&self) {
         *self.called.lock() = true;
         self.wake.notify_all();

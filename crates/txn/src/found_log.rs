@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **J2** A log that was found at the opening names nodes and data. None of them is overwritten
-//!   before the commit with the log's content is durable. For this, they are claimed before
-//!   anything is allocated.
+//! - **J2** A log that was found at the opening names nodes and data. No part of these is
+//!   overwritten before the commit with the log's content is durable. For this, the nodes and the
+//!   data are claimed before anything is allocated.
 //!
 //! # Failure
 //!
-//! Replay puts everything into one transaction. A crash before its superblock is durable leaves the
-//! log as it was, to be replayed again.
+//! Replay puts everything into one transaction. A crash before the superblock of that transaction
+//! is durable leaves the log as it was, to be replayed again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,8 +63,8 @@ pub(crate) fn read(store: &Store, sb: &Superblock) -> Result<Found> {
     Ok(Found { logs, nodes })
 }
 
-/// Collects every item under a node. It ends on a damaged log too, because each child has a lower
-/// level, and no two children have the same keys.
+/// Collects every item under a node. The walk ends on a damaged log, too, because each child has a
+/// lower level, and no two children have the same keys.
 fn walk(
     store: &Store,
     at: &Expect,

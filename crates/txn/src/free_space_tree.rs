@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A group's items change by what the extent tree of the same transaction changed
-//!   (`txn::T11`), never by what is allocated in memory meanwhile.
-//! - **F2** Items of a group are read once in a commit, and only those that differ are written.
+//! - **F1** A group's items follow the changes of the extent tree in the same transaction
+//!   (`txn::T11`), never allocations in memory meanwhile.
+//! - **F2** Items of a group are read once in a commit, and only changed items are written.
 
 use std::collections::BTreeMap;
 
@@ -77,7 +77,8 @@ pub(crate) fn read_committed(view: &View, group: Extent, trusted: bool) -> Resul
     }
 }
 
-/// The gaps between the extents of a group. They are whole sectors, because the extents are.
+/// The gaps between the extents of a group. The gaps are whole sectors, because the extents are
+/// whole sectors.
 pub(crate) fn gaps(store: &Store, roots: &Roots, group: Extent) -> Result<Vec<Extent>> {
     let (nodesize, sectorsize) = (store.geometry().nodesize, store.geometry().sectorsize);
     let root = roots
@@ -112,7 +113,8 @@ pub(crate) fn gaps(store: &Store, roots: &Roots, group: Extent) -> Result<Vec<Ex
     Ok(free)
 }
 
-/// Refuses an extent that begins or ends within a sector. So free extents do not, either.
+/// Refuses an extent that begins or ends within a sector. So free extents also begin and end
+/// between sectors.
 pub(crate) fn expect_whole(group: Extent, extent: Extent, sectorsize: u32) -> Result<()> {
     let whole = |bytes: u64| bytes.is_multiple_of(u64::from(sectorsize));
     if whole(extent.start.0) && whole(extent.len) {

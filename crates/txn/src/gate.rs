@@ -4,17 +4,17 @@
 //! # Invariants
 //!
 //! - **G1** A thread inside the gate changes the running transaction. After it has entered, it
-//!   looks up which transaction is running. The gate closes only when all threads have left. So
-//!   everything that a thread does inside is part of one commit, or none of it is.
-//! - **G2** A closing thread waits only for the threads inside. They wait for nothing: no I/O, no
-//!   space and no other thread inside.
+//!   looks up which transaction is running. The gate closes only when all threads have left. So all
+//!   changes that a thread makes inside are part of the same commit.
+//! - **G2** A closing thread waits only for the threads inside. The threads inside wait for
+//!   nothing: no I/O, no space and no other thread inside.
 //!
 //! The tests run this with a model checker, which tries different orders of the threads.
 
 use crate::sync::{CachePadded, RwLock, RwLockReadGuard, SHARDS, shard};
 
-/// One lock per shard, its door. A thread enters through the door of its shard. A closing thread
-/// takes all doors.
+/// One lock per shard, called its door. A thread enters through the door of its shard. A closing
+/// thread takes all doors.
 ///
 /// Unranked: it is outside all ranked locks. A closing thread takes the doors in order.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Notes on block groups that are not part of their accounts.
+//! Notes on block groups, kept beside the groups' accounts.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

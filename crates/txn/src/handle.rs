@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **H1** The transaction of a handle does not freeze while the handle lives. So one commit has
-//!   either all its puts or none (`txn::T3`).
-//! - **H2** No thread does device I/O or waits for space while it holds one.
+//!   either all puts of the handle or none (`txn::T3`).
+//! - **H2** No thread does device I/O or waits for space while it holds a handle.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,9 +126,9 @@ impl<'e> Handle<'e> {
         self.change(extent, user, 1, true);
     }
 
-    /// Removes one reference to a data extent. The last one frees the extent. It is free at once if
-    /// this transaction made it and no log names it, else when the transaction is durable
-    /// (`txn::T5`, `txn::T6`).
+    /// Removes one reference to a data extent. The last one frees the extent. Its space is free at
+    /// once if this transaction made the extent and no log names it. Otherwise its space is free
+    /// when the transaction is durable (`txn::T5`, `txn::T6`).
     pub fn drop_data_ref(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, -1, false);
     }
@@ -192,7 +192,7 @@ impl<'e> Handle<'e> {
             if self.transaction().tracked.keep_if_logged(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {
-                // Count first: after `free`, another thread can allocate the extent.
+                // Count before `free`, because another thread can allocate the extent after it.
                 self.engine.note_freed_at_once();
                 self.engine.space.free(extent);
             }

@@ -12,7 +12,7 @@ use buttress_tree::Roots;
 
 use crate::{Engine, found_log};
 
-/// The last commit; see the module.
+/// The last commit (H1).
 #[derive(Debug)]
 pub struct HeldCommit {
     superblock: Superblock,
@@ -32,7 +32,7 @@ impl Engine {
     /// Holds the last commit (H1).
     #[must_use]
     pub fn hold_commit(&self) -> HeldCommit {
-        // No commit is published between the read of the superblock and that of the roots.
+        // No commit is published between the reads of the superblock and of the roots.
         self.between_commits(|superblock| {
             let mut superblock = superblock.clone();
             if self.read_only().is_none() {

@@ -11,11 +11,11 @@
 //! # Invariants
 //!
 //! - **K1** No reservation, put, allocation or commit happens before the groups are known. Every
-//!   such call first calls [`Engine::check_writable`], which waits for them.
+//!   such call first calls [`Engine::check_writable`], which waits until the groups are known.
 //! - **K2** One thread at a time reads the groups, from the commit that was found at opening. By K1
 //!   there is no later commit yet.
-//! - **K3** Damage that the opening would have refused makes the volume read-only, with the reason.
-//!   Nothing was written by then, and nothing is written afterwards.
+//! - **K3** If damage is found for which the opening would have failed, the volume becomes
+//!   read-only, with the reason. Nothing was written before, and nothing is written afterwards.
 //!
 //! # Locks
 //!
@@ -84,8 +84,8 @@ impl Known {
 }
 
 impl Engine {
-    /// Waits until the block groups are known, and reads them if no other thread does. Before that,
-    /// a volume that was opened without them has empty accounts.
+    /// Waits until the block groups are known, and reads them if no other thread does. A volume
+    /// that was opened without its groups has empty accounts until then.
     ///
     /// # Errors
     ///
@@ -159,8 +159,8 @@ impl Engine {
     }
 }
 
-/// Reads every block group's item. If the items have a tree of their own, this is one walk over its
-/// leaves. In the extent tree it is one search per group, except for items in the same leaf.
+/// Reads every block group's item. If the items have a tree of their own, one walk over its leaves
+/// reads them. In the extent tree each group needs a search, except for items in the same leaf.
 fn read_groups(
     store: &Store,
     sb: &Superblock,
@@ -280,8 +280,8 @@ pub(crate) fn add_groups(
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            // Data is not allocated here: it would lie beside parity, but not in rows, or on a
-            // seed.
+            // No data is allocated in such a group: data there would lie on a seed, or beside
+            // parity without whole rows.
             read_only: volume.is_never_rewritten(*start) && row.is_none(),
             superblock_stripes: stripes,
             row,

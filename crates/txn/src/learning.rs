@@ -1,4 +1,4 @@
-//! The state of the reading of block groups, and the source of chunks until they are known
+//! The progress of reading the block groups, and the source of chunks until the groups are known
 //! (`learn`).
 
 #[cfg(feature = "baselines")]

@@ -1,4 +1,5 @@
-//! Transactions: handles, delayed references, commit. Records what `space` decided.
+//! Transactions: handles, delayed references, commit. A commit records the allocations of `space`
+//! in the trees.
 //!
 //! [`Engine`] opens a volume's trees and hands out [`View`]s to readers and [`Handle`]s to writers.
 //! A commit freezes the running transaction, merges it into new trees and publishes them; meanwhile
@@ -6,7 +7,7 @@
 //!
 //! # Invariants
 //!
-//! Files of this crate name these. Each file argues its own part.
+//! Files of this crate name these invariants. Each file gives the reasons for its own part.
 //!
 //! - **T2** An operation waits for a freeze, which takes microseconds, and never for a commit.
 //! - **T3** A freeze is a consistent cut: it waits for the live handles.
@@ -18,7 +19,7 @@
 //! - **T8** After a crash the volume contains the last committed transaction and the changes that
 //!   fsync logged.
 //! - **T10** Whether an extent is shared follows from the committed trees and the frozen and
-//!   running references together. None of the three suffices alone.
+//!   running references together. One of the three alone is not enough.
 //! - **T11** Changes of block groups, free space and references belong to the same transaction as
 //!   the overlay changes that caused them.
 

@@ -2,15 +2,15 @@
 //!
 //! # Place
 //!
-//! An allocation may need a group that is not read yet. Upper layers attach a [`Loader`], which
-//! reads this group and the next few, which are needed soon. Without a loader the allocating thread
+//! An allocation may need a group that is not read yet. Upper layers attach a [`Loader`]. It reads
+//! this group and the next few, which will be needed soon. Without a loader the allocating thread
 //! reads the group. A commit always reads its groups itself.
 //!
 //! # Invariants
 //!
 //! - **D1** One thread at a time reads a group, even if many threads wait for it. The loader reads
 //!   it only once.
-//! - **D2** A thread that waits for a group is woken when it is known, when it cannot be known, and
+//! - **D2** A thread that waits for a group is woken when the group was read or cannot be read, and
 //!   when the last loader leaves.
 //! - **D3** A group that cannot be read serves no allocation in this session and is not requested
 //!   again.
@@ -39,7 +39,7 @@ impl Drop for Loader {
 }
 
 impl Loader {
-    /// Reads the wanted groups, or waits for one, at most `limit`.
+    /// Waits at most `limit` for wanted groups, and reads them.
     pub fn work(&self, limit: Duration) {
         let loading = &self.engine.loading;
         loading.wait(limit);
@@ -57,7 +57,7 @@ impl Engine {
         Loader { engine: Arc::clone(self) }
     }
 
-    /// Wakes the loader, because it is to end.
+    /// Wakes the loader, because it must end.
     pub fn call_loader(&self) {
         self.loading.call();
     }

@@ -21,7 +21,7 @@ pub(crate) struct Loading {
     queue: Mutex<Wanted>,
     /// A group is wanted.
     asked: Condvar,
-    /// A group was read, or left.
+    /// A group was read, or the last loader left.
     done: Condvar,
 }
 
@@ -44,7 +44,7 @@ impl Loading {
         self.done.notify_all();
     }
 
-    /// Wakes the readers, because they are to end.
+    /// Wakes the loaders, because they must end.
     pub(crate) fn call(&self) {
         self.queue.lock().called = true;
         self.asked.notify_all();

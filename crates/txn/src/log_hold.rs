@@ -6,11 +6,12 @@ use buttress_space::{AllocRequest, Outcome, SpaceKind};
 
 use crate::{Engine, Error, Result};
 
-/// The stream of allocations of log nodes. It is separate, because their lifetime differs from that
-/// of tree nodes.
+/// The stream of allocations of log nodes. It is separate, because log nodes and tree nodes live
+/// for different times.
 const STREAM: u64 = 1;
 
-/// A hold on the log's space: no commit frees it as long as the hold lives (`log_space::G1`).
+/// A hold on the log's space: no commit frees this space as long as the hold lives
+/// (`log_space::G1`).
 #[derive(Debug)]
 pub struct LogHold<'e> {
     engine: &'e Engine,
@@ -55,7 +56,7 @@ impl LogHold<'_> {
 }
 
 impl Engine {
-    /// Holds the log's space, to write a log or more copies of one.
+    /// Holds the log's space, to write a log or more copies of a log.
     pub fn hold_log(&self) -> LogHold<'_> {
         LogHold { engine: self, nodes: self.log_space.hold() }
     }

@@ -5,7 +5,7 @@
 //!
 //! - **O1** A node moves with all its users: each node above it, in every tree, moves, too. So a
 //!   move changes which address a back reference names, but not how many back references there are.
-//!   If this is impossible, there is no plan.
+//!   If a user cannot move, there is no plan.
 //! - **O2** A node that trees share is visited once. A plan costs the nodes on the paths to the
 //!   moved nodes, and one root for each tree.
 
@@ -38,16 +38,17 @@ pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, No
     Ok(found.into_iter().collect())
 }
 
-/// A key and level; the plan visits the nodes on the path to it.
+/// A key and level; the plan visits the nodes on the path to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Want {
     key: Key,
     level: u8,
-    /// An item that points to data that moved.
+    /// Whether the item of the key points to moved data.
     is_data: bool,
 }
 
-/// A node that moves, its users, and whether what it points to is referenced by its address.
+/// A node that moves, and its users. With `full`, references to its children or data name the
+/// node's address.
 pub(crate) struct Mover {
     pub(crate) node: Arc<Node>,
     pub(crate) users: Vec<(User, i64)>,
@@ -59,7 +60,7 @@ pub(crate) struct Mover {
 pub(crate) struct Wanted {
     /// Nodes, each with its first key.
     pub(crate) nodes: Vec<(NodePtr, Key)>,
-    /// Moved data extents: from their address to their index in the list of moved extents.
+    /// Maps the address of each moved data extent to its index in the list of moved extents.
     pub(crate) moved: HashMap<Logical, usize>,
     /// File extent items that point to moved data, as the mover found them. An item added later is
     /// not changed.
@@ -128,7 +129,8 @@ impl Walk<'_> {
             for want in wants.iter().filter(|want| want.is_data) {
                 let Ok(slot) = here.search(&want.key) else { continue };
                 let Some((_, disk)) = data_at(&here, slot)? else { continue };
-                // Trees that share the leaf have the same item, which the mover found there, too.
+                // Trees that share the leaf have the same item, and the mover found it in each of
+                // these trees.
                 if !self.items.contains(&(tree, want.key)) {
                     continue;
                 }

@@ -14,7 +14,7 @@ pub struct EngineOptions {
     /// Open for reading only.
     pub read_only: bool,
     /// Open for reading only, until [`Engine::begin_writing`](crate::Engine::begin_writing) is
-    /// called. The volume was opened in the same way.
+    /// called. The [`Volume`](buttress_volume::Volume) must have been opened in the same way.
     pub may_begin_writing: bool,
     /// Tell the devices about freed space.
     pub discard: bool,

@@ -4,7 +4,7 @@
 //!
 //! - **P1** Space that a commit freed is allocated again only when every view of the trees before
 //!   that commit is gone. Space is released in the order of the commits: a view that pins one
-//!   commit's space also pins that of all later commits.
+//!   commit's space also pins the space of all later commits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use buttress_tree::Roots;
 pub(crate) struct Pinned {
     /// Unranked: groups and the devices are used under it.
     freed: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
-    /// The oldest trees with readers for which a thread has waited, and the time of its first wait.
+    /// The oldest trees for whose readers a thread has waited, and the time of the first such wait.
     /// Unranked: nothing is taken under it.
     awaited: Mutex<Option<(Weak<Roots>, Instant)>>,
 }
@@ -32,7 +32,7 @@ impl Pinned {
         self.freed.lock().push_back((Arc::downgrade(before), extents));
     }
 
-    /// Frees the space that no view can reach any more (P1). Returns whether there was any.
+    /// Frees the space that no view can reach any more (P1). Returns whether any space was freed.
     pub(crate) fn release(&self, mut free: impl FnMut(Extent)) -> bool {
         let mut any = false;
         let mut freed = self.freed.lock();

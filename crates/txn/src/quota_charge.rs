@@ -1,11 +1,12 @@
-//! The bytes that a writer was admitted for by quotas, and data reservations that carry them.
+//! Charges: the bytes for which quotas admitted a writer. Data reservations carry charges.
 //!
 //! # Invariants
 //!
 //! - **C1** The bytes of a charge are on the way for one subvolume until the charge ends
-//!   (`quota_limits::L4`). It ends once: with its drop, or when an extent is made of it.
+//!   (`quota_limits::L4`). A charge ends once: when it is dropped, or when a transaction makes an
+//!   extent of its bytes.
 //! - **C2** A reservation has no larger charge than its own bytes. An allocation takes the charge
-//!   of its bytes along.
+//!   of the allocated bytes out of the reservation.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use buttress_format::{Generation, Logical, TreeId};
 
 use crate::quota_limits::QuotaLimits;
 
-/// Bytes of a subvolume that a writer was admitted for. It is empty where no limit was set.
+/// Bytes of a subvolume for which quotas admitted a writer. A charge is empty where no limit was
+/// set.
 #[derive(Debug, Default)]
 #[must_use = "a dropped charge is no longer on the way"]
 pub struct QuotaCharge {
@@ -26,14 +28,15 @@ impl QuotaCharge {
         Self { of: Some((limits, tree)), bytes }
     }
 
-    /// Cuts `bytes` off into a charge of their own, or all if there are fewer.
+    /// Cuts `bytes` off into a separate charge, or all bytes if the charge has fewer.
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         if bytes == 0 { Self::default() } else { Self { of: self.of.clone(), bytes } }
     }
 
-    /// Adds the bytes of another charge. One of another subvolume ends instead.
+    /// Adds the bytes of another charge. If the other charge is of another subvolume, it ends
+    /// instead.
     pub fn merge(&mut self, mut other: Self) {
         let tree = |charge: &Self| charge.of.as_ref().map(|(_, tree)| *tree);
         if self.bytes == 0 {
@@ -48,8 +51,8 @@ impl QuotaCharge {
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }
 
-    /// Ends the charge, because a transaction made an extent of its bytes, or extended one by them.
-    /// `at` is where the extent starts.
+    /// Ends the charge, because a transaction made an extent of its bytes, or extended an extent by
+    /// these bytes. `at` is the start of the extent.
     pub(crate) fn bear(mut self, at: Logical, generation: Generation) {
         let bytes = std::mem::take(&mut self.bytes);
         if let Some((limits, tree)) = self.of.as_ref().filter(|_| bytes > 0) {
@@ -88,18 +91,18 @@ impl DataReservation {
         self.space.bytes()
     }
 
-    /// Adds a charge for its bytes (C2).
+    /// Adds a charge for the reserved bytes (C2).
     pub fn charged(mut self, charge: QuotaCharge) -> Self {
         self.charge.merge(charge);
         self.charge.shrink_to(self.space.bytes());
         self
     }
 
-    /// Cuts `bytes` off into a reservation of their own.
+    /// Cuts `bytes` off into a separate reservation.
     ///
     /// # Panics
     ///
-    /// When there are not that many: a bug of the caller.
+    /// When fewer bytes are reserved; this is a bug of the caller.
     pub fn split(&mut self, bytes: u64) -> Self {
         let space = self.space.split(bytes);
         Self { space, charge: self.charge.split(bytes) }
@@ -109,7 +112,7 @@ impl DataReservation {
     ///
     /// # Panics
     ///
-    /// When it is another volume's: a bug of the caller.
+    /// When `other` belongs to another volume; this is a bug of the caller.
     pub fn merge(&mut self, other: Self) {
         let Self { space, charge } = other;
         self.space.merge(space);
@@ -120,13 +123,14 @@ impl DataReservation {
     ///
     /// # Panics
     ///
-    /// When there are fewer: a bug of the caller.
+    /// When fewer bytes are reserved; this is a bug of the caller.
     pub fn shrink_to(&mut self, bytes: u64) {
         self.space.shrink_to(bytes);
         self.charge.shrink_to(bytes);
     }
 
-    /// Takes the charge of allocated bytes, and keeps no more than what is still reserved.
+    /// Takes the charge of allocated bytes. The rest of the charge shrinks to the bytes that are
+    /// still reserved.
     pub fn take_charge(&mut self, bytes: u64) -> QuotaCharge {
         let taken = self.charge.split(bytes);
         self.charge.shrink_to(self.space.bytes());

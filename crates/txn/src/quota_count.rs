@@ -1,15 +1,15 @@
 //! Counts full quotas from the trees of a commit. No lock is held meanwhile.
 //!
-//! Memory is needed for an entry for each leaf and each data extent, and for each set of subvolumes
-//! that share something.
+//! The count needs memory for an entry for each leaf and each data extent. It also has an entry for
+//! each set of subvolumes that share a node or an extent.
 //!
 //! # Invariants
 //!
-//! - **N1** A group references the extents that one of its members reaches. An extent is exclusive
-//!   to a group if every subvolume that reaches it is a member. Data extents count with the bytes
-//!   that they take on the devices, nodes with their size.
+//! - **N1** A group references the extents that at least one of its members reaches. An extent is
+//!   exclusive to a group if every subvolume that reaches it is a member. Data extents count with
+//!   the bytes that they take on the devices, nodes with their size.
 //! - **N2** Each node is read once, however many subvolumes share it: the nodes of a level are read
-//!   when it is known which subvolumes reach them.
+//!   only after all higher levels. Then it is known which subvolumes reach each node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Sets {
     }
 }
 
-/// A node that is to be read: which one, of which tree, and what reaches it.
+/// A node that is to be read: its place, its tree, and the set of subvolumes that reach it.
 struct Reached {
     at: Expect,
     tree: TreeId,
@@ -75,8 +75,9 @@ fn reach(level: &mut Level, sets: &mut Sets, found: Reached) {
 }
 
 impl Engine {
-    /// Counts what each group of full quotas uses, from the trees of the last commit. Other threads
-    /// go on meanwhile, and commits too. Space that later commits free stays pinned until the end.
+    /// Counts the use of each group of full quotas, from the trees of the last commit. Other
+    /// threads and commits go on meanwhile. Space that later commits free stays pinned until the
+    /// count ends.
     ///
     /// # Errors
     ///
@@ -107,11 +108,11 @@ impl Engine {
         Ok(QuotaCounts { of: roots.generation, groups })
     }
 
-    /// The roots of all subvolumes in a commit, by their numbers.
+    /// The roots of all subvolumes in a commit, in the order of subvolume numbers.
     fn committed_subvolumes(&self, roots: &Roots) -> Result<Vec<(TreeId, NodePtr)>> {
         let tree = TreeId::ROOT;
         let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
-        // The last item of a subvolume counts.
+        // If a subvolume has several root items, the last one counts.
         let mut found = BTreeMap::new();
         let mut cursor = Cursor::seek(&*self.store, tree, root, &Key::MIN)?;
         while let Some((key, item)) = cursor.key().zip(cursor.item()) {
@@ -127,7 +128,7 @@ impl Engine {
     }
 }
 
-/// The group of a subvolume, and all that it is a member of.
+/// The group of a subvolume, and all groups that it is directly or indirectly a member of.
 fn groups_of(tree: TreeId, groups: &[QuotaUse]) -> BTreeSet<QuotaGroup> {
     let own = QuotaGroup::of(tree);
     let mut found = BTreeSet::from([own]);

@@ -1,21 +1,22 @@
-//! Limits of simple quotas: what a subvolume may still write.
+//! Limits of simple quotas: how many bytes a subvolume may still write.
 //!
-//! A group uses what the last commit counted, and the bytes on the way. Bytes are on the way if a
-//! writer was admitted for them, or if transactions that are not durable yet made extents of them.
-//! A writer that was admitted gets a [`QuotaCharge`], which lives with the reserved or dirty data.
+//! The use of a group is the count of the last commit, plus the bytes on the way. Bytes are on the
+//! way if a writer was admitted for them and no transaction has made an extent of them. Bytes of
+//! extents whose transaction is not durable yet are also on the way. A writer that was admitted
+//! gets a [`QuotaCharge`], which lives with the reserved or dirty data.
 //!
 //! # Invariants
 //!
 //! - **L1** A writer that was admitted stays within the limits of all groups of its subvolume. A
-//!   limit that is set meanwhile does not count what was admitted before.
+//!   limit that is set meanwhile does not stop writers that were admitted before.
 //! - **L2** A refusal is final here: nothing is freed or waited for. The caller may write back and
-//!   commit once, which shows what is really used.
+//!   commit once, which shows the real use.
 //! - **L3** Where no limit was set, writers take no lock for limits. The quota tree is read again
 //!   only after a commit that changed limits or memberships.
 //! - **L4** Each admitted byte is on the way until its charge ends, or the commit of its extent is
-//!   durable. It counts for the subvolume that asked for it, once.
-//! - **L5** No device is read while the lock is held. What was read is taken over only if no commit
-//!   was published meanwhile.
+//!   durable. It counts once, for the subvolume that asked for it.
+//! - **L5** No device is read while the lock is held. The result of a read is used only if no
+//!   commit was published meanwhile.
 //!
 //! Full quotas are not counted by each commit, so their limits are kept and not enforced.
 
@@ -34,9 +35,9 @@ use crate::quota_charge::QuotaCharge;
 pub struct QuotaUse {
     /// The group.
     pub group: QuotaGroup,
-    /// What it uses.
+    /// The bytes that the group uses.
     pub info: QuotaInfo,
-    /// What it may use.
+    /// The limits of the group.
     pub limit: QuotaLimit,
     /// The groups that it is a member of.
     pub parents: Vec<QuotaGroup>,
@@ -44,7 +45,7 @@ pub struct QuotaUse {
     pub children: Vec<QuotaGroup>,
 }
 
-/// What a commit did to simple quotas.
+/// The changes that a commit made to simple quotas.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaNews {
     /// Whether simple quotas are kept.
@@ -53,7 +54,7 @@ pub(crate) struct QuotaNews {
     pub(crate) sets_limit: bool,
     /// Whether it changed any item of a limit or a membership, or removed a group.
     pub(crate) regroups: bool,
-    /// What changed groups use now.
+    /// The bytes that each changed group uses now.
     pub(crate) used: Vec<(QuotaGroup, u64)>,
 }
 
@@ -89,7 +90,7 @@ struct State {
 struct Limited {
     used: u64,
     most: u64,
-    /// What is on the way for the subvolumes of the group.
+    /// The bytes on the way for the subvolumes of the group.
     coming: u64,
 }
 
@@ -102,7 +103,7 @@ struct Born {
 }
 
 impl State {
-    /// Takes over what was read of the last commit. What is on the way stays.
+    /// Uses the groups that were read from the last commit. The bytes on the way still count.
     fn take(&mut self, uses: &[QuotaUse]) {
         let limit = |one: &QuotaUse| {
             let limits = [one.limit.max_referenced(), one.limit.max_exclusive()];
@@ -138,14 +139,14 @@ impl State {
     }
 
     /// Calls `change` for each limited group that counts for a subvolume. A new subvolume will join
-    /// the groups above the one that contains it.
+    /// the groups above the group of the subvolume that contains it.
     fn each(&mut self, tree: TreeId, mut change: impl FnMut(&mut Limited)) {
         let mut home = tree;
         while let Some((within, _)) = self.made.get(&home) {
             home = *within;
         }
         for group in self.above.get(&home).into_iter().flatten() {
-            // The group of the containing subvolume itself does not count for a new one.
+            // The group of the containing subvolume itself does not count for a new subvolume.
             let counts = home == tree || group.level() > 0;
             if let Some(group) = self.groups.get_mut(group).filter(|_| counts) {
                 change(group);
@@ -183,14 +184,14 @@ impl State {
 }
 
 impl QuotaLimits {
-    /// For a volume that was just opened. `has_quotas` says whether it has a quota tree. The first
-    /// writer then looks for limits.
+    /// Creates the limits of a volume that was just opened. If the volume has a quota tree
+    /// (`has_quotas`), the first writer looks for limits.
     pub(crate) fn new(has_quotas: bool, published: Generation) -> Arc<Self> {
         let state = State { published, ..State::default() };
         Arc::new(Self { is_on: AtomicBool::new(has_quotas), state: Mutex::new(state) })
     }
 
-    /// Notes that a commit was published, and what it did to simple quotas.
+    /// Notes that a commit was published, and its changes of simple quotas.
     pub(crate) fn publish(&self, generation: Generation, news: &QuotaNews) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -219,15 +220,16 @@ impl QuotaLimits {
         self.is_on.load(Ordering::Acquire)
     }
 
-    /// Notes that a transaction makes a subvolume within another. It does so while there is no
-    /// limit, too: a commit under way may set the first one. Else [`Self::publish`] forgets it.
+    /// Notes that a transaction makes a subvolume within another. This is noted even while no limit
+    /// is set, because a commit under way may set the first limit. If none does, [`Self::publish`]
+    /// forgets the note.
     pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
         if tree != within {
             self.state.lock().made.insert(tree, (within, generation));
         }
     }
 
-    /// Asks for `bytes` that a subvolume is about to write. `None` if a limit is in the way. `look`
+    /// Asks for `bytes` that a subvolume is about to write. `None` if they exceed a limit. `look`
     /// reads all groups of a commit, and returns its generation.
     pub(crate) fn charge(
         self: &Arc<Self>,
@@ -265,7 +267,7 @@ impl QuotaLimits {
         Ok(Some(QuotaCharge::default()))
     }
 
-    /// Adds bytes without a check, for data that has no other place.
+    /// Adds bytes without a check, for data that was accepted before.
     pub(crate) fn force(self: &Arc<Self>, tree: TreeId, bytes: u64) -> QuotaCharge {
         if !self.is_on() {
             return QuotaCharge::default();

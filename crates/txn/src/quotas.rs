@@ -6,10 +6,10 @@ use buttress_tree::{Cursor, Roots};
 use crate::quota_limits::QuotaUse;
 use crate::{Engine, Error, QuotaCharge, Result, commit::quota_status};
 
-/// Quotas, as a commit left them.
+/// The quotas of a volume, as a commit left them.
 #[derive(Clone, Debug)]
 pub struct Quotas {
-    /// How they are kept.
+    /// The status of quotas: their kind and flags.
     pub status: QuotaStatus,
     /// All groups, by number.
     pub groups: Vec<QuotaUse>,
@@ -30,8 +30,8 @@ fn known(groups: &mut [QuotaUse], group: QuotaGroup) -> Option<&mut QuotaUse> {
 }
 
 impl Engine {
-    /// Returns how quotas are kept, and all groups in the order of their numbers, as the last
-    /// commit left them. `None` where there are no quotas.
+    /// Returns the status of quotas and all groups, in the order of their numbers, as the last
+    /// commit left them. `None` if quotas are off.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Engine {
         self.quotas_of(self.view().roots())
     }
 
-    /// As [`quotas`](Self::quotas), in these trees.
+    /// As [`quotas`](Self::quotas), but from these trees.
     pub(crate) fn quotas_of(&self, roots: &Roots) -> Result<Option<Quotas>> {
         let status = quota_status(&self.store, roots)?;
         let status = status.filter(|status| status.flags & QuotaStatus::ON != 0);
@@ -53,7 +53,8 @@ impl Engine {
             let malformed = |source| Error::Item { tree: TreeId::QUOTA, key, source };
             let group = QuotaGroup(key.offset);
             match key.kind {
-                // All counts stand before all limits, and both before memberships.
+                // In the tree, all counts come before all limits, and all limits before
+                // memberships.
                 Kind::QGROUP_INFO => {
                     let info = QuotaInfo::parse(item).map_err(malformed)?;
                     let (limit, parents, children) = Default::default();
@@ -82,11 +83,11 @@ impl Engine {
 
 impl Engine {
     /// Asks for `bytes` of data that a subvolume is about to write. The charge counts until it is
-    /// dropped or goes with a reservation. Zero bytes are always admitted.
+    /// dropped or merged into a reservation. Zero bytes are always admitted.
     ///
     /// # Errors
     ///
-    /// [`Error::Quota`] when a limit is in the way; those of reading the quota tree.
+    /// [`Error::Quota`] when the bytes exceed a limit; the errors of reading the quota tree.
     pub fn charge_quota(&self, tree: TreeId, bytes: u64) -> Result<QuotaCharge> {
         match bytes {
             0 => Ok(QuotaCharge::default()),
@@ -94,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Returns an error if the limits leave a subvolume nothing.
+    /// Returns an error if the limits leave no bytes to a subvolume.
     ///
     /// # Errors
     ///
@@ -113,8 +114,8 @@ impl Engine {
         self.quota_limits.charge(tree, bytes, look)?.ok_or(Error::Quota)
     }
 
-    /// Says whether a commit could show that a subvolume uses less than it seems to. That may be so
-    /// if bytes are on the way, or if extents were freed since the last commit.
+    /// Says whether a commit could show that a subvolume uses less than it seems to. This is
+    /// possible if bytes are on the way, or if extents were freed since the last commit.
     #[must_use]
     pub fn commit_may_free_quota(&self, tree: TreeId) -> bool {
         self.quota_limits.is_any_on_the_way(tree) || !self.view.load().running().refs.is_empty()

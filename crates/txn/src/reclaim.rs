@@ -5,8 +5,9 @@
 //! - **G1** A group is removed only if nothing in it is used, reserved or pinned, and the last
 //!   commit has recorded it. No view may still read it, and no reservation may need it. At least
 //!   one group of each kind stays.
-//! - **G2** Its device space is used again only after the removal is durable (`chunk_alloc::A2`).
-//!   So the removal requests a commit. A thread that finds no room for a chunk commits at once.
+//! - **G2** The device space of a removed group is used again only after the removal is durable
+//!   (`chunk_alloc::A2`). So the removal requests a commit. A thread that finds no room for a chunk
+//!   commits at once.
 
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
@@ -44,8 +45,8 @@ impl Engine {
                 Ok(chunk) => {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
                     running.removed.lock().push(Chunk::clone(&chunk));
-                    // The devices get the space back only when this is durable. Perhaps no other
-                    // change will cause a commit, so ask for one.
+                    // The devices get the space back only when the removal is durable. Perhaps no
+                    // other change will cause a commit, so ask for one.
                     self.commit.set_wanted(true);
                     self.devices.lock().uncount_group(group.flags());
                 }
@@ -54,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// The groups of data and metadata: start, used bytes, length.
+    /// The start, used bytes and length of each group of data and metadata.
     #[must_use]
     pub fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
         let _ = self.know_groups();

@@ -54,7 +54,8 @@ impl Engine {
         self.wait_for_data(bytes, Priority::Normal, Reach::All)
     }
 
-    /// A token for data that is written in place. The caller has checked that this is allowed.
+    /// A token for data that is written in place. The caller has checked that the data may be
+    /// written in place.
     pub fn no_reserve(&self, bytes: u64) -> buttress_space::NoReserve {
         self.space.no_reserve(bytes)
     }
@@ -97,7 +98,7 @@ impl Engine {
         Ok(reserved.into())
     }
 
-    /// Whether the space that metadata has reserved is still there. Always true without mixed
+    /// Whether data has left all space that metadata has reserved. Always true without mixed
     /// groups.
     pub(crate) fn data_leaves_metadata(&self) -> bool {
         !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)

@@ -15,7 +15,8 @@ use crate::{Accounts, Cost, Engine, MetaReservation, Result, Urgency, held};
 const UNCOUNTED_MAX: u64 = 256 << 10;
 
 impl Engine {
-    /// Reserves metadata for one operation if it fits and no other waits, without making room.
+    /// Reserves metadata for one operation without making room, if the request fits and no ticket
+    /// waits.
     ///
     /// # Errors
     ///
@@ -28,8 +29,8 @@ impl Engine {
     }
 
     /// Reserves metadata for a thread that writeback may wait for. Such a thread holds the
-    /// writeback claim of a file, or is writing back. It goes before others, and only chunks and
-    /// commits make room for it.
+    /// writeback claim of a file, or is writing back. Its request goes before others, and only
+    /// chunks and commits make room for it.
     ///
     /// # Errors
     ///
@@ -40,7 +41,7 @@ impl Engine {
     }
 
     /// Reserves metadata for a thread that can wait for every flush state, including writeback of
-    /// all dirty data. It holds no claim of any file.
+    /// all dirty data. Such a thread holds no claim of any file.
     ///
     /// # Errors
     ///
@@ -75,8 +76,8 @@ impl Engine {
         }
     }
 
-    /// Limits memory (`txn::T4`): a full overlay is committed in the background. If it holds twice
-    /// the limit, a thread that adds to it waits for that commit.
+    /// Limits memory (`txn::T4`): a full overlay is committed in the background. If the overlay
+    /// holds twice the limit, a thread that adds to it waits for that commit.
     fn pace(&self) -> Result<()> {
         let held = self.view.load().running().bytes();
         let limit = self.options.overlay_max;
@@ -112,7 +113,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Those of a commit; when the root tree is damaged.
+    /// The errors of a commit. Also fails when the root tree is damaged.
     pub fn prepare_snapshot(&self, source: TreeId, read_only: bool) -> Result<()> {
         if self.view.load().running().bytes() <= UNCOUNTED_MAX {
             return Ok(());

@@ -15,8 +15,9 @@ use buttress_volume::{Parity, Volume};
 
 use crate::{Engine, Result};
 
-/// The unused rest of the rows that one call writes; freed on drop. Drop it before any extent of
-/// the call is freed unwritten. Otherwise a later extent of the row could lie after a gap.
+/// The unused rest of the rows that one call writes; freed on drop. Drop this value before any
+/// extent of the call is freed unwritten. Otherwise a later extent of the row could lie after a
+/// gap.
 #[derive(Debug)]
 pub struct SharedRows<'e> {
     engine: &'e Engine,
@@ -66,7 +67,7 @@ impl Engine {
     }
 
     /// Makes room when no whole row is left although one was reserved, because the free pieces are
-    /// too short. Returns whether it did something.
+    /// too short. Returns whether a step was taken.
     pub(crate) fn make_room_for_rows(&self, room: &mut RoomForRows) -> Result<bool> {
         while self.row_slack() > 0 && room.steps < 3 {
             room.steps += 1;
@@ -87,7 +88,7 @@ impl Engine {
     }
 
     /// Reads the free space of groups with parity when the volume is opened. Before that, the
-    /// number of whole rows is unknown, so none can be reserved.
+    /// number of whole rows is unknown, so no rows can be reserved.
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());
@@ -96,8 +97,8 @@ impl Engine {
     }
 }
 
-/// The row length for data in the block group at `start`. `None` if its data is not allocated in
-/// rows, or without parity.
+/// The row length for data in the block group at `start`. `None` if the group has no parity, or if
+/// its data is not allocated in rows.
 pub(crate) fn row_of_data(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
     let is_data = flags.kind() == BlockGroupFlags::DATA;
     let is_written = is_data && volume.parity() == Parity::Rows && !volume.is_on_seed(start);

@@ -25,7 +25,7 @@ impl HeldGroup<'_> {
         self.hold.drain();
     }
 
-    /// Whether it is still held.
+    /// Whether the group is still held.
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }

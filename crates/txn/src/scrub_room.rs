@@ -1,8 +1,9 @@
 //! Holding a block group read-only while a scrub looks at it, as Linux does.
 //!
 //! A scrub needs no such hold (`space::quiesce`), and takes none by default. A hold has a cost:
-//! writes in place become copies, and writers must use other groups. A scrub asks for it when it
-//! compares the copies of data without checksums: while a thread writes, these copies may differ.
+//! writes in place become copies, and writers must use other groups. A scrub asks for a hold when
+//! it compares the copies of data without checksums: while a thread writes, these copies may
+//! differ.
 //!
 //! # Invariants
 //!
@@ -22,7 +23,7 @@ const NODES_ROOM: u64 = 1 << 20;
 
 impl Engine {
     /// Holds and drains the group that starts at `start`. Returns `None` if there is no such group,
-    /// if another scrub holds one, or if the volume is not written. Returns `None` also if the
+    /// if another scrub holds a group, or if the volume is read-only. Returns `None` also if the
     /// other groups of its kind cannot take the reservations of its writers.
     pub fn hold_for_scrub(&self, start: Logical) -> Option<HeldGroup<'_>> {
         if self.read_only().is_some() {
@@ -34,7 +35,8 @@ impl Engine {
             return None;
         }
         let held = self.scrub_hold.put(|| self.space.hold_read_only(start).ok())?;
-        // Counts reservations that were made between the look and the hold.
+        // This second check includes reservations that were made between the first check and the
+        // hold.
         if !self.has_room_without(kind, 0) {
             return None;
         }

@@ -15,14 +15,15 @@ impl Handle<'_> {
         self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
     }
 
-    /// Says that the preceding puts make a subvolume within another one. From now on, writes to it
-    /// are held to the limits that will apply to it after the commit.
+    /// Records that the preceding puts make a subvolume within another one. From now on, writes to
+    /// the new subvolume must keep the limits that will apply to it after the commit.
     pub fn note_subvolume(&self, tree: TreeId, within: TreeId) {
         self.engine().quota_limits.note_made(tree, within, self.generation());
     }
 
     /// Asks the commit of this transaction to change quotas. `items` is the most items of the quota
-    /// tree that the commit may set or delete for that. They count as items of the transaction.
+    /// tree that the commit may set or delete for the change. These items count as items of the
+    /// transaction.
     pub fn change_quotas(&self, change: QuotaChange, items: u64) {
         let wanted = WantedQuota { change, items };
         self.transaction().quotas.change(|changes| changes.push(wanted));
@@ -39,9 +40,9 @@ impl Engine {
         Ok(TreeId(self.next_ino(TreeId::ROOT)?.0))
     }
 
-    /// Begins to count subvolume numbers. To be called before the rest of a dropped subvolume is
-    /// deleted. Otherwise the count could begin below its number, which a caller may still
-    /// remember.
+    /// Begins to count subvolume numbers. This is called before the last part of a dropped
+    /// subvolume is deleted. Otherwise the count could begin at or below the number of that
+    /// subvolume, which a caller may still remember.
     ///
     /// # Errors
     ///
@@ -50,9 +51,9 @@ impl Engine {
         self.inos_of(TreeId::ROOT).map(drop)
     }
 
-    /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has
-    /// none. A snapshot may share data that the files had at that time, even if reference counts do
-    /// not show it.
+    /// The transaction of a subvolume's last snapshot, including one that is being made; 0 if there
+    /// is no snapshot. A snapshot may share data that the files had at that time, even if reference
+    /// counts do not show it.
     ///
     /// # Errors
     ///

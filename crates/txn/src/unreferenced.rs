@@ -1,5 +1,5 @@
-//! Extents that are allocated and not referenced yet: their first reference makes their item. Each
-//! has the charge of its writer.
+//! Extents that are allocated and not referenced yet. The first reference makes the extent item.
+//! Each extent has the charge of its writer.
 
 use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
@@ -10,7 +10,7 @@ use crate::QuotaCharge;
 
 const SHARDS: usize = 16;
 
-/// Starts of extents without references. One short lock a shard.
+/// Starts of extents without references. Each shard has a lock that is held briefly.
 ///
 /// Unranked: nothing is taken inside.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl Unreferenced {
         debug_assert!(before.is_none(), "an extent is allocated once");
     }
 
-    /// Removes an extent, and returns its charge; `None` if it was not there.
+    /// Removes an extent, and returns its charge; `None` if the extent is not here.
     pub(crate) fn remove(&self, at: Logical) -> Option<QuotaCharge> {
         self.shard(at).lock().remove(&at)
     }

@@ -63,7 +63,7 @@ impl Drop for Barred<'_> {
 }
 
 impl UnwrittenCount {
-    /// Waits until no [`Unwritten`] is open, and lets none be opened while the result lives.
+    /// Waits until no [`Unwritten`] is open. No new one can be opened while the result lives.
     pub(crate) fn bar(&self) -> Barred<'_> {
         let mut state = self.state.lock();
         state.commits += 1;

@@ -11,7 +11,7 @@ use buttress_volume::DeviceSpace;
 pub struct KindUsage {
     /// Kind and profile.
     pub flags: BlockGroupFlags,
-    /// Bytes of its block groups.
+    /// Bytes of the block groups of this kind and profile.
     pub total: u64,
     /// Bytes in use, as of now.
     pub used: u64,
@@ -77,7 +77,7 @@ impl Engine {
     /// block groups.
     #[must_use]
     pub fn statfs_figures(&self) -> StatfsFigures {
-        // If the volume is being closed, the figures are those that are known.
+        // If the volume is being closed, only the groups that are known so far count.
         let _ = self.know_groups();
         let reserve = {
             let metadata = self.space.account(SpaceKind::Metadata);
@@ -120,7 +120,7 @@ impl Engine {
     pub fn usage(&self) -> Usage {
         use std::collections::BTreeMap;
 
-        // As in `statfs_figures`.
+        // While the volume is being closed, only the known groups count here, too.
         let _ = self.know_groups();
         let mut kinds: BTreeMap<BlockGroupFlags, KindUsage> = BTreeMap::new();
         let mut add = |flags: BlockGroupFlags, total: u64, used: u64| {

@@ -1,22 +1,23 @@
-//! Space kept after the end of a file that grows step by step. Its next steps lie after the last
-//! one and need no search.
+//! Space kept after the end of a file that grows step by step. The next steps are allocated from
+//! this space and need no search.
 //!
 //! # Invariants
 //!
 //! - **W1** Space that a window holds counts as used in its group and account. So no other thread
 //!   allocates it, and no reservation counts on it. An allocation from the window leaves the
-//!   figures of group and account as they are. For this reason a window is opened only if much
-//!   space is free and no ticket waits. Every commit closes all windows. They are also closed
-//!   before a request for data is refused or waits for a later flush step.
+//!   figures of group and account as they are. A window withholds space from other threads, so it
+//!   is opened only if much space is free and no ticket waits. Every commit closes all windows.
+//!   They are also closed before a request for data is refused or waits for a later flush step.
 //! - **W2** A thread that drains a group first marks the group, then closes the windows. A thread
-//!   that opens a window first puts it on the list, then checks the mark. So one of the two closes
-//!   the window. Until then the window's space is only reserved, and the drain waits for it.
+//!   that opens a window first puts it on the list, then checks the mark. So one of the two threads
+//!   closes the window. Until then the window's space is only reserved, and the drain waits for
+//!   this space.
 //! - **W3** Space is taken from a window inside the handle that adds the reference to it. So a
 //!   commit sees both changes or neither.
 //!
 //! # Locks
 //!
-//! The list, then one window, then references or one block group.
+//! First the list, then one window, then references or one block group.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ use buttress_base::sync::Mutex;
 use buttress_format::Extent;
 use buttress_space::Space;
 
-/// The window of one file. Gives back what it holds when it is dropped.
+/// The window of one file. When it is dropped, it gives its space back.
 pub struct Window {
     space: Arc<Space>,
     /// Unranked: taken inside the list; accounts of `space` are changed inside.
@@ -38,7 +39,7 @@ struct Rest {
     listed: bool,
 }
 
-/// What a window holds, and the block group that it lies in.
+/// The extent that a window holds, and the block group in which the extent lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
     pub(crate) extent: Extent,
@@ -96,10 +97,10 @@ impl std::fmt::Debug for Window {
     }
 }
 
-/// The windows that may hold something.
+/// The windows that may hold space.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    /// Unranked: the outer one; locks of windows are taken inside.
+    /// Unranked: locks of windows are taken while this lock is held.
     open: Mutex<Vec<Weak<Window>>>,
     any: AtomicBool,
 }
@@ -121,7 +122,7 @@ impl Windows {
         }
     }
 
-    /// Closes all windows. Returns whether one of them held space.
+    /// Closes all windows. Returns whether a window held space.
     pub(crate) fn close(&self) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
@@ -129,8 +130,8 @@ impl Windows {
         let mut open = self.open.lock();
         self.any.store(false, Ordering::Relaxed);
         let all = std::mem::take(&mut *open);
-        // Under the lock of the list, so that the next caller finds all these windows closed.
-        // `count` closes every window; `any` would stop at the first one with space.
+        // The windows are closed under the lock of the list, so that the next caller finds all of
+        // them closed. `count` closes every window; `any` would stop at the first one with space.
         let closed = all.iter().filter_map(Weak::upgrade).filter(|window| window.close()).count();
         closed > 0
     }

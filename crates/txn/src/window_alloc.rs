@@ -18,11 +18,11 @@ impl Engine {
         Window::new(&self.space)
     }
 
-    /// Allocates `want` bytes, and puts up to `ahead` more bytes after them into a window. It makes
-    /// its own reservation. Returns `None` if too little space is free for a window, or if a ticket
-    /// waits for data. The caller then reserves and uses [`allocate_data`](Self::allocate_data).
-    /// [`Handle::take_ahead`] takes space from the window. The extent takes its part of `charge`
-    /// along.
+    /// Allocates `want` bytes, and puts up to `ahead` more bytes after them into a window. The call
+    /// makes its own reservation. Returns `None` if too little space is free for a window, or if a
+    /// ticket waits for data. The caller then reserves and uses
+    /// [`allocate_data`](Self::allocate_data). [`Handle::take_ahead`] takes space from the window.
+    /// The extent takes its part of `charge`.
     pub fn allocate_ahead(
         &self,
         window: &Arc<Window>,
@@ -80,10 +80,10 @@ impl Engine {
 }
 
 impl Handle<'_> {
-    /// Takes the first `want` bytes of a window and adds a reference to them (`window::W3`). If
-    /// they lie right after `last` and `last` may grow, they extend it. Otherwise they become an
-    /// extent of `user`. Returns the extent that contains them, or `None` if the window has fewer
-    /// bytes. The bytes take their part of `charge` along.
+    /// Takes the first `want` bytes of a window and adds a reference to them (`window::W3`). If the
+    /// bytes lie right after `last` and `last` may grow, they extend `last`. Otherwise they become
+    /// an extent of `user`. Returns the extent that contains them, or `None` if the window has
+    /// fewer bytes. The bytes take their part of `charge`.
     pub fn take_ahead(
         &self,
         window: &Window,

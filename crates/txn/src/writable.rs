@@ -1,5 +1,5 @@
-//! Checks whether this program can write a volume correctly. A volume with features that it cannot
-//! write yet is read-only.
+//! Checks whether this program can write a volume correctly. A volume with features that this
+//! program cannot write yet is opened read-only.
 
 use buttress_format::{
     BalanceItem, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId, ids,
@@ -42,8 +42,8 @@ pub(crate) fn obstacle(
     roots_obstacle(store, roots)
 }
 
-/// Whether Linux began to replace a device and did not finish. The new device would lack the data
-/// that is written now.
+/// Whether Linux began to replace a device and did not finish. The new device would lack data that
+/// this program writes now.
 fn is_being_replaced(store: &Store, roots: &Roots) -> Result<bool> {
     let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
     let key = Key::new(0, Kind::DEV_REPLACE, 0);

@@ -8,8 +8,8 @@
 //!
 //! # Locks
 //!
-//! Changes take [`Rank::ChunkMap`], so that none is lost. Lookups take no lock and write nothing
-//! that is shared: they see the map before a change or after it.
+//! Changes take [`Rank::ChunkMap`], so that no change is lost. Lookups take no lock and write no
+//! shared memory. A lookup sees the map before a change or after it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct ChunkMap {
     changing: Ranked<()>,
 }
 
-/// A chunk with what was computed when it was added.
+/// A chunk, with its layout and devices, which are computed when the chunk is added.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) chunk: Arc<Chunk>,
@@ -43,13 +43,13 @@ impl Entry {
         Extent { start: self.chunk.logical, len: self.chunk.len }
     }
 
-    /// The device of a stripe, if it is here.
+    /// The device of a stripe, if the device is present.
     pub(crate) fn device(&self, stripe: usize) -> Option<&Arc<VolumeDevice>> {
         self.devices.get(stripe)?.as_ref()
     }
 
-    /// Finds a stripe with bytes that need another device: no device that `has` accepts can provide
-    /// them. `None` if all bytes are readable with the accepted devices.
+    /// Finds a stripe with bytes that no device accepted by `has` can provide. `None` if all bytes
+    /// are readable with the accepted devices.
     pub(crate) fn lacks(&self, has: impl Fn(&VolumeDevice) -> bool) -> Option<&Stripe> {
         let present =
             |stripe: &Option<Arc<VolumeDevice>>| stripe.as_ref().is_some_and(|device| has(device));
@@ -112,7 +112,7 @@ impl ChunkMap {
         Snapshot(self.published.load())
     }
 
-    /// Adds all chunks, or none if one overlaps another or an existing one.
+    /// Adds all chunks, or none if a chunk overlaps another added chunk or an existing one.
     pub(crate) fn add(&self, added: Vec<Entry>) -> Result<(), Error> {
         let _changing = self.changing.lock();
         let mut chunks = Chunks::clone(&self.published.load());
@@ -164,7 +164,7 @@ impl ChunkMap {
 fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
     let there = chunks.iter().map(|(_, entry)| Arc::clone(entry));
     let mut entries: Vec<_> = there.chain(added.into_iter().map(Arc::new)).collect();
-    // Both lists are usually sorted. The sort detects such runs and merges them.
+    // Both lists are usually sorted. The sort detects sorted runs and merges them.
     entries.sort_by_key(|entry| entry.chunk.logical);
     for pair in entries.windows(2) {
         let [first, second] = pair else { continue };
@@ -176,7 +176,7 @@ fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
 }
 
 /// Fails if a chunk would overlap an existing one. Existing chunks do not overlap, so only the last
-/// one that begins before the new chunk's end can overlap it.
+/// existing chunk that begins before the new chunk's end can overlap the new one.
 fn check_overlap(chunks: &Chunks, added: &Entry) -> Result<(), Error> {
     let extent = added.extent();
     let Some((_, there)) = chunks.floor(extent.end().0 - 1) else { return Ok(()) };

@@ -1,9 +1,10 @@
 //! A repair that waits until all chunks are known.
 //!
-//! Nodes of the chunk tree are read when only the superblock's chunks are in the map. Such a chunk
-//! may lie over another one on the same device. What looks like its bad copy is then the other
-//! chunk's content, and a repair would destroy it. When all chunks are known, such a volume becomes
-//! read-only (`volume::V3`), and nothing is repaired in it.
+//! Nodes of the chunk tree are read when only the superblock's chunks are in the map. A chunk of
+//! the superblock may overlap another chunk on the same device. A copy that looks bad is then
+//! content of the other chunk, and a repair would destroy that content. When all chunks are known,
+//! a volume with overlapping chunks becomes read-only (`volume::V3`), and nothing is repaired in
+//! it.
 
 use buttress_format::Logical;
 

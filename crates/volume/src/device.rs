@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A lost device gets no writes, not even of its superblocks. So its superblock still
-//!   shows the age of its content.
+//! - **D1** A lost device gets no writes, not even of its superblocks. So the superblock still
+//!   shows how old the device's content is.
 //! - **D2** A device that missed more than one transaction keeps its old superblock until
 //!   everything on it was compared: see [`VolumeDevice::heal`].
 
@@ -30,7 +30,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Whether it has all data that the others have.
+    /// Whether the device has all data that the other devices have.
     #[must_use]
     pub fn has_all(self) -> bool {
         self <= Self::Behind
@@ -46,7 +46,7 @@ pub enum Fault {
     Read = 1,
     /// A flush failed.
     Flush = 2,
-    /// A copy was read, and its content is not what was written.
+    /// A copy was read, and its content is wrong.
     Corruption = 3,
     /// A copy was read, and it is older than it should be.
     Generation = 4,
@@ -57,7 +57,7 @@ pub enum Fault {
 pub struct VolumeDevice {
     /// Its number in the volume.
     pub id: DeviceId,
-    /// Its own identifier, which chunks name beside the number.
+    /// The device's identifier, which chunks name together with its number.
     pub uuid: [u8; 16],
     /// The device.
     pub device: Arc<dyn Device>,
@@ -115,13 +115,13 @@ impl VolumeDevice {
         }
     }
 
-    /// Whether it missed transactions that the others have: its copies are read last.
+    /// Whether the device missed transactions: copies on it are read last.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.trust() != Trust::Whole
     }
 
-    /// Whether it is a device of a seed. It never gets a write.
+    /// Whether this is a device of a seed. Such a device never gets a write.
     #[must_use]
     pub fn is_seed(&self) -> bool {
         self.seed.is_some()
@@ -159,7 +159,7 @@ impl VolumeDevice {
         DevStats { counts: self.faults.each_ref().map(|count| count.load(Ordering::Relaxed)) }
     }
 
-    /// Adds what earlier sessions recorded.
+    /// Adds the counts that earlier sessions recorded.
     pub fn load_stats(&self, stats: &DevStats) {
         for (count, before) in self.faults.iter().zip(stats.counts) {
             count.fetch_add(before, Ordering::Relaxed);

@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! - **D1** Chunks can be made for all bytes that metadata has reserved beyond its groups. Metadata
-//!   reserves only as much as chunks can hold for any layout of the holes. Data takes none of this
-//!   space.
+//!   reserves only as much as chunks can hold for any layout of the holes. Data takes no space that
+//!   these chunks need.
 //! - **A2** (of `chunk_alloc`) Space and addresses of a removed chunk are used again only after its
 //!   removal is durable.
 
@@ -99,7 +99,7 @@ impl DeviceSpace {
         self.devices.get(&id).map(|device| device.item)
     }
 
-    /// Sets a device's item, as a commit is about to write it.
+    /// Sets a device's item to the one that a commit is about to write.
     pub fn set_item(&mut self, item: DeviceItem) {
         if let Some(device) = self.devices.get_mut(&item.devid) {
             device.item = item;
@@ -116,14 +116,15 @@ impl DeviceSpace {
         DeviceId(self.devices.keys().next_back().map_or(1, |last| last.0 + 1))
     }
 
-    /// Undoes `hide`: the device ends again at the size in its item.
+    /// Undoes `hide`: all space up to the size in the device's item can be allocated again.
     pub fn show(&mut self, id: DeviceId) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.hidden = None;
         }
     }
 
-    /// Stops allocation on a device at and after `from`, because the device is about to end there.
+    /// Stops allocation on a device at and after `from`, because the device is about to be shrunk
+    /// to that size.
     pub fn hide(&mut self, id: DeviceId, from: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(from..u64::MAX);
@@ -131,13 +132,13 @@ impl DeviceSpace {
         }
     }
 
-    /// Removes a device, unless it is the last one. Returns whether it did.
+    /// Removes a device, unless it is the last one. Returns whether the device was removed.
     pub fn remove_device(&mut self, id: DeviceId) -> bool {
         self.devices.len() > 1 && self.devices.remove(&id).is_some()
     }
 
-    /// Sets the profile of new chunks of a kind, whatever profile the other groups have. `None`
-    /// restores the profile of the other groups.
+    /// Sets the profile of new chunks of a kind, even if existing groups have another profile.
+    /// `None` restores the profile of the existing groups.
     pub fn set_target(&mut self, kind: BlockGroupFlags, profile: Option<Profile>) {
         match profile {
             Some(profile) => self.targets.insert(kind, profile),
@@ -192,7 +193,8 @@ impl DeviceSpace {
             return *target;
         }
         let mine = self.groups.keys().filter(|flags| flags.kind() == kind);
-        // Without parity, a mirrored profile that survives as many losses replaces it.
+        // If the kind is not written with parity, a mirrored profile that survives as many losses
+        // replaces RAID5 and RAID6.
         let has_rows = self.has_rows(kind);
         let mirrored = |profile| match profile {
             _ if has_rows => profile,
@@ -207,7 +209,7 @@ impl DeviceSpace {
     }
 
     /// A piece of unallocated space of a device at or after `from`, without superblocks. It has at
-    /// most `most` bytes and lies in a hole of at least `least`.
+    /// most `most` bytes and lies in a hole of at least `least` bytes.
     pub fn unallocated_behind(
         &self,
         id: DeviceId,
@@ -234,8 +236,8 @@ impl DeviceSpace {
         None
     }
 
-    /// Keeps `bytes` of metadata for copies of nodes. Neither data nor reservations of writers that
-    /// fill the volume may use them.
+    /// Keeps `bytes` of metadata for copies of nodes. Data, and reservations of writers that fill
+    /// the volume, may not use these bytes.
     pub fn keep_for_copies(&mut self, bytes: u64) {
         self.kept_for_copies = bytes;
     }
@@ -253,7 +255,7 @@ impl DeviceSpace {
         self.kept_for_copies
     }
 
-    /// Keeps at least `bytes` of metadata, one copy counted, from data.
+    /// Keeps space for at least `bytes` of metadata, one copy counted, which data may not use.
     pub fn keep_for_metadata(&mut self, bytes: u64) {
         self.kept_for_metadata = self.kept_for_metadata.max(bytes);
     }
@@ -265,12 +267,12 @@ impl DeviceSpace {
         kept == 0 || self.has(metadata, kept)
     }
 
-    /// Whether space is kept from data because metadata has reserved it.
+    /// Whether data may not use some space, because metadata has reserved it.
     pub fn keeps_for_metadata(&self) -> bool {
         self.kept_for_metadata > 0
     }
 
-    /// Sets the number of kept bytes, whatever it was before.
+    /// Sets the number of bytes kept for metadata, also to fewer than before.
     pub fn keep_exactly(&mut self, bytes: u64) {
         self.kept_for_metadata = bytes;
     }
@@ -303,9 +305,10 @@ impl DeviceSpace {
         self.available(kind) / 2
     }
 
-    /// Whether `bytes` of metadata may be reserved beyond its groups (D1). The limit is half of the
-    /// available space, without the bytes kept for copies of nodes. While bytes are kept for
-    /// copies, an operation that frees space may use all of it, including the kept bytes.
+    /// Whether `bytes` of metadata may be reserved beyond its groups (D1). While bytes are kept for
+    /// copies of nodes, an operation that frees space may use all available space, including the
+    /// kept bytes. Any other operation may use half of the available space, and none of the kept
+    /// bytes.
     pub fn may_reserve(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.kept_for_copies > 0 {
             return self.has(kind, bytes);
@@ -324,9 +327,9 @@ impl DeviceSpace {
     }
 
     /// A number of bytes that chunks of a kind can have for any layout of the holes. With short
-    /// holes, [`place::capacity`] may be too high by the factor of the number of copies, and some
-    /// holes are too short for any chunk. So the capacity is divided by the copies and halved. If a
-    /// caller needs more, it plans the chunks (`make`).
+    /// holes, [`place::capacity`] may be too high by a factor equal to the number of copies, and
+    /// some holes are too short for any chunk. So the capacity is divided by the copies and halved.
+    /// If a caller needs more, it plans the chunks (`make`).
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }
@@ -352,7 +355,7 @@ impl DeviceSpace {
     }
 
     /// The bytes, one copy counted, of all chunks of a kind that could be made. The plan stops at
-    /// `bytes`. Each planned chunk costs a look at every hole.
+    /// `bytes`. The cost is a look at every hole for each planned chunk.
     fn make(&self, kind: BlockGroupFlags, bytes: u64) -> u64 {
         let profile = self.profile_of(kind);
         let limits = self.limits(kind.with(profile.flags()));

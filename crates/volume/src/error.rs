@@ -1,4 +1,4 @@
-//! What can go wrong between a logical address and the devices.
+//! Errors between a logical address and the devices.
 
 use std::fmt;
 
@@ -13,36 +13,36 @@ pub enum Error {
     Device {
         /// The device.
         device: DeviceId,
-        /// What its driver said.
+        /// The error of its driver.
         source: buttress_block::Error,
     },
-    /// A device that is not part of a volume yet failed.
+    /// A device failed that is not yet a part of a volume.
     #[error("cannot read {device}")]
     Candidate {
         /// Its name.
         device: String,
-        /// What its driver said.
+        /// The error of its driver.
         source: buttress_block::Error,
     },
     /// One copy could not be read or written.
     #[error("mirror {mirror} of {logical} failed on device {device}")]
     Mirror {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
         /// Which copy, from zero.
         mirror: u32,
         /// Where the copy lies.
         device: DeviceId,
-        /// What its driver said.
+        /// The error of its driver.
         source: buttress_block::Error,
     },
-    /// Every copy was tried, and none is good. The facts are those of the last one.
+    /// Every copy was tried, and none is good. The fields describe the last copy.
     #[error(
         "no good copy of {len} bytes at {logical}: {mirrors_tried} tried, \
          the last (mirror {mirror} on device {device}): {reason}"
     )]
     NoGoodMirror {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
         /// How much.
         len: u64,
@@ -52,27 +52,27 @@ pub enum Error {
         mirror: u32,
         /// Where that copy lies.
         device: DeviceId,
-        /// What the caller's check, or the device, said of it.
+        /// The reason, from the caller's check or from the device.
         reason: String,
-        /// The failure of the device, if it was one.
+        /// The device's failure, if a device failed.
         source: Option<Box<Error>>,
     },
     /// There is no chunk at this address.
     #[error("no chunk maps {logical}")]
     NotMapped {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
     },
     /// A write to a chunk with parity that would leave a row half written.
     #[error("{logical} is in the middle of a row with parity, which is written as a whole")]
     NotARow {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
     },
     /// The chunk at this address has fewer copies.
     #[error("{logical} has {mirrors} copies, and mirror {mirror} was asked for")]
     NoSuchMirror {
-        /// Where in the volume.
+        /// The address in the volume.
         logical: Logical,
         /// Which copy was asked for, from zero.
         mirror: u32,
@@ -82,9 +82,9 @@ pub enum Error {
     /// Two chunks claim the same addresses.
     #[error("chunk at {} overlaps the one at {}", chunk.start, with.start)]
     Overlap {
-        /// The one refused.
+        /// The refused chunk.
         chunk: Extent,
-        /// The one that is there.
+        /// The existing chunk.
         with: Extent,
     },
     /// A chunk contradicts itself.
@@ -92,10 +92,10 @@ pub enum Error {
     Layout {
         /// The chunk.
         logical: Logical,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
-    /// A chunk lies, in part, behind the end of its device.
+    /// A part of a chunk lies past the end of its device.
     #[error("chunk at {logical} ends at {end} on device {device}, which has {device_len} bytes")]
     ChunkPastEnd {
         /// The chunk.
@@ -107,7 +107,7 @@ pub enum Error {
         /// Where the device ends.
         device_len: u64,
     },
-    /// A chunk cannot be read without a device that is not here.
+    /// A chunk cannot be read without a device that is missing.
     #[error("chunk at {logical} needs device {device} of filesystem {fsid}, which is missing")]
     MissingStripe {
         /// The chunk, or the place in it.
@@ -129,12 +129,13 @@ pub enum Error {
         fsid: Uuid,
         /// How many it has.
         expected: u64,
-        /// Those given.
+        /// The given devices.
         found: Vec<DeviceId>,
-        /// Those of the others with known numbers.
+        /// The missing devices with known numbers.
         missing: Vec<DeviceId>,
     },
-    /// More devices were given than the filesystem has: one of them was once part of it.
+    /// More devices were given than the filesystem has: a former device of the filesystem is among
+    /// them.
     #[error("filesystem {fsid} has {expected} devices, and {given} were given")]
     TooManyDevices {
         /// The filesystem.
@@ -154,14 +155,14 @@ pub enum Error {
         /// The filesystem that it should belong to.
         expected: Uuid,
     },
-    /// Two devices given claim to be the same part of the filesystem.
+    /// Two given devices claim to be the same part of the filesystem.
     #[error("{first} and {second} both claim to be device {id} of the filesystem")]
     DuplicateDevice {
         /// The part.
         id: DeviceId,
-        /// The one.
+        /// Name of the first device.
         first: String,
-        /// The other.
+        /// Name of the second device.
         second: String,
     },
     /// No device was given.
@@ -172,7 +173,7 @@ pub enum Error {
     NotBtrfs {
         /// Its name.
         device: String,
-        /// What it holds, if that is known.
+        /// The format on the device, if it is known.
         found: Option<String>,
     },
     /// There is a btrfs here, and its superblock is damaged.
@@ -182,7 +183,7 @@ pub enum Error {
         device: String,
         /// Which copy.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault.
         source: buttress_format::Error,
     },
     /// The device is shorter than the filesystem on it.
@@ -201,13 +202,13 @@ pub enum Error {
         /// By name, or by number.
         features: Vec<String>,
     },
-    /// A volume that no other can grow from.
+    /// No sprout can be made from this volume.
     #[error("no volume can grow from this one: {why}")]
     NoSeed {
         /// Why.
         why: &'static str,
     },
-    /// A seed that was written after a volume was grown from it, or another seed.
+    /// The seed was written after the volume was grown from it, or is not the volume's seed.
     #[error("{device}: the seed has generation {found}, and the volume was grown from {expected}")]
     SeedChanged {
         /// The seed's device.
@@ -230,7 +231,7 @@ pub enum Error {
 pub enum Kind {
     /// The device; retry elsewhere, or report it.
     Io,
-    /// The data; repair it, else run the checker.
+    /// The data; repair it, or run the checker.
     Corrupt,
     /// The caller; the request cannot be right.
     Invalid,
@@ -314,7 +315,7 @@ impl fmt::Display for Numbers<'_> {
     }
 }
 
-/// What was found instead of btrfs, as a part of a sentence.
+/// The format found instead of btrfs, as a part of a sentence.
 struct Instead<'a>(Option<&'a str>);
 
 impl fmt::Display for Instead<'_> {

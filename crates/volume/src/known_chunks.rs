@@ -26,7 +26,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::add_chunk`]. Then the source stays in use.
+    /// As [`Volume::add_chunk`]. After an error the source stays in use.
     pub fn add_all_chunks(&self, chunks: Vec<Chunk>) -> Result<(), Error> {
         let adding = self.resolver.add_alone();
         let map = self.map.load();
@@ -38,7 +38,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The map, with the chunks of a range in it, as far as there are any (`resolver::A1`).
+    /// The map, which has all existing chunks of a range (`resolver::A1`).
     pub(crate) fn map_of(&self, extent: Extent) -> Snapshot {
         // The order matters: see `ChunkResolver::clear`.
         let asks = self.resolver.has_source();

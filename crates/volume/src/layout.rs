@@ -1,4 +1,4 @@
-//! How a chunk spreads its bytes over its stripes: arithmetic alone.
+//! How a chunk spreads its bytes over its stripes. This file does only arithmetic.
 //!
 //! # Invariants
 //!
@@ -32,13 +32,14 @@ pub(crate) struct Layout {
 enum Shape {
     /// Every stripe holds everything.
     Whole { copies: usize },
-    /// Units go round `columns`, each of `copies` stripes.
+    /// Units are dealt to `columns` columns in turn. Each column has `copies` stripes.
     Striped { columns: u64, copies: usize, unit: u64 },
-    /// Units go round `data` of `data + parity` stripes, rotated by one each row.
+    /// A row has units of data on `data` stripes, and parity on the others. Each row begins one
+    /// stripe after the start of the preceding row.
     Parity { data: u64, stripes: u64, unit: u64 },
 }
 
-/// A run of bytes that lies in one piece on each of its stripes.
+/// A run of bytes that is contiguous on each of its stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The first of its stripes; copies lie on the stripes after it.
@@ -50,7 +51,7 @@ pub(crate) struct Piece {
 }
 
 impl Layout {
-    /// Computes the layout of a chunk, or says why it has none.
+    /// Computes the layout of a chunk, or says why the chunk is invalid.
     pub(crate) fn of(chunk: &Chunk) -> Result<Self, &'static str> {
         let len = chunk.len;
         if len == 0 || chunk.logical.checked_add(len).is_none() {
@@ -78,8 +79,8 @@ impl Layout {
             _ => return Err("it has several profiles, or one that is not known"),
         };
         let layout = Self { len, shape };
-        // The stripe length counts whole rows, so it may cover more bytes than the chunk. If the
-        // chunk takes nearly all addresses, this sum can exceed 64 bits.
+        // Each stripe is counted in whole rows (`stripe_len`), so the stripes may cover more bytes
+        // than the chunk. If the chunk takes nearly all addresses, this length can exceed 64 bits.
         if layout.checked_stripe_len().is_none() {
             return Err("its last row ends past the end of all addresses");
         }
@@ -155,7 +156,7 @@ impl Layout {
         }
     }
 
-    /// Finds the bytes at `offset` of the chunk: as many of `len` as lie in one piece (G2).
+    /// Finds the piece at `offset` of the chunk. It has at most `len` bytes (G2).
     pub(crate) fn piece(&self, offset: u64, len: u64) -> Piece {
         assert!(offset < self.len, "G2: {offset} is not within a chunk of {} bytes", self.len);
         let len = len.min(self.len - offset);

@@ -3,7 +3,8 @@
 //! # Place
 //!
 //! The crate is above `block`, which knows one device, and below `tree`, which knows nodes. Callers
-//! *give* it the chunks. It never reads the chunk tree, which lives in the address space made here.
+//! *give* the chunks to this crate. It never reads the chunk tree, since that tree lies in the
+//! address space that this crate makes.
 
 #![forbid(unsafe_code)]
 

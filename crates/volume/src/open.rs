@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **O1** Opening writes nothing. The first write comes after everything was checked.
-//! - **O2** An unknown feature that changes reading refuses the volume. An unknown feature that
-//!   changes writing makes it read-only.
+//! - **O2** A volume with an unknown feature that changes reading is refused. A volume with an
+//!   unknown feature that changes writing is read-only.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,17 +27,19 @@ pub struct OpenOptions {
     /// Whether writes may begin later, by [`Volume::begin_writing`], if nothing prevents them.
     pub may_begin_writing: bool,
     /// Whether to open without missing devices. The volume is writable as long as every byte has a
-    /// copy on a device that is here. Else it is read-only, and some of it is unreadable.
+    /// copy on a present device. Otherwise the volume is read-only, and a part of it is unreadable.
     pub degraded: bool,
     /// How chunks with parity are used.
     pub parity: Parity,
-    /// Whether an image of metadata alone may be written, too. A repair writes no data.
+    /// Whether an image of metadata alone may be written, too. A repair may do so, since it writes
+    /// no data.
     pub repairs: bool,
 }
 
 impl Volume {
-    /// Joins devices into the volume that they are parts of. Its map holds the chunks that the
-    /// superblock names. They are enough to read the tree that names the others.
+    /// Joins devices into the volume that they are parts of. The map of the volume then has the
+    /// chunks that the superblock names. These chunks are enough to read the chunk tree, which
+    /// names all others.
     ///
     /// Returns the newest superblock as well.
     ///
@@ -45,7 +47,7 @@ impl Volume {
     ///
     /// Those of [`Volume::read_superblock`], for each device; [`Error::ForeignDevice`],
     /// [`Error::DuplicateDevice`] and [`Error::MissingDevices`] when the devices do not make one
-    /// volume; [`Error::Features`] when this program cannot read it.
+    /// volume; [`Error::Features`] when this program cannot read the volume.
     pub fn open(
         devices: Vec<Arc<dyn Device>>,
         options: OpenOptions,
@@ -55,8 +57,8 @@ impl Volume {
         Ok((Self::join(candidates, &newest, options)?, newest))
     }
 
-    /// As [`Volume::open`], at a commit that another process holds while it goes on writing.
-    /// `superblock` is that commit's; those on the devices may be newer.
+    /// As [`Volume::open`], but opens a commit that another process keeps while that process goes
+    /// on writing. `superblock` is that of the commit; the superblocks on the devices may be newer.
     ///
     /// # Errors
     ///

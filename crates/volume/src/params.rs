@@ -1,4 +1,4 @@
-//! What stays the same for the whole life of an open volume.
+//! The parameters that never change while a volume is open.
 
 use buttress_format::{CsumType, Superblock};
 
@@ -32,9 +32,10 @@ impl Params {
 /// How a volume with RAID5 or RAID6 is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Parity {
-    /// Not at all.
+    /// Not written at all.
     ReadOnly,
-    /// Rows with parity are read and emptied; new extents go to mirrored chunks.
+    /// Rows with parity are read, and their extents may be freed. New extents go to mirrored
+    /// chunks.
     Mirror,
     /// Data is written to whole empty rows. Each row is written once, with its parity. A volume
     /// with parity for its nodes is read-only.

@@ -60,7 +60,8 @@ fn double(eight: u64) -> u64 {
     ((eight & !HIGH) << 1) ^ (carry * 0x1D)
 }
 
-/// P, and Q if `parity` is 2, of data units of one length that is a multiple of eight.
+/// Computes P, and Q if `parity` is 2. All data units have one length, which is a multiple of
+/// eight.
 pub(crate) fn parity_of(data: &[&[u8]], parity: usize) -> Vec<Vec<u8>> {
     let len = data.first().map_or(0, |unit| unit.len());
     let mut p = data.last().map_or_else(Vec::new, |unit| unit.to_vec());
@@ -92,7 +93,7 @@ impl Row {
         self.units.len() - self.parity
     }
 
-    /// P, or Q, minus the contributions of the data units that are here.
+    /// P, or Q, minus the contributions of the data units that are not lost.
     fn rest(&self, parity: usize) -> Option<Vec<u8>> {
         let data = self.data();
         let mut rest = self.units.get(data + parity)?.clone()?;

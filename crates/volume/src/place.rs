@@ -61,7 +61,7 @@ impl Limits {
     }
 }
 
-/// Stripes of a row that hold different bytes, on `devices` devices.
+/// The number of stripes of a row that hold different bytes, on `devices` devices.
 fn columns(spread: &Spread, devices: usize) -> u64 {
     ((devices * spread.per_device - spread.parity) / spread.copies) as u64
 }
@@ -73,8 +73,8 @@ fn devices_of(spread: &Spread, there: usize) -> Option<usize> {
     (count >= spread.least).then_some(count)
 }
 
-/// Finds a place for a new chunk: as long as `limits` and the holes allow. `None` when the devices
-/// that have a hole at all are too few for the profile.
+/// Finds a place for a new chunk: as long as `limits` and the holes allow. `None` when fewer
+/// devices have a hole than the profile needs.
 #[must_use]
 pub fn place(profile: Profile, rooms: &[Room<'_>], limits: Limits) -> Option<Places> {
     let spread = profile.spread();
@@ -107,7 +107,8 @@ pub fn place(profile: Profile, rooms: &[Room<'_>], limits: Limits) -> Option<Pla
 pub fn capacity(profile: Profile, free: impl Iterator<Item = u64>) -> u64 {
     let spread = profile.spread();
     let mut free: Vec<u64> = free.map(|bytes| bytes / MIB * MIB).collect();
-    // The steps are small, so that devices of different sizes fill side by side.
+    // The steps are small, so that devices of different sizes are filled evenly, as by the
+    // allocator.
     let step = (free.iter().sum::<u64>() / 256).max(16 * MIB) / MIB * MIB;
     let mut total = 0_u64;
     loop {
@@ -175,7 +176,8 @@ mod tests {
 
     const ANY: Limits = Limits { stripe: u64::MAX, chunk: u64::MAX - MIB };
 
-    /// Mirrors go to the devices with the longest holes, and are as long as the shorter one.
+    /// Mirrors go to the devices with the longest holes, and are as long as the shorter of the two
+    /// holes.
     #[test]
     fn mirrors_take_the_longest_holes() {
         let sets = [holes(&[(1, 10)]), holes(&[(1, 100)]), holes(&[(1, 50), (60, 90)])];
@@ -239,11 +241,11 @@ mod tests {
         taken
     }
 
-    /// E13: the estimate equals what chunks then take, on devices of any sizes. Dividing by the
-    /// copies alone would give 25 GiB of mirrors on devices of 1 and 50 GiB. Where each device has
-    /// several holes, mirrors take up to a fifth less, since the longest holes are taken first.
-    /// Where holes are shorter than a stripe, the estimate is at most the taken bytes times the
-    /// copies.
+    /// E13: on devices of any sizes, the estimate equals the bytes that chunks then take. Dividing
+    /// the free space by the copies alone would give 25 GiB of mirrors on devices of 1 and 50 GiB.
+    /// Where each device has several holes, mirrors take up to a fifth less, since the longest
+    /// holes are taken first. Where holes are shorter than a stripe, the estimate is at most the
+    /// taken bytes times the copies.
     #[test]
     fn e13_capacity_is_what_chunks_take() {
         use Profile::{Dup, Raid0, Raid1, Raid1c3, Raid1c4, Raid5, Raid6, Raid10, Single};
@@ -278,10 +280,11 @@ mod tests {
                 let copies = profile.spread().copies as u64;
                 let is_right = match profile {
                     Single | Raid0 | Raid5 | Raid6 => said == taken,
-                    // Half a mebibyte on each device makes no chunk.
+                    // Up to half a mebibyte of each device is too short for a chunk.
                     Dup => said.abs_diff(taken) <= devices * MIB,
                     _ if is_short => said <= copies * (taken + devices * MIB),
-                    // With several holes the longest are taken first, whatever else a device has.
+                    // With several holes per device, chunks take the longest holes first, even on a
+                    // device with little free space.
                     _ if round % 3 == 1 => said.abs_diff(taken) <= taken / 5 + 64 * MIB,
                     _ => said.abs_diff(taken) <= taken / 50 + 64 * MIB,
                 };
@@ -294,7 +297,8 @@ mod tests {
     }
 
     /// A2: chunk sizes by the size of the volume, in MiB as (stripe, chunk). The cases are data on
-    /// one device, metadata twice on one, data striped over four, system chunks striped over four.
+    /// one device, metadata as DUP on one device, data striped over four devices, and system chunks
+    /// striped over four devices.
     #[test]
     fn a2_sizes_of_chunks() {
         type Sizes = [(u64, u64); 4];
@@ -339,7 +343,7 @@ mod tests {
                 let (mut set, mut at) = (RangeSet::new(), rng.below(2 * MIB));
                 for _ in 0..rng.range(1..6) {
                     // The gap between two holes is a few bytes, or is long, as if other stripes lay
-                    // there.
+                    // in it.
                     at += if rng.chance(1, 2) { 1 + rng.below(3) } else { rng.below(3 * MIB) + 1 };
                     let len = 1 + rng.below(24 * MIB);
                     set.insert(at..at + len);

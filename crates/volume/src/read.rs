@@ -36,7 +36,7 @@ impl Volume {
         self.read_copy(at, buf, mirror, true)
     }
 
-    /// As [`Self::read_mirror`]; `counts_failure` says whether a failure counts for its device.
+    /// As [`Self::read_mirror`]; `counts_failure` says whether a failure is counted for the device.
     fn read_copy(
         &self,
         at: Logical,
@@ -74,7 +74,8 @@ impl Volume {
     }
 
     /// Which reconstruction from parity to use, if any. If the device of a piece missed writes, the
-    /// reconstruction comes before the device's own bytes, since unchecked data there would be old.
+    /// reconstruction comes before the device's own bytes, since unchecked data on that device
+    /// would be old.
     fn reading_by_parity(&self, entry: &Entry, piece: &Piece, mirror: u32) -> Option<u32> {
         if !entry.layout.has_parity() {
             return None;
@@ -152,12 +153,13 @@ impl Volume {
 
     /// Reads the first copy that passes a check.
     ///
-    /// Bad copies that were tried before the good one are rewritten from it, if the volume is
-    /// writable.
+    /// Bad copies that were tried before the good copy are rewritten from the good one, if the
+    /// volume is writable.
     ///
     /// # Errors
     ///
-    /// [`Error::NoGoodMirror`] when none passes, with the reason of the last; [`Error::NotMapped`].
+    /// [`Error::NoGoodMirror`] when no copy passes, with the reason for the last copy;
+    /// [`Error::NotMapped`].
     pub fn read_verified<E: Display>(
         &self,
         at: Logical,
@@ -170,7 +172,7 @@ impl Volume {
 
     /// Reads units that each pass a check, each from any good copy. The whole range is read in one
     /// request, and then only the bad units again. So two copies with one bad sector each are as
-    /// good as one without. The check gets the offset of its unit in `buf`.
+    /// good as a copy without bad sectors. The check gets the offset of its unit in `buf`.
     ///
     /// # Errors
     ///
@@ -248,9 +250,9 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`Volume::read_verified_by`], but reads only the preferred copy. It is for a range that
-    /// may have been freed and reused. Returns whether all of it passes. It counts no failure and
-    /// repairs nothing.
+    /// As [`Volume::read_verified_by`], but reads only the preferred copy, counts no failure and
+    /// repairs nothing. This is for a range that may have been freed and reused. Returns whether
+    /// the whole range passes the checks.
     ///
     /// # Panics
     ///
@@ -274,9 +276,9 @@ impl Volume {
                 .all(|(index, part)| verify(index * unit, part).is_ok())
     }
 
-    /// Lists the mirrors of an address, best first. Mirrors on devices that are here and up to date
-    /// come first. Among these, neighbouring megabytes begin with different mirrors, so that reads
-    /// use all devices.
+    /// Lists the mirrors of an address, best first. Mirrors on present devices that are up to date
+    /// come first. Of these, neighbouring megabytes begin with different ones, so that reads use
+    /// all devices.
     fn mirror_order(&self, at: Logical) -> Result<Vec<u32>, Error> {
         const TURN_BYTES: u64 = 1 << 20;
         let map = self.map_of(Extent::new(at, 1));

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The answers are those that single reads give. Where anything is out of the ordinary,
-//!   single reads are made.
-//! - **M2** Batches are made only where devices gain by them. So elsewhere a failure costs one
-//!   request, and every request is counted once.
+//! - **M1** The answers are the same as those of single reads. Where a batch fails, single reads
+//!   are made.
+//! - **M2** Batches are made only where devices gain by them. On other devices no failed batch is
+//!   repeated by single reads, and every request is counted once.
 
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ impl Volume {
         wants.iter_mut().map(|(at, buf)| self.read_mirror(*at, buf, mirror)).collect()
     }
 
-    /// Reads ranges that will be asked for one by one, where that makes these reads faster: on
-    /// devices where each request takes long. Elsewhere it does nothing. A failure is left to the
-    /// reads that follow.
+    /// Reads in advance ranges that callers will read one by one. Does so only if some device
+    /// answers several reads in the time of one. A failure is ignored, since the reads of the
+    /// callers will find it.
     pub fn read_soon(&self, extents: &[Extent]) {
         if extents.len() < 2 || !self.gains_by_batches() {
             return;
@@ -61,7 +61,7 @@ impl Volume {
         self.devices().iter().any(|device| device.device.reads_at_once())
     }
 
-    /// Reads everything, or says that single reads have to (M1).
+    /// Reads everything, or returns false if single reads have to do it (M1).
     fn read_at_once(&self, wants: &mut [(Logical, &mut [u8])], mirror: u32) -> bool {
         let mut all: Vec<Reads<'_>> = Vec::new();
         for (at, buf) in wants.iter_mut() {
@@ -79,8 +79,8 @@ impl Volume {
         true
     }
 
-    /// Divides a range into the reads of its devices. Says false for a range that is rebuilt from
-    /// parity, or has no such copy.
+    /// Divides a range into the reads of its devices. Returns false for a range that is rebuilt
+    /// from parity, or that lacks the copy `mirror`.
     fn divide<'b>(
         &self,
         at: Logical,

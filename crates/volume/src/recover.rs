@@ -1,12 +1,12 @@
-//! Recovery: what happens when a copy is bad.
+//! Recovery from bad copies.
 //!
 //! # Invariants
 //!
-//! - **R2** A repair writes bytes that a good copy held at that moment. No write can come between
-//!   reading the copy and the repair.
+//! - **R2** A repair writes the bytes that a good copy has at the moment of the repair. No write
+//!   can come between reading the copy and the repair.
 //! - **R3** A read counts each bad copy once. It does not count a copy that another thread repaired
-//!   during this read. A read ahead does not count bytes without a good copy: the later read of
-//!   them does.
+//!   during this read. Bytes without a good copy are not counted by a read ahead, but by the later
+//!   read.
 //!
 //! # Locks
 //!
@@ -43,7 +43,7 @@ pub(crate) struct Counting {
 }
 
 impl Failure {
-    /// The source says what happened, so the text is empty.
+    /// The text is general, since the source says what happened.
     pub(crate) fn unread(mirror: u32, error: Error) -> Self {
         let reason = "it could not be read".to_owned();
         Self { mirror, reason, source: Some(Box::new(error)), is_mismatch: false }
@@ -110,8 +110,8 @@ impl Volume {
         }
     }
 
-    /// Rewrites bad copies with bytes that the mirror `good` was just seen to hold. Returns how
-    /// many it rewrote.
+    /// Rewrites bad copies with bytes that were just read from the mirror `good`. Returns how many
+    /// it rewrote.
     pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
         self.put_right(at, bytes, good, bad, self.counters.repairs()).0
     }
@@ -135,8 +135,8 @@ impl Volume {
             return (0, right);
         }
         let _alone = self.repairs.write();
-        // Another thread may have written here since. Then the bytes that were good would be
-        // outdated (R2).
+        // Another thread may have written here since. In that case the good bytes would be outdated
+        // (R2).
         let mut now = vec![0; bytes.len()];
         if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
             return (0, right);
@@ -167,7 +167,7 @@ impl Volume {
     }
 
     /// Records that all chunks were added. Makes deferred repairs now, if the volume is writable.
-    /// Before this, a volume that is being opened repairs nothing.
+    /// Before this call, a volume that is being opened repairs nothing.
     pub fn has_all_chunks(&self) {
         let waiting = self.deferred.lock().take().unwrap_or_default();
         for DeferredRepair { at, bytes, good, bad } in waiting {
@@ -194,7 +194,7 @@ impl Volume {
     }
 }
 
-/// Says what is wrong with bytes that came from a mirror.
+/// Checks bytes from a mirror, and returns the reason if they are wrong.
 pub(crate) fn check_bytes<E: Display>(
     mirror: u32,
     bytes: &[u8],

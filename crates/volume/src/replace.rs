@@ -2,14 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **R1** From [`Volume::pair_device`] on every write goes to both devices, and superblocks go to
-//!   the old one alone. Until the end the old device is a whole part of the volume, and the new one
-//!   is not a part.
-//! - **R2** Writers are excluded while a part is copied, so old bytes never overwrite new ones.
+//! - **R1** From [`Volume::pair_device`] on, every write goes to both devices, and superblocks go
+//!   to the old device alone. Until the end the old device is a whole part of the volume, and the
+//!   new one is not a part.
+//! - **R2** Writers are excluded while a range is copied, so old bytes never overwrite new ones.
 //! - **R3** When everything was copied, reads go to the new device. Ranges that the old device
-//!   could not read fail there, until a repair from another copy has written them.
-//! - **R4** A new device that fails a write is no copy any more; the volume continues with the old
-//!   one.
+//!   could not read give errors on the new device, until a repair from another copy has written
+//!   them.
+//! - **R4** If the new device fails a write, it is not a valid copy any more. The volume continues
+//!   with the old device.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Pair {
         self.turned.load(Ordering::SeqCst)
     }
 
-    /// Does the same to both devices; returns the result of the old one.
+    /// Runs `act` on both devices; returns the result of the old device.
     fn both(&self, act: impl Fn(&dyn Device) -> Result<(), BlockError>) -> Result<(), BlockError> {
         if !self.has_failed()
             && let Err(error) = act(&*self.new)
@@ -131,8 +132,9 @@ impl Device for Pair {
 }
 
 impl Volume {
-    /// From now on writes to the device `id` also go to `new` (R1). `new` is at least as long and
-    /// holds no superblock. Returns `None` when there is no such device, or it was lost.
+    /// From now on writes to the device `id` also go to `new` (R1). `new` is at least as long as
+    /// the old device and holds no superblock. Returns `None` when there is no such device, or it
+    /// was lost.
     pub fn pair_device(&self, id: DeviceId, new: Arc<dyn Device>) -> Option<Arc<Pair>> {
         let old = self.device(id).filter(|device| !device.is_lost())?;
         let pair = Arc::new(Pair {
@@ -146,7 +148,7 @@ impl Volume {
         Some(pair)
     }
 
-    /// Copies a part of the old device to the new one, with writers excluded (R2).
+    /// Copies a range of the old device to the new one, with writers excluded (R2).
     pub fn copy_pair(&self, pair: &Pair, offset: u64, buf: &mut [u8]) {
         let _alone = self.repairs.write();
         // One bad sector must not make its neighbours unreadable.
@@ -172,7 +174,7 @@ impl Volume {
         pair.turned.store(true, Ordering::SeqCst);
     }
 
-    /// Ends a pair: one of the two stays as the device. Returns the other one.
+    /// Ends a pair: one of its devices stays in the volume. Returns the other device.
     pub fn end_pair(&self, id: DeviceId, pair: &Pair, keep_new: bool) -> Arc<dyn Device> {
         let (stays, goes) = if keep_new { (&pair.new, &pair.old) } else { (&pair.old, &pair.new) };
         if let Some(there) = self.device(id) {
@@ -182,8 +184,8 @@ impl Volume {
         Arc::clone(goes)
     }
 
-    /// Puts another device under the same number and identifier. Running writes have finished;
-    /// later ones use the new device.
+    /// Puts another device under the same number and identifier. Waits until running writes have
+    /// finished; later writes use the new device.
     fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust) {
         let _alone = self.repairs.write();
         self.exchange_held(Arc::new(old.with_device(device, trust)));

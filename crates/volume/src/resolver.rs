@@ -10,8 +10,8 @@
 //!
 //! - **A1** A lookup reports a missing address only after the source was asked, or when all chunks
 //!   were added.
-//! - **A2** A source reads only addresses in the superblock's chunks. If a damaged tree leads
-//!   elsewhere, the source is not asked again: that read fails, and so does the lookup.
+//! - **A2** A source reads only addresses in the superblock's chunks. If a damaged tree leads to
+//!   another address, the read there asks no source and fails, and the lookup fails with it.
 //! - **A3** A chunk from the source and the same chunk from the full list are one entry.
 
 use std::cell::Cell;
@@ -36,12 +36,12 @@ pub trait ChunkSource: Send + Sync {
     ) -> Result<Option<Chunk>, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// Asks the source of chunks, while its owner keeps it.
+/// Asks the source of chunks, until the owner of the source drops it.
 pub(crate) struct ChunkResolver {
     has_source: AtomicBool,
     source: Ranked<Option<Weak<dyn ChunkSource>>>,
-    /// Held while chunks are added to the map, never during a lookup.
-    /// Unranked: adding chunks takes the map's lock inside, which has a rank of its own.
+    /// Held while chunks are added to the map, never during a lookup. Unranked: adding chunks takes
+    /// the map's lock, which has a rank, while this one is held.
     adding: Mutex<()>,
 }
 
@@ -102,7 +102,7 @@ impl ChunkResolver {
         self.has_source.load(Ordering::Acquire)
     }
 
-    /// The source, unless it is gone or this thread is asking already.
+    /// The source, unless it was dropped or this thread is already asking it.
     pub(crate) fn source(&self) -> Option<(Arc<dyn ChunkSource>, Asking)> {
         let source = self.source.lock().as_ref().and_then(Weak::upgrade)?;
         Some((source, Asking::begin()?))

@@ -4,14 +4,14 @@
 //!
 //! - **S2** Parity is computed anew only from data that has no known error. While a sector of the
 //!   row is bad, the old parity may restore it.
-//! - **S3** A parity sector is compared only if one of its data sectors is in use. Elsewhere parity
-//!   may be wrong.
+//! - **S3** A parity sector is compared only if one of its data sectors is in use. Where no data is
+//!   in use, parity may be wrong.
 //!
 //! # Locks
 //!
 //! A thread that repairs holds `Volume::repairs` exclusively while it writes. The caller excludes
-//! other writes of the row. A view in which a part of the row is in use is enough: no thread writes
-//! to such a row.
+//! other writes of the row. For that, a view in which a part of the row is in use is enough: no
+//! thread writes to such a row.
 
 use buttress_format::Logical;
 
@@ -57,7 +57,7 @@ impl Column {
         self.here && !self.unread[index]
     }
 
-    /// Sets the content of a sector; returns whether it differed.
+    /// Sets the content of a sector; returns whether the old content differed.
     fn mend(&mut self, index: usize, sector: &[u8]) -> bool {
         let place = &mut self.bytes[index * sector.len()..][..sector.len()];
         let differs = self.unread[index] || place != sector;
@@ -74,7 +74,7 @@ impl Volume {
     /// `repair` is set and the volume is writable. `classify` gets the offset of a data sector in
     /// the row, and its bytes.
     ///
-    /// Returns what was found of the data, and how many sectors of parity were wrong.
+    /// Returns the counts for the data, and how many sectors of parity were wrong.
     ///
     /// # Errors
     ///
@@ -228,9 +228,9 @@ impl Volume {
     }
 }
 
-/// Rebuilds the lost sectors, if parity can and the results pass the check. Parity on a device that
-/// missed writes may be old, so it is not used. If one of two parity units is wrong, the other one
-/// may be enough.
+/// Rebuilds the lost sectors, if the parity is enough and the results pass the check. Parity on a
+/// device that missed writes may be old, so it is not used. If one of two parity units is wrong,
+/// the other one may be enough.
 fn rebuild(
     columns: &[Column],
     lost: &[usize],

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **N1** A row is written once, as a whole: all its data, zeros elsewhere, and the parity of
-//!   exactly that. So a power cut damages a row only while no committed data is in it.
+//!   exactly these bytes. So a power cut damages a row only while no committed data is in it.
 //!
 //! `space` hands out only rows without committed data. This file refuses writes into the middle of
 //! a row.

@@ -29,7 +29,8 @@ impl Volume {
         volume
     }
 
-    /// Adds chunks one by one; of two that overlap only the first. Returns the chunks left out.
+    /// Adds chunks one by one. Of two chunks that overlap, it adds only the first. Returns the
+    /// chunks left out.
     pub fn salvage_chunks(&self, chunks: Vec<Chunk>) -> Vec<(Chunk, Error)> {
         let mut refused = Vec::new();
         for chunk in chunks {

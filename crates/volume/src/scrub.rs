@@ -13,7 +13,7 @@ use crate::device::{Fault, Trust};
 use crate::error::Error;
 use crate::volume::Volume;
 
-/// What was found in a range, over all its copies.
+/// The results for a range, over all its copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Bytes read, every copy counted.
@@ -135,8 +135,8 @@ impl Volume {
     }
 
     /// Counts the units with copies that differ, for data without checksums. Unreadable copies, and
-    /// copies on devices that missed transactions, are skipped. Concurrent writes there can raise
-    /// the count.
+    /// copies on devices that missed transactions, are skipped. Concurrent writes in the range can
+    /// raise the count.
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl Volume {
         Ok(unlike.iter().filter(|unlike| **unlike).count() as u64)
     }
 
-    /// For data without checksums: copies from an up-to-date device to those that missed
+    /// Copies data without checksums from an up-to-date device to the devices that missed
     /// transactions. Returns how many units were rewritten.
     ///
     /// # Errors

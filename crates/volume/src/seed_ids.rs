@@ -1,4 +1,4 @@
-//! Which of the given devices are a volume's own, and which are those of its seeds.
+//! Finds which of the given devices are a volume's own, and which belong to its seeds.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) const SEEDING: u64 = 1 << 32;
 /// The number of seeds, one grown from the other, that a volume can have.
 const SEEDS_MAX: usize = 4;
 
-/// The identifiers of a volume's seeds, which nodes on their devices carry.
+/// The identifiers of a volume's seeds. Nodes on the seeds' devices carry these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeedIds {
     ids: [[u8; 16]; SEEDS_MAX],
@@ -58,14 +58,14 @@ pub fn is_seed(superblock: &Superblock) -> bool {
     superblock.flags & SEEDING != 0
 }
 
-/// The superblock of the volume that the candidates make: the newest of a volume that is no seed.
-/// If all are seeds, it is the newest of all, since a sprout is newer than its seed.
+/// The superblock of the volume that the candidates make: the newest superblock that is not a
+/// seed's. If all belong to seeds, it is the newest of all, since a sprout is newer than its seed.
 pub(crate) fn newest(candidates: &[Candidate]) -> Option<&Superblock> {
     let superblocks = candidates.iter().map(|candidate| &candidate.superblock);
     superblocks.max_by_key(|superblock| (!is_seed(superblock), superblock.generation))
 }
 
-/// Finds the seeds among the candidates of a volume. Other devices must be the volume's own.
+/// Finds the seeds among the candidates of a volume. All other devices must be the volume's own.
 pub(crate) fn seeds_of(candidates: &[Candidate], newest: &Superblock) -> Result<SeedIds, Error> {
     let identity = |superblock: &Superblock| (superblock.fsid, superblock.tree_fsid());
     let is_own = |part: &&Candidate| identity(&part.superblock) == identity(newest);

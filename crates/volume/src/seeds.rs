@@ -1,17 +1,18 @@
-//! Seed devices: what a volume was grown from, and what it still reads there.
+//! Seed devices: volumes grow from them, and go on reading their chunks.
 //!
 //! A seed is a volume that is only read. A sprout is a volume of new devices that began with the
-//! trees of a seed. It reads the seed's chunks on the seed's devices. The chunk tree of a
-//! sprout has an item for each device of a seed, which names the seed by its identifier.
+//! trees of a seed. A sprout reads the seed's chunks on the seed's devices. The chunk tree of a
+//! sprout has an item for each device of a seed. That item has the identifier of the seed.
 //!
 //! # Invariants
 //!
 //! - **SE1** Nothing is written to a device of a seed: no data, no repair, no superblock, no
 //!   discard.
-//! - **SE2** A sprout is on disk when the first superblock on its own device is. Until then the new
-//!   device is no part of any volume.
+//! - **SE2** A sprout exists on disk when the first superblock on its own device is written. Until
+//!   then the new device is not a part of any volume.
 //! - **SE3** The chunks in a sprout's superblock are on its own devices, since Linux reads them
-//!   before it looks for seeds. A sprout that was just made is an exception: its owner moves them.
+//!   before it looks for seeds. A sprout that was just made is an exception:
+//!   `Maintenance::move_system_off_seeds` moves its chunk tree to its own devices.
 
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ use crate::open::{OpenOptions, candidates};
 use crate::seed_ids::{Candidate, SEEDING, SeedIds, is_seed, newest};
 use crate::volume::Volume;
 
-/// Whether a device is one of a seed. Where it is one device of several, it is opened for reading:
-/// several volumes may have grown from it.
+/// Whether a device belongs to a seed. A caller with several devices opens a seed's device for
+/// reading only, since several volumes may have grown from it.
 #[must_use]
 pub fn holds_seed(device: &dyn Device) -> bool {
     Volume::read_superblock(device).is_ok_and(|superblock| is_seed(&superblock))
@@ -59,7 +60,8 @@ impl Volume {
         if seed.log_root != Logical(0) {
             return refused("it has a log of fsync that was not replayed");
         }
-        // The first commit counts the new device.
+        // `sprout` does not count the new device yet, since the first commit does that. `joined`
+        // counts it for the check at opening.
         let sprout =
             Superblock { fsid: item.fsid, flags: seed.flags & !SEEDING, dev_item: item, ..seed };
         let joined =

@@ -1,4 +1,4 @@
-//! Counts what a volume has done since it was opened.
+//! Counts the requests of a volume since it was opened.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,11 +45,11 @@ impl fmt::Display for Stats {
     }
 }
 
-/// Requests to devices and their bytes, of volumes that are gone: reads, then bytes written.
+/// Totals of all volumes that are gone: read requests, then bytes written.
 static GONE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// The reads of devices, and the bytes written to them, by all volumes of this process that are
-/// gone. So a caller can count what a whole program did.
+/// gone. So a caller can count the requests of a whole program.
 #[must_use]
 pub fn io_of_gone_volumes() -> (u64, u64) {
     (GONE[0].load(Ordering::Relaxed), GONE[1].load(Ordering::Relaxed))

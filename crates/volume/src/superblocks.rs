@@ -2,13 +2,14 @@
 //!
 //! # On disk
 //!
-//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, as far as it reaches. The first is the one
-//! that counts. Each device's copies carry that device's own item.
+//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, if it is long enough. The other copies are
+//! used only if the first is damaged. Each device's copies carry that device's own item.
 //!
 //! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
 //! between two flushes. The other copies follow with the nodes of the next commit. If the first
-//! copy is torn, they still hold the commit before, and everything that it references is intact. A
-//! torn copy is rewritten whole before any other write (`mend_torn_superblocks`).
+//! copy is torn, the other copies still have the preceding commit, and everything that this commit
+//! references is intact. A torn copy is rewritten whole before any other write
+//! (`mend_torn_superblocks`).
 //!
 //! # Failure
 //!
@@ -27,17 +28,17 @@ use crate::error::Error;
 use crate::volume::Volume;
 
 const MAGIC: &[u8] = b"_BHRfS_M";
-/// The magic that mkfs writes first, so that an unfinished volume is not taken for a volume.
+/// The magic that mkfs writes first, so that an unfinished volume is not taken for a finished one.
 const MAGIC_UNFINISHED: &[u8] = b"!BHRfS_M";
 const MAGIC_AT: usize = 64;
 
 impl Volume {
-    /// Reads the superblock of a device: the first copy, or the newest of the others if a crash
-    /// tore the first.
+    /// Reads the superblock of a device: the first copy, or the newest of the other copies if a
+    /// crash tore the first.
     ///
     /// # Errors
     ///
-    /// - [`Error::NotBtrfs`] with what is there instead.
+    /// - [`Error::NotBtrfs`] with the format that is there instead.
     /// - [`Error::Superblock`] when all copies are damaged.
     /// - [`Error::Truncated`] when the device is shorter than its superblock says.
     /// - [`Error::Candidate`] when the device cannot be read.
@@ -94,7 +95,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::read_superblock`]; a copy past the device's end counts as no btrfs.
+    /// As [`Volume::read_superblock`]; for a copy past the device's end, [`Error::NotBtrfs`].
     pub fn read_superblock_mirror(device: &dyn Device, mirror: usize) -> Result<Superblock, Error> {
         let not_btrfs = |found| Error::NotBtrfs { device: device.name(), found };
         let failed = |source| Error::Candidate { device: device.name(), source };
@@ -121,7 +122,8 @@ impl Volume {
     }
 
     /// Writes a superblock to every copy on every device and makes it durable, for a volume at
-    /// rest. Everything that it references must be durable: call [`Volume::flush`] first.
+    /// rest. Everything that the superblock references must be durable: call [`Volume::flush`]
+    /// first.
     ///
     /// # Errors
     ///
@@ -141,7 +143,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::flush`], and then no superblock was written; as [`Volume::commit_flushed`].
+    /// As [`Volume::flush`], if no superblock was written yet; after that, as
+    /// [`Volume::commit_flushed`].
     ///
     /// # Panics
     ///
@@ -152,7 +155,7 @@ impl Volume {
     }
 
     /// Writes a superblock to the first copy on each device and makes it durable: this is the
-    /// moment of the commit. Everything that it references must be durable already.
+    /// moment of the commit. Everything that the superblock references must be durable already.
     ///
     /// # Errors
     ///
@@ -191,9 +194,9 @@ impl Volume {
         self.check_writable()
     }
 
-    /// Rewrites first copies that a power cut tore with the superblock that was found, and makes
-    /// that durable. It must be the first write. The torn copy names trees that stay intact only
-    /// until something overwrites them. A second cut, during the next write of a superblock, could
+    /// Writes the superblock `found` over each first copy that a power cut tore, and makes it
+    /// durable. This must be the first write. The torn copy names trees that stay intact only until
+    /// something overwrites them. A second power cut, during the next write of a superblock, could
     /// complete the torn copy.
     ///
     /// # Errors

@@ -2,19 +2,19 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A chunk in the map lies within its devices and is readable with the devices that are
-//!   here. If the volume was opened degraded and has an unreadable chunk, it is read-only.
+//! - **V1** A chunk in the map lies within its devices and is readable with the present devices. A
+//!   volume that was opened degraded and has an unreadable chunk is read-only.
 //! - **V2** A volume is writable exactly while it has no reason to be read-only and does not count
 //!   as opened for reading. [`Volume::begin_writing`] ends the second condition. A reason to be
 //!   read-only stays once it is set.
-//! - **V3** In a writable volume no two stripes share bytes of a device. Chunks that were read with
-//!   a volume are checked. The maker of a new chunk takes only free space.
+//! - **V3** In a writable volume no two stripes share bytes of a device. The chunks of an existing
+//!   volume are checked when they are added. The maker of a new chunk takes only free space.
 //!
 //! # Locks
 //!
 //! `repairs` is held for long, across I/O: writers share it, and a repair has it exclusively, so
-//! that a repair never puts old bytes over new ones. Inside it only the ranks of `block` are taken.
-//! `deferred` is taken by itself.
+//! that a repair never puts old bytes over new ones. While it is held, only the ranks of `block`
+//! are taken. `deferred` is taken by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,8 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices are allowed to be missing.
     degraded: bool,
-    /// Whether it is salvaged from a damaged volume. Then chunks may reach past the end of devices.
+    /// Whether it is salvaged from a damaged volume. In a salvaged volume, chunks may reach past
+    /// the end of devices.
     pub(crate) is_salvage: bool,
     /// The seeds that it was grown from.
     pub(crate) seeds: SeedIds,
@@ -100,7 +101,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// What stays the same for the whole life of the volume.
+    /// The parameters that never change while the volume is open.
     #[must_use]
     pub fn params(&self) -> &Params {
         &self.params
@@ -172,9 +173,9 @@ impl Volume {
         });
     }
 
-    /// Replaces a device, present or missing; the new device takes over its item. Until it is
-    /// healed, it counts as a device that missed everything, and its superblocks are not written.
-    /// Returns the old device.
+    /// Replaces a device, present or missing; the new device takes over its item. Until the new
+    /// device is healed, it counts as a device that missed everything, and its superblocks are not
+    /// written. Returns the old device.
     pub fn exchange_device(
         &self,
         device: Arc<dyn Device>,
@@ -213,7 +214,7 @@ impl Volume {
     }
 
     /// Handles a failed write or flush of a device. If every byte has a copy elsewhere, the volume
-    /// continues without the device; else the failure stands.
+    /// continues without the device; otherwise the failure is returned.
     pub(crate) fn lose_device(&self, device: &VolumeDevice, error: Error) -> Result<(), Error> {
         let map = self.map.load();
         let is_needed = map
@@ -234,9 +235,9 @@ impl Volume {
 
     /// Sets the item that one device's superblock has from now on.
     ///
-    /// Without this call, each superblock keeps the item from the opening. One device is excepted:
-    /// [`Volume::write_superblocks`] is given a superblock with this device's item, and writes that
-    /// item to it.
+    /// Without this call, each superblock keeps the item from the opening. There is one exception:
+    /// the superblock given to [`Volume::write_superblocks`] has the item of one device, and that
+    /// device gets this item.
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.set_current_item(item);
@@ -244,7 +245,7 @@ impl Volume {
     }
 
     /// The reason why the volume can only be read, if there is one (V2). A volume that may begin
-    /// writing has none.
+    /// writing has no reason.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.read_only.get()
@@ -262,8 +263,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], also for a device that cannot be written; those of reading a
-    /// superblock. Nothing may be written then.
+    /// [`Error::ReadOnly`], also for a device that cannot be written; those of
+    /// [`Volume::read_superblock`]. After an error nothing may be written.
     pub fn begin_writing(&self, last: &Superblock) -> Result<(), Error> {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
         for device in self.devices().iter().filter(|device| !device.is_seed()) {
@@ -306,7 +307,7 @@ impl Volume {
     /// # Errors
     ///
     /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk is
-    /// impossible; [`Error::MissingStripe`] when the devices that are here cannot read it, and none
+    /// impossible; [`Error::MissingStripe`] when the present devices cannot read it, and no device
     /// may be missing (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
         // This does not compare the new chunk's stripes with those of other chunks: that would cost
@@ -351,7 +352,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::NotMapped`] if none starts there.
+    /// [`Error::NotMapped`] if no chunk starts there.
     pub fn remove_chunk(&self, start: Logical) -> Result<Arc<Chunk>, Error> {
         self.map.remove(start)
     }
@@ -392,7 +393,8 @@ impl Volume {
         self.map_of(Extent::new(at, 1)).find(at).ok()?.layout.row_bytes()
     }
 
-    /// The number of chunks, and the number of nodes of the map that adding one copies.
+    /// The number of chunks, and the number of nodes of the map that are copied when a chunk is
+    /// added.
     #[must_use]
     pub fn map_size(&self) -> (usize, usize) {
         self.map.load().size()
@@ -416,7 +418,7 @@ impl Volume {
         self.map_of(Extent::new(at, 1)).find(at).ok().map(|entry| Arc::clone(&entry.chunk))
     }
 
-    /// The number of copies of an address; zero where no chunk is.
+    /// The number of copies of an address; zero if no chunk has the address.
     #[must_use]
     pub fn mirrors(&self, at: Logical) -> u32 {
         self.map_of(Extent::new(at, 1)).find(at).map_or(0, |entry| entry.layout.copies() as u32)
@@ -434,7 +436,7 @@ impl Volume {
                 .find(|device| device.id == stripe.device && device.uuid == stripe.dev_uuid);
             if let Some(device) = device {
                 let device_len = device.device.len();
-                // Cannot overflow: the layout check used the same sum.
+                // The sum cannot overflow: the check of the layout computed it, too.
                 let end = stripe.offset.saturating_add(layout.stripe_len());
                 if end > device_len && !self.is_salvage {
                     let device = stripe.device;
@@ -456,8 +458,8 @@ fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> 
     });
     let mut places: Vec<(DeviceId, u64, u64, Logical)> = places.collect();
     places.sort_unstable();
-    // If any two ranges overlap, one of them overlaps its successor. The layout check used the same
-    // sum.
+    // If any two ranges overlap, some range overlaps its successor in the sorted list. The sum
+    // cannot overflow: the check of the layout computed it, too.
     places.windows(2).find_map(|pair| {
         let [(device, offset, len, first), (next, at, _, second)] = *pair else { return None };
         (device == next && at < offset.saturating_add(len)).then(|| {

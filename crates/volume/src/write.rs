@@ -60,8 +60,8 @@ pub enum NotDurable {
 pub enum Copies {
     /// Every copy.
     All,
-    /// The first copy, which reads prefer. Only where [`Volume::has_copies_beside`]; elsewhere
-    /// every copy.
+    /// The first copy, which reads prefer. If [`Volume::has_copies_beside`] is false, every copy is
+    /// written.
     First,
     /// The copies that `First` leaves out.
     Others,
@@ -92,10 +92,10 @@ impl Volume {
     }
 
     /// Writes every copy of many ranges, in any order. Adjacent ranges of a device go to it in one
-    /// request. Each device is swept once from front to end.
+    /// request. Each device is written once from front to end.
     ///
     /// In chunks with parity a batch holds the whole content of a row, from its start. The old
-    /// content is lost: what the batch does not write becomes zeros.
+    /// content is lost: bytes of the row that the batch does not write become zeros.
     ///
     /// # Errors
     ///
@@ -164,7 +164,8 @@ impl Volume {
         work: impl FnOnce(&[Transfer<'_>]) -> T,
     ) -> Result<T, Error> {
         self.check_writable()?;
-        // Take the lock before the lookup of devices, so that none is exchanged before the writes.
+        // The lock is taken before the lookup of devices, so that no device is exchanged before the
+        // writes.
         let _shared = self.repairs.read();
         let mut transfers = Vec::with_capacity(writes.len());
         let mut striped = Vec::new();
@@ -222,8 +223,8 @@ impl Volume {
         outcome
     }
 
-    /// Waits until everything that was flushed is where it survives the loss of this machine, for
-    /// devices that have such a place.
+    /// Waits until everything that was flushed survives the loss of this machine. Devices without
+    /// remote storage do nothing.
     ///
     /// # Errors
     ///
@@ -265,7 +266,7 @@ impl Volume {
 
     /// Discards an unallocated range of a device. A missing device is skipped.
     ///
-    /// The caller prevents new chunks there meanwhile.
+    /// The caller prevents new chunks in the range meanwhile.
     ///
     /// # Errors
     ///
@@ -307,7 +308,7 @@ impl Volume {
     }
 
     /// The class of the content at an address. A mixed chunk counts as metadata, because data and
-    /// nodes cannot be told apart there, and callers wait for writes of nodes.
+    /// nodes cannot be told apart in such a chunk, and callers wait for writes of nodes.
     fn class_of(&self, at: Logical) -> Class {
         let is_data = |flags: BlockGroupFlags| flags.kind() == BlockGroupFlags::DATA;
         match self.map.load().find(at) {
@@ -337,8 +338,8 @@ impl Volume {
         Ok(gaps)
     }
 
-    /// Calls `show` for every copy of every piece of a range on a present device. Its arguments are
-    /// device, offset on the device, part of the range and mirror.
+    /// Calls `show` for every copy of every piece of a range on a present device. The arguments of
+    /// `show` are device, offset on the device, part of the range and mirror.
     fn for_each_copy(
         &self,
         extent: Extent,
@@ -362,8 +363,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Sends sorted transfers to their devices: adjacent ones in one request, and all requests of
-    /// one device at once.
+    /// Sends sorted transfers to their devices: adjacent transfers in one request, and all requests
+    /// of one device at once.
     pub(crate) fn submit(&self, transfers: &[Transfer<'_>]) -> Result<(), Error> {
         let mut rest = transfers;
         while let Some(first) = rest.first() {

@@ -1,9 +1,9 @@
-//! What running mounts and servers report, for people and for Prometheus.
+//! The figures of running mounts and servers, for people and for Prometheus.
 //!
 //! # Place
 //!
-//! Above `control`, which asks the servers, and below the program. Everything here takes answers
-//! and returns text or cells. It asks nothing and prints nothing.
+//! This crate is above `control`, which asks the servers, and below the program. All functions here
+//! take answers and return text or cells. They ask no server and print nothing.
 //!
 //! # What must hold
 //!

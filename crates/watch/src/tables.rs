@@ -22,14 +22,14 @@ const TIMES: &str = "times";
 /// The kinds of space. A figure that each of them has becomes a column of a table.
 const KINDS: [&str; 3] = ["data", "metadata", "system"];
 
-/// What was asked for, beside the answer.
+/// The options for showing an answer.
 #[derive(Clone, Copy)]
 pub struct ShowOptions<'l> {
     /// An earlier answer of the same process, and how many seconds ago it was.
     pub before: Option<(&'l Answer, f64)>,
     /// Show zeroes, too (PE1).
     pub all: bool,
-    /// Colours, where they are wanted.
+    /// The output, which has colours if they are wanted.
     pub ui: &'l Ui,
 }
 
@@ -243,8 +243,8 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns how fast a whole number changes, or for an object the number of its events. `None` if it
-/// has not changed.
+/// Returns how fast a number changes. For an object, the number is its count of events. `None` if
+/// the number has not changed.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
     let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(of("calls", json!(1_234_567)), "1,234,567");
     }
 
-    /// PE1: zeroes are left out unless they were asked for.
+    /// PE1: zeroes are left out unless `all` is set.
     #[test]
     fn zeroes_are_shown_where_they_are_asked_for() {
         let figures = json!({ "refused": 0, "step": { "times": 0, "max_us": 0 }, "calls": 3 });

@@ -14,10 +14,10 @@ const ORIGIN_LEN: u64 = (96 << 10) + 512;
 const BLOCKS: u64 = 40;
 /// Bytes of superblock and entries.
 pub const FRONT_LEN: usize = 64 + 16 * BLOCKS as usize;
-/// Requests made of a cache that opened.
+/// The number of requests to a cache that opened.
 const STEPS: u32 = 24;
 
-/// A cache that holds something committed, something superseded and something that is neither.
+/// A cache with committed blocks, superseded blocks, and blocks that are not committed.
 fn base() -> &'static (MemoryDevice, MemoryDevice) {
     static MADE: OnceLock<(MemoryDevice, MemoryDevice)> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -33,7 +33,7 @@ fn base() -> &'static (MemoryDevice, MemoryDevice) {
             device.flush().expect("memory");
         }
         device.write_at(50_000, &[5; 2000]).expect("memory");
-        // Not closed: what was written last is not committed.
+        // The cache is not closed, so its last writes are not committed.
         std::mem::forget(device);
         (origin.fork(), cache.fork())
     })
@@ -43,7 +43,7 @@ fn base() -> &'static (MemoryDevice, MemoryDevice) {
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If the cache cannot be made.
 #[must_use]
 pub fn front() -> Vec<u8> {
     let mut bytes = vec![0; FRONT_LEN];
@@ -68,8 +68,9 @@ fn options(choice: u8) -> CacheOptions {
     }
 }
 
-/// A byte of options, then superblock and entries: looked at, opened, worked with, drained, opened
-/// again. A cache that opens is a device like any other: it holds what was written to it.
+/// The input is a byte of options, then superblock and entries. The cache is scanned, opened, used,
+/// drained and opened again. A cache that opens is a device like any other: it keeps the data that
+/// was written to it.
 ///
 /// # Panics
 ///

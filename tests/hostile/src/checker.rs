@@ -1,4 +1,4 @@
-//! The checker, before a volume made to do harm: it answers for any content.
+//! The checker on volumes made to do harm. It gives a report for any content.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::image::Image;
 use crate::mutate;
 use crate::steps::Steps;
 
-/// Requests to the device that are more than any of these volumes takes.
+/// More requests to the device than any of these volumes takes.
 const REQUESTS_MAX: u64 = 400_000;
 
-/// One of several volumes, damaged by the bytes, checked, and repaired where that is possible. A
-/// report that everything was repaired leaves a volume that is clean.
+/// One of several volumes is damaged as the bytes say, checked, and repaired if possible. After a
+/// report that everything was repaired, the volume is clean.
 ///
 /// # Panics
 ///
@@ -22,7 +22,7 @@ pub fn checker(bases: &[Image], data: &[u8]) {
     let choice = data.first().copied().unwrap_or_default();
     let base = &bases[usize::from(choice >> 3) % bases.len()];
     let device = mutate::damaged(base, data.get(1..).unwrap_or_default());
-    // Little memory makes it sort on disk.
+    // Little memory makes the checker sort on disk.
     let memory_bytes = if choice & 1 == 0 { 64 << 20 } else { 1 << 10 };
     let threads = if choice & 4 == 0 { 1 } else { 2 };
     let options =

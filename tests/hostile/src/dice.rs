@@ -1,17 +1,17 @@
 //! Choices from bytes of a fuzzer, or of a seed.
 
-/// Bytes that are used up from the front. When there are none left, everything is zero.
+/// Bytes that are used up from the front. When no bytes are left, every choice is zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Dice<'a>(&'a [u8]);
 
 impl<'a> Dice<'a> {
-    /// Takes bytes for choices.
+    /// Makes choices from bytes.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Whether anything is left to choose from.
+    /// Whether no bytes are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -26,7 +26,7 @@ impl<'a> Dice<'a> {
         u64::from_le_bytes(word)
     }
 
-    /// A number below `limit`, which is at most 65536; zero if there is none.
+    /// A number below `limit`, which is at most 65536. Zero if `limit` is zero.
     pub fn below(&mut self, limit: usize) -> usize {
         let mut pair = [0; 2];
         let (taken, rest) = self.0.split_at(self.0.len().min(2));
@@ -39,7 +39,7 @@ impl<'a> Dice<'a> {
     ///
     /// # Panics
     ///
-    /// If it is empty.
+    /// If the slice is empty.
     pub fn one<'t, T>(&mut self, of: &'t [T]) -> &'t T {
         &of[self.below(of.len())]
     }

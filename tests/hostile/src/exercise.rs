@@ -1,5 +1,4 @@
-//! Everything that can be asked of a volume, with a limit to each question that a good volume never
-//! comes near.
+//! All kinds of requests to a volume. Each kind has a limit that a good volume never comes near.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -13,23 +12,23 @@ use buttress_fs::{
 
 use crate::steps::Steps;
 
-/// Requests to the device that are more than any of these volumes takes.
+/// More requests to the device than any of these volumes takes.
 const REQUESTS_MAX: u64 = 200_000;
 /// Names that are listed, of all directories.
 const NAMES_MAX: usize = 5_000;
 /// Runs of data that are read, of all files.
 const RUNS_MAX: usize = 5_000;
-/// How much of a run is read.
+/// The most bytes of a run that are read.
 const READ_MAX: u64 = 128 << 10;
 
-/// What is written: one kind of byte after the other, a thousand of each.
+/// The data that is written: a thousand bytes of each value, one value after the other.
 static DATA: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..40_000_u32).map(|at| (at / 1000) as u8).collect());
 
-/// What came of it.
+/// The outcome of an exercise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// It could be opened.
+    /// Whether the volume could be opened.
     pub opened: bool,
     /// Names that were listed.
     pub names: usize,
@@ -63,8 +62,8 @@ pub fn exercise(device: MemoryDevice, writes: bool) -> Outcome {
     exercise_as(device, writes, false)
 }
 
-/// The same. If `behind`, its block groups are read on the first need of them, and chunks one by
-/// one.
+/// As [`exercise`]. If `behind`, block groups are read when they are first needed, and chunks one
+/// by one.
 ///
 /// # Panics
 ///
@@ -76,7 +75,7 @@ pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome 
     let mut outcome = Outcome::default();
     let options = if writes { "rw,noatime,compress=zlib" } else { "ro,noatime,nologreplay" };
     let mut options = MountOptions::parse(options).expect("known options");
-    // One thread: the same bytes have the same outcome, and nothing is waited for.
+    // With one thread, the same bytes have the same outcome, and no thread is waited for.
     options.background = false;
     options.baselines.bg_read = if behind { GroupsRead::Behind } else { GroupsRead::First };
     if let Ok(filesystem) = Filesystem::open(vec![steps.clone()], options) {
@@ -109,7 +108,7 @@ pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome 
     outcome
 }
 
-/// Reads what there is: names, attributes, data, links.
+/// Reads everything: names, attributes, data, links.
 fn read(filesystem: &Filesystem, outcome: &mut Outcome) -> Vec<Inode> {
     let mut seen: HashSet<InodeId> = HashSet::new();
     let mut waiting = vec![filesystem.root()];
@@ -151,8 +150,8 @@ fn read(filesystem: &Filesystem, outcome: &mut Outcome) -> Vec<Inode> {
     all
 }
 
-/// Reads the runs of a file that hold data, each as far as is reasonable, and a little of what is
-/// beyond.
+/// Reads the runs of a file that hold data, each up to a limit, and a little beyond the end of the
+/// file.
 fn read_data(inode: &Inode, buf: &mut [u8], runs_left: &mut usize, outcome: &mut Outcome) {
     let size = inode.attr().size;
     let mut at = 0;
@@ -173,7 +172,7 @@ fn read_data(inode: &Inode, buf: &mut [u8], runs_left: &mut usize, outcome: &mut
     }
 }
 
-/// Changes of every kind, in a few places, and a commit after each few.
+/// Makes changes of every kind, in a few places, with a commit after every few changes.
 fn change(filesystem: &Filesystem, all: &[Inode], outcome: &mut Outcome) {
     let root = filesystem.root();
     let data = &DATA[..];
@@ -214,5 +213,5 @@ fn change(filesystem: &Filesystem, all: &[Inode], outcome: &mut Outcome) {
             _ => outcome.note(root.unlink(&name)),
         };
     }
-    // Closing commits it.
+    // Closing the volume commits the changes.
 }

@@ -1,4 +1,4 @@
-//! A good volume, and where its nodes are.
+//! A good volume, and the places of its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
 use buttress_format::{CsumType, Superblock};
 
-/// Where the superblocks of the first 64 MiB and a bit are.
+/// The offsets of the first two superblocks.
 pub const SUPERBLOCKS: [u64; 2] = [64 << 10, 64 << 20];
-/// Bytes of one.
+/// Bytes of a superblock.
 pub const SUPERBLOCK_LEN: usize = 4096;
 
-/// Where fields of a header are.
+/// Offsets of fields of a node's header.
 pub(crate) const BYTENR: usize = 48;
 pub(crate) const GENERATION: usize = 80;
 pub(crate) const NRITEMS: usize = 96;
@@ -24,7 +24,7 @@ pub(crate) const ROOT_ITEM: u8 = 132;
 pub struct Place {
     /// Its address.
     pub bytenr: u64,
-    /// Where its copies are on the device.
+    /// The offsets of its copies on the device.
     pub offsets: Vec<u64>,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -40,12 +40,12 @@ impl Place {
     }
 }
 
-/// A volume on one device, with all that is needed to damage it where it hurts.
+/// A volume on one device, with the information for well-aimed damage.
 #[derive(Debug)]
 pub struct Image {
     /// Its bytes.
     pub device: MemoryDevice,
-    /// How it checksums.
+    /// Its checksum type.
     pub csum: CsumType,
     /// The nodes that its superblock leads to.
     pub nodes: Vec<Place>,
@@ -64,7 +64,7 @@ impl Image {
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// If the device has no good volume.
     #[must_use]
     pub fn scan(device: MemoryDevice) -> Self {
         let (found, superblock) = Self::find(&device);
@@ -74,11 +74,11 @@ impl Image {
         Self { device, csum, nodes }
     }
 
-    /// Finds the nodes of the log of a volume that has one, and those alone.
+    /// Finds the nodes of a volume's log, and no others.
     ///
     /// # Panics
     ///
-    /// If it has none.
+    /// If the volume has no log.
     #[must_use]
     pub fn scan_log(device: MemoryDevice) -> Self {
         let (found, superblock) = Self::find(&device);
@@ -114,7 +114,7 @@ impl Image {
     }
 }
 
-/// The nodes that roots lead to, through pointers and root items.
+/// The nodes that can be reached from roots, through pointers and root items.
 fn reachable(found: &BTreeMap<u64, Place>, roots: &[u64]) -> Vec<Place> {
     let mut wanted: Vec<u64> = roots.to_vec();
     let mut seen = BTreeSet::new();

@@ -1,14 +1,14 @@
-//! Volumes and messages made to do harm, and what is done with them.
+//! Volumes and messages made to do harm, and the code that processes them.
 //!
 //! # Place
 //!
-//! Above everything. The tests of this package run each target from seeds; the folder `fuzz` runs
-//! the same targets under libFuzzer. Nothing of the project uses this.
+//! This package is above all others, and no crate of the project uses it. Its tests run each target
+//! from seeds. The folder `fuzz` runs the same targets under libFuzzer.
 //!
 //! # What must hold
 //!
-//! Whatever a target is given: no panic in any thread, no end that does not come, no memory that
-//! only a number in the input asked for.
+//! For any input of a target, no thread panics, the target ends, and no number of the input alone
+//! makes it allocate much memory.
 
 #![forbid(unsafe_code)]
 

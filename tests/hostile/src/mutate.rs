@@ -1,9 +1,9 @@
-//! Damage that knows the format: one field is wrong, and everything around it is right, checksums
-//! too.
+//! Damage that knows the format: one field is wrong, and everything around it is right, including
+//! checksums.
 //!
 //! Checksums catch bytes that flip at random. Only deliberate damage reaches the code behind them,
-//! so this makes it: nodes with items in order and within bounds, but with values that no program
-//! ever wrote.
+//! so this module makes such damage: nodes with items in order and within bounds, but with values
+//! that no program ever wrote.
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
@@ -20,7 +20,7 @@ const KINDS: [u8; 34] = [
     182, 184, 192, 198, 199, 200, 204, 216, 228, 230, 240, 248, 249,
 ];
 
-/// Numbers that programs trip over.
+/// Numbers that often cause faults in programs.
 pub(crate) const NUMBERS: [u64; 24] = [
     0,
     1,
@@ -48,7 +48,7 @@ pub(crate) const NUMBERS: [u64; 24] = [
     u64::MAX,
 ];
 
-/// An item of a leaf: its key as it lies there, and its payload.
+/// An item of a leaf: the bytes of its key, and its payload.
 #[derive(Clone, Debug)]
 struct Item {
     key: [u8; 17],
@@ -62,7 +62,7 @@ impl Item {
     }
 }
 
-/// A copy of a volume, damaged as `choices` say: one place to four.
+/// A copy of a volume, damaged in one to four places by `choices`.
 #[must_use]
 pub fn damaged(image: &Image, choices: &[u8]) -> MemoryDevice {
     let copy = image.device.fork();
@@ -96,12 +96,12 @@ pub fn damaged(image: &Image, choices: &[u8]) -> MemoryDevice {
 pub struct LeafItem {
     /// Its key.
     pub key: Key,
-    /// What it says.
+    /// Its payload.
     pub payload: Vec<u8>,
 }
 
-/// A copy of a volume with leaves changed as one likes: `edit` is given the owner and the items of
-/// each.
+/// A copy of a volume with leaves that `edit` changes. `edit` gets the owner and the items of each
+/// leaf.
 #[must_use]
 pub fn edited(image: &Image, mut edit: impl FnMut(TreeId, &mut Vec<LeafItem>)) -> MemoryDevice {
     let copy = image.device.fork();
@@ -127,7 +127,7 @@ pub fn edited(image: &Image, mut edit: impl FnMut(TreeId, &mut Vec<LeafItem>)) -
     copy
 }
 
-/// Puts the right checksum on a node or superblock.
+/// Writes the right checksum into a node or superblock.
 pub fn seal(bytes: &mut [u8], csum: CsumType) {
     let digest = csum.digest(&bytes[32..]);
     bytes[..32].copy_from_slice(&digest);
@@ -138,7 +138,7 @@ fn put(bytes: &mut [u8], at: usize, width: usize, number: u64) {
     bytes[at..at + width].copy_from_slice(&number.to_le_bytes()[..width]);
 }
 
-/// A number to put somewhere, near what is there or from afar.
+/// A number to write into a field, near the old number or far from it.
 fn number(old: u64, nodes: &[Place], dice: &mut Dice<'_>) -> u64 {
     match dice.below(6) {
         0 => old.wrapping_add(1 + dice.below(8) as u64),
@@ -151,7 +151,8 @@ fn number(old: u64, nodes: &[Place], dice: &mut Dice<'_>) -> u64 {
 }
 
 fn damage_superblock(copy: &MemoryDevice, csum: CsumType, nodes: &[Place], dice: &mut Dice<'_>) {
-    /// Where its fields are, and how long; the table of system chunks and the backups besides.
+    /// Offsets and lengths of the superblock's fields, including the table of system chunks and the
+    /// backups.
     const FIELDS: [(usize, usize); 26] = [
         (0x30, 8),
         (0x38, 8),
@@ -209,10 +210,10 @@ fn damage_header(bytes: &mut [u8], dice: &mut Dice<'_>) {
     put(bytes, at, width, *dice.one(&NUMBERS));
 }
 
-/// Pointers to where they should not lead: with another key, generation or address, or to a node
-/// that is good in itself and belongs elsewhere.
+/// Makes pointers lead to wrong places: with another key, generation or address, or to a good node
+/// that belongs elsewhere.
 fn damage_inner(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
-    // Its number may be what was damaged before.
+    // Earlier damage may have changed the number of pointers.
     let room = (place.bytes.len() - HEADER_LEN) / PTR_LEN;
     let count = crate::image::word(&place.bytes, NRITEMS) as u32 as usize;
     let at = HEADER_LEN + dice.below(count.min(room)) * PTR_LEN;
@@ -279,7 +280,7 @@ fn damage_leaf(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
             items[slot].payload.resize(len, fill);
         }
         7 => {
-            // Another tree's root, as good as any, in the wrong place.
+            // The good root of another tree, in the wrong place.
             let root = items.iter_mut().find(|item| item.key[8] == ROOT_ITEM);
             if let Some(item) = root.filter(|item| item.payload.len() >= 239) {
                 let to = dice.one(nodes);
@@ -296,7 +297,7 @@ fn damage_leaf(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
             }
         }
         _ => {
-            // Twice as many as one: one field wrong is told at once, two may agree.
+            // One or two fields: one wrong field is noticed at once, but two may agree.
             for _ in 0..=dice.below(2) {
                 let payload = &mut items[slot].payload;
                 let width = *dice.one(&[1, 2, 4, 8]);
@@ -317,7 +318,7 @@ fn damage_leaf(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
     write_items(&mut place.bytes, &items);
 }
 
-/// A node of another size with as much of a good one as has room.
+/// A node of another size, with as much of a good node as fits.
 ///
 /// # Panics
 ///
@@ -338,7 +339,7 @@ pub fn small(node: &[u8], size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Keys and payloads of a good leaf, one after the other; nothing of another node.
+/// Keys and payloads of a good leaf, one after the other. Empty for a node that is no leaf.
 #[must_use]
 pub fn leaf_items(node: &[u8]) -> Vec<Vec<u8>> {
     if node[LEVEL] > 0 {
@@ -360,7 +361,7 @@ fn items(bytes: &[u8]) -> Vec<Item> {
     (0..count.min(room)).filter_map(item).collect()
 }
 
-/// Lays items out as a leaf should have them; as many as have room.
+/// Lays items out as in a good leaf, as many as fit.
 fn write_items(bytes: &mut [u8], items: &[Item]) {
     let mut end = bytes.len();
     let mut count = 0;

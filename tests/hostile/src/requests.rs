@@ -1,5 +1,5 @@
-//! Requests of FUSE made to do harm: what a kernel would never say, to the door that believes it is
-//! one.
+//! Requests of FUSE made to do harm: requests that a kernel would never send, to a `Door` that
+//! trusts the kernel.
 
 use std::io::{IoSlice, Read};
 use std::os::fd::OwnedFd;
@@ -18,15 +18,15 @@ const WRITE: u32 = 16;
 const SETXATTR: u32 = 21;
 const IOCTL: u32 = 39;
 
-/// Flags, extended flags, what there is none of.
+/// Commands for flags, for extended flags, and commands that do not exist.
 const COMMANDS: [u32; 6] = [0x8008_6601, 0x4008_6602, 0x801c_581f, 0x401c_5820, 0x9403, u32::MAX];
 
 const LISTS: [[u8; 24]; 2] = [*b"system.posix_acl_access\0", *b"user.a-name-of-some-len\0"];
 
-/// More is said than this in no conversation.
+/// The most requests of one conversation.
 const REQUESTS_MAX: usize = 64;
 
-/// Numbers of requests; some that there are not.
+/// Numbers of requests. Some of them do not exist.
 const OPCODES: [u32; 52] = [
     1,
     2,
@@ -125,13 +125,14 @@ fn request(dice: &mut Dice<'_>, unique: u64) -> Vec<u8> {
     if opcode == SETATTR {
         possible_times(&mut body);
     }
-    // The protocol library believes the kernel in this, too.
+    // The protocol library trusts the kernel in this length, too.
     let len = 40 + body.len() as u32;
     let user = *dice.one(&[0, 0, 1000, u32::MAX]);
     framed(len, opcode, unique, node, user, &body)
 }
 
-/// The requests that say how many bytes follow. The protocol library believes the kernel in that.
+/// Makes requests with a count of the bytes that follow. The protocol library trusts the kernel in
+/// this count.
 fn counted(opcode: u32, dice: &mut Dice<'_>) -> Option<Vec<u8>> {
     let number = |dice: &mut Dice<'_>| *dice.one(&NUMBERS);
     let bytes = vec![b'w'; dice.below(10_000)];
@@ -169,8 +170,8 @@ fn counted(opcode: u32, dice: &mut Dice<'_>) -> Option<Vec<u8>> {
     Some(body)
 }
 
-/// Makes times such as a kernel sends: it refuses nanoseconds that are a second, and bounds seconds
-/// with none. The protocol library adds them up as they come.
+/// Makes times that a kernel could send: nanoseconds below a second, and seconds within bounds. The
+/// protocol library adds times up without a check.
 fn possible_times(body: &mut [u8]) {
     const SECONDS: usize = 32;
     const NANOS: usize = 56;
@@ -206,7 +207,7 @@ fn greeting() -> Vec<u8> {
     framed(40 + body.len() as u32, INIT, 1, 0, 0, &body)
 }
 
-/// A conversation: a greeting, and then whatever the bytes say.
+/// A conversation: a greeting, and then the requests that the bytes choose.
 ///
 /// # Panics
 ///
@@ -233,10 +234,10 @@ pub fn fuse(base: &MemoryDevice, data: &[u8]) {
                     break;
                 }
             }
-            // Now no client speaks any more, and the front end ends.
+            // No client sends any more, so the front end ends.
             let _ = rustix::net::shutdown(&kernel, rustix::net::Shutdown::Write);
         });
-        // How it ends is not the question.
+        // The result of the front end does not matter here.
         let _ =
             buttress_fuse::serve_connection(fs.clone(), door, &buttress_fuse::Options::default());
     });
@@ -245,7 +246,7 @@ pub fn fuse(base: &MemoryDevice, data: &[u8]) {
 
 fn listen(answers: OwnedFd) {
     let mut answers = std::fs::File::from(answers);
-    // What is longer is cut: a message is taken as a whole.
+    // A longer message is cut: each read takes a whole message.
     let mut buf = vec![0; 4 << 10];
     while answers.read(&mut buf).is_ok_and(|len| len > 0) {}
 }

@@ -1,4 +1,4 @@
-//! Volumes with every kind of item that files make: ours and Linux's.
+//! Volumes with every kind of item that files cause: ours and Linux's.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::targets;
 ///
 /// # Panics
 ///
-/// If one cannot be made.
+/// If a volume cannot be made.
 #[must_use]
 pub fn bases() -> Vec<Image> {
     let linux = [4096, 16384].into_iter().filter_map(|nodesize| linux(nodesize, "crc32c"));
@@ -27,7 +27,7 @@ pub fn bases() -> Vec<Image> {
 ///
 /// # Panics
 ///
-/// If one cannot be made.
+/// If a volume cannot be made.
 #[must_use]
 pub fn small_bases() -> Vec<Image> {
     let ours = [(false, CsumType::Crc32c), (true, CsumType::Xxhash64)];
@@ -41,7 +41,7 @@ pub fn small_bases() -> Vec<Image> {
 ///
 /// # Panics
 ///
-/// If it cannot.
+/// If the volume cannot be filled.
 #[must_use]
 pub fn filled() -> MemoryDevice {
     let device = Arc::new(targets::fresh().fork());
@@ -49,11 +49,11 @@ pub fn filled() -> MemoryDevice {
     device.fork()
 }
 
-/// The same, and then changes that are in a log alone.
+/// A volume as from [`filled`], with further changes that only a log has.
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If the volume cannot be made.
 #[must_use]
 pub fn logged() -> MemoryDevice {
     let device = Arc::new(filled());
@@ -77,7 +77,7 @@ pub fn logged() -> MemoryDevice {
         made.sync().expect("a good volume");
         folder.sync().expect("a good volume");
     }
-    // As a power cut leaves it.
+    // The copy is the state after a power cut.
     let left = device.fork();
     drop(root);
     filesystem.close().expect("a good volume");
@@ -112,17 +112,17 @@ fn fill(device: Arc<dyn Device>) {
     filesystem.close().expect("a good volume");
 }
 
-/// A volume that `mkfs.btrfs` made and filled, if it is here.
+/// A volume that `mkfs.btrfs` made and filled. `None` without that program.
 ///
 /// # Panics
 ///
-/// If it is here and cannot.
+/// If `mkfs.btrfs` is installed and fails.
 #[must_use]
 pub fn linux(nodesize: u32, csum: &str) -> Option<MemoryDevice> {
     filled_by_linux(nodesize, csum, 40)
 }
 
-/// The same, with so many files in each of three folders.
+/// As [`linux`], with `files` files in each of three folders.
 fn filled_by_linux(nodesize: u32, csum: &str, files: u64) -> Option<MemoryDevice> {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));

@@ -1,7 +1,7 @@
-//! What a fuzzer begins with: the parts of real volumes, ours and Linux's, and conversations that a
-//! client has.
+//! The first inputs of the fuzzers: parts of real volumes, ours and Linux's, and conversations of
+//! clients.
 //!
-//! Nothing of it is kept in the repository: it is made anew from volumes that are made anew.
+//! The repository keeps none of these inputs: they are made from new volumes each time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,13 +14,13 @@ use buttress_fs::MakeOptions;
 use crate::image::{Image, SUPERBLOCK_LEN, SUPERBLOCKS};
 use crate::{cache, mutate, sample, targets};
 
-/// Where a superblock has its chunks: a key, a payload of one stripe or two.
+/// The offset of the chunks in a superblock: a key and a payload of one or two stripes each.
 const SYSTEM_CHUNKS: usize = 0x32b;
 /// Bits of a chunk's type: RAID0, RAID1, DUP, RAID10, RAID5, RAID6, RAID1C3, RAID1C4.
 const PROFILES: [u64; 8] = [1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 << 8, 1 << 9, 1 << 10];
-/// Items of one kind and about one length that are kept.
+/// The most items of one kind and about the same length that are kept.
 const ALIKE: usize = 3;
-/// Inputs of targets that make their choices from bytes, and how long those are.
+/// Targets that make their choices from bytes, and the lengths of their inputs.
 const CHOICES: [(&str, [usize; 4]); 7] = [
     ("image", [8, 16, 40, 96]),
     ("judge", [8, 16, 40, 96]),
@@ -31,10 +31,10 @@ const CHOICES: [(&str, [usize; 4]); 7] = [
     ("rootdir", [30, 120, 400, 900]),
 ];
 
-/// The name of a target, and the inputs that it begins with.
+/// The first inputs of each target, by its name.
 pub type Seeds = BTreeMap<&'static str, Vec<Vec<u8>>>;
 
-/// Volumes of every checksum that this program and, if it is here, `mkfs.btrfs` make.
+/// Volumes with every checksum, made by this program and by `mkfs.btrfs` if that is installed.
 fn volumes() -> Vec<MemoryDevice> {
     let mut volumes = vec![sample::filled(), sample::logged()];
     for csum in [CsumType::Xxhash64, CsumType::Sha256, CsumType::Blake2b] {
@@ -49,7 +49,7 @@ fn volumes() -> Vec<MemoryDevice> {
     volumes
 }
 
-/// A conversation of a client with the network door, from its first byte on.
+/// A conversation of a client with the NBD server, from its first byte on.
 #[must_use]
 pub fn conversation() -> Vec<u8> {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
@@ -76,7 +76,7 @@ pub fn conversation() -> Vec<u8> {
     bytes
 }
 
-/// Chunks as [`targets::chunk_map`] takes them, behind each other.
+/// Chunks in the form that [`targets::chunk_map`] takes, one after the other.
 fn chunk_map(chunks: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (logical, payload) in chunks {
@@ -87,7 +87,7 @@ fn chunk_map(chunks: &[(u64, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// A chunk with its first stripe as often as a profile may want it.
+/// A chunk with copies of its first stripe, as many as a profile needs.
 fn with_profile(payload: &[u8], profile: u64, stripes: u16) -> Vec<u8> {
     let mut bytes = payload[..48].to_vec();
     bytes[24..32].copy_from_slice(&(1 | profile).to_le_bytes());
@@ -148,7 +148,7 @@ pub fn all() -> Seeds {
         }
     }
     for at in (SYSTEM_CHUNKS..0x400).step_by(0x40) {
-        // Parts of the table alone: what a cut leaves.
+        // A part of the table of chunks, as a truncation leaves it.
         let part = seeds["superblock"][0][..at].to_vec();
         seeds.entry("superblock").or_default().push(part);
     }
@@ -167,7 +167,7 @@ pub fn all() -> Seeds {
     seeds
 }
 
-/// Writes the seeds of every target into a folder of its name; answers how many there are.
+/// Writes the seeds of every target into a folder with the target's name. Returns their numbers.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Small volumes: every kind of item that files make, in as few nodes as possible. So work on one
-//! is short, and each damage meets another item.
+//! Small volumes with every kind of item that files cause, in as few nodes as possible. So work on
+//! such a volume is short, and random damage meets many different items.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use buttress_fs::{
 
 use crate::targets;
 
-/// Names of one file: more than fit into the item of the first.
+/// Names of one file. They are too many for the item of the first name.
 const NAMES: u64 = 30;
 
-/// What small volumes are made with: nothing but this differs.
+/// The options in which small volumes differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Make {
     /// Data and metadata share block groups.
@@ -26,7 +26,7 @@ pub struct Make {
 }
 
 impl Make {
-    /// As most volumes are.
+    /// The usual options.
     pub const PLAIN: Self = Self { mixed: false, csum: CsumType::Crc32c };
 }
 
@@ -34,7 +34,7 @@ impl Make {
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If the volume cannot be made.
 #[must_use]
 pub fn filled(make: Make) -> MemoryDevice {
     let device = Arc::new(MemoryDevice::new(targets::IMAGE_LEN));
@@ -53,11 +53,11 @@ pub fn filled(make: Make) -> MemoryDevice {
     left
 }
 
-/// The same, and then changes that are in a log alone.
+/// A volume as from [`filled`], with further changes that only a log has.
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If the volume cannot be made.
 #[must_use]
 pub fn logged() -> MemoryDevice {
     let device = Arc::new(filled(Make::PLAIN));
@@ -78,7 +78,7 @@ pub fn logged() -> MemoryDevice {
     let packed = folder.lookup(b"packed").expect("it is there");
     packed.fallocate(4096, 8192, FallocateMode::PunchHole).expect("room");
     packed.sync().expect("a good volume");
-    // As a power cut leaves it.
+    // The copy is the state after a power cut.
     let left = device.fork();
     drop((root, folder, packed));
     filesystem.close().expect("a good volume");
@@ -109,7 +109,8 @@ fn fill(filesystem: &Filesystem) {
     drop(file(&folder, "short", 0, b"in the tree"));
     drop(file(&folder, "packed", 0, &[b'a'; 20_000]));
     for codec in ["zlib", "lzo", "zstd"] {
-        // Compressed, and inline: damage meets the decompressor, with all checksums right.
+        // The file is compressed and inline, so that damage reaches the decompressor with all
+        // checksums right.
         let tiny = folder.create(codec.as_bytes(), 0o644, 0, 0, 0).expect("a new file");
         let value = codec.as_bytes();
         tiny.set_xattr(b"btrfs.compression", value, XattrFlags::default()).expect("known");

@@ -1,11 +1,11 @@
-//! A device that ends after so many requests: what reads for ever is found without a clock.
+//! A device that fails after a number of requests, so that endless reads are found without a clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_block::{Device, Error, Layer, Operation};
 
-/// A device that fails every request once it has had its fill.
+/// A device that fails every request after a limit.
 #[derive(Debug)]
 pub struct Steps {
     device: Arc<dyn Device>,
@@ -13,13 +13,13 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Lets `requests` through.
+    /// Makes a device that lets `requests` requests through.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, requests: u64) -> Self {
         Self { device, requests_left: AtomicU64::new(requests) }
     }
 
-    /// Whether there were more requests than it let through.
+    /// Whether the limit of requests was reached.
     #[must_use]
     pub fn is_worn_out(&self) -> bool {
         self.requests_left.load(Ordering::Relaxed) == 0

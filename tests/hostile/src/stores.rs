@@ -1,5 +1,5 @@
-//! Volumes in a store of objects that were made to do harm: their checksums are right, and what
-//! they say is not.
+//! Volumes in a store of objects that were made to do harm: their checksums are right, and their
+//! content is wrong.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::dice::Dice;
 
-/// Longer than one page of the map.
+/// The length of the volume, which needs more than one page of the map.
 const LEN: u64 = 130 << 20;
 const ENVELOPE: usize = 64;
 const FRAME: usize = 4100;
@@ -81,7 +81,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     u64::from_le_bytes(raw)
 }
 
-/// A number that limits and counts are likely to be wrong for.
+/// A number for which limits and counts are likely to be wrong.
 fn odd(dice: &mut Dice<'_>, was: u64) -> u64 {
     match dice.below(10) {
         0 => 0,
@@ -109,14 +109,14 @@ fn edit_text(bytes: &mut Vec<u8>, dice: &mut Dice<'_>) {
     bytes.splice(at..end, other.bytes());
 }
 
-/// Replaces a number of a body, or of the envelope behind the magic.
+/// Replaces a number of a body, or of the envelope after the magic number.
 fn edit_number(bytes: &mut [u8], from: usize, dice: &mut Dice<'_>) {
     let len = *dice.one(&[2, 4, 8]);
     let slots = bytes.len().saturating_sub(from) / len;
     if slots == 0 {
         return;
     }
-    // Later parts are reached, too: a choice has two bytes.
+    // A choice has two bytes, so later parts are reached, too.
     let at = from + dice.below(slots.min(65536)) * len;
     let other = odd(dice, number(bytes, at, len)).to_le_bytes();
     bytes[at..at + len].copy_from_slice(&other[..len]);
@@ -141,7 +141,7 @@ fn edit_parts(bytes: &mut Vec<u8>, dice: &mut Dice<'_>) {
     }
 }
 
-/// Gives every part and object the checksum of what it has now, from the leaves up.
+/// Gives every part and object the checksum of its present content, from the leaves up.
 fn sum_up(objects: &mut Objects) {
     let manifests: Vec<String> = objects
         .keys()
@@ -189,7 +189,7 @@ fn part(objects: &Objects, number: u64, at: u64, len: u64) -> Option<&[u8]> {
     bytes.get(at as usize..at.checked_add(len)? as usize)
 }
 
-/// Sums up the part that a reference of a manifest names.
+/// Corrects the checksum of the part that a reference of a manifest names.
 fn sum_part(objects: &Objects, at: &mut Value) {
     let [number, offset, len] = ["object", "offset", "len"].map(|of| at[of].as_u64().unwrap_or(0));
     if let Some(bytes) = part(objects, number, offset, len) {
@@ -197,7 +197,7 @@ fn sum_part(objects: &Objects, at: &mut Value) {
     }
 }
 
-/// Sums up the pages that a leaf names.
+/// Corrects the checksums of the pages that a leaf names.
 fn sum_leaf(objects: &mut Objects, at: &Value) {
     let [number_of, offset, len] =
         ["object", "offset", "len"].map(|of| at[of].as_u64().unwrap_or(0));
@@ -237,8 +237,8 @@ fn sum_envelope(bytes: &mut [u8], keeps_len: bool) {
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Choices as bytes: the objects of a volume with a few things wrong. The volume is read, written,
-/// collected and cloned.
+/// Changes a few things in the objects of a volume, as the bytes choose. The volume is then read,
+/// written, collected and cloned.
 ///
 /// # Panics
 ///
@@ -294,7 +294,7 @@ pub fn store(data: &[u8]) {
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Reads all that a volume has, in parts and many at once.
+/// Reads the whole content of a volume, in parts, many at once.
 fn read(store: &Arc<SimStore>, prefix: &str) -> Outcome {
     let own = site(store, prefix, false);
     let _ = own.commits(100);
@@ -341,7 +341,8 @@ fn change(store: &Arc<SimStore>) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Summing up changes nothing of a volume that is right, and no choices leave it readable.
+    /// Correcting checksums changes nothing of a good volume. Without choices, the volume stays
+    /// readable.
     #[test]
     fn a_right_volume_is_summed_up_already() {
         let mut objects = base().clone();

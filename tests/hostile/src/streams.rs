@@ -9,11 +9,11 @@ use buttress_send::{SendOptions, Subvolumes, receive, send};
 use crate::dice::Dice;
 use crate::mutate::NUMBERS;
 
-/// What comes before the first command, and before the attributes of each.
+/// The lengths of the stream's header, and of the header of each command.
 const MAGIC_LEN: usize = 17;
 const HEADER_LEN: usize = 10;
 
-/// Where a path should not lead.
+/// Paths that a stream must not have.
 const PATHS: [&[u8]; 12] = [
     b"..",
     b"../victim",
@@ -29,11 +29,11 @@ const PATHS: [&[u8]; 12] = [
     b"o257-8-0",
 ];
 
-/// A stream of everything that a filled volume has.
+/// A stream with the whole content of a filled volume.
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If the stream cannot be made.
 #[must_use]
 pub fn good(base: &MemoryDevice) -> Vec<u8> {
     let fs = open(Arc::new(base.fork()));
@@ -102,7 +102,7 @@ fn damage(command: &mut Vec<u8>, dice: &mut Dice<'_>) {
         5 => *number = dice.below(40) as u16,
         6 => bytes.truncate(dice.below(bytes.len() + 1)),
         _ => {
-            // The length of one says more, or less, than there is.
+            // The length of an attribute is now too large or too small.
             command.truncate(HEADER_LEN + dice.below(command.len() - HEADER_LEN + 1));
             return;
         }
@@ -115,7 +115,7 @@ fn damage(command: &mut Vec<u8>, dice: &mut Dice<'_>) {
     }
 }
 
-/// A stream, damaged as the bytes say, and received beside something that must not change.
+/// A stream is damaged as the bytes say, and received beside a file that must not change.
 ///
 /// # Panics
 ///

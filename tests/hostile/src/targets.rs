@@ -1,4 +1,4 @@
-//! One function for each kind of bytes that come from outside: any bytes in, no panic out.
+//! One function for each kind of input from outside. No bytes may cause a panic.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -21,14 +21,14 @@ use crate::exercise::{exercise, exercise_as};
 use crate::image::{Image, SUPERBLOCK_LEN, SUPERBLOCKS};
 use crate::mutate;
 
-/// Bytes of the volumes that targets stand on.
+/// Bytes of the volumes that targets use.
 pub const IMAGE_LEN: u64 = 128 << 20;
 
 /// A small volume with small nodes that no test changes, made once.
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If the volume cannot be made.
 pub fn fresh_small() -> &'static MemoryDevice {
     static MADE: OnceLock<MemoryDevice> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -43,7 +43,7 @@ pub fn fresh_small() -> &'static MemoryDevice {
 ///
 /// # Panics
 ///
-/// If it cannot be made.
+/// If the volume cannot be made.
 pub fn fresh() -> &'static MemoryDevice {
     static MADE: OnceLock<MemoryDevice> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -60,7 +60,8 @@ fn fresh_superblock() -> Vec<u8> {
     bytes
 }
 
-/// A superblock: as it is, and with its checksum put right, and then a volume opened by it.
+/// A superblock is parsed as it is, and with its checksum corrected. Then a volume is opened with
+/// it.
 ///
 /// # Panics
 ///
@@ -82,7 +83,7 @@ pub fn superblock(data: &[u8]) {
     }
 }
 
-/// Chunks, one after the other: eight bytes of address, two of length, the payload.
+/// Chunks, one after the other: eight bytes of address, two bytes of length, and the payload.
 ///
 /// # Panics
 ///
@@ -108,7 +109,7 @@ pub fn chunk_map(data: &[u8]) {
     ask(&volume);
 }
 
-/// Reads at the beginning, the end and beyond of all chunks that a volume has.
+/// Reads at the beginning and the end of all chunks of a volume, and beyond.
 fn ask(volume: &Volume) {
     let mut buf = [0; 8192];
     for chunk in volume.chunks().iter().take(64) {
@@ -122,7 +123,7 @@ fn ask(volume: &Volume) {
     }
 }
 
-/// A node: whatever passes can be searched, copied and sealed.
+/// A node. Every node that passes the checks can be searched, copied and sealed.
 ///
 /// # Panics
 ///
@@ -161,7 +162,7 @@ pub fn node(data: &[u8]) {
     node.seal(&geometry).expect("what passes can be sealed");
 }
 
-/// An item: seventeen bytes of key, then the payload, which every parser sees.
+/// An item: seventeen bytes of key, then the payload, which every parser gets.
 ///
 /// # Panics
 ///
@@ -174,11 +175,11 @@ pub fn item(data: &[u8]) {
     }
 }
 
-/// Holds what a parser passes against what its writer makes of it.
+/// Compares the value that a parser returns with the output of its writer.
 macro_rules! inverse {
     ($parsed:expr, $encode:expr, $parse:expr) => {
         if let Ok(parsed) = $parsed {
-            // Once written by us, it stays as it is.
+            // After one write and parse, the value does not change any more.
             let ours = $parse(&$encode(&parsed)).expect("what is written can be read");
             assert_eq!($parse(&$encode(&ours)).as_ref(), Ok(&ours), "what is written is read");
         }
@@ -220,9 +221,9 @@ fn parse(key: &Key, payload: &[u8]) {
     let _ = Chunk::parse(key, payload);
 }
 
-/// One of several volumes, damaged as the bytes say, and everything done with it: read in one half
-/// of the cases, written too in the other; with its block groups read first in one half, and behind
-/// the opening in the other.
+/// One of several volumes is damaged as the bytes say, and then exercised. Half of the cases only
+/// read, the others also write. Half of the cases read all block groups first, the others read them
+/// after the opening.
 ///
 /// # Panics
 ///
@@ -232,7 +233,7 @@ pub fn image(bases: &[Image], data: &[u8]) {
     image_as(bases, data, (usize::from(first >> 1) / bases.len()) % 2 == 1);
 }
 
-/// As [`image`], with its block groups read behind the opening, or first.
+/// As [`image`]. `behind` says whether block groups are read after the opening, or first.
 ///
 /// # Panics
 ///
@@ -244,7 +245,7 @@ pub fn image_as(bases: &[Image], data: &[u8], behind: bool) {
     let _ = exercise_as(device, writes, behind);
 }
 
-/// A volume with a log, the log damaged as the bytes say, and mounted, which replays it.
+/// A volume with a log, which is damaged as the bytes say. The mount replays the log.
 ///
 /// # Panics
 ///
@@ -253,7 +254,7 @@ pub fn log(base: &Image, data: &[u8]) {
     let _ = exercise(mutate::damaged(base, data), true);
 }
 
-/// A client of the network door, from its first byte on.
+/// A client of the NBD server, from its first byte on.
 ///
 /// # Panics
 ///
@@ -269,7 +270,7 @@ pub fn nbd(data: &[u8]) {
     }
 }
 
-/// Takes what is said, up to a limit.
+/// Takes the server's output, up to a limit.
 struct Sink {
     left: usize,
 }
@@ -286,7 +287,7 @@ impl std::io::Write for Sink {
     }
 }
 
-/// Bytes from a seed's point of view: something like what the target expects.
+/// A good input with a few edits, so that it still resembles an input of the target.
 #[must_use]
 pub fn edited(good: &[u8], choices: &[u8]) -> Vec<u8> {
     let mut bytes = good.to_vec();

@@ -21,17 +21,17 @@ use crate::dice::Dice;
 use crate::mutate::NUMBERS;
 use crate::targets;
 
-/// No tree has more steps than this.
+/// The most steps in which a tree is made.
 const STEPS_MAX: usize = 120;
-/// No path of a tree is longer: what is planted here is named by all of it.
+/// The longest path of a tree, because objects are made by their whole path.
 const PATH_MAX: usize = 3000;
-/// Where pieces of files begin.
+/// The offsets of pieces of files.
 const PLACES: [u64; 9] = [0, 1, 4095, 4096, 100_000, 131_071, 1 << 20, (1 << 31) - 1, 1 << 40];
-/// Pieces of a file.
+/// The number of pieces of a file.
 const PIECES: u64 = 3;
 /// Bits of modes.
 const MODES: [u32; 8] = [0, 0o7777, 0o4755, 0o2070, 0o1777, 0o644, 0o111, 0o600];
-/// Files outside of the folder, which must not be found in a volume.
+/// The content of files outside of the folder, which must not be found in a volume.
 const SECRET: &[u8] = b"SECRET-OF-SOMEBODY-ELSE";
 
 const XATTRS: [&str; 5] =
@@ -66,7 +66,7 @@ fn plant(root: &Path, outside: &Path, dice: &mut Dice<'_>) {
             continue;
         }
         let mut special = |kind: FileType, device: u64| {
-            // Devices take a privilege, and not every host has room for such names.
+            // Making devices needs a privilege, and not every host allows such names.
             if rustix::fs::mknodat(CWD, &path, kind, Mode::from(0o600), device).is_ok() {
                 others.push(path.clone());
             }
@@ -90,7 +90,7 @@ fn plant(root: &Path, outside: &Path, dice: &mut Dice<'_>) {
             6 => special(FileType::CharacterDevice, *dice.one(&NUMBERS)),
             7 => special(FileType::BlockDevice, *dice.one(&NUMBERS)),
             8 if !others.is_empty() => {
-                // A file has a limit of names on some hosts.
+                // On some hosts, the number of names of a file is limited.
                 if rustix::fs::link(dice.one(&others), &path).is_ok() {
                     others.push(path);
                 }
@@ -98,7 +98,7 @@ fn plant(root: &Path, outside: &Path, dice: &mut Dice<'_>) {
             9 => {
                 let path = dice.one(&[&folders[..], &others[..]].concat()).clone();
                 let bits = *dice.one(&MODES) | if is_root { 0 } else { 0o700 };
-                // A link has no mode.
+                // This fails for a symbolic link, which has no mode.
                 let _ =
                     rustix::fs::chmodat(CWD, &path, Mode::from(bits), AtFlags::SYMLINK_NOFOLLOW);
             }
@@ -106,7 +106,7 @@ fn plant(root: &Path, outside: &Path, dice: &mut Dice<'_>) {
                 let path = dice.one(&[&folders[..], &others[..]].concat()).clone();
                 let value = vec![dice.below(256) as u8; dice.below(3900)];
                 let name = *dice.one(&XATTRS);
-                // Not every host has them, and not every user may.
+                // Not every host has extended attributes, and not every user may set them.
                 let _ = rustix::fs::lsetxattr(&path, name, &value, XattrFlags::empty());
             }
             11 => {
@@ -140,7 +140,7 @@ fn file(path: &Path, dice: &mut Dice<'_>) -> std::io::Result<()> {
         let len = *dice.one(&[40_000, 3000, 5000, 9000]);
         let bytes = vec![dice.below(256) as u8; dice.below(len)];
         let place = *dice.one(&PLACES);
-        // As long as a host allows.
+        // This fails if the host does not allow so long a file.
         let _ = file.write_all_at(&bytes, place);
     }
     if dice.below(3) == 0 {
@@ -149,7 +149,7 @@ fn file(path: &Path, dice: &mut Dice<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A tree from the bytes, copied into a volume that is checked and compared.
+/// Makes a tree from the bytes and copies it into a volume. The volume is checked and compared.
 ///
 /// # Panics
 ///
@@ -200,7 +200,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Holds a folder and everything in it against its copy; answers how many names there are.
+    /// Compares a folder and everything in it with its copy. Returns the number of names.
     fn folders(&mut self, root: &Path, top: &Inode) -> u64 {
         let mut count = 0;
         let mut left = vec![(root.to_owned(), top.clone())];
@@ -272,7 +272,7 @@ impl Compared {
     }
 }
 
-/// The runs of data of a file on the host are there, and what is no run reads zero.
+/// The copy has the runs of data of the host's file. Everything between runs reads as zeros.
 fn content(path: &Path, inode: &Inode, stat: &Stat) {
     let size = stat.st_size as u64;
     assert_eq!(inode.attr().size, size, "{}", path.display());
@@ -282,7 +282,7 @@ fn content(path: &Path, inode: &Inode, stat: &Stat) {
     let (mut theirs, mut ours) = (vec![0; 128 << 10], vec![0; 128 << 10]);
     while at < size {
         let start = rustix::fs::seek(&file, SeekFrom::Data(at)).unwrap_or(size).min(size);
-        // The beginning of the hole and its end, and all of the run.
+        // Compares the beginning and the end of the hole, and the whole run.
         for (from, len) in [(at, 4096), (start.saturating_sub(4096).max(at), 4096)] {
             let len = len.min(start.saturating_sub(from)) as usize;
             let read = inode.read_at(from, &mut ours[..len]).expect("a good volume");

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** What a guard attached or mounted is detached or unmounted when it drops, also when a
-//!   test fails; a test leaves nothing behind that the next would meet.
+//! - **L1** A guard detaches its device or unmounts its mount when it is dropped, also if a test
+//!   fails. So no test leaves anything behind for the next.
 
 mod command;
 mod image;

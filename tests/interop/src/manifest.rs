@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The fingerprint of a file's content depends on its bytes and their places alone: not on
-//!   holes, and not on the reader.
+//! - **M1** The fingerprint of a file's content depends on its bytes and their places alone:
+//!   neither on holes nor on the reader.
 
 mod content;
 mod folder;
@@ -15,7 +15,7 @@ use std::fmt::Debug;
 /// Seconds since 1970, and nanoseconds.
 pub type Time = (i64, u32);
 
-/// All that is known of one name.
+/// All properties of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Type and permission bits.
@@ -42,15 +42,15 @@ pub struct Entry {
     pub btime: Time,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
     /// Fingerprint of the content of a regular file.
     pub content: u64,
-    /// Where a regular file has data, as half-open ranges.
+    /// The ranges of data in a regular file, half-open.
     pub data: Vec<(u64, u64)>,
     /// The first name, in order of bytes, that leads to the same inode.
     pub same_as: Vec<u8>,
-    /// The place of a nested subvolume in a snapshot: only its name is there.
+    /// Whether this is the place of a nested subvolume in a snapshot, which has only a name.
     pub is_stub: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Entry {
 pub struct Manifest {
     /// Every name.
     pub entries: BTreeMap<Vec<u8>, Entry>,
-    /// What could not be read: path, and why.
+    /// The objects that could not be read: path, and the error.
     pub errors: Vec<(Vec<u8>, String)>,
 }
 
@@ -72,7 +72,7 @@ pub enum Depth {
     Copy,
 }
 
-/// Differences shown before it is enough.
+/// The most differences that are shown.
 const SHOWN_MAX: usize = 25;
 
 impl Manifest {
@@ -86,7 +86,7 @@ impl Manifest {
             .sum()
     }
 
-    /// What differs, one line each.
+    /// The differences, a line for each.
     #[must_use]
     pub fn differences(&self, other: &Self, depth: Depth) -> Vec<String> {
         let mut found = Vec::new();
@@ -106,7 +106,7 @@ impl Manifest {
     ///
     /// # Panics
     ///
-    /// With what differs.
+    /// With the differences.
     #[track_caller]
     pub fn assert_same(&self, what: &str, other: &Self, other_what: &str, depth: Depth) {
         for (manifest, what) in [(self, what), (other, other_what)] {
@@ -131,7 +131,7 @@ impl Entry {
         if self.mode & 0o170_000 != other.mode & 0o170_000 {
             return found.push(format!("{path}: mode {:o} and {:o}", self.mode, other.mode));
         }
-        // Only its name is on the disk; each reader makes up the rest.
+        // Only the name of a stub is on the disk. Each reader invents its attributes.
         if self.is_stub || other.is_stub {
             return;
         }
@@ -168,8 +168,8 @@ impl Entry {
     }
 }
 
-/// Whether every range of `fine` lies in one of `coarse`. A reader may call a hole data, never the
-/// reverse: Linux does so for allocated space behind the border of a leaf.
+/// Whether every range of `fine` lies in one of `coarse`. A reader may report a hole as data, but
+/// never data as a hole. Linux reports allocated space behind the end of a leaf as data.
 fn covers(coarse: &[(u64, u64)], fine: &[(u64, u64)]) -> bool {
     fine.iter().all(|range| coarse.iter().any(|whole| whole.0 <= range.0 && range.1 <= whole.1))
 }

@@ -14,11 +14,11 @@ const PROGRAM: &str = "BUTTRESS_PROGRAM";
 /// Longest wait for a mount to appear, and for the program to end after unmounting.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program, built if it has to be: with the profile and into the folder of this test.
+/// The program. If necessary, it is built with the profile and in the folder of this test.
 ///
 /// # Panics
 ///
-/// If it does not build.
+/// If the build fails.
 pub fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -44,13 +44,13 @@ pub fn program() -> &'static Path {
 ///
 /// # Panics
 ///
-/// If it fails.
+/// If the program fails.
 #[track_caller]
 pub fn buttress<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
     run(program().to_str().expect("a UTF-8 path"), arguments)
 }
 
-/// A volume shown by the program.
+/// A volume that the program has mounted.
 #[derive(Debug)]
 pub struct Mounted {
     folder: tempfile::TempDir,
@@ -74,7 +74,8 @@ impl Mounted {
         if !options.is_empty() {
             command.args(["-o", options]);
         }
-        // A group of its own, so that a Ctrl-C at the tests leaves the unmounting to the guard.
+        // The server has its own process group, so that a Ctrl-C at the tests leaves the unmount to
+        // the guard.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
         let server = command.spawn().expect("the program starts");
         let mut mount = Self { folder, server, mounted: true };
@@ -90,7 +91,7 @@ impl Mounted {
         mount
     }
 
-    /// Where the volume is shown.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
@@ -118,12 +119,11 @@ impl Mounted {
         assert!(status.success(), "the mount ended with {status}");
     }
 
-    /// Ends the program as a fault of its own would, in the midst of whatever it does, and takes
-    /// the dead mount away.
+    /// Kills the program in the middle of its work, as a crash would, and unmounts the dead mount.
     ///
     /// # Panics
     ///
-    /// If either cannot be done.
+    /// If the kill or the unmount fails.
     #[track_caller]
     pub fn kill(mut self) {
         self.server.kill().expect("it runs");

@@ -1,4 +1,4 @@
-//! A tree with a little of everything, the same through every front end: made from one seed, and
+//! A tree with a little of everything, equal through every front end. It is made from one seed and
 //! changed in rounds.
 //!
 //! # Invariants
@@ -19,10 +19,10 @@ pub use folder::Folder;
 pub use library::Library;
 pub use rounds::change;
 
-/// How much of everything.
+/// The amounts of each kind of object.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Where all chance comes from.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Directories of small files.
     pub dirs: u64,
@@ -43,8 +43,8 @@ impl Default for Scale {
     }
 }
 
-/// Somewhere a tree can be written. Paths are relative, of bytes, with slashes. Everything panics
-/// when it fails.
+/// A place to which a tree can be written. Paths are relative, of bytes, with slashes. Every method
+/// panics on failure.
 #[allow(missing_docs)]
 pub trait Target {
     fn make_dir(&self, path: &[u8], mode: u32);

@@ -1,4 +1,4 @@
-//! A place for images that goes away: in memory where there is room.
+//! A temporary place for images, in memory if there is enough.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ pub struct Scratch {
     folder: tempfile::TempDir,
 }
 
-/// Set to look at the images afterwards: nothing is deleted.
+/// If this variable is set, nothing is deleted, so that the images can be examined.
 const KEEP: &str = "BUTTRESS_KEEP";
 
 /// Below this much free memory the images go to the ordinary temporary folder.
@@ -19,7 +19,7 @@ impl Scratch {
     ///
     /// # Panics
     ///
-    /// If it cannot be made.
+    /// If the folder cannot be made.
     #[must_use]
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");

@@ -3,8 +3,8 @@
 //! # What must hold
 //!
 //! - A test has a folder and sockets of its own, so tests run side by side.
-//! - What unmounts in a test goes by [`unless_busy`]. A program that another thread starts has
-//!   copies of all open files until it executes, and they keep a mount busy for that moment.
+//! - A test unmounts through [`unless_busy`]. A program that another thread starts inherits all
+//!   open files until its `exec`, and these files keep a mount busy for a moment.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Runs a program that unmounts, again for up to 20 seconds while it says that the mount is busy.
+/// Runs a program that unmounts. Repeats this for up to 20 seconds, as long as the mount is busy.
 ///
 /// # Panics
 ///
@@ -37,7 +37,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A new folder for a program: what `CARGO_BIN_EXE_...` says.
+    /// A new folder for a program. `program` is the value of `CARGO_BIN_EXE_...`.
     ///
     /// # Panics
     ///
@@ -63,7 +63,7 @@ impl Bench {
     ///
     /// # Panics
     ///
-    /// If it does not start.
+    /// If the program does not start.
     #[must_use]
     pub fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("the program starts")
@@ -82,7 +82,7 @@ impl Bench {
     ///
     /// # Panics
     ///
-    /// If it fails, or prints what is no text.
+    /// If the program fails, or its output is no text.
     #[track_caller]
     pub fn ok(&self, args: &[&str]) -> String {
         let output = match args {
@@ -94,8 +94,8 @@ impl Bench {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Unmounts places of the folder. One that is busy does not keep the others from it, so another
-    /// try leaves out those that are mounted no more.
+    /// Unmounts places of the folder. A busy place does not prevent the unmount of the others, so
+    /// another try leaves out places that are unmounted already.
     fn unmount(&self, places: &[&str]) -> Output {
         let mut left = places.to_vec();
         unless_busy(|| {
@@ -111,12 +111,12 @@ impl Bench {
         })
     }
 
-    /// Runs the program and demands that it fails as a user should see it: with this code, one
-    /// line that holds these words, and no panic.
+    /// Runs the program and demands the right failure: with this exit code, one line that contains
+    /// these words, and no panic.
     ///
     /// # Panics
     ///
-    /// If it ends in another way.
+    /// If the program ends in another way.
     #[track_caller]
     pub fn fails(&self, args: &[&str], code: i32, words: &[&str]) {
         let output = self.run(args);
@@ -129,11 +129,11 @@ impl Bench {
         }
     }
 
-    /// Makes an empty volume, by the program `buttress`.
+    /// Makes an empty volume, with the program `buttress`.
     ///
     /// # Panics
     ///
-    /// If it fails.
+    /// If the program fails.
     #[track_caller]
     pub fn volume(&self, name: &str, size: &str) {
         self.ok(&["mkfs", name, "--size", size]);

@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A guest that was started is dead before [`Guest::run`] returns, with all processes it
-//!   made: they hold locks on its disks.
+//! - **G1** A guest has ended before [`Guest::run`] returns, with all its processes, because they
+//!   hold locks on its disks.
 //!
 //! # Failure
 //!
-//! A guest that says nothing for five minutes is killed, and the test fails with what it said.
+//! A guest without output for five minutes is killed, and the test fails with its earlier output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -40,11 +40,11 @@ echo rig-end
 poweroff -f
 ";
 
-/// Whether a guest can be started. Says loudly what lacks, once.
+/// Whether a guest can be started. Prints what is missing, once.
 ///
 /// # Panics
 ///
-/// If something lacks and `BUTTRESS_REQUIRE_LINUX` is set.
+/// If something is missing and `BUTTRESS_REQUIRE_LINUX` is set.
 #[must_use]
 pub fn has_guest() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
@@ -65,7 +65,7 @@ pub fn has_guest() -> bool {
             lacking.join(", ")
         );
         assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set.{text}");
-        // Past the test harness, which keeps what a passing test prints to itself.
+        // This bypasses the test harness, which hides the output of a passing test.
         let _ = std::io::stderr().write_all(text.as_bytes());
         false
     })
@@ -77,13 +77,13 @@ fn module_folder() -> Option<PathBuf> {
     folders.find(|folder| folder.join("dm-writecache.ko").exists())
 }
 
-/// The root of the guest's files, and what runs in it.
+/// The folder of the guest's files, and the programs for the guest.
 #[derive(Debug)]
 pub struct Guest {
     scratch: Scratch,
 }
 
-/// What a guest said, and whether it was killed.
+/// The output of a guest, and whether it was killed.
 #[derive(Debug)]
 pub struct Said {
     /// Its lines.
@@ -100,11 +100,11 @@ impl Said {
         counts.next_back().map_or(0, |count| count.trim().parse().expect("a number"))
     }
 
-    /// The line that begins with a word, without it.
+    /// The line that begins with `word`, without that word.
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If there is no such line.
     #[must_use]
     pub fn line(&self, word: &str) -> &str {
         let found = self.lines.iter().find_map(|line| line.strip_prefix(word));
@@ -117,7 +117,7 @@ impl Guest {
     ///
     /// # Panics
     ///
-    /// If anything lacks: ask [`has_guest`] first.
+    /// If anything is missing. Call [`has_guest`] first.
     #[must_use]
     pub fn new(work: &Path) -> Self {
         let scratch = Scratch::new();
@@ -128,14 +128,14 @@ impl Guest {
         Self { scratch }
     }
 
-    /// Where images may lie.
+    /// A path for an image.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.join(name)
     }
 
-    /// Runs a shell script with `/dev/ubda` the origin and `/dev/ubdb` the cache; kills the kernel
-    /// when a line of its output is `kill_at`.
+    /// Runs a shell script in the guest. `/dev/ubda` is the origin, and `/dev/ubdb` the cache.
+    /// Kills the kernel when a line of its output is `kill_at`.
     ///
     /// # Panics
     ///
@@ -145,7 +145,7 @@ impl Guest {
         self.run_logged(script, origin, cache, None, kill_at)
     }
 
-    /// [`Guest::run`], with `/dev/ubdd` a disk for a log.
+    /// As [`Guest::run`], with a disk for a log, `/dev/ubdd`.
     ///
     /// # Panics
     ///
@@ -217,7 +217,7 @@ pub(crate) fn make_initramfs(scratch: &Scratch, init: &str, modules: &[PathBuf],
     run("sh", ["-c", &script]);
 }
 
-/// Writes a script to the file that is the guest's disk of it.
+/// Writes a script to the file that is the guest's disk with the script.
 pub(crate) fn make_job(path: &Path, script: &str) {
     let mut bytes = format!("set -e\n{script}\necho rig-done\n").into_bytes();
     assert!(bytes.len() <= JOB_LEN, "the script fits its disk");
@@ -225,7 +225,8 @@ pub(crate) fn make_job(path: &Path, script: &str) {
     std::fs::write(path, bytes).expect("a file");
 }
 
-/// Starts a kernel and listens until it ends, or until it says `kill_at`: then it is killed (G1).
+/// Starts a kernel and reads its output until it ends. Kills the kernel when it prints `kill_at`
+/// (G1).
 #[track_caller]
 pub(crate) fn listen(mut command: Command, kill_at: Option<&str>) -> Said {
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -271,10 +272,11 @@ struct Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // Its helpers may have left the group, and lose their parent with it.
+        // The kernel's helpers may have left the process group, and lose their parent with the
+        // kernel, so they are listed first.
         let helpers = descendants(self.child.id());
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
-            // Those that have ended are no failure.
+            // Processes that have ended already are no failure.
             let _ = kill_process_group(group, Signal::KILL);
         }
         for &helper in &helpers {
@@ -283,7 +285,7 @@ impl Drop for Kernel {
             }
         }
         let _ = self.child.wait();
-        // Killed is not gone: the memory of a kernel takes a while.
+        // A killed process is not gone at once: freeing the memory of a kernel takes a while.
         for _ in 0..1000 {
             if !helpers.iter().any(|&helper| is_running(helper)) {
                 break;

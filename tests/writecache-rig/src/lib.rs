@@ -1,12 +1,11 @@
-//! What Linux's dm-writecache and Buttress make of each other's caches.
+//! Tests of Linux's dm-writecache and Buttress on each other's caches.
 //!
 //! # Place
 //!
 //! The kernel runs as an ordinary process: Debian's `user-mode-linux`, with a few megabytes of
 //! initramfs that hold busybox, dmsetup, the module and `rig-work`. Origin and cache are plain
 //! files. A case takes two or three seconds, needs no privileges, and can be killed at any moment.
-//! Where QEMU and a kernel for it are ([`machine`]), caches in persistent memory go to and fro,
-//! too.
+//! With QEMU and a kernel for it ([`machine`]), caches in persistent memory are exchanged, too.
 
 #![forbid(unsafe_code)]
 

@@ -2,18 +2,18 @@
 //!
 //! # Place
 //!
-//! For tests that user-mode Linux cannot run: dm-writecache's persistent-memory mode, and files
-//! that are mapped with `MAP_SYNC`. The memory is a file here, shared with the machine. So its
-//! content survives when the machine is killed, and can be read from outside.
+//! The machine is for tests that user-mode Linux cannot run: dm-writecache's persistent-memory
+//! mode, and files that are mapped with `MAP_SYNC`. The memory of the machine is a file of the
+//! host. So its content survives a kill of the machine, and can be read from outside.
 //!
 //! # Invariants
 //!
-//! - **G1** As for every guest: dead before [`Machine::run`] returns.
+//! - **G1** As every guest, the machine has ended before [`Machine::run`] returns.
 //!
 //! # Failure
 //!
-//! The content of the processor's caches is not lost when QEMU is killed. So orders of stores, and
-//! missing write-backs of lines, cannot be seen here. Crash enumeration sees them
+//! The content of the processor's caches is not lost when QEMU is killed. So these tests cannot
+//! find a wrong order of stores, or a missing write-back of a line. Crash enumeration finds them
 //! (crates/cache/tests/it/crash.rs).
 
 use std::fs::File;
@@ -27,19 +27,20 @@ use buttress_interop::scratch::Scratch;
 
 use crate::guest::{Said, listen, make_initramfs, make_job};
 
-/// Names the folder of an unpacked kernel package.
+/// The variable with the folder of an unpacked kernel package.
 pub const KERNEL: &str = "BUTTRESS_PMEM_KERNEL";
 
-/// Where, in the file of the memory, `/dev/pmem0` begins: the kernel keeps what it must know of a
-/// namespace with DAX before it.
+/// The offset of `/dev/pmem0` in the file of the memory. Before it, the kernel keeps its data about
+/// a namespace with DAX.
 pub const PMEM_START: u64 = 2 << 20;
 
-/// In the order in which they need each other. What is not there is built in, or the test says so.
+/// The modules, in the order of their dependencies. A missing module is built in, or the test
+/// reports it.
 const MODULES: [&str; 7] =
     ["dm-mod", "dm-bufio", "dm-writecache", "libnvdimm", "nd_btt", "nfit", "nd_pmem"];
 
-/// The first line ends what the firmware left on the console. The namespace gets its mode (fsdax)
-/// as `ndctl create-namespace` gives it, once; later kernels find it.
+/// The first line ends the last line of the firmware on the console. The namespace gets its mode
+/// (fsdax) as `ndctl create-namespace` gives it, once; later kernels find it.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -65,7 +66,7 @@ echo rig-end
 poweroff -f
 ";
 
-/// A kernel, and where its modules are.
+/// A kernel, and the paths of its modules.
 fn kernel() -> Option<(PathBuf, Vec<PathBuf>)> {
     let root = std::env::var_os(KERNEL).map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let entries = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -85,11 +86,11 @@ fn kernel() -> Option<(PathBuf, Vec<PathBuf>)> {
     })
 }
 
-/// Whether a machine can be started. Says loudly what lacks, once.
+/// Whether a machine can be started. Prints what is missing, once.
 ///
 /// # Panics
 ///
-/// If a kernel was named and something lacks.
+/// If a kernel was named and something is missing.
 #[must_use]
 pub fn has_machine() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
@@ -112,7 +113,7 @@ pub fn has_machine() -> bool {
             lacking.join(", ")
         );
         assert!(std::env::var_os(KERNEL).is_none(), "{KERNEL} is set.{text}");
-        // Past the test harness, which keeps what a passing test prints to itself.
+        // This bypasses the test harness, which hides the output of a passing test.
         let _ = std::io::stderr().write_all(text.as_bytes());
         false
     })
@@ -127,12 +128,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Prepares a machine with so many bytes of persistent memory, a multiple of 2 MiB; `work` is
-    /// the program `rig-work`.
+    /// Prepares a machine with `memory_len` bytes of persistent memory, a multiple of 2 MiB. `work`
+    /// is the program `rig-work`.
     ///
     /// # Panics
     ///
-    /// If anything lacks: ask [`has_machine`] first.
+    /// If anything is missing. Call [`has_machine`] first.
     #[must_use]
     pub fn new(work: &Path, memory_len: u64) -> Self {
         let scratch = Scratch::new();
@@ -143,7 +144,7 @@ impl Machine {
         Self { scratch, kernel, memory_len }
     }
 
-    /// Where files may lie.
+    /// A path for a file.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.join(name)
@@ -155,8 +156,8 @@ impl Machine {
         self.scratch.join("memory")
     }
 
-    /// Runs a shell script with `/dev/pmem0` the memory and `/dev/nvme1n1` the origin; kills the
-    /// machine when a line of its output is `kill_at`.
+    /// Runs a shell script in the machine. `/dev/pmem0` is the memory, and `/dev/nvme1n1` the
+    /// origin. Kills the machine when a line of its output is `kill_at`.
     ///
     /// # Panics
     ///
@@ -165,7 +166,7 @@ impl Machine {
     pub fn run(&self, script: &str, origin: &Path, kill_at: Option<&str>) -> Said {
         let job = self.scratch.join("job");
         make_job(&job, script);
-        // Flushes end in the host's memory: it is the machine that is killed, not the host.
+        // Flushes only reach the host's memory, because the machine is killed, not the host.
         let drive = |name: &str, path: &Path| {
             format!("id={name},file={},format=raw,if=none,cache=unsafe", path.display())
         };

@@ -1,4 +1,4 @@
-//! Does the work of a rig, in the guest or in a process to be killed.
+//! Does the work of a test, in the guest or in a process that will be killed.
 //!
 //! `rig-work device DEVICE SEED STEPS ALIGN` writes to a device past the page cache; `rig-work sum
 //! DEVICE BYTES` prints its checksum, read so many at a time; `rig-work random DEVICE SEED COUNT`
@@ -74,7 +74,7 @@ fn main() -> Result<()> {
             let device = CacheDevice::open(origin, cache, options)?;
             let work = work(seed, steps, align, device.len())?;
             run(work, |at, bytes| Ok(device.write_at(at, bytes)?), || Ok(device.flush()?))?;
-            // No closing: that is another case.
+            // The cache is not closed here; other tests close it.
             std::process::exit(0);
         }
         _ => Err("rig-work: wrong words".into()),

@@ -10,25 +10,25 @@ pub const SECTOR: usize = 512;
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// `count` sectors from `at` on get a number.
+    /// Writes a number to `count` sectors from `at` on.
     Write {
         /// The first sector.
         at: usize,
-        /// How many.
+        /// The number of sectors.
         count: usize,
         /// The number.
         value: u32,
     },
-    /// What was written is made durable.
+    /// Makes all earlier writes durable.
     Flush,
 }
 
 /// A list of steps for a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Names the steps.
+    /// The seed of the steps.
     pub seed: u64,
-    /// How many.
+    /// The number of steps.
     pub steps: usize,
     /// Length of the device.
     pub sectors: usize,
@@ -52,7 +52,7 @@ impl Work {
         if rng.chance(1, 6) {
             return Step::Flush;
         }
-        // Half of them meet in a tenth of the device.
+        // Half of the writes are within a tenth of the device.
         let region = if rng.chance(1, 2) { (blocks / 10).max(1) } else { blocks };
         let at = rng.below(region as u64) as usize;
         let count = 1 + rng.below(12.min(blocks - at) as u64) as usize;
@@ -69,8 +69,8 @@ impl Work {
         }
     }
 
-    /// What each sector may hold when the first `flushed` steps are durable and none after `begun`
-    /// has begun.
+    /// Checks the content of each sector. The first `flushed` steps are durable, and no step after
+    /// `begun` has begun.
     ///
     /// # Panics
     ///

@@ -1,7 +1,7 @@
-//! What the program is linked with: a bill of materials, and the texts of all licences.
+//! The parts that the program is linked with: a bill of materials, and the texts of all licences.
 //!
-//! Both come from cargo's own resolution for this lock file. A part without the text of a licence
-//! is named with the identifiers that it declares.
+//! The lists come from cargo's own resolution for this lock file. For a part without the text of a
+//! licence, the identifiers are listed that the part declares.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::tool::Result;
 
-/// A part: name and version, and what cargo says of it.
+/// The parts, by name and version, with cargo's metadata of each.
 type Parts = BTreeMap<(String, String), Value>;
 
 /// Writes the bill of materials, in CycloneDX 1.5.
@@ -41,7 +41,7 @@ pub(super) fn bom(to: &Path) -> Result<()> {
     std::fs::write(to, text).map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// The texts of the licences of all parts; a text that several share is there once.
+/// The texts of the licences of all parts. A text that several parts share is listed once.
 pub(super) fn licences() -> Result<String> {
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut list = String::from("Buttress is linked with these parts:\n\n");
@@ -98,7 +98,7 @@ fn parts() -> Result<Parts> {
             parts.insert((text(&package["name"]), text(&package["version"])), package.clone());
         }
         for dependency in nodes.get(&id).map(|node| list(&node["deps"])).unwrap_or_default() {
-            // Tests and builds use more than the program has.
+            // Dependencies of tests and of builds are not in the program.
             let is_normal =
                 list(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
             if is_normal {

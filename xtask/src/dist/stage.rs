@@ -1,6 +1,6 @@
 //! The tree of installed files, and the packages of it.
 //!
-//! Every package holds the same tree, so what one installs the others install.
+//! Every package holds the same tree, so all packages install the same files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +10,7 @@ use std::process::Command;
 use super::inventory;
 use super::tool::{Result, run_command};
 
-/// What the helpers of mount(8) and umount(8) are called.
+/// The names of the helpers of mount(8) and umount(8).
 const HELPERS: [&str; 6] = [
     "mount.buttress",
     "mount.fuse.buttress",
@@ -48,7 +48,7 @@ pub(super) fn tree(tree: &Path, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As [`tree`], for a program that does not run here: its pages are those of another tree.
+/// As [`tree`], for a program that does not run here. Its pages are copied from another tree.
 pub(super) fn tree_of(tree: &Path, program: &Path, like: &Path) -> Result<()> {
     remove(tree)?;
     install(tree, program)?;
@@ -68,7 +68,7 @@ fn install(tree: &Path, program: &Path) -> Result<()> {
     for name in HELPERS {
         symlink("../bin/buttress", helpers.join(name)).map_err(|error| error.to_string())?;
     }
-    // In a folder of its own, for those that put it into their search path.
+    // The link is in a folder of its own, which users can put into their search path.
     let words = folder(tree, "usr/libexec/buttress/bin")?;
     symlink("../../../bin/buttress", words.join("btrfs")).map_err(|error| error.to_string())?;
     let units = folder(tree, "usr/lib/systemd/system")?;
@@ -101,7 +101,7 @@ pub(super) fn deb_name(version: &str) -> String {
     format!("buttress_{version}_amd64.deb")
 }
 
-/// The Debian package, by dpkg's own builder.
+/// The Debian package, made with dpkg's own builder.
 pub(super) fn deb(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
     let root = dist.join("deb");
     remove(&root)?;
@@ -130,7 +130,7 @@ pub(super) fn deb(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The RPM package, by rpmbuild.
+/// The RPM package, made with rpmbuild.
 pub(super) fn rpm(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
     let absolute = |path: &Path| fs::canonicalize(path).map_err(|error| error.to_string());
     let top = folder(dist, "rpm")?;
@@ -140,7 +140,7 @@ pub(super) fn rpm(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
     build.arg("--define").arg(format!("_topdir {}", top.display()));
     build.arg("--define").arg(format!("tree {}", tree.display()));
     build.arg("--define").arg(format!("version {version}"));
-    // The tree is as it is to be: nothing is stripped or compressed again.
+    // The tree is final: rpmbuild must not strip or compress any file again.
     build.arg("--define").arg("__os_install_post %{nil}");
     build.arg("--define").arg("_build_id_links none");
     build.arg("--define").arg("_binary_payload w7.xzdio");

@@ -1,4 +1,4 @@
-//! Programs that the release is made with.
+//! Runs the programs that make a release.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! A new Debian in a folder: install, use, remove, and nothing is left.
+//! Tries the package in a new Debian in a folder: after install, use and removal, no file is left.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::tool::{Result, run_command};
 
-/// What the package brings beside what the guide uses. Each line must work.
+/// Commands for the parts of the package that the guide does not use. Each line must succeed.
 const STEPS: &str = r"
 set -eu
 cd /root
@@ -20,11 +20,11 @@ buttress demo --files 200 --large 16M --size 1G
 /// The first page of the guide: a new user copies and pastes its commands.
 const PAGE: &str = "docs/guide/first-volume.md";
 
-/// What the program writes outside of volumes.
+/// The folders that the program writes to outside of volumes.
 const STATE: [&str; 2] = ["run/buttress", "var/lib/buttress"];
 
-/// Makes a new Debian under `target/dist`, installs the package, goes through [`STEPS`] and
-/// [`PAGE`], and removes it again.
+/// Makes a new Debian under `target/dist`, installs the package, runs [`STEPS`] and [`PAGE`], and
+/// removes the package again.
 pub(super) fn debian(package: &Path) -> Result<()> {
     let root = PathBuf::from("target/dist/debian");
     if !root.join("etc/debian_version").exists() {
@@ -61,19 +61,19 @@ fn inside(root: &Path, script: &str) -> Result<()> {
     run_command(Command::new("chroot").arg(root).args(["sh", "-c", script]))
 }
 
-/// Everything in the new Debian but what dpkg and the running system write.
+/// All files of the new Debian, without those that dpkg and the running system write.
 fn files(root: &Path) -> Result<BTreeSet<String>> {
     let mut find = Command::new("find");
     find.arg(root).args(["-xdev", "-not", "-path", "*/var/lib/dpkg/*", "-not", "-path"]);
     find.args(["*/var/log/*", "-not", "-path", "*/var/cache/*"]);
     find.args(["-not", "-path", "*/var/lib/apt/*"]);
-    // A running system has these in memory.
+    // These folders are in memory on a running system.
     find.args(["-not", "-path", "*/run/*", "-not", "-path", "*/tmp/*"]);
     let output = find.output().map_err(|error| format!("find: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// The mounts that a running system has; taken away at the end.
+/// The mounts that a running system has. They are unmounted at the end.
 struct Mounts {
     places: Vec<PathBuf>,
 }
@@ -102,7 +102,7 @@ impl Mounts {
 impl Drop for Mounts {
     fn drop(&mut self) {
         for place in self.places.iter().rev() {
-            // What is still used goes away with its last user.
+            // A mount that is still used ends with its last user.
             let _ = Command::new("umount").arg("--lazy").arg(place).status();
         }
     }

@@ -1,9 +1,10 @@
-//! The part of the page on what costs grow as, from the output of `buttress-bench --json growth`.
+//! The part of the page about the growth of costs, from the output of `buttress-bench --json
+//! growth`.
 //!
 //! # What must hold
 //!
 //! - The kept file has one line for each case, so that a change shows which exponents moved.
-//! - The page names every case that grows faster than it may, and says why.
+//! - The page names every case that grows faster than its limit, with the reason.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,20 +17,20 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Case {
     case: String,
     grows: String,
-    /// The largest size, in units of what grows.
+    /// The largest size, in units of the quantity that grows.
     size: u64,
-    /// The greatest exponent that is right.
+    /// The greatest allowed exponent.
     most: f64,
     steps: f64,
     allocations: f64,
     written: f64,
     memory: f64,
-    /// Why it grows faster.
+    /// The reason why the case may grow faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     because: Option<String>,
 }
 
-/// What the program prints.
+/// The document that the program prints.
 #[derive(Debug, Deserialize)]
 struct Printed {
     rows: Vec<PrintedRow>,
@@ -55,7 +56,7 @@ struct Size {
 
 impl From<PrintedRow> for Case {
     fn from(row: PrintedRow) -> Self {
-        // The sum makes zero of what would be shown as -0.
+        // The addition turns -0 into 0.
         let round = |number: f64| (number * 100.0).round() / 100.0 + 0.0;
         Self {
             size: row.counts.iter().map(|one| one.size).max().unwrap_or(0),
@@ -83,7 +84,7 @@ impl Case {
 ///
 /// # Errors
 ///
-/// In words: a file cannot be read or written, or is no such output.
+/// In words: a file cannot be read or written, or is no output of this program.
 pub(super) fn keep(printed: &Path, kept: &Path) -> Result<(), String> {
     let show = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = fs::read_to_string(printed).map_err(|error| show(printed, &error))?;

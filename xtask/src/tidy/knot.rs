@@ -2,21 +2,21 @@
 //!
 //! # What must hold
 //!
-//! - An import leads to the file that defines the name, through every re-export on the way. A root
-//!   that only re-exports hides nothing.
-//! - A module that re-exports its own children does not depend on them by that.
+//! - An import leads to the file that defines the name, through every re-export on the way. So a
+//!   root that only re-exports hides no circle.
+//! - A module does not depend on its own children only because it re-exports them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::sources::{Segments, Source};
 
-/// How far a chain of re-exports is followed; a longer one is a circle of its own.
+/// The length to which a chain of re-exports is followed. A longer chain must be a circle.
 const HOPS_MAX: u32 = 16;
 
 /// The largest circle of a crate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Knot {
-    /// Lines of the files in it; zero where there is no circle.
+    /// Lines of the files in it; zero if there is no circle.
     pub(super) lines: usize,
     /// The modules in it.
     pub(super) modules: Vec<String>,
@@ -59,7 +59,7 @@ fn largest(sources: &[Source], name: impl Fn(&Source) -> String) -> Knot {
     Knot { lines: weigh(&modules), modules }
 }
 
-/// The file that defines what `path` names, seen from `from`; nothing for names of other crates.
+/// The file that defines the item at `path`, seen from `from`. `None` for items of other crates.
 fn resolve<'a>(
     modules: &HashMap<&Segments, &'a Source>,
     from: &'a Source,
@@ -113,7 +113,7 @@ fn resolve<'a>(
     Some(here)
 }
 
-/// Whether a path that begins with `first` means something of this crate.
+/// Whether a path that begins with `first` leads to an item of this crate.
 fn knows(modules: &HashMap<&Segments, &Source>, here: &Source, first: &String) -> bool {
     let mut below = here.module.clone();
     below.push(first.clone());

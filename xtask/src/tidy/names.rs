@@ -3,17 +3,17 @@
 //! # What must hold
 //!
 //! - An invariant is declared once in the header of its file, as `- **K1** ...`.
-//! - It is named in parentheses, or at the head of a comment or of an assertion's text. There it is
-//!   one of the same file. One of another file has the name of its module, or of its crate, before
-//!   it: `commit::W2`. That module declares it.
-//! - Every rank of the order of locks is used, and a lock without one says why in its comment.
+//! - A name of an invariant stands in parentheses, or at the head of a comment or of an assertion's
+//!   text. A plain name is declared in the same file. An invariant of another file has the name of
+//!   its module or crate before it, as in `commit::W2`. That module declares it.
+//! - Every rank of the order of locks is used. A lock without a rank has the reason in its comment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::prose::Finding;
 use super::sources::Source;
 
-/// A lock's comment that has this says why it has no rank.
+/// In a lock's comment, the reason why the lock has no rank follows this word.
 const WHY_UNRANKED: &str = "Unranked:";
 
 /// Invariants that a file's header declares.
@@ -27,7 +27,7 @@ pub(super) fn declared(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Invariants that a crate's files name as their own, and do not declare.
+/// Invariants that files of a crate name as their own but do not declare.
 pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     let mut found = BTreeMap::new();
     for source in sources {
@@ -67,7 +67,7 @@ pub(super) fn unknown(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     found
 }
 
-/// The lines that not only tests compile, counted from zero.
+/// The lines outside of test code, counted from zero.
 fn production(source: &Source) -> impl Iterator<Item = (usize, &str)> {
     source.text.lines().enumerate().filter(|(index, _)| !source.test_lines.contains(index))
 }
@@ -122,7 +122,7 @@ fn is_invariant(name: &str) -> bool {
     letter && (1..=2).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_digit())
 }
 
-/// Locks of the standard kind without a comment that says why they have no rank.
+/// Locks of the standard library's kind without a comment on why they have no rank.
 pub(super) fn unranked(source: &Source) -> Vec<Finding> {
     let lines: Vec<_> = source.text.lines().collect();
     let says_why = |line: usize| {
@@ -164,7 +164,7 @@ pub(super) fn unused_ranks<'a>(
     ranks(order).filter(|rank| !used(rank)).map(str::to_owned).collect()
 }
 
-/// The ranks of the order of locks, outermost first.
+/// The ranks in the order of locks, the outermost first.
 fn ranks(order: &str) -> impl Iterator<Item = &str> {
     let inside = order.split("pub enum Rank {").nth(1).and_then(|rest| rest.split('}').next());
     let lines = inside.unwrap_or_default().lines().map(str::trim);

@@ -4,7 +4,7 @@
 //!
 //! - A row's fields name its owners. The fields of an owner are private, so no file outside the
 //!   owner's module and its children sees them.
-//! - A part that is no owner but values alone says so in its comment: `Plain data: ...`.
+//! - A part that only holds values is no owner. Its comment says so: `Plain data: ...`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,19 +23,19 @@ pub(super) const ROWS: [(&str, &str); 5] = [
     ("crates/txn", "Engine"),
 ];
 
-/// A struct's comment that has this says why its fields may be seen.
+/// In a struct's comment, the reason why its fields may be visible follows this text.
 const WHY_OPEN: &str = "Plain data:";
 
 /// A struct as it is written.
 struct Parts {
     file: usize,
     comment: String,
-    /// Types that its fields name, and of fields that other modules see, line and name.
+    /// The types that its fields name.
     types: BTreeSet<String>,
     open: Vec<Finding>,
 }
 
-/// Fields of owners that other modules see, by the file they are in.
+/// Fields of owners that other modules see, by file.
 pub(super) fn open_fields(sources: &[Source], row: &str) -> Vec<(usize, Vec<Finding>)> {
     let mut all = BTreeMap::new();
     for (file, source) in sources.iter().enumerate() {

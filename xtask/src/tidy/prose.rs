@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - Code, threads and requests are no persons: no comment says `who`, `somebody` or `he` of them.
-//! - A line of a comment or a document has at most 100 columns, but for tables, links and code.
+//! - Code, threads and requests are no persons: no comment uses `who`, `somebody` or `he` for them.
+//! - A line of a comment or a document has at most 100 columns, except for tables, links and code.
 //! - A link in a document leads to a file that exists.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ const WIDTH_MAX: usize = 100;
 /// Words of a sentence.
 const WORDS_MAX: usize = 25;
 
-/// Words for persons, which are never said of code.
+/// Words for persons, which are never used for code.
 pub(super) const PERSONS: [&str; 14] = [
     "who",
     "whose",
@@ -31,10 +31,10 @@ pub(super) const PERSONS: [&str; 14] = [
     "his",
 ];
 
-/// Where something was found: a line, counted from one, and what it is.
+/// A finding: its line, counted from one, and its text.
 pub(super) type Finding = (usize, String);
 
-/// What is wrong with the prose of one file.
+/// The faults in the prose of one file.
 #[derive(Debug, Default)]
 pub(super) struct Prose {
     /// Lines of comments or text.
@@ -146,7 +146,7 @@ fn look_at(line: usize, text: &str, sentence: &mut Sentence, prose: &mut Prose) 
         }
         sentence.words += 1;
         let bare = word.trim_end_matches(['"', '\'', ')', '*', '_', '`']);
-        // A colon or a semicolon is a place to breathe, too.
+        // A colon or a semicolon also ends a sentence here.
         if bare.ends_with(['.', '!', '?', ':', ';']) && !matches!(bare, "e.g." | "i.e." | "vs.") {
             sentence.end(prose);
         }
@@ -157,7 +157,7 @@ fn look_at(line: usize, text: &str, sentence: &mut Sentence, prose: &mut Prose) 
 }
 
 fn look_for_persons(line: usize, text: &str, prose: &mut Prose) {
-    // What stands in backquotes is a name.
+    // Text in backquotes is a name, and is not checked.
     let spoken: String = text.split('`').step_by(2).collect::<Vec<_>>().join(" ");
     let found = spoken
         .split(|c: char| !c.is_alphabetic())

@@ -1,9 +1,9 @@
-//! The source files of a crate, each with its place in the module tree and what it names.
+//! The source files of a crate, each with its place in the module tree and the names that it uses.
 //!
 //! # What must hold
 //!
-//! - Code that only tests compile is no production code: `tests/`, `benches/`, `examples/`, and
-//!   what stands behind `#[cfg(test)]` count for nothing here.
+//! - Code that only tests compile is no production code: `tests/`, `benches/`, `examples/` and
+//!   items behind `#[cfg(test)]` are left out here.
 //! - A module that has no file of its own belongs to the file that contains it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ pub(super) struct Source {
     pub(super) module: Segments,
     /// The whole text.
     pub(super) text: String,
-    /// Which lines only tests compile, counted from zero.
+    /// The lines that only tests compile, counted from zero.
     pub(super) test_lines: BTreeSet<usize>,
     /// Names that the file defines, inline modules included.
     pub(super) defines: BTreeSet<String>,
@@ -33,7 +33,7 @@ pub(super) struct Source {
     pub(super) imports: BTreeMap<String, Segments>,
     /// Paths of modules from which everything is imported.
     pub(super) globs: Vec<Segments>,
-    /// Every path that the file's code mentions, but for what it re-exports of its own children.
+    /// Every path that the file's code mentions, except re-exports of its own children.
     pub(super) mentions: BTreeSet<Segments>,
     /// Fields that hold a lock of the standard kind: line, counted from one, and name.
     pub(super) locks: Vec<(usize, String)>,
@@ -105,7 +105,7 @@ struct Collect {
     children: Vec<String>,
 }
 
-/// Whether only tests compile what has these attributes.
+/// Whether only tests compile an item with these attributes.
 fn only_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
@@ -192,7 +192,7 @@ impl Collect {
         self.imports.insert(name, path);
     }
 
-    /// Finds `crate::a::b` in what a macro is given, which has no syntax tree.
+    /// Finds `crate::a::b` in the tokens of a macro call, which have no syntax tree.
     fn scan_tokens(&mut self, tokens: proc_macro2::TokenStream) {
         let mut path: Segments = Vec::new();
         for token in tokens {

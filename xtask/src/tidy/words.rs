@@ -1,16 +1,16 @@
-//! Words in identifiers: those that the glossary replaces, and those for persons.
+//! Forbidden words in identifiers: words that the glossary replaces, and words for persons.
 //!
 //! # What must hold
 //!
-//! - A name is looked at where it is declared: a function, type, field, constant, module or
-//!   variable. Uses of it, and names that a trait asks for, follow from that.
+//! - A name is checked at its declaration: a function, type, field, constant, module or variable.
+//!   Uses of the name, and names that a trait prescribes, are not checked.
 //! - A word is a part of a name, as `snake_case` and `CamelCase` divide it.
 
 use syn::visit::Visit;
 
 use super::prose::{Finding, PERSONS};
 
-/// Names of a file that have such a word, by line.
+/// Names of a file that have a forbidden word, by line.
 pub(super) fn declared_with(text: &str, forbidden: &[String]) -> Vec<Finding> {
     // A file that cannot be parsed was reported when it was read.
     let Ok(parsed) = syn::parse_file(text) else { return Vec::new() };

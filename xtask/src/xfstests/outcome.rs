@@ -1,4 +1,4 @@
-//! What became of a test, and the file of results.
+//! The outcome of a test, and the file of results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,26 +14,26 @@ use super::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     Passed,
-    /// Something that it needs is lacking.
+    /// The test needs something that is missing.
     Lacking,
     Failed,
-    /// It did not end in its time.
+    /// The test did not end within the time limit.
     Late,
 }
 
-/// What became of one test.
+/// The outcome of one test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) kind: Kind,
     /// How long it took, in seconds.
     pub(super) seconds: u64,
-    /// What the suite printed of a reason, on one line.
+    /// The reason that the suite printed, on one line.
     pub(super) why: String,
 }
 
 impl Outcome {
-    /// Reads what the suite's `check` printed. `code` is that of timeout(1): 124 when the time was
-    /// over, 137 when it had to kill.
+    /// Parses the output of the suite's `check`. `code` is the exit code of timeout(1): 124 after
+    /// the time limit, 137 if it had to kill.
     pub(super) fn read(text: &str, code: Option<i32>, seconds: u64) -> Self {
         let kind = if text.lines().any(|line| line.starts_with("Passed all 1 tests")) {
             if text.contains("[not run]") || text.contains("Not run: ") {
@@ -59,7 +59,7 @@ impl Outcome {
     }
 }
 
-/// The first line that a failed test has and should not.
+/// The first unexpected line in the output of a failed test.
 fn reason(text: &str) -> String {
     let added = |line: &&str| line.starts_with("    +") && !line.starts_with("    +++");
     let line = text.lines().find(added).or_else(|| text.lines().rfind(|line| !line.is_empty()));
@@ -81,7 +81,8 @@ struct Line {
     outcome: Outcome,
 }
 
-/// The results of a commit with a set of mount options. A later line of a test counts.
+/// The results of a commit with a set of mount options. If a test has several lines, the last one
+/// counts.
 #[derive(Debug)]
 pub(super) struct Results {
     file: File,
@@ -96,7 +97,7 @@ impl Results {
         std::fs::create_dir_all(folder).map_err(fail)?;
         let mut file = File::options().create(true).append(true).open(&path).map_err(fail)?;
         let text = std::fs::read_to_string(&path).map_err(fail)?;
-        // A line that was cut off has no result.
+        // A line that was cut off has no result, so the next result begins on a new line.
         if !text.is_empty() && !text.ends_with('\n') {
             file.write_all(b"\n").map_err(fail)?;
         }

@@ -17,13 +17,13 @@ pub(super) struct Volumes {
 }
 
 impl Volumes {
-    /// Makes images of so many GiB in a folder. Needs root.
+    /// Makes two images of `gib` GiB each in a folder. Needs root.
     pub(super) fn new(work: &Path, gib: u64, program: &Path) -> Result<Self> {
         let work = work.canonicalize().map_err(|error| error.to_string())?;
         let mut volumes = Self { work, devices: Vec::new() };
         for name in ["test.img", "scratch.img"] {
             let path = volumes.work.join(name);
-            // What an earlier run left is a device of a file without a name.
+            // The loop device of an earlier run may still use the old file, which then has no name.
             drop(std::fs::remove_file(&path));
             let file = std::fs::File::create(&path).map_err(|error| error.to_string())?;
             file.set_len(gib << 30).map_err(|error| error.to_string())?;
@@ -34,7 +34,8 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// Makes the volume of the first device anew, when the servers of a killed test have let go.
+    /// Makes the volume of the first device anew, after the servers of a killed test have released
+    /// the device.
     pub(super) fn anew(&self, program: &Path) -> Result<()> {
         let begun = Instant::now();
         loop {

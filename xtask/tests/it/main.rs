@@ -1,5 +1,5 @@
-//! The command line of `cargo xtask`. With a test of the program, `cargo test --workspace` builds
-//! it. So `.ci/run` starts it as it lies there, and nothing is built twice.
+//! The command line of `cargo xtask`. Because this test exists, `cargo test --workspace` builds the
+//! program. So `.ci/run` can start the built program, and nothing is built twice.
 
 use std::process::{Command, Output};
 
@@ -7,7 +7,7 @@ fn xtask(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xtask")).args(words).output().expect("it starts")
 }
 
-/// Every job is listed; several words choose those that have any of them.
+/// Every job is listed. Several words choose the jobs that have any of them.
 #[test]
 fn jobs_are_listed() {
     let lines = |words: &[&str]| {
@@ -22,7 +22,7 @@ fn jobs_are_listed() {
     assert!(all < lines(&["crash", "--list", "--fuzz"]));
 }
 
-/// What cannot be meant is told before anything is built.
+/// Impossible options are refused before anything is built.
 #[test]
 fn nonsense_is_refused() {
     for words in [["--only", "no such job"], ["--minutes", "0"], ["--minutes", "NaN"]] {

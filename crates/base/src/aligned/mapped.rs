@@ -1,12 +1,12 @@
 //! Memory in large pages of the processor, if the system has them.
 //!
-//! Each new page of 4 KiB costs a page fault, and in a virtual machine often a second one in the
+//! Each new page of 4 KiB costs a page fault, and in a virtual machine often a second fault in the
 //! host. A buffer of 2 MiB costs a single fault if it is one large page.
 //!
 //! # Invariants
 //!
 //! - **G1** The memory is one private mapping of exactly `count` pages, which are zero at first. No
-//!   other value has its address, and it is unmapped once.
+//!   other value has the address of the mapping, and it is unmapped once.
 
 use std::ptr::NonNull;
 
@@ -14,8 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Page;
 
-/// The least number of pages for which a mapping is worth its cost. It is 2 MiB, the size of a
-/// large page where small pages have 4 KiB.
+/// The least number of pages for which a mapping is worth its cost. That is 2 MiB, the size of a
+/// large page if small pages have 4 KiB.
 const WORTH: usize = 512;
 
 /// An owned mapping of pages (G1).

@@ -37,7 +37,7 @@ pub(crate) fn myself() -> Option<Child> {
 }
 
 impl Child {
-    /// The place where threads wait to join this one. No lock has this place.
+    /// The place where threads wait to join this thread. No lock has this place.
     const PLACE: Place = Place(1);
 
     /// Runs the whole work of a thread, and ends the thread in its run.

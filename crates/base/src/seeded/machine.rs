@@ -1,8 +1,9 @@
-//! The interface of a processor model. It chooses the next thread of a run instead of chance.
+//! The interface of a processor model. The model chooses the next thread of a run, which is
+//! otherwise chosen at random.
 //!
-//! This module has no model; `buttress_sim::processors` is one. The scheduler tells the model what
-//! threads do, and asks it for the next thread. Threads are numbered in the order of their start.
-//! Times are nanoseconds since the run began.
+//! This module only has the interface; `buttress_sim::processors` is a model. The scheduler reports
+//! the actions of threads to the model, and asks it for the next thread. Threads are numbered in
+//! the order of their start. Times are nanoseconds since the run began.
 
 use std::fmt;
 use std::panic::Location;
@@ -29,10 +30,10 @@ pub trait Machine: fmt::Debug + Send {
     /// How long the processors were busy, in sum.
     fn busy(&self) -> Duration;
 
-    /// Where threads waited for locks, and how long; most first.
+    /// Where threads waited for locks, and how long; the longest waits first.
     fn waited(&self) -> Vec<Waited>;
 
-    /// How often the machine counted time, and the sum of it.
+    /// How often the machine counted time, and the sum of the counted times.
     fn counted(&self) -> (u64, u64);
 
     /// Subtracts `overhead` nanoseconds from each later count.
@@ -74,12 +75,13 @@ pub trait Machine: fmt::Debug + Send {
         at: &'static Location<'static>,
     ) -> u64;
 
-    /// The thread that waited first, of threads that wait for the same lock or signal.
+    /// The thread in `waiting` that began to wait first. All of these threads wait for the same
+    /// lock or signal.
     fn first_of(&self, waiting: &[usize]) -> Option<usize>;
 
-    /// Whether the thread with the turn must pass it on. It must if another thread with a
-    /// processor, or the end of a timed wait at `alarm`, is behind in simulated time. It also must
-    /// if a ready thread should get a processor: one is free, or the time slice of this thread is
+    /// Whether the thread with the turn must pass it on. It must do so if another thread with a
+    /// processor, or the end of a timed wait at `alarm`, is behind in simulated time. It must also
+    /// do so if a thread waits for a processor, and one is free or the time slice of `thread` is
     /// over.
     fn is_ahead(&self, thread: usize, alarm: u64) -> bool;
 
@@ -88,7 +90,7 @@ pub trait Machine: fmt::Debug + Send {
 }
 
 impl Turns {
-    /// Counts the time of the thread with the turn; without a machine every step takes the same
+    /// Counts the time of the thread with the turn. Without a machine every step takes the same
     /// time.
     pub(super) fn count_time(&mut self, mine: usize, is_step: bool) {
         match &mut self.machine {
@@ -169,8 +171,8 @@ impl Turns {
         self.machine.as_ref().is_some_and(|machine| machine.is_ahead(mine, self.alarm))
     }
 
-    /// Lets the machine choose the next thread; `None` when no thread can run and none waits for a
-    /// time.
+    /// Lets the machine choose the next thread; `None` when no thread can run and no timed wait is
+    /// pending.
     pub(super) fn choose_by_machine(&mut self) -> Option<usize> {
         loop {
             if self.tasks.iter().all(|task| matches!(task.state, State::Ended)) {

@@ -23,7 +23,7 @@ pub(crate) fn index() -> Option<usize> {
     mine().map(|(_, index)| index)
 }
 
-/// How many processors this thread's run has, if it has any.
+/// How many processors this thread's run has, if it has a machine.
 pub(crate) fn processors() -> Option<usize> {
     let (run, _) = mine()?;
     let turns = run.lock();
@@ -40,8 +40,8 @@ pub(crate) fn busy() -> Option<Duration> {
 }
 
 /// Measures the overhead of one count, on a machine that measures work, and subtracts it from every
-/// later count. A request passes some hundred places where the turn may change hands, so the
-/// overhead would distort its time.
+/// later count. During a request the turn can pass to another thread at some hundred places, so the
+/// overhead would distort the time of the request.
 pub fn learn_overhead() {
     let Some((run, _)) = mine() else { return };
     let counted = || run.lock().machine.as_ref().map(|machine| machine.counted());
@@ -71,7 +71,7 @@ pub(crate) fn bytes() -> Option<[u8; 16]> {
 pub(crate) fn instant() -> Option<Instant> {
     let (run, _) = mine()?;
     let now = run.lock().present();
-    // The clock starts at one day, since programs compute the time an hour ago.
+    // The clock starts at one day, since programs may subtract an hour from the current time.
     Some(run.began + Duration::from_secs(86_400) + Duration::from_nanos(now))
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn sleep(time: Duration) -> bool {
     true
 }
 
-/// A place where the turn may change hands.
+/// A place where the turn may pass to another thread.
 #[track_caller]
 pub(crate) fn point() {
     if let Some((run, mine)) = mine() {
@@ -136,8 +136,8 @@ pub(crate) fn released(place: Place, held: Want) {
     }
 }
 
-/// Wakes all threads that wait for a signal, or one: the first on a machine, a random one
-/// otherwise.
+/// Wakes all threads that wait for a signal, or only one of them. On a machine that is the thread
+/// that waited first, and otherwise a random one.
 pub(crate) fn notify(place: Place, all: bool) {
     let Some((run, mine)) = mine() else { return };
     let mut turns = run.lock();
@@ -158,7 +158,8 @@ pub(crate) fn notify(place: Place, all: bool) {
     turns.resume(mine);
 }
 
-/// Waits for a signal after the release of the lock at `lock`; says whether it came in time.
+/// Waits for a signal after the release of the lock at `lock`; says whether the signal came in
+/// time.
 #[track_caller]
 pub(crate) fn wait(signal: Place, lock: Place, limit: Option<Duration>) -> bool {
     let Some((run, mine)) = mine() else { return false };

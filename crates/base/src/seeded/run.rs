@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - One thread of a run has the turn (`seeded::D1`). Only [`Run::pass`] gives it to another
+//! - One thread of a run has the turn (`seeded::D1`). Only [`Run::hand_over`] gives it to another
 //!   thread.
 
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ thread_local! {
 
 #[derive(Debug)]
 pub(super) struct Run {
-    /// At places where the turn may be taken away, this happens once in `odds` times on average.
+    /// At places where the turn may be taken away, it is taken once in `odds` times on average.
     pub(super) odds: u64,
     /// The instant at which the run began.
     pub(super) began: Instant,

@@ -10,7 +10,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
     thread::Builder::new().spawn(work).expect("a thread")
 }
 
-/// Reads and writes a counter, with the lock released in between. An update is lost in some orders.
+/// Reads and writes a counter, with the lock released in between. In some orders of the threads an
+/// update is lost.
 fn lost_update(seed: u64) -> (u32, Report) {
     let work = || {
         let count = Arc::new(Mutex::new(0));
@@ -41,7 +42,7 @@ fn a_seed_is_an_order() {
     assert!(runs.iter().any(|(count, _)| *count < 3));
 }
 
-/// D4: the scheduler reports two locks taken in two orders, with the places.
+/// D4: if two locks are taken in two orders, the scheduler reports the deadlock with the places.
 #[test]
 fn a_deadlock_is_reported() {
     let work = || {
@@ -62,7 +63,8 @@ fn a_deadlock_is_reported() {
     assert!(stuck.threads.contains("tests.rs"), "{stuck}");
 }
 
-/// D4: a reader that reads again waits behind the writer that waits for it.
+/// D4: a reader that takes its lock again waits behind a writer, and the writer waits for the
+/// reader.
 #[test]
 fn reading_twice_is_a_deadlock() {
     let work = || {
@@ -106,8 +108,8 @@ fn time_is_the_schedulers() {
     assert!(began.elapsed() < Duration::from_secs(600));
 }
 
-/// A thread that joins another gets its panic, and the other threads go on; this holds for scoped
-/// threads, too.
+/// A thread that joins another thread gets the panic of that thread, and other threads go on. This
+/// holds for scoped threads, too.
 #[test]
 fn panics_pass() {
     let ran = Arc::new(AtomicU32::new(0));

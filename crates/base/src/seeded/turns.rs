@@ -1,5 +1,5 @@
-//! What the scheduler knows of its threads: which could run, what each waits for, and what time it
-//! is.
+//! The state of the scheduler: the threads that can run, the object that each other thread waits
+//! for, and the time.
 
 use std::fmt::Write;
 use std::panic::Location;
@@ -19,7 +19,7 @@ impl Place {
     }
 }
 
-/// What a thread waits for.
+/// The kind of object for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     Mutex,
@@ -71,7 +71,7 @@ pub(super) struct Turns {
     pub(super) over: bool,
     pub(super) trouble: Option<String>,
     pub(super) leaps: bool,
-    /// The machine that chooses the next thread instead of chance.
+    /// The machine that chooses the next thread; without one it is chosen at random.
     pub(super) machine: Option<Box<dyn Machine>>,
     pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }
@@ -81,7 +81,7 @@ impl Turns {
         self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3);
     }
 
-    /// Ends the waits that have reached their time.
+    /// Ends the timed waits that are over at `now`.
     pub(super) fn ring(&mut self) {
         let now = self.now;
         self.alarm = u64::MAX;
@@ -98,14 +98,15 @@ impl Turns {
         }
     }
 
-    /// Wakes the threads that wait at a place for what `wanted` accepts; returns their number.
+    /// Wakes the threads that wait at a place, if `wanted` accepts what they wait for. Returns
+    /// their number.
     pub(super) fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) -> usize {
         let waiting = self.waiting(place, wanted);
         waiting.iter().for_each(|index| self.make_ready(*index));
         waiting.len()
     }
 
-    /// The threads that wait at a place for what `wanted` accepts.
+    /// The threads that wait at a place, if `wanted` accepts what they wait for.
     pub(super) fn waiting(&self, place: Place, wanted: impl Fn(Want) -> bool) -> Vec<usize> {
         let waits = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wanted(wait.want));
         let all = self.tasks.iter().enumerate();

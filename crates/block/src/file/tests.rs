@@ -72,7 +72,7 @@ fn second_writer_is_told_the_first() {
 
     FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::READ })
         .expect("a reader without a lock");
-    // The second descriptor stands for one that a forked process has inherited.
+    // The second descriptor stands for a copy that a forked process has inherited.
     let _inherited = first.file.try_clone().expect("one more descriptor");
     drop(first);
     FileDevice::open(&path, OpenOptions::WRITE).expect("it is free again");
@@ -98,7 +98,7 @@ fn another_process_is_named() {
     if line == "held\n" {
         let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("the child has it");
         // The program `flock` took the lock on the shell's descriptor, under its own process
-        // number. The test only knows that this number is neither unknown nor ours.
+        // number. The test only knows that this number is known and is not the test's own.
         let Error::Locked { pid: Some(pid), .. } = error else { panic!("{error}") };
         assert_ne!(pid, std::process::id());
     }
@@ -121,7 +121,8 @@ fn readers_share() {
     FileDevice::open(&path, OpenOptions::WRITE).expect("they have left");
 }
 
-/// F2: the same bytes arrive, whether buffered or direct, aligned or not, joined or not.
+/// F2: the bytes read are the bytes written, whether requests are buffered or direct, aligned or
+/// not, joined or not.
 #[test]
 fn bytes_arrive_in_every_mode() {
     const LEN: u64 = 1 << 20;
@@ -219,7 +220,7 @@ fn creates_sparse_files() {
     assert_eq!(FileDevice::create(&path, 1 << 33).expect("it is there").len(), 1 << 33);
 }
 
-/// A block device: its length, F1, written bytes and discards.
+/// Checks length, lock (F1), writes and discards of a block device.
 #[test]
 #[ignore = "overwrites the block device named in BUTTRESS_TEST_BLOCK_DEVICE"]
 fn serves_a_block_device() {

@@ -76,7 +76,7 @@ fn copy(disk: &dyn Device, sector: u64, at: u64) -> Result<Outcome, Error> {
             continue;
         }
         let (begin, end) = (u64_at(entry, 32), u64_at(entry, 40));
-        // The first two sectors are the MBR and the header, whatever the bounds say.
+        // The first two sectors are the MBR and the header, even if `first` is lower.
         let is_usable = first.max(2) <= begin && begin <= end && end <= last;
         let count = end.wrapping_sub(begin).checked_add(1);
         let len = count.and_then(|count| count.checked_mul(sector));

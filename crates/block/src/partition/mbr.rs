@@ -36,8 +36,8 @@ impl Entry {
 pub(super) struct Record([Entry; 4]);
 
 impl Record {
-    /// Parses a sector, if it is a record. A boot sector of FAT has the same mark, and something
-    /// else in the place of the entries.
+    /// Parses a sector, if it is a record. A boot sector of FAT has the same mark, but code or text
+    /// in the place of the entries.
     pub(super) fn parse(sector: &[u8; SECTOR as usize]) -> Option<Self> {
         if sector[510..] != [0x55, 0xaa] {
             return None;
@@ -54,7 +54,8 @@ impl Record {
     }
 
     /// Whether the record has a protective entry, so that a GPT describes the disk. A hybrid record
-    /// also lists some partitions for old machines. The GPT takes precedence over those entries.
+    /// also lists some partitions for old machines. The GPT takes precedence over the entries of
+    /// the record.
     pub(super) fn is_protective(&self) -> bool {
         self.0.iter().any(|entry| entry.kind == PROTECTIVE)
     }

@@ -100,7 +100,8 @@ fn a_damaged_gpt_is_read_from_its_second_copy() {
     assert!(refused(&disk).contains("damaged"), "{}", refused(&disk));
 }
 
-/// T4: logical partitions count from five; the chain is relative to the extended partition.
+/// T4: logical partitions are numbered from five. Records name the next record relative to the
+/// start of the extended partition.
 #[test]
 fn logical_partitions_have_their_numbers() {
     let disk = MemoryDevice::new(DISK);
@@ -112,7 +113,7 @@ fn logical_partitions_have_their_numbers() {
     assert_eq!(found(&disk), expected);
 }
 
-/// T1, T2: tables that contradict themselves are named, and a chain without an end ends.
+/// T1, T2: tables that contradict themselves are errors, and reading a cyclic chain ends.
 #[test]
 fn broken_tables_are_errors() {
     let disk = MemoryDevice::new(DISK);
@@ -137,7 +138,8 @@ fn broken_tables_are_errors() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// T1 to T3: any bytes in a table give partitions that are apart, or an error; never a panic.
+    /// T1 to T3: any bytes in a table give partitions that do not overlap, or an error, but no
+    /// panic.
     #[test]
     fn any_bytes_are_taken(
         is_gpt: bool,

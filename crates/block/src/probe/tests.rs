@@ -5,7 +5,7 @@ use buttress_base::Rng;
 use super::*;
 use crate::MemoryDevice;
 
-/// Bytes, and where they stand.
+/// An offset, and the bytes at it.
 type Write<'a> = (u64, &'a [u8]);
 
 fn name_of(writes: &[Write<'_>]) -> Option<String> {

@@ -1,9 +1,9 @@
-//! Several requests to one file through io_uring, for which the caller waits only once.
+//! Submits several requests to one file through io_uring, and waits for all of them at once.
 //!
 //! Waking a thread on a sleeping processor costs more than a write to a fast device. An fsync
-//! writes short pieces that must wait for one another. So several requests go to the kernel at the
-//! same time where possible, and a durable write also flushes. For a separate flush, io_uring would
-//! have to wake a thread of its own (Linux 6.18).
+//! writes several short pieces, and each wait for one would wake the thread again. So several
+//! requests go to the kernel at the same time where possible, and a durable write also flushes. For
+//! a separate flush, io_uring would have to wake a thread of its own (Linux 6.18).
 //!
 //! # Invariants
 //!
@@ -31,7 +31,7 @@ use super::{Answer, Durable, ENTRIES};
 /// `RWF_DSYNC`: the write ends when it is durable.
 const DSYNC: i32 = 2;
 
-/// Rings of one file. A thread makes one when it needs one.
+/// Rings of one file. A thread that finds no idle ring makes one.
 #[derive(Default)]
 pub(crate) struct Rings {
     /// Unranked: a thread takes no other lock while it holds this one.
@@ -88,8 +88,8 @@ impl Rings {
         push(&mut ring, requests);
         let mut ended = 0;
         while ended < requests.len() {
-            // Every submitted request ends at some time, so the loop can only wait for it (U1). An
-            // error here is most often a signal.
+            // Every submitted request ends at some time, so the loop waits again (U1). An error
+            // here is most often a signal.
             if ring.submit_and_wait(requests.len() - ended).is_err() {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! Caches that are damaged, truncated, or belong to another origin: a clear error, and no panic.
+//! Caches that are damaged, truncated, or belong to another origin give a clear error and no panic.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn a_cut_cache_is_refused() {
     let (origin, cache) = used();
     let cut = cache.fork_resized(cache.len() / 2);
     assert!(matches!(opened(&origin, &cut), Err(Error::Truncated { .. })));
-    // A device that grew is fine: the superblock says how much is used.
+    // A device that grew is fine, since the superblock says how much of it is used.
     opened(&origin, &cache.fork_resized(cache.len() * 2)).expect("longer is fine");
 }
 
@@ -69,7 +69,8 @@ fn another_block_size_is_refused() {
     assert!(matches!(result, Err(Error::OtherBlockSize { found: 4096, asked: 512 })));
 }
 
-/// The identity: a filesystem made through the cache, drained, is known again; another one is not.
+/// A filesystem that was made through the cache and drained is recognised by its identity. Another
+/// filesystem is refused.
 #[test]
 fn another_origin_is_refused() {
     let (origin, cache) = blank(4096, 60, 800);
@@ -169,7 +170,8 @@ fn entries_in_the_wrong_place_are_refused() {
     assert!(matches!(put((u64::MAX / 8) * 8), Error::PastOrigin { .. }));
 }
 
-/// Any damage to superblock and entries: opens or is refused, reads or fails, and never panics.
+/// With any damage to superblock and entries, opening succeeds or is refused, and reads succeed or
+/// fail. Nothing panics.
 #[test]
 fn random_damage_never_panics() {
     let (origin, cache) = used();

@@ -1,4 +1,4 @@
-//! Power cuts at every request. Any part of the unflushed writes is lost, torn or reordered.
+//! Cuts the power at every request. Any part of the unflushed writes is lost, torn or reordered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -120,12 +120,13 @@ pub(crate) fn work(run: &mut Run, rng: &mut Rng, steps: usize, longest: usize) {
             _ => drop(cached.drain(|_| {}).expect("memory")),
         }
     }
-    // Without closing: what follows is the power cut.
+    // The cache is not closed, since the power cut follows.
     std::mem::forget(cached);
 }
 
-/// W1, W2, W9, W10 by enumeration, with room for everything. A crash leaves the state after one
-/// step, no older than the last flush. Drained after recovery, the origin alone has that state.
+/// Tests W1, W2, W9 and W10 at every crash point, with room for everything. A crash leaves the
+/// state after one step, no older than the last flush. If the cache is drained after recovery, the
+/// origin alone has that state.
 #[test]
 fn every_crash_leaves_a_prefix() {
     let mut shown = 0;
@@ -150,7 +151,7 @@ fn every_crash_leaves_a_prefix() {
     assert!(shown > 2000, "only {shown} states");
 }
 
-/// With hardly any room, so that writes go around, wait, and reuse slots all the time: no
+/// There is hardly any room, so writes bypass the cache, wait, and reuse slots all the time. No
 /// acknowledged flush is lost.
 #[test]
 fn a_full_cache_loses_no_flush() {
@@ -172,8 +173,8 @@ fn a_full_cache_loses_no_flush() {
     assert!(shown > 2000, "only {shown} states");
 }
 
-/// Crash, recover, continue, crash again. Blocks left uncommitted by the first crash never come
-/// back, and no slot is used before its mark is durable.
+/// The cache crashes, recovers, continues, and crashes again. Blocks left uncommitted by the first
+/// crash never come back, and no slot is used before its mark is durable.
 #[test]
 fn crashes_after_crashes() {
     let mut rng = Rng::new(77 + campaign::round());
@@ -209,8 +210,8 @@ fn crashes_after_crashes() {
     assert!(shown > 500, "only {shown} states");
 }
 
-/// Zeroes past the cache, among writes and flushes: each sector has its content of the last flush,
-/// or newer.
+/// Zeroes bypass the cache among writes and flushes. After a crash each sector has its content of
+/// the last flush, or newer content.
 #[test]
 fn zeroes_lose_no_flush() {
     const MANY: usize = 4000;

@@ -1,5 +1,5 @@
 //! `consistent_origin`: whenever the cache says that the origin is whole, the origin alone is the
-//! state of one commit. Losing the cache for good then loses only later writes.
+//! state of one commit. If the cache device is then lost, only later writes are lost.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::crash::Run;
 use crate::rig::{place, read, write};
 
 /// Crashes on both devices at every request. If the superblock says `Whole`, the origin without its
-/// cache is one of the flushed states. Otherwise origin and cache together are.
+/// cache is one of the flushed states. Otherwise origin and cache together are one of these states.
 #[test]
 fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
     let (mut whole, mut towards, mut stale) = (0, 0, 0);
@@ -47,8 +47,8 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
             let stamp = scan.superblock.stamp.expect("it is stamped");
             let alone = read(&crash.devices[0]);
             match stamp.cut {
-                // Sweeps make room during a write, so with a full cache a commit can hold a part of
-                // the last write. Its sectors are old or new.
+                // Sweeps make room during a write, so with a full cache a commit can have a part of
+                // the last write. The sectors of that write are old or new.
                 Cut::Whole(_) if blocks > 100 => {
                     whole += 1;
                     let is_commit = run.states.contains(&alone);
@@ -84,7 +84,7 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
     assert!(whole > 500 && towards > 500 && stale > 50, "{whole} {towards} {stale}");
 }
 
-/// Opening without the option removes the claim before anything else is written.
+/// Opening without the option removes `Whole` from the superblock before anything else is written.
 #[test]
 fn the_claim_ends_with_the_option() {
     let mut run = Run::new(1024, 50, "consistent_origin=on");

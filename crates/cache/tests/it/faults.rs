@@ -12,8 +12,9 @@ use crate::rig::{Model, blank, by_hand, open, place, read, write};
 
 const SECTORS: usize = 160;
 
-/// Works until the end whatever fails; returns the values that each sector may hold. A flush that
-/// succeeds leaves one value; a write adds one, whether it succeeds or not.
+/// Continues to the end whichever requests fail; returns the number of failures, and in `may_hold`
+/// the values of each sector. A flush that succeeds leaves one value for each sector. A write adds
+/// a value, whether the write succeeds or not.
 fn work(cached: &CacheDevice, may_hold: &mut [Vec<u32>], rng: &mut Rng) -> usize {
     let mut failures = 0;
     let mut is_in_doubt = false;
@@ -30,7 +31,8 @@ fn work(cached: &CacheDevice, may_hold: &mut [Vec<u32>], rng: &mut Rng) -> usize
                 }
             }
             5 | 6 => match cached.flush() {
-                // After a failed write its sectors may have either value for ever.
+                // After a failed write its sectors may have the old or the new value until they are
+                // written again.
                 Ok(()) if !is_in_doubt => {
                     for held in may_hold.iter_mut() {
                         let last = *held.last().expect("never empty");
@@ -75,7 +77,7 @@ fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u
         Ok(cached) => {
             let failures = work(&cached, &mut may_hold, &mut Rng::new(4 + campaign::round()));
             assert!(n.is_some() || failures == 0, "{about}");
-            // Bytes that can still be read after the failure are right too.
+            // Bytes that can still be read after the failure must be right, too.
             let mut buf = vec![0; SECTORS * 512];
             // A read may fail here, but not return wrong bytes.
             let _ = cached.read_at(0, &mut buf);
@@ -92,8 +94,8 @@ fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u
     count
 }
 
-/// A full cache with an origin that fails, while threads are at work. Writers get an error instead
-/// of waiting for ever, and reads continue. When the origin is back nothing is lost.
+/// The origin of a full cache fails while threads are at work. Writers get an error instead of
+/// waiting for ever, and reads continue. When the origin works again, nothing is lost.
 #[test]
 fn a_full_cache_with_a_failing_origin_answers() {
     for list in ["", "mode=pmem", "consistent_origin=on"] {
@@ -117,7 +119,8 @@ fn a_full_cache_with_a_failing_origin_answers() {
             }
         }
         assert!(is_told, "{list}: thirty blocks do not hold a hundred and sixty");
-        // On a disk the write itself went to the origin; elsewhere it waited for a sweep.
+        // Without options the failed write itself went to the origin. With the other options it
+        // waited for a sweep.
         assert!(list.is_empty() || cached.status().error == 1, "{list}");
         let mut buf = [0; 512];
         cached.read_at(0, &mut buf).expect("it is in the cache");
@@ -126,14 +129,14 @@ fn a_full_cache_with_a_failing_origin_answers() {
         cached.flush().expect("both work");
         cached.drain(|_| {}).expect("both work");
         let found = read(&*origin);
-        // A failed write may have happened or not.
+        // A failed write may have taken effect or not.
         let is_right = |(at, value): (usize, &u32)| held[at] == *value || held[at] == 0;
         assert!(found.iter().enumerate().all(is_right), "{list}");
     }
 }
 
-/// Each request of each device fails once alone, and once with all later ones, with much room and
-/// with little.
+/// Each request of each device fails once alone, and once together with all later requests. The
+/// test runs with much room and with little.
 #[test]
 fn the_nth_request_fails() {
     let mut faults = 0;

@@ -1,4 +1,4 @@
-//! The faults that dm-writecache has had, one test each, W1 to W13.
+//! The faults W1 to W13 that dm-writecache has had, with a test for each.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use buttress_sim::{FaultDevice, Faults, Log};
 use crate::crash::{Run, work};
 use crate::rig::{SECTOR, blank, by_hand, open, read, write};
 
-/// W1: a write followed at once by the flush that makes it FUA is there after a crash at the
-/// acknowledgement, in both modes.
+/// W1: a write with FUA is a write and a flush here. In both modes, a crash at the acknowledgement
+/// does not lose the write.
 #[test]
 fn w1_fua_is_durable_when_acknowledged() {
     for list in ["", "mode=pmem"] {
@@ -38,7 +38,7 @@ fn w1_fua_is_durable_when_acknowledged() {
 }
 
 /// W2: a flush that comes while the data of a block is on its way to the cache does not commit the
-/// block. Whatever a crash leaves, no committed block holds anything but its data.
+/// block. After any crash each committed block holds its own data.
 #[test]
 fn w2_a_commit_waits_for_the_data() {
     let mut run = Run::new(4096, 50, "");
@@ -48,7 +48,7 @@ fn w2_a_commit_waits_for_the_data() {
     run.start();
     let (begun, wait) = std::sync::mpsc::channel();
     for step in 1..12 {
-        // Something for the flush to commit.
+        // This write gives the flush something to commit.
         let mut state = run.last();
         state[..8].fill(step as u32);
         run.began(state.clone());
@@ -58,7 +58,8 @@ fn w2_a_commit_waits_for_the_data() {
         run.began(state);
         let (cache, begun) = (Arc::clone(&run.cache), begun.clone());
         hooked.set(move |offset, _| {
-            // Only the data: the table and the superblock belong to the commit.
+            // The hook looks only at the data, since the table and the superblock are written by
+            // the commit.
             if offset < 4096 {
                 return;
             }
@@ -107,7 +108,7 @@ fn w3_reopening_reads_the_latest_metadata() {
     assert_eq!(read(&*origin)[..8], [2; 8]);
 }
 
-/// W4: discarding uncommitted blocks does not upset the count that starts commits.
+/// W4: discarded blocks are subtracted from the count of uncommitted blocks, which starts commits.
 #[test]
 fn w4_discards_are_not_uncommitted() {
     let (origin, cache) = blank(4096, 50, 400);
@@ -148,7 +149,7 @@ fn w5_a_commit_writes_little() {
     }
 }
 
-/// W6: writes around a full cache are durable after a flush, which flushes the origin too.
+/// W6: writes that bypass a full cache are durable after a flush, which flushes the origin too.
 #[test]
 fn w6_writes_around_are_flushed() {
     let mut run = Run::new(4096, 2, "autocommit_time=100000");
@@ -249,8 +250,8 @@ impl Layer for Hooked {
     }
 }
 
-/// W9: blocks that are rewritten, flushed and read during their write-back. After a crash at any
-/// point the newest version wins.
+/// W9: blocks are rewritten, flushed and read during their write-back. After a crash at any point
+/// the newest version is found.
 #[test]
 fn w9_rewritten_during_write_back() {
     for list in ["", "mode=pmem", "consistent_origin=on"] {
@@ -310,8 +311,9 @@ fn w9_rewritten_during_write_back() {
     }
 }
 
-/// W10: the same work many times, cut off at every request. The content is the state after one of
-/// the acknowledged writes, never a mixture of old and new. (`crash` tests this at length.)
+/// W10: the same work is done many times, and a crash ends the work at every request. The content
+/// after the crash is the state after one of the acknowledged writes, never a mixture of old and
+/// new. (`crash` tests this at length.)
 #[test]
 fn w10_no_mixture_of_old_and_new() {
     for list in ["", "mode=pmem", "fua"] {
@@ -327,8 +329,8 @@ fn w10_no_mixture_of_old_and_new() {
     }
 }
 
-/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent there, in
-/// any order in the cache.
+/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent there,
+/// whatever their order in the cache is.
 #[test]
 fn w11_sweeps_go_one_way() {
     let (origin, cache) = blank(4096, 3000, 16_000);
@@ -377,7 +379,7 @@ fn w12_the_foreground_goes_on_during_a_sweep() {
     });
     let mut count = 0;
     hooked.set(move |offset, _| {
-        // The very blocks that are being written back, and others.
+        // The writes go to the blocks that are being written back, and to others.
         count += 1;
         let at = if count % 2 == 0 { 20_000 } else { offset as usize / SECTOR };
         ask.send(at).expect("it listens");
@@ -389,8 +391,8 @@ fn w12_the_foreground_goes_on_during_a_sweep() {
     assert_eq!(read(&*cached)[..8], [8; 8]);
 }
 
-/// W13: a failure of the origin is reported once, nothing is freed, and all is written when it
-/// works again.
+/// W13: a failure of the origin is reported once, nothing is freed, and all blocks are written when
+/// the origin works again.
 #[test]
 fn w13_an_origin_that_fails_frees_nothing() {
     let (origin, cache) = blank(4096, 100, 800);
@@ -413,7 +415,8 @@ fn w13_an_origin_that_fails_frees_nothing() {
     cached.close().expect("it was told once");
 }
 
-/// W13: a cache with blocks past the origin's end says so; with `force` it drops only those.
+/// W13: a cache with blocks past the origin's end is refused; with `force` it drops only those
+/// blocks.
 #[test]
 fn w13_an_origin_that_shrank() {
     let (origin, cache) = blank(4096, 100, 800);

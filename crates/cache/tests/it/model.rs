@@ -1,4 +1,5 @@
-//! The same answers as a plain array, for any sequence of requests, reopenings and sweeps.
+//! A cache gives the same answers as a plain array, for any sequence of requests, reopenings and
+//! sweeps.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -66,7 +67,8 @@ fn run(seed: u64, block_size: u32, blocks: u64, list: &str) {
     }
 }
 
-/// Plenty of room, and hardly any: write-around, waiting, superseding; every block size and order.
+/// The caches have much room or hardly any, so writes bypass the cache, wait, and supersede older
+/// versions. All block sizes and orders are used.
 #[test]
 fn agrees_with_an_array() {
     let lists = [
@@ -107,7 +109,7 @@ fn begins_at_the_start_sector() {
     assert!(bytes.iter().all(|&byte| byte == 7));
 }
 
-/// The status line has the target's fourteen fields, and the messages do what they say.
+/// The status line has the fourteen fields of Linux's target, and each message has its effect.
 #[test]
 fn speaks_the_words_of_the_target() {
     let (origin, cache) = blank(4096, 100, 800);
@@ -129,7 +131,8 @@ fn speaks_the_words_of_the_target() {
     cached.message("defrost").expect_err("unknown");
 }
 
-/// `metadata_only` caches metadata, lets all else go by, and keeps what it has.
+/// With `metadata_only`, new blocks of metadata are cached, other new blocks are not, and cached
+/// blocks stay.
 #[test]
 fn metadata_only_caches_what_is_metadata() {
     let (origin, cache) = blank(4096, 100, 1600);

@@ -1,4 +1,4 @@
-//! Persistent memory: a file in memory is a device, and a cache on it works in disk mode too.
+//! Tests persistent memory: a mapped file is a device, and a cache on it works in disk mode too.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The requests of discarding and zeroing on the two devices: by runs, however many blocks there
-//! are.
+//! Counts the requests of discarding and zeroing on both devices. The number depends on runs, not
+//! on blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,8 +66,8 @@ impl Layer for Counted {
     }
 }
 
-/// A cache in front of a gibibyte, with all of its blocks or none of them. Neighbours are far apart
-/// in the cache.
+/// A cache in front of a gibibyte, which holds all blocks of the origin or none. Neighbours are far
+/// apart in the cache.
 fn gibibyte(is_cached: bool) -> (CacheDevice, Arc<Counted>, Arc<Counted>) {
     let blocks = GIB / BLOCK;
     let (origin, cache) = blank(BLOCK as u32, blocks, GIB / 512);
@@ -90,8 +90,9 @@ fn gibibyte(is_cached: bool) -> (CacheDevice, Arc<Counted>, Arc<Counted>) {
     (device, origin, cache)
 }
 
-/// Discarding a gibibyte takes one request to the origin and none to the cache. The next flush
-/// writes the changed part of the table (4 MiB, in mebibytes) and the superblock.
+/// Discarding a gibibyte takes one request to the origin and no request to the cache. The next
+/// flush writes the changed part of the table (4 MiB, in requests of a mebibyte) and the
+/// superblock.
 #[test]
 fn a_discard_is_one_request() {
     for (is_cached, of_the_flush) in [(true, [6, 2, 0, 0]), (false, [0, 0, 0, 0])] {
@@ -123,8 +124,8 @@ fn extents_are_runs() {
     assert!(runs.len() < 100, "{}", runs.len());
 }
 
-/// A gibibyte of zeroes is one request to the origin and a flush of it (Z1 of `discard`), then the
-/// changed part of the table.
+/// A gibibyte of zeroes takes one request to the origin and a flush of the origin (Z1 of
+/// `discard`). Then the changed part of the table is written.
 #[test]
 fn zeroes_are_one_request() {
     for (is_cached, of_the_cache) in [(true, [5, 2, 0, 0]), (false, [0, 2, 0, 0])] {

@@ -1,4 +1,4 @@
-//! Many writers and readers with commits and sweeps under them.
+//! Many writers and readers run beside commits and sweeps.
 
 use std::io::IoSlice;
 use std::sync::{Arc, mpsc};
@@ -12,8 +12,8 @@ use crate::known::Hooked;
 use crate::rig::{SECTOR, blank, by_hand, open, read, sector, write};
 
 /// Each thread has sectors of its own, side by side within the same blocks, and always reads back
-/// its last write. In the end the origin holds all of it. There is little room, so that slots
-/// change hands under readers.
+/// its last write. In the end the origin has all written data. There is little room, so that slots
+/// go to other blocks while threads read.
 #[test]
 fn writers_and_readers_among_sweeps() {
     const THREADS: usize = 4;
@@ -66,8 +66,8 @@ fn writers_and_readers_among_sweeps() {
     }
 }
 
-/// X4: one part of a block goes past the cache while another part enters it together with the
-/// origin's content. Both are there afterwards, in the cache and on the origin.
+/// X4: one part of a block bypasses the cache while another part enters the cache together with the
+/// origin's content. Afterwards the cache and the origin hold both parts.
 #[test]
 fn one_part_goes_around_while_another_comes_in() {
     let (origin, cache) = blank(4096, 100, 1600);
@@ -84,7 +84,7 @@ fn one_part_goes_around_while_another_comes_in() {
             let bytes = sector(7);
             let bufs = [IoSlice::new(&bytes)];
             let written = cached.write_classed_at(401 * SECTOR as u64, &bufs, Class::Metadata);
-            // If this thread had to wait, the receiver may be gone.
+            // If this thread had to wait, the receiver may have been dropped.
             done.send(()).ok();
             sender.send(written).expect("the receiver waits");
         });

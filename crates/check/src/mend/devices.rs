@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **MD1** A size becomes only smaller: no byte past the end of a device is counted.
+//! - **MD1** Sizes are only made smaller, so that no byte past the end of a device is counted.
 
 use buttress_format::{DeviceId, DeviceItem, Key, Kind, TreeId, ids};
 

@@ -28,7 +28,7 @@ use crate::supers::write_superblocks;
 /// Items with their keys.
 pub(super) type Items = Vec<(Key, Vec<u8>)>;
 
-/// One repair: what it does, and how.
+/// One repair: a sentence that describes it, and its edits.
 #[derive(Clone, Debug)]
 pub(super) struct Fix {
     pub(super) says: String,
@@ -38,11 +38,11 @@ pub(super) struct Fix {
 /// One change of a tree.
 #[derive(Clone, Debug)]
 pub(super) enum Edit {
-    /// An item gets these bytes. It is added if it is not there.
+    /// An item gets these bytes. It is added if it does not exist.
     Put(TreeId, Key, Vec<u8>),
-    /// An item goes.
+    /// An item is removed.
     Remove(TreeId, Key),
-    /// A node gets these bytes; the checksum is put right.
+    /// A node gets these bytes, with a checksum that fits.
     Node(NodePtr, Vec<u8>),
     /// Superblocks of the device with this number get bytes at an offset. Zero means all devices.
     Super(u64, usize, Vec<u8>),
@@ -135,7 +135,7 @@ impl Editor {
         self.items_from(tree, first, |key| key.objectid == object && key.kind == kind)
     }
 
-    /// Items from a key on, as long as `is_in` takes their keys.
+    /// Items from a key on, as long as `is_in` accepts their keys.
     pub(super) fn items_from(
         &self,
         tree: TreeId,
@@ -155,7 +155,7 @@ impl Editor {
         Ok(items)
     }
 
-    /// The last key of a tree that is below another.
+    /// The last key of a tree that is below `key`.
     pub(super) fn last_below(&self, tree: TreeId, key: &Key) -> Result<Option<Key>> {
         let store = self.store();
         let cursor = Cursor::seek_before(&store, tree, self.root(tree)?, key)?;
@@ -172,7 +172,8 @@ impl Editor {
         self.store().node(tree, expect).ok()
     }
 
-    /// Makes every edit. Returns whether all could be made. The caller takes back the others.
+    /// Makes edits until one cannot be made. Returns whether all were made. If not, the caller
+    /// undoes the edits that were made.
     pub(super) fn make(&self, edits: &[Edit]) -> Result<bool> {
         let outcome = self.make_each(edits);
         if !matches!(outcome, Ok(true)) {

@@ -1,4 +1,4 @@
-//! Proposes repairs of what says where a file's data lies.
+//! Proposes repairs of the file extent items that say where a file's data lies.
 //!
 //! # Invariants
 //!
@@ -136,7 +136,7 @@ fn recorded(
     }
 }
 
-/// Whether the checksum tree has something about the first sector of an extent.
+/// Whether the checksum tree has a checksum for the first sector of an extent.
 fn has_sums(editor: &Editor, extent: Extent) -> Result<bool> {
     let sector = u64::from(editor.superblock.sectorsize);
     let size = editor.superblock.csum_type.size() as u64;
@@ -233,7 +233,7 @@ pub(super) fn hole(
     Ok(put(tree, at, &item, says))
 }
 
-/// Sets the length of inline data to what is there.
+/// Sets the length of inline data to the number of bytes in the item.
 pub(super) fn inline(editor: &Editor, tree: TreeId, ino: Ino, offset: u64) -> Result<Option<Fix>> {
     let at = Key::new(ino.0, Kind::EXTENT_DATA, offset);
     let Some(mut item) = item(editor, tree, &at)? else { return Ok(None) };

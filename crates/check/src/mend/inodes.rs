@@ -1,4 +1,4 @@
-//! Proposes repairs of inodes: items that are not there, modes, counts, and lost files.
+//! Proposes repairs of inodes: missing items, modes, counts, and lost files.
 //!
 //! # Invariants
 //!
@@ -19,7 +19,7 @@ use crate::mend::names::{self, Stated};
 /// The two flags that forbid changes.
 const FROZEN: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
 const ACCESS: u32 = 0o7777;
-/// The directory of what has no other name.
+/// The directory for inodes without another name.
 const LOST: &[u8] = b"lost+found";
 
 pub(super) fn key(ino: Ino) -> Key {
@@ -59,7 +59,7 @@ pub(super) fn links(editor: &Editor, tree: TreeId, ino: Ino, links: u64) -> Resu
     changed(editor, tree, ino, |item| item.nlink = count, says)
 }
 
-/// Generations that are newer than the volume become that of the volume.
+/// Sets generations that are newer than the volume to the generation of the volume.
 pub(super) fn generation(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let newest = editor.superblock.generation;
     let says = format!("{tree}: inode {ino} is of transaction {newest}, not of a later one");
@@ -70,7 +70,7 @@ pub(super) fn generation(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Opti
     changed(editor, tree, ino, change, says)
 }
 
-/// A symbolic link cannot be immutable.
+/// Removes the flags that make a symbolic link immutable, since a link cannot be immutable.
 pub(super) fn thaw(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let says = format!("{tree}: inode {ino} is neither immutable nor only appended to");
     changed(editor, tree, ino, |item| item.flags &= !FROZEN, says)
@@ -112,8 +112,8 @@ pub(super) fn mode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
     let Some(item) = names::inode(editor, tree, ino)? else { return Ok(None) };
     let all = names::stated(editor, tree, ino)?;
     let found = FileKind::from_mode(item.mode);
-    // If neither entries nor items decide, the type in the mode stays, and only its other bits are
-    // mended.
+    // If neither entries nor items decide, the type in the mode stays, and only the other bits of
+    // the mode are mended.
     let kind = kind_of(editor, tree, ino, &all)?;
     let kind = kind.or(Some(found).filter(|kind| *kind != FileKind::Unknown));
     let Some(kind) = kind else { return Ok(None) };
@@ -165,7 +165,7 @@ fn fresh(editor: &Editor, tree: TreeId, ino: Ino, kind: FileKind) -> Result<Inod
     })
 }
 
-/// Gives an inode without a name one in `lost+found` (MI2).
+/// Gives an inode without a name a name in `lost+found` (MI2).
 pub(super) fn lost(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix>> {
     let Some(item) = names::inode(editor, tree, ino)? else { return Ok(None) };
     let kind = FileKind::from_mode(item.mode);

@@ -1,10 +1,11 @@
-//! Proposes repairs of names: what a directory lists, what it looks up, and what an inode says.
+//! Proposes repairs of names, which are stored as `DIR_INDEX` items, `DIR_ITEM` items and
+//! references of inodes.
 //!
 //! # Invariants
 //!
-//! - **NM1** A name is stored three times. Two that agree correct the third; one alone is removed
-//!   only if its inode is not there, or if the inode has that name at another place.
-//! - **NM2** An inode that is there keeps a name.
+//! - **NM1** A name is stored three times. Two places that agree correct the third. A name in one
+//!   place alone is removed only if its inode does not exist, or has that name elsewhere.
+//! - **NM2** An existing inode keeps at least one name.
 
 use buttress_format::{
     DirEntry, FileKind, Ino, InodeExtrefs, InodeItem, InodeRef, InodeRefs, Key, Kind, TreeId,
@@ -43,7 +44,7 @@ pub(super) fn stated(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Vec<Stat
     Ok(names)
 }
 
-/// The inode item, if it is there and can be read.
+/// The inode item, if it exists and can be read.
 pub(super) fn inode(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<InodeItem>> {
     let bytes = editor.get(tree, &Key::new(ino.0, Kind::INODE_ITEM, 0))?;
     Ok(bytes.and_then(|bytes| InodeItem::parse(&bytes).ok()))
@@ -64,7 +65,8 @@ pub(super) fn put_index(tree: TreeId, dir: Ino, index: u64, entry: &DirEntry) ->
     Edit::Put(tree, Key::new(dir.0, Kind::DIR_INDEX, index), entry.to_bytes())
 }
 
-/// Adds an entry to the item that a lookup of its name finds. One of the same name goes.
+/// Adds an entry to the item that a lookup of its name finds. An entry of the same name is
+/// replaced.
 pub(super) fn put_lookup(
     editor: &Editor,
     tree: TreeId,
@@ -93,7 +95,7 @@ fn without(
     })
 }
 
-/// Sets what an inode states about one directory: `change` gets the names in it.
+/// Changes the names that an inode states for one directory: `change` is called with these names.
 pub(super) fn put_stated(
     editor: &Editor,
     tree: TreeId,

@@ -1,9 +1,10 @@
-//! Proposes repairs of nodes that fail a check though their checksums are right.
+//! Proposes repairs of nodes that fail a check although their checksums are right.
 //!
 //! # Invariants
 //!
-//! - **NO1** A node with a wrong checksum is not touched: its content is unknown.
-//! - **NO2** An older node in the place of a newer one is not touched: a write was lost.
+//! - **NO1** A node with a wrong checksum is not changed, since its content is unknown.
+//! - **NO2** An older node in the place of a newer one is not changed, since the write of the newer
+//!   one was lost.
 //! - **NO3** A mended node passes every check of its readers, and its items can be parsed.
 
 use std::collections::HashSet;
@@ -20,7 +21,7 @@ use crate::mend::editor::{Edit, Editor, Fix, Items, leaf_of};
 
 const GENERATION_AT: usize = 80;
 
-/// What leads to a node.
+/// The pointer to a node.
 struct Place {
     expect: Expect,
     /// The parent and the slot; none for a root.
@@ -105,13 +106,13 @@ pub(super) fn damaged(editor: &Editor, tree: TreeId, at: Logical) -> Result<Opti
     if ptr.level > 0 {
         return Ok(None);
     }
-    // The data of the items lies packed from the end of the leaf, or at the offsets that they
-    // state. If the last offset agrees with the lengths, it is packed.
+    // The data of the items is packed at the end of the leaf, or lies at the offsets that the items
+    // state. If the last offset agrees with the lengths, the data is packed.
     let tried = if ends_packed(&patched) { &[false][..] } else { &[true, false] };
     let mut good: Vec<Vec<u8>> = tried.iter().filter_map(|says| relaid(&patched, *says)).collect();
     good.retain(|bytes| is_sound(editor, bytes, &place.expect) && parses(bytes));
     good.dedup();
-    // Nothing tells a checksum of the wrong place.
+    // Checksums cannot be parsed, so a wrong place would go unnoticed.
     let is_known = tried.len() == 1 || tree != TreeId::CSUM;
     match &good[..] {
         [one] if is_known => fix(says, one.clone()),
@@ -119,7 +120,7 @@ pub(super) fn damaged(editor: &Editor, tree: TreeId, at: Logical) -> Result<Opti
     }
 }
 
-/// Whether the last item states the offset at which its data lies if all is packed.
+/// Whether the last item states the offset that its data has if all data is packed.
 fn ends_packed(bytes: &[u8]) -> bool {
     let count = word32(bytes, 96);
     let heads = (0..count).map_while(|slot| {
@@ -140,7 +141,8 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
 }
 
-/// The items of a leaf, by their lengths: the data from where each item says, or without gaps.
+/// The items of a leaf. With `as_said`, the data of an item lies at the stated offset, and
+/// otherwise the data is packed.
 fn items_of(bytes: &[u8], as_said: bool) -> Option<Items> {
     let count = word32(bytes, 96);
     let mut items = Items::new();
@@ -157,12 +159,12 @@ fn items_of(bytes: &[u8], as_said: bool) -> Option<Items> {
     Some(items)
 }
 
-/// A leaf with its items side by side.
+/// A leaf with the data of its items packed.
 fn relaid(bytes: &[u8], as_said: bool) -> Option<Vec<u8>> {
     leaf_of(bytes, &items_of(bytes, as_said)?)
 }
 
-/// Whether every item makes sense for its key (NO3).
+/// Whether every item can be parsed according to its key (NO3).
 fn parses(bytes: &[u8]) -> bool {
     let Some(items) = items_of(bytes, true) else { return false };
     items.iter().all(|(key, item)| match key.kind {
@@ -220,7 +222,7 @@ fn root_edit(editor: &Editor, tree: TreeId, right: u64) -> Result<Option<Edit>> 
     Ok(Some(Edit::Put(TreeId::ROOT, key, bytes)))
 }
 
-/// A root item is newer than the volume, and the node is not.
+/// The root item is newer than the volume, but the root node is not.
 pub(super) fn root_too_new(editor: &Editor, tree: TreeId) -> Result<Option<Fix>> {
     let newest = editor.superblock.generation.0;
     let at = editor.root(tree)?.logical;

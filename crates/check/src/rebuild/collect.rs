@@ -4,10 +4,10 @@
 //!
 //! - **RC1** One pass in address order. It needs memory for the references of one extent, and for
 //!   the chunks.
-//! - **RC2** All users of an extent agree what it is. It lies in one chunk of the right kind, and
-//!   shares no bytes with another extent. Anything else ends the rebuild.
+//! - **RC2** All users of an extent agree on its kind and length. The extent lies in one chunk of
+//!   the right kind, and shares no bytes with another extent. Otherwise the rebuild ends.
 //! - **RC3** The old nodes of trees that are written anew get no item. Their space counts as free,
-//!   but the rebuild writes nothing there.
+//!   but the rebuild writes no bytes to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::record::{self, Entry, User, WORDS};
 use crate::sorter::Merge;
 
-/// What a pass over all records gives.
+/// The result of a pass over all records.
 pub(crate) struct Collected {
     /// Items of extents, in key order.
     pub(crate) items: Spool,
@@ -32,7 +32,7 @@ pub(crate) struct Collected {
     /// Ranges of metadata chunks that nothing uses, ascending.
     pub(crate) gaps: Vec<Extent>,
     pub(crate) extents: u64,
-    /// Data that wants checksums, if the walk recorded it.
+    /// Data that needs checksums, if the walk recorded it.
     pub(crate) wanted: Wanted,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct GroupUse {
     pub(crate) free_runs: u64,
 }
 
-/// What the records say of one address.
+/// The records of one address.
 #[derive(Default)]
 struct Open {
     at: Logical,
@@ -67,7 +67,7 @@ struct Open {
     generation: Option<Generation>,
 }
 
-/// What a node says about itself, and how it refers to its children.
+/// The facts in a node's header, and how the node refers to its children.
 #[derive(Clone, Copy)]
 struct NodeFacts {
     level: u8,
@@ -86,7 +86,8 @@ pub(crate) struct Collector<'c> {
     avoid: &'c RangeSet,
     out: Collected,
     group: usize,
-    /// The end of the last extent in the present group, and of what must not be overwritten.
+    /// The end of the last extent in the present group, and the end of the last range that must not
+    /// be overwritten.
     reached: Logical,
     kept: Logical,
 }
@@ -192,7 +193,8 @@ impl<'c> Collector<'c> {
         self.record(at, &key, item, &open.users)
     }
 
-    /// Writes the item, with as many references inline as Linux allows, and the others after it.
+    /// Writes the item, with as many references inline as Linux allows, and further references as
+    /// separate items after it.
     fn record(
         &mut self,
         at: Logical,
@@ -212,7 +214,7 @@ impl<'c> Collector<'c> {
                 continue;
             }
             let (mut key, payload) = reference.keyed(at);
-            // References with one hash lie at the next offsets.
+            // References with the same hash are at the next offsets.
             while keyed.contains_key(&key) {
                 key.offset = key.offset.wrapping_add(1);
             }
@@ -261,13 +263,14 @@ impl<'c> Collector<'c> {
         self.keep(extent);
     }
 
-    /// Notes the space before `extent` for new nodes, and keeps them off the extent itself.
+    /// Records the space before `extent` for new nodes. The extent itself is not available for
+    /// these.
     fn keep(&mut self, extent: Extent) {
         self.gap(extent.start);
         self.kept = extent.end();
     }
 
-    /// The gap from what is kept to `end`, without what must not be overwritten.
+    /// Records the gap from `kept` to `end`, without ranges that must not be overwritten.
     fn gap(&mut self, end: Logical) {
         let chunk = Arc::clone(&self.out.groups[self.group].chunk);
         if !chunk.flags.has(BlockGroupFlags::METADATA) || self.kept >= end {

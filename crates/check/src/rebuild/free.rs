@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **FR1** The free ranges of a group are those that no extent uses. Ranges under superblocks are
-//!   free in this tree, as in Linux.
-//! - **FR2** A group has bitmaps if they take less room than an item for each free range. So the
-//!   size of all items has a bound that is known before the ranges themselves.
+//! - **FR1** The free ranges of a group are the ranges that no extent uses. Ranges under
+//!   superblocks are free in this tree, as in Linux.
+//! - **FR2** A group has bitmaps if they take less room than an item for each free range. So a
+//!   bound for the size of all items is known before the free ranges are.
 
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, header::ITEM_LEN};
 

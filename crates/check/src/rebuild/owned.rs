@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **O2** Each node is met once as a node of its own tree. Below a node of another tree there is
-//!   no node of this tree, so the search ends there.
-//! - **O3** Of a tree that is being dropped, the search visits what the walk visits.
+//!   no node of the searched tree, so the search does not descend.
+//! - **O3** In a tree that is being dropped, the search visits the same nodes as the walk.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,12 +14,12 @@ use buttress_tree::Expect;
 use crate::context::{Context, Tree};
 use crate::owned_nodes::OwnedNodes;
 
-/// How many owners of nodes of other trees are remembered.
+/// The number of nodes of other trees of which the owner is remembered.
 const REMEMBERED: usize = 1 << 16;
 /// Nodes of one parent that are read together.
 const NODES_AT_ONCE: usize = 32;
 
-/// Searches all trees. `last_snapshots` says for each tree when it was last shared.
+/// Searches all trees. `last_snapshots` has the transaction in which each tree was last shared.
 pub(crate) fn find(
     context: &Context<'_>,
     trees: &[Tree],
@@ -47,8 +47,9 @@ struct Search<'s, 'c> {
 }
 
 impl Search<'_, '_> {
-    /// Searches below nodes. Each comes with whether it lies on the path to the first item that an
-    /// interrupted drop has left: what comes before that path belongs to the tree no more (O3).
+    /// Searches below nodes. The flag of a node says whether the node lies on the path to the first
+    /// item that an interrupted drop has left. Nodes before that path do not belong to the tree any
+    /// more (O3).
     fn below(&mut self, tree: &Tree, expects: &[(Expect, bool)]) {
         for expects in expects.chunks(NODES_AT_ONCE) {
             let is_new = |(expect, _): &&(Expect, bool)| {

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **PK1** A tree with `count` leaves fills each of them: the bytes of all items are shared out
-//!   evenly. So a leaf holds at most its share and one item more, and no leaf is empty.
-//! - **PK2** Every node is checked when it is sealed, before it is written.
+//! - **PK1** The bytes of all items are divided evenly among the leaves. So a leaf holds at most
+//!   its share and one item more, and no leaf is empty.
+//! - **PK2** Every node is checked when it gets its checksum, before it is written.
 
 use std::io;
 
@@ -18,15 +18,15 @@ use crate::error::{Error, Result};
 /// Nodes that are written together.
 const NODES_AT_ONCE: usize = 128;
 
-/// The numbers of nodes of a tree, leaves first, its root last.
+/// The number of nodes on each level of a tree, leaves first, the root last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     levels: Vec<u64>,
 }
 
 impl Shape {
-    /// The shape of a tree for items of these sizes. `None` if the items are too large to share
-    /// them out evenly (PK1).
+    /// The shape of a tree for items of these sizes. `None` if the items are too large to divide
+    /// them evenly (PK1).
     pub(crate) fn of(sizes: &Sizes, geometry: &Geometry) -> Option<Self> {
         let room = (geometry.leaf_room() as u64).checked_sub(sizes.largest)?;
         if sizes.largest * 3 > room {
@@ -95,7 +95,7 @@ impl Builder<'_> {
         for item in items {
             let (key, payload) = item?;
             let len = payload.len() as u64 + buttress_format::header::ITEM_LEN as u64;
-            // The share of a leaf ends where its part of all bytes does (PK1).
+            // A leaf ends at the item that reaches the leaf's share of all bytes (PK1).
             let is_full = u128::from(reached) * u128::from(leaves)
                 >= u128::from(self.bytes) * u128::from(index + 1);
             if first.is_some() && is_full {
@@ -162,7 +162,7 @@ impl<'w> NodeWriter<'w> {
         if self.waiting.len() < NODES_AT_ONCE { Ok(()) } else { self.flush() }
     }
 
-    /// Writes what waits.
+    /// Writes the waiting nodes.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let nodes = std::mem::take(&mut self.waiting);
         let writes: Vec<(Logical, &[u8])> =

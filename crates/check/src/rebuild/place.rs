@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **PL1** The new nodes have items in the extent tree themselves. The numbers of nodes are the
-//!   smallest that fit together, found by adding nodes until nothing changes.
+//! - **PL1** The new nodes have items in the new extent tree, which may need further nodes. So
+//!   nodes are added until their number is enough for all items.
 //! - **PL2** Places are taken from gaps in metadata chunks, each at a multiple of the node size.
 
 use buttress_format::{
@@ -25,7 +25,8 @@ pub(crate) fn anew(with_sums: bool) -> Vec<TreeId> {
     trees
 }
 
-/// Rounds after which the numbers of nodes must agree. Each round adds nodes, and few are needed.
+/// The number of rounds after which the shapes must have as many nodes as the round assumed. Each
+/// round adds nodes, and few rounds are needed.
 const ROUNDS_MAX: u32 = 64;
 
 /// The bytes of a block group's item.
@@ -121,7 +122,7 @@ fn shapes(
     let sector = u64::from(superblock.sectorsize);
     let groups = collected.groups.len() as u64;
     let mut roots = Sizes::default();
-    // Root items that are missing are added.
+    // Missing root items are added.
     roots.add(anew(true).len() as u64, RootItem::LEN);
     root_items.iter().for_each(|(_, bytes)| roots.add(1, bytes.len()));
     let mut count = 0;

@@ -1,8 +1,8 @@
-//! The new root tree, and what the superblocks say of the new trees.
+//! The new root tree, and the fields of superblocks for the new trees.
 //!
 //! # Invariants
 //!
-//! - **RR1** A root item keeps all bytes that do not say where its tree lies.
+//! - **RR1** A root item keeps all bytes except the fields that say where its tree lies.
 
 use buttress_format::{
     CompatRo, Generation, InodeItem, Key, Kind, Logical, RootBackup, RootItem, Superblock, TreeId,
@@ -23,7 +23,7 @@ const BYTES_USED_AT: usize = 192;
 const LEVEL_AT: usize = 238;
 const GENERATION_V2_AT: usize = 239;
 
-/// All items of the root tree, and the id of the chunk tree that nodes carry.
+/// All items of the root tree, and the id of the chunk tree from node headers.
 pub(crate) fn items(context: &Context<'_>) -> Result<(Vec<Item>, [u8; 16])> {
     let root = boot::root_tree_root(context.superblock);
     let node = context.source.read_quietly(&Expect::root(root), false).map_err(Error::Rebuild)?;

@@ -1,4 +1,4 @@
-//! The items of each new tree, in key order, as often as they are asked for.
+//! The items of each new tree, in key order. They can be read several times.
 //!
 //! # Invariants
 //!

@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **SM1** A sector gets a checksum if a file with checksums has written to it, and if it can be
-//!   read. Preallocated space, and files without checksums, get none.
-//! - **SM2** Ranges come in the order of their starts, and may overlap. Each sector is read once.
+//!   read. Preallocated space, and data of files without checksums, get no checksums.
+//! - **SM2** Ranges are added in the order of their starts, and may overlap. Each sector is read
+//!   once.
 
 use buttress_base::{AlignedBuf, RangeSet};
 use buttress_format::{CsumType, Extent, Key, Kind, Logical, header::ITEM_LEN, ids};
@@ -14,7 +15,7 @@ use buttress_volume::Volume;
 use super::spool::Spool;
 use crate::error::Result;
 
-/// Bytes of data that are read in one go.
+/// Bytes of one read of data.
 const READ_BYTES: u64 = 1 << 20;
 
 /// The wanted ranges, joined where they touch.
@@ -29,7 +30,7 @@ impl Wanted {
         Ok(Self { ranges: Spool::new()?, open: None })
     }
 
-    /// Adds a range that begins no earlier than the others (SM2).
+    /// Adds a range that begins at or after the start of all earlier ranges (SM2).
     pub(crate) fn add(&mut self, range: Extent) -> Result<()> {
         match &mut self.open {
             Some(open) if open.end() >= range.start => {
@@ -73,7 +74,7 @@ impl Wanted {
 pub(crate) struct Sums {
     pub(crate) items: Spool,
     pub(crate) sectors: u64,
-    /// Addresses of sectors that no copy gives.
+    /// Addresses of sectors of which no copy can be read.
     pub(crate) unreadable: RangeSet,
 }
 
@@ -84,7 +85,7 @@ impl Sums {
         if read(volume, part.start, &mut buf) {
             return self.put(geometry, part.start, &buf);
         }
-        // One sector cannot be read; the others are read one by one.
+        // Some sector cannot be read, so all sectors are read one by one.
         for within in (0..part.len).step_by(sector as usize) {
             let mut buf = AlignedBuf::zeroed(sector as usize);
             if read(volume, part.start.end(within), &mut buf) {
@@ -99,7 +100,8 @@ impl Sums {
 
     fn put(&mut self, geometry: &Geometry, start: Logical, data: &[u8]) -> Result<()> {
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // A leaf has room for several items, so that the tree can be shared out evenly.
+        // Items are short enough for several in a leaf, so that they can be divided evenly among
+        // the leaves.
         let most = ((geometry.leaf_room() / 5 - ITEM_LEN) / size).max(1);
         for (index, part) in data.chunks(most * sector).enumerate() {
             let at = start.end((index * most * sector) as u64);

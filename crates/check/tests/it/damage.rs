@@ -1,4 +1,4 @@
-//! Whatever the damage is, the checker gives an answer and does not panic.
+//! Tests that the checker gives an answer for any damage, and does not panic.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Damage of superblocks, chunks, devices and block groups.
+//! Tests of damage to superblocks, chunks, devices and block groups.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ fn super_copy_damaged() {
     patch.finds(&["super-copy-damaged"]);
 }
 
-/// A copy of the superblock that this volume never wrote is a warning. A restored dump lacks such a
-/// copy, or the place has older bytes.
+/// A copy of the superblock that this volume never wrote is a warning. A restored dump lacks the
+/// copy, or the place has bytes from before the volume was made.
 #[test]
 fn super_copy_missing() {
     let whole = Patch::new(victim());
@@ -177,7 +177,7 @@ fn chunk_invalid() {
     patch.finds_among_others(&["chunk-invalid", "chunk-missing", "extent-outside"]);
 }
 
-/// Opening a volume takes chunks of one object alone.
+/// Opening a volume reads only chunk items of one object.
 #[test]
 fn chunk_of_another_object() {
     let patch = Patch::new(victim());
@@ -215,8 +215,8 @@ fn chunk_missing() {
     }
 }
 
-/// If two block groups begin at one address, one of them has another length than the chunk. It is
-/// reported, whichever the check meets first.
+/// If two block groups begin at one address, one of them has another length than the chunk. The
+/// wrong group is reported, whichever of them the check meets first.
 #[test]
 fn block_group_twice() {
     for device in [victim(), old_victim()] {
@@ -253,7 +253,7 @@ fn block_group_used() {
     }
 }
 
-/// A check that reads all copies of a node finds a bad one.
+/// A check that reads all copies of a node finds a bad copy.
 #[test]
 fn node_copy_damaged() {
     let patch = Patch::new(victim());

@@ -1,4 +1,4 @@
-//! Damage of inodes, names and files' extents.
+//! Tests of damage to inodes, names and extents of files.
 
 use std::sync::Arc;
 
@@ -48,9 +48,9 @@ fn item_generation() {
     patch.finds(&["item-generation"]);
 }
 
-/// A log is one transaction ahead of its superblock, and the trees beside it are not. So an item
-/// that is as new as the log is an error, even while the log is there. A repair that removes a
-/// damaged log also mends the item.
+/// A log is one transaction ahead of its superblock, but the other trees are not. So an item of
+/// another tree that is as new as the log is an error, even while the log exists. A repair that
+/// removes a damaged log also mends the item.
 #[test]
 fn item_generation_beside_a_log() {
     let patch = Patch::new(victim());
@@ -144,7 +144,7 @@ fn orphan_half_removed() {
     patch.insert(FS, Key::new(orphan, Kind::ORPHAN_ITEM, ino), Vec::new());
     patch.finds(&[]);
 
-    // The directory still lists one name. It cannot look the name up, and the file is gone.
+    // The directory still lists one name. A lookup does not find the name, and the file is gone.
     let patch = Patch::new(victim());
     let ino = inode(&patch, "link");
     for kind in [Kind::INODE_ITEM, Kind::INODE_REF, Kind::EXTENT_DATA] {
@@ -208,7 +208,7 @@ fn inode_ref_missing() {
 
     let patch = Patch::new(victim());
     // The chosen item is not the first of its leaf, because the parent node has the key of the
-    // first.
+    // first item.
     let first: Vec<Key> = patch.leaves(FS).iter().map(|leaf| leaf.key(0)).collect();
     let extended = of(ino, Kind::INODE_EXTREF);
     patch.remove(FS, |key, bytes| extended(key, bytes) && !first.contains(key));
@@ -260,7 +260,7 @@ fn hole(len: u64) -> Vec<u8> {
 #[test]
 fn file_overlap() {
     let patch = Patch::new(victim());
-    // This is the last file, because the last leaf has room.
+    // The test adds an item to the last file, because the last leaf has room for the item.
     let leaves = patch.leaves(FS);
     let last = leaves.last().expect("a leaf");
     let mut keys = (0..last.len()).map(|slot| last.key(slot)).rev();

@@ -1,4 +1,4 @@
-//! The checker against damage: each kind of damage gives its kind of issue.
+//! Tests of the checker: each kind of damage gives its kind of issue.
 
 mod caution;
 mod damage;

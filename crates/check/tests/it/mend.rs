@@ -1,5 +1,5 @@
-//! Each kind of damage to names, inodes, nodes and devices is mended: the contents are as before,
-//! and an undo gives the damaged bytes back.
+//! Each kind of damage to names, inodes, nodes and devices is repaired. The contents are as before,
+//! and an undo restores the damaged bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) fn devices(patch: &Patch) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(&patch.device) as Arc<dyn Device>]
 }
 
-/// What must be equal: kinds, and contents of files, by path.
+/// The kinds and contents of files, by path, which must be equal before and after the repair.
 type Contents = BTreeMap<String, (Type, Vec<u8>)>;
 
 fn contents(patch: &Patch) -> Contents {
@@ -75,7 +75,7 @@ pub(crate) fn is_entry(name: &'static str, kind: Kind) -> impl Fn(&Key, &[u8]) -
     }
 }
 
-/// Whether `btrfs check` is here and has no complaint. Without it, its word is not needed.
+/// Whether `btrfs check` reports no error. Returns true if that program is not installed.
 fn is_fine_for_progs(patch: &Patch, folder: &Path) -> bool {
     let path = folder.join("image");
     patch.device.write_image(&path);
@@ -85,8 +85,8 @@ fn is_fine_for_progs(patch: &Patch, folder: &Path) -> bool {
     outcome.status.success()
 }
 
-/// Damages a volume, repairs it, and demands what this file's head says. `is_same` says whether all
-/// contents must be back under their names.
+/// Damages a volume, repairs it, and asserts what the header of this file says. `is_same` says
+/// whether all contents must have their former names.
 #[track_caller]
 pub(crate) fn mends(what: &str, patch: &Patch, is_same: bool, damage: impl FnOnce(&Patch)) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Changes the content of nodes and superblocks, and makes their checksums fit. Only a checker
-//! finds such damage.
+//! Changes the content of nodes and superblocks, and makes their checksums fit. Checksums do not
+//! show such damage.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -200,8 +200,8 @@ impl Patch {
         finds(&self.report(), expected);
     }
 
-    /// Panics unless the check finds these kinds of issues. It may find others that follow from the
-    /// damage.
+    /// Panics unless the check finds these kinds of issues. The check may find other issues that
+    /// follow from the damage.
     #[track_caller]
     pub(crate) fn finds_among_others(&self, expected: &[&str]) {
         let report = self.report();

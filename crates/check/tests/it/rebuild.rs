@@ -1,5 +1,5 @@
-//! The extent tree is written anew from the trees that refer to extents. A lost part of one of
-//! those trees stops the rebuild.
+//! The extent tree is written anew from the trees that refer to extents. If a part of one of those
+//! trees is lost, there is no rebuild.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn items(patch: &Patch) -> BTreeMap<Key, String> {
                     if item.inline.iter().any(is_anew) {
                         continue;
                     }
-                    // The engine leaves the first key out.
+                    // The first key is not compared, since the engine leaves it out.
                     let level = item.tree_block.map(|(_, level)| level);
                     format!("{} {:x} {:?} {:?}", item.refs, item.flags, level, item.inline)
                 }
@@ -90,7 +90,7 @@ fn items(patch: &Patch) -> BTreeMap<Key, String> {
     items
 }
 
-/// The references are those that the engine had recorded, with snapshots and without.
+/// On volumes with and without snapshots, the references equal those that the engine had recorded.
 #[test]
 fn rebuild_gives_the_same_items_of_an_undamaged_volume() {
     for device in [victim(), old_victim(), shared("new"), shared("old")] {
@@ -114,7 +114,7 @@ fn rebuild_gives_the_same_items_of_an_undamaged_volume() {
     }
 }
 
-/// The trees that follow from others can be rebuilt, whichever part of them is lost.
+/// The trees that can be derived from other trees are rebuilt, whichever of their nodes is lost.
 #[test]
 fn repair_rebuilds_the_extent_tree_where_a_node_is_lost() {
     for tree in [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
@@ -149,8 +149,8 @@ fn a_rebuilt_volume_is_written_and_checked() {
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
-/// If all checksums are lost, the new ones equal those that the engine had written. Files without
-/// checksums, and space that is only preallocated, get none.
+/// If all checksums are lost, the new checksums equal those that the engine had written. Files
+/// without checksums, and space that is only preallocated, get no checksums.
 #[test]
 fn init_csum_tree_gives_the_same_checksums() {
     let sums = |patch: &Patch| {
@@ -197,7 +197,7 @@ fn repair_keeps_the_extent_tree_where_a_file_tree_has_lost_a_leaf() {
     assert_eq!(patch.report().to_text(), before);
 }
 
-/// The journal puts back every byte. It refuses a volume that was written since the repair.
+/// The journal puts back every byte. An undo refuses a volume that was written since the repair.
 #[test]
 fn undo_puts_back_what_a_repair_overwrote() {
     let folder = std::env::temp_dir().join(format!("undo-{}", std::process::id()));

@@ -22,7 +22,7 @@ fn is_mended(patch: &Patch) {
     assert!(report.is_clean(), "{repairs:?}\n{}", report.to_text());
 }
 
-/// Either copy of the superblock is made from the other.
+/// Each copy of the superblock is restored from the other copy.
 #[test]
 fn superblock_copies() {
     for at in [64 << 10, 64 << 20] {
@@ -74,7 +74,7 @@ fn free_space() {
     assert!(patch.report().has("free-space-invalid"));
 }
 
-/// Damage without a safe repair keeps everything that rests on extents as it is.
+/// If damage has no safe repair, nothing that depends on extents is changed.
 #[test]
 fn repair_keeps_sums_without_a_safe_repair() {
     let patch = Patch::new(victim());

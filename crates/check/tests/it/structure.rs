@@ -1,4 +1,4 @@
-//! Damage of nodes, extents, free space, roots and checksums.
+//! Tests of damage to nodes, extents, free space, roots and checksums.
 
 use buttress_check::Options;
 use buttress_format::{
@@ -15,7 +15,7 @@ fn is(kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
     move |key, _| key.kind == kind
 }
 
-/// The record of an extent of data with one user.
+/// Whether an item is the extent item of data.
 fn is_data(key: &Key, bytes: &[u8]) -> bool {
     key.kind == Kind::EXTENT_ITEM && get64(bytes, 16) == ExtentFlags::DATA
 }
@@ -36,7 +36,7 @@ fn node_owner() {
 }
 
 /// A node of a subvolume may have been written for another tree. That tree must have a reference to
-/// it.
+/// the node.
 #[test]
 fn node_owner_ref() {
     let patch = Patch::new(victim());
@@ -293,7 +293,7 @@ fn root_directory() {
     patch.finds(&["root-directory"]);
 }
 
-/// A tree that exists only once is looked for under one key.
+/// A tree that exists only once is looked up under one key.
 #[test]
 fn root_under_another_key() {
     let patch = Patch::new(victim());
@@ -342,7 +342,7 @@ fn uuid_missing_and_stale() {
     assert!(report.has("uuid-missing") && report.has("uuid-stale"), "{}", report.to_text());
 }
 
-/// Early versions of mkfs.btrfs made the tree with a root directory.
+/// Early versions of mkfs.btrfs made the uuid tree with a root directory.
 #[test]
 fn uuid_tree_with_a_root_directory() {
     let patch = Patch::new(victim());

@@ -1,4 +1,5 @@
-//! The volume that is damaged: made once by the engine, shown to each test with changes of its own.
+//! The volume that tests damage. The engine makes it once, and each test has its own changes in
+//! memory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +12,7 @@ use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFla
 
 const BLOCK: u64 = 4096;
 
-/// A device in front of another one. Writes stay in memory, and the other one never gets them.
+/// A device in front of another one. Writes stay in memory, and the device behind never gets them.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     base: Arc<dyn Device>,
@@ -33,7 +34,7 @@ impl Overlay {
         self.blocks.lock().expect("no test panics with it").clone()
     }
 
-    /// Writes what is not zero into a file of the same length.
+    /// Writes the bytes that are not zero into a sparse file of the same length.
     pub(crate) fn write_image(&self, path: &Path) {
         const PART: usize = 1 << 20;
         let file = File::create(path).expect("an image");
@@ -50,7 +51,7 @@ impl Overlay {
         }
     }
 
-    /// Demands that the device has the same bytes as when `blocks` were read.
+    /// Panics unless the device has the same bytes as when `blocks` were read.
     #[track_caller]
     pub(crate) fn expect_blocks(&self, blocks: &HashMap<u64, Vec<u8>>) {
         for (number, now) in self.blocks() {
@@ -114,14 +115,14 @@ impl Device for Overlay {
     }
 }
 
-/// A volume with a little of everything.
+/// A volume with items of every kind.
 pub(crate) fn victim() -> Arc<Overlay> {
     static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
     let base = BASE.get_or_init(|| make(&MakeOptions::default()));
     Arc::new(Overlay::new(Arc::clone(base)))
 }
 
-/// The same, with items for holes and block groups among the extents.
+/// A volume like [`victim`], with items for holes, and with block groups in the extent tree.
 pub(crate) fn old_victim() -> Arc<Overlay> {
     static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
     let base = BASE.get_or_init(|| {

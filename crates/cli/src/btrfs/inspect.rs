@@ -107,7 +107,7 @@ fn logical_resolve(resolve: &Resolve, ui: &Ui) -> Result<()> {
         let what = "logical ino ioctl: No such file or directory";
         return Err(Failure::new(Exit::Failure, what));
     }
-    // As Linux lists them: the newest first.
+    // Linux lists the newest file first.
     found.reverse();
     if resolve.numbers {
         for Holder { tree, ino, at, .. } in found {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Any word of a command line may be a path on the kernel's btrfs, unless it begins with a
-//!   dash. For a path that does not exist yet, its parent directory decides.
+//! - **B1** Any word of a command line may be a path on the kernel's btrfs, except if it begins
+//!   with a dash. For a path that does not exist yet, its parent directory decides.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -34,7 +34,7 @@ fn lies_there(word: &OsStr) -> bool {
         return false;
     };
     // An image file on the kernel's btrfs is a volume of its own, so it does not count. A directory
-    // there does.
+    // on the kernel's btrfs counts.
     if !there.is_dir() && there.is_file() {
         return false;
     }

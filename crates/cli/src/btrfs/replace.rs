@@ -13,12 +13,12 @@ use crate::order::Order;
 use crate::ui::Ui;
 use crate::when;
 
-/// How often the status of a replacement is printed that is still going on.
+/// How often the status of a running replacement is printed.
 const PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Replace a device by a new one, and wait until it is done.
+    /// Replace a device by a new one, and wait until the replacement is done.
     Start {
         /// Wait until the replacement is done. This is always done.
         #[arg(short = 'B')]
@@ -35,9 +35,9 @@ pub(super) enum Verb {
         new: PathBuf,
         place: PathBuf,
     },
-    /// Show how far a replacement has come, again and again until it ends.
+    /// Show the progress of a replacement, repeatedly until it ends.
     Status {
-        /// Show it once.
+        /// Show the progress once.
         #[arg(short = '1')]
         once: bool,
         place: PathBuf,

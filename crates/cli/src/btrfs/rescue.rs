@@ -1,4 +1,4 @@
-//! `btrfs rescue`: the same mends as `buttress rescue`, which write without a question.
+//! `btrfs rescue`: the repairs of `buttress rescue`, made without a question.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! `btrfs scrub`. It waits for the end with and without `-B`, because a process of the user does
-//! the work, not the kernel.
+//! `btrfs scrub`. The command waits for the end of the scrub with and without `-B`, because a
+//! process of the user does the work, not the kernel.
 
 use std::path::PathBuf;
 

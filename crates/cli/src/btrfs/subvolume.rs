@@ -17,7 +17,7 @@ use crate::location::VolumePath;
 use crate::order::{Act, Order, Shown, Spot, SurveyRequest};
 use crate::ui::Ui;
 
-/// The pause between two looks of `sync`.
+/// The pause between two checks of `sync`.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Subcommand)]

@@ -64,7 +64,7 @@ pub(super) struct Space {
     pub(super) placed: Placed,
     /// Bytes that a program can still write.
     available: u64,
-    /// Bytes that the server keeps in reserve for metadata, if one runs.
+    /// Bytes that the server keeps in reserve for metadata, if a server runs.
     reserve: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! `buttress balance`: moves data from block groups to others.
+//! `buttress balance`: moves data from some block groups to others.
 
 use std::path::PathBuf;
 
@@ -112,11 +112,12 @@ fn ended(done: Value, ui: &Ui) -> Result<Exit> {
     Ok(if is_paused { Exit::Failure } else { Exit::Success })
 }
 
-/// How often, and at which interval, the search for the process with the lock is repeated.
+/// How often the search for the process with the lock is repeated, and the time between two
+/// searches.
 const LOOKS_MAX: u32 = 20;
 const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// The process that has the volume open, if its command is a balance.
+/// The process that has the volume open, if that process runs a balance.
 fn balancer(args: &Volume) -> Result<Option<u32>> {
     if args.image.is_dir() {
         return Err(live::no_image(&args.image));
@@ -130,7 +131,8 @@ fn balancer(args: &Volume) -> Result<Option<u32>> {
     let pid = loop {
         match FileDevice::open(host_file(&args.image), options) {
             Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => break pid,
-            // The process may have ended between the attempt to open and the search for it.
+            // The process may have ended between the attempt to open the volume and the search for
+            // the process.
             Err(buttress_block::Error::Locked { pid: None, .. }) if looks < LOOKS_MAX => {
                 looks += 1;
                 std::thread::sleep(LOOK);
@@ -202,6 +204,6 @@ fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
     for (kind, text) in told["filters"].as_object().into_iter().flatten() {
         ui.line(format!("  {kind}: {}", text.as_str().unwrap_or_default()))?;
     }
-    // As in btrfs-progs, status 1 says that there is a balance.
+    // As in btrfs-progs, status 1 means that there is a balance.
     Ok(if is_none { Exit::Success } else { Exit::Failure })
 }

@@ -36,29 +36,28 @@ pub(crate) struct Args {
     /// Change nothing. This is the default.
     #[arg(long, conflicts_with = "repair")]
     readonly: bool,
-    /// Repair what is safe to repair: superblock copies, a log that cannot be replayed, names,
-    /// counts, modes and lost inodes, and the used bytes of block groups. A damaged extent tree is
-    /// written anew from the trees that refer to extents, with the free-space tree. A free-space
-    /// tree that alone is wrong is marked invalid, and the next mount rebuilds it.
+    /// Repair faults that are safe to repair: superblock copies, a log that cannot be replayed,
+    /// names, counts, modes and lost inodes, and the used bytes of block groups. A damaged extent
+    /// tree is rebuilt from the trees that refer to extents, together with the free-space tree. If
+    /// only the free-space tree is wrong, it is marked invalid, and the next mount rebuilds it.
     #[arg(long)]
     repair: bool,
-    /// With `--repair`: write the extent tree anew even if nothing is wrong with it. A log of fsync
-    /// is removed.
+    /// With `--repair`: rebuild the extent tree even if it has no error. A log of fsync is removed.
     #[arg(long, requires = "repair")]
     init_extent_tree: bool,
-    /// With `--repair`: write the checksum tree and the extent tree anew. Checksums are made of the
-    /// data as it is, so damaged data is not found any more.
+    /// With `--repair`: rebuild the checksum tree and the extent tree. Checksums are computed from
+    /// the present data, so existing damage to data is not found any more.
     #[arg(long, requires = "repair")]
     init_csum_tree: bool,
-    /// With `--repair`: keep what is overwritten in this new file, so that `--undo` can put it
-    /// back.
+    /// With `--repair`: save all overwritten bytes in this new file, so that `--undo` can restore
+    /// them.
     #[arg(long, value_name = "FILE", requires = "repair")]
     journal: Option<PathBuf>,
-    /// Undo a repair: put back what the file of its `--journal` has.
+    /// Undo a repair with this file, which was the `--journal` of the repair.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "readonly", "force"])]
     undo: Option<PathBuf>,
     /// Check even if another program has the volume open and cannot keep one commit unchanged
-    /// during the check. Its writes can then look like damage.
+    /// during the check. The writes of that program can then look like damage.
     #[arg(long, conflicts_with = "repair")]
     force: bool,
 }
@@ -137,7 +136,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     answer(&report, Some(&repairs), about, ui)
 }
 
-/// Repairs, with a line before each repair, and with a journal if there is to be one.
+/// Makes the repairs, with a line before each repair, and with a journal if one was asked for.
 fn repair(
     args: &Args,
     devices: &[Arc<dyn Device>],

@@ -15,7 +15,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, mut line: Command) -> Result<Exit> {
-    // Generated in memory first: the generator panics where a pipe is closed.
+    // The script is generated in memory first: the generator panics if it writes to a closed pipe.
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut line, "buttress", &mut text);
     std::io::stdout().write_all(&text).context(|| "standard output")?;

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// The image file or block device with ext2, ext3 or ext4. It must not be mounted.
     #[arg(value_name = "IMG")]
     image: PathBuf,
-    /// Make the file system out of what the conversion has kept. All changes since are lost.
+    /// Restore the file system that was converted. All changes since the conversion are lost.
     #[arg(long, short)]
     rollback: bool,
     /// Make no checksums of data.
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Label of the new volume.
     #[arg(long, short, conflicts_with_all = ["rollback", "copy_label"])]
     label: Option<String>,
-    /// Use the label of the file system.
+    /// Use the label of the converted file system.
     #[arg(long, short = 'L', conflicts_with = "rollback")]
     copy_label: bool,
     /// Checksum algorithm: crc32c, xxhash, sha256 or blake2.
@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The end of the program by an error of a conversion.
+/// The failure that ends the program after an error of a conversion.
 fn failure(name: String, error: Error) -> Failure {
     let exit = match error {
         Error::NotExt | Error::NotClean(_) | Error::Damaged(_) => Exit::Corrupt,

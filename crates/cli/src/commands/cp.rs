@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Copy recursively and preserve owners, modes, times, extended attributes and hard links.
     #[arg(long, short)]
     archive: bool,
-    /// Share data instead of copying it within a volume. always: fail if it cannot be shared; auto:
-    /// copy then; never: always copy.
+    /// Share data within a volume instead of copying it. always: fail if data cannot be shared.
+    /// auto: copy data that cannot be shared. never: always copy.
     #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true,
         default_value = "auto", default_missing_value = "always")]
     reflink: Reflink,
@@ -116,7 +116,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Sums up the bytes on the host; the bytes in volumes are not counted beforehand.
+/// Sums up the bytes of sources on the host. The bytes in volumes are not counted beforehand.
 fn total(sources: &[Location]) -> Result<u64> {
     let mut bytes = 0;
     for source in sources {

@@ -46,14 +46,14 @@ pub(crate) struct Args {
     large: u64,
 }
 
-/// What the steps share.
+/// The values that all steps use.
 struct Demo<'a> {
     ui: &'a Ui,
     folder: Folder,
     interrupted: Arc<AtomicBool>,
 }
 
-/// The folder of this run. Dropping it removes it, unless `keep` is set.
+/// The folder of this run. Dropping this value removes the folder, unless `keep` is set.
 struct Folder {
     path: PathBuf,
     keep: bool,

@@ -17,8 +17,8 @@ use crate::ui::Ui;
 /// The actions on devices.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Add devices to a volume. Existing data on them is lost. From a seed a new volume grows on
-    /// them.
+    /// Add devices to a volume. Existing data on them is lost. If the volume is a seed, a new
+    /// volume grows on the devices.
     Add(Add),
     /// Move all data off a device, and remove it from the volume.
     #[command(alias = "delete")]
@@ -56,8 +56,8 @@ pub(crate) struct Replace {
     /// The device to replace: its number, its path, or `missing`.
     #[arg(value_name = "DEVICE")]
     old: String,
-    /// The image file or block device that takes its place. An image file must exist, and be at
-    /// least as long as the old device.
+    /// The image file or block device that replaces the old device. An image file must exist, and
+    /// be at least as long as the old device.
     #[arg(value_name = "NEW")]
     new: PathBuf,
     #[command(flatten)]
@@ -134,7 +134,8 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
                 ui.line(format!("{}: device {id} of {}", path.display(), image.display()))?;
             }
         } else {
-            // The others become devices of the volume that has grown.
+            // A seed has grown into a sprout: the new device becomes the image, and the seeds its
+            // other devices.
             let seeds = done["grown_from"].as_array().into_iter().flatten();
             let decoded =
                 |name: &str| text::decode(name).map(OsString::from_vec).map(PathBuf::from);

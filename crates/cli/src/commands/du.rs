@@ -1,4 +1,4 @@
-//! `buttress du`: what folders take on the devices, alone and together with others.
+//! `buttress du`: the space that folders take on the devices, alone and together with others.
 
 use std::ffi::OsString;
 

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The format is that of `btrfs inspect-internal dump-tree`. So people and scripts can read both,
-//! and the two outputs can be compared line by line.
+//! The format is that of `btrfs inspect-internal dump-tree`. So the same scripts can read the
+//! output of both programs, and the two outputs can be compared line by line.
 
 mod json;
 mod walk;

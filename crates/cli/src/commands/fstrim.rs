@@ -1,4 +1,4 @@
-//! `buttress fstrim`: tells the devices of everything that is free.
+//! `buttress fstrim`: tells the devices which space is free.
 
 use std::path::PathBuf;
 
@@ -19,8 +19,8 @@ pub(crate) struct Args {
     /// Start at this logical address of the volume.
     #[arg(long, short = 'o', value_name = "SIZE", default_value = "0")]
     offset: String,
-    /// Number of bytes from there on. The default is everything, and also the space outside of
-    /// block groups.
+    /// Trim this many bytes, beginning at --offset. The default is everything, and also the space
+    /// outside of block groups.
     #[arg(long, short = 'l', value_name = "SIZE")]
     length: Option<String>,
     /// Leave out free ranges that are shorter than this.

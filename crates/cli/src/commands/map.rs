@@ -1,4 +1,4 @@
-//! `buttress map`: a picture of where everything of a volume lies.
+//! `buttress map`: a picture of the places of all content of a volume.
 //!
 //! # What must hold
 //!
@@ -23,7 +23,7 @@ use crate::location::show;
 use crate::order::{Order, Spot, SurveyRequest};
 use crate::ui::Ui;
 
-/// The page around the drawing, with marks for what comes into it.
+/// The page around the drawing, with marks that are replaced by the drawing and its data.
 const PAGE: &str = include_str!("map/page.html");
 
 #[derive(Debug, clap::Args)]
@@ -31,8 +31,7 @@ pub(crate) struct Args {
     /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: OsString,
-    /// The file to write. With .html, it is a page with zoom and file names; with .svg, only the
-    /// drawing.
+    /// The file to write: for .html, a page with zoom and file names; for .svg, only the drawing.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -70,7 +69,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// What scripts read: the map, with names as text.
+/// The document for scripts: the map, with names as text.
 fn document(map: &Map) -> Value {
     let names: Vec<Value> = map
         .names

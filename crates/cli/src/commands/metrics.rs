@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Answers one request. If the client has gone away, only its answer is lost.
+/// Answers one request. If the client has gone away, only the answer to this request is lost.
 fn answer(request: Request) {
     let path = request.url().split('?').next().unwrap_or_default();
     let sent = if !matches!(path, "/metrics" | "/") {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** Words are checked before a device is opened for writing. So after a failure with exit
-//!   code 2 or 6 no device is changed, and no file is made or grown.
+//! - **M1** All arguments are checked before a device is opened for writing. So after a failure
+//!   with exit code 2 or 6 no device is changed, and no file is made or grown.
 
 mod brings;
 mod fill;
@@ -79,35 +79,37 @@ pub(crate) struct Args {
     /// modes, times, links, devices, holes and extended attributes are kept.
     #[arg(long, value_name = "FILE", group = "source")]
     from_tar: Option<PathBuf>,
-    /// Make a subvolume of a folder of --rootdir or --from-tar; may be given several times. After
-    /// ro: it cannot be changed, and after default: or default-ro: it is the one that is mounted.
+    /// Make a subvolume of a folder of --rootdir or --from-tar. Can be given several times. A role
+    /// in front makes the subvolume read-only (ro:), the default subvolume (default:), or both
+    /// (default-ro:).
     #[arg(long, short = 'u', value_name = "[ROLE:]DIR", requires = "source",
         value_parser = brings::subvolume)]
     subvol: Vec<brings::Subvolume>,
-    /// Give a file or folder of --rootdir or --from-tar flags: nodatacow, nodatasum, or both with a
-    /// comma between. What is in a folder has them as well. May be given several times.
+    /// Set flags of a file or folder of --rootdir or --from-tar: nodatacow, nodatasum, or both with
+    /// a comma between. Everything in a folder gets the same flags. Can be given several times.
     #[arg(long, value_name = "FLAGS:PATH", requires = "source", value_parser = brings::flagged)]
     inode_flags: Vec<brings::Flagged>,
-    /// Compress what is brought in: zlib, lzo, zstd, with a level as in zstd:9, or no.
+    /// Compress the copied files with zlib, lzo or zstd, optionally with a level as in zstd:9. The
+    /// value no turns compression off.
     #[arg(long, value_name = "ALG[:LEVEL]", requires = "source", value_parser = codec)]
     compress: Option<Packing>,
-    /// Make the filled volume as small as its last chunk lets it be. The image file is cut there.
+    /// Make the filled volume as small as its chunks allow, and cut the image file to this size.
     #[arg(long, requires = "source", conflicts_with_all = ["more", "cache"])]
     shrink: bool,
-    /// Memory for filling; a sixteenth of the machine unless given, at least 128M, at most a
-    /// quarter of the control group's limit.
+    /// Memory for filling the volume. The default is a sixteenth of the machine, at least 128M, but
+    /// at most a quarter of the limit of the control group.
     #[arg(long, value_name = "SIZE", requires = "source", value_parser = size::parse)]
     memory: Option<u64>,
-    /// Take over a volume in a store of objects from another writer, even if that seems to be
-    /// alive.
+    /// Take over a volume in a store of objects from another writer, even if that writer seems to
+    /// be alive.
     #[arg(long)]
     takeover: bool,
     /// Go on without writes that only a local log has and that cannot be replayed.
     #[arg(long)]
     discard_local: bool,
     /// Derive all identifiers except --uuid from this text. With SOURCE_DATE_EPOCH set, two runs
-    /// create the same bytes: no time is later, and without --seed the identifiers come from the
-    /// content.
+    /// create the same bytes. No time is then later than SOURCE_DATE_EPOCH. Without --seed, the
+    /// identifiers come from the content.
     #[arg(long, value_name = "TEXT")]
     seed: Option<String>,
     /// Overwrite an existing filesystem or partition table.
@@ -127,7 +129,7 @@ struct Recipe {
 }
 
 impl Recipe {
-    /// Reads `--seed` and SOURCE_DATE_EPOCH. Returns `None` without both.
+    /// Reads `--seed` and SOURCE_DATE_EPOCH. Returns `None` if neither is given.
     fn of(args: &Args, places: &Places<'_>) -> Result<Option<Self>> {
         let text = std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty());
         let epoch = match text {
@@ -203,8 +205,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         options.time = recipe.epoch.map(|sec| Timespec { sec, nsec: 0 });
         be_repeatable(recipe.seed, recipe.epoch.and_then(|sec| u64::try_from(sec).ok()));
         if let Some(census) = &mut census {
-            // How much space a file takes on the host depends on the host's file system, so its
-            // size is used here.
+            // The space that a file takes on the host depends on the host's file system, so this
+            // uses the file's size.
             census.data_bytes = census.sector_bytes;
         }
     }

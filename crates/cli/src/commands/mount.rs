@@ -2,13 +2,13 @@
 //!
 //! # Place
 //!
-//! Without `--foreground`, the program starts itself again with that option. It ends as soon as
-//! that child reports that the mount is there. The child then enters a session of its own. It does
-//! not fork, because a process with threads cannot go on after a fork.
+//! Without `--foreground`, the program starts itself again with that option. The parent ends as
+//! soon as that child reports that the mount is there. The child then enters a session of its own.
+//! The program does not fork, because a process with threads cannot go on after a fork.
 //!
-//! The child opens the devices, so it owns their locks. It keeps them until everything is durable,
-//! which may be after umount(2) has returned. A verb that opens the volume meanwhile waits
-//! ([`crate::closing`]). `umount` waits as well ([`super::umount`]).
+//! The child opens the devices, so it owns their locks. The child keeps the locks until everything
+//! is durable, which may be after umount(2) has returned. A verb that opens the volume meanwhile
+//! waits ([`crate::closing`]). `umount` waits as well ([`super::umount`]).
 //!
 //! If a server already has the volume mounted, the child joins that server and ends ([`join`]). So
 //! of several lines of an fstab for one volume, only the first one starts a server.
@@ -59,8 +59,8 @@ use crate::ui::Ui;
 const READY: &str = "ready";
 /// The environment variable that marks the child that serves.
 const IS_CHILD: &str = "BUTTRESS_SERVES";
-/// The process name of a server that the machine itself runs from. systemd recognises such a server
-/// by the first letter of the name.
+/// The process name of a server of the volume that the machine itself runs from. systemd recognises
+/// such a server by the first letter of the name.
 const KEPT: &str = "@buttress";
 /// A file that exists while a machine runs from its initrd.
 const IN_INITRD: &str = "/etc/initrd-release";
@@ -82,9 +82,9 @@ pub(crate) struct Args {
     devices: Devices,
     #[command(flatten)]
     cached: Cached,
-    /// Mount options, separated by commas, such as ro, subvol=PATH, commit=SECONDS, allow_other;
-    /// with --cache also those of the cache. Options of the kernel's btrfs and of fstab are
-    /// accepted.
+    /// Mount options, separated by commas, such as ro, subvol=PATH, commit=SECONDS, allow_other.
+    /// With --cache, they include options of the cache. Options of the kernel's btrfs and of fstab
+    /// are accepted.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// When to bypass the kernel's page cache for the devices. auto: for block devices.
@@ -230,7 +230,7 @@ pub(crate) fn words(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Sets the options of the front end, and returns those of the volume.
+/// Sets the options of the front end, and returns the options of the volume.
 fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>> {
     let mut volume = Vec::new();
     for word in words {
@@ -265,7 +265,7 @@ fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
 }
 
 /// Returns whether the machine itself runs from the mount. At shutdown, systemd kills all other
-/// servers before it unmounts. This one must run until the end.
+/// servers before it unmounts. The server of such a mount must run until the end.
 pub(crate) fn is_for_initrd(options: &[String]) -> bool {
     words(options).any(|word| word == FOR_INITRD) || Path::new(IN_INITRD).exists()
 }
@@ -276,8 +276,8 @@ pub(crate) fn spawn(given: &[OsString], is_kept: bool) -> Result<Child> {
     if std::env::var_os(IS_CHILD).is_some() {
         return Err(Failure::new(Exit::Failure, "a mount in the background starts no other"));
     }
-    // After `--` there are only names, so the added options must stand before it. Otherwise, the
-    // child would take them for names and start a child itself, and so on.
+    // After `--` there are only names, so the added options must stand before it. Otherwise the
+    // child would take these options for names and start a child of its own, without end.
     let end = given.iter().position(|word| word == "--").unwrap_or(given.len());
     Command::new(program)
         .arg0(if is_kept { OsStr::new(KEPT) } else { OsStr::new("buttress") })
@@ -344,7 +344,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         let list = volume.without_effect.join(", ");
         ui.note(format!("options without effect here: {list}"));
     }
-    // Of several mounts that begin together one becomes the server of the others.
+    // If several mounts begin together, one of the processes becomes the server for all of them.
     let mount_lock = args.announce.then(|| MountLock::wait(&image));
     if args.announce
         && let Some(pid) = join::join(args, &image, (&door, &volume), ui)?
@@ -492,14 +492,14 @@ fn announce(log: Option<&Path>) -> Result<()> {
     std::env::set_current_dir("/").context(|| "leaving the directory")
 }
 
-/// Tells the parent that the mount is there, served by another mount's server.
+/// Tells the parent that the mount is there, and that the server of an earlier mount serves it.
 fn announce_server(pid: u32) -> Result<Exit> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY} {pid}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
     Ok(Exit::Success)
 }
 
-/// How far the end of the mount has come. A second signal reports it.
+/// The progress of the unmount, which a second signal reports.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Stage {
@@ -508,9 +508,9 @@ enum Stage {
     Committing,
 }
 
-/// Unmounts at the first signal. At each further signal, prints what it waits for. If programs
-/// still use the mount, makes everything that they have written durable at once, because a machine
-/// that shuts down soon kills the process.
+/// Unmounts at the first signal. At each further signal, prints the reason for the wait. If
+/// programs still use the mount, makes everything that they have written durable at once, because a
+/// machine that shuts down soon kills the process.
 fn watch(
     mut signals: Signals,
     unmounter: Unmounter,
@@ -612,7 +612,7 @@ mod tests {
     }
 
     /// The error for an unknown option is one line. It names the most similar options of the volume
-    /// and of the front end, but none that is only for experiments.
+    /// and of the front end, but no option that is only for experiments.
     #[test]
     fn an_unknown_option_is_one_short_line() {
         for (wrong, meant) in

@@ -2,8 +2,8 @@
 //!
 //! # Failure
 //!
-//! The program succeeds only if every write that was acknowledged to a client is durable at its
-//! end. Clients that have the export open then lose their connection.
+//! The program succeeds only if every acknowledged write is durable when the program ends. Clients
+//! that still have the export open lose their connection.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `buttress qgroup`, and `btrfs qgroup`: groups of subvolumes, what they use and may use.
+//! `buttress qgroup`, and `btrfs qgroup`: groups of subvolumes, with their usage and their limits.
 
 mod table;
 
@@ -12,26 +12,26 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// List groups: what they use, their limits and memberships.
+    /// List groups with their usage, limits and memberships.
     Show(Show),
-    /// Limit what a group may use.
+    /// Limit the space that a group may use.
     Limit {
-        /// Limit data after compression, which is what is limited anyway.
+        /// Limit data after compression. This is always done.
         #[arg(short)]
         compressed: bool,
-        /// Limit only what no other group uses.
+        /// Limit only the space that no other group uses.
         #[arg(short)]
         exclusive: bool,
-        /// The most, as 4G or 512M; none takes the limit away.
+        /// The limit, as in 4G or 512M. The value none removes the limit.
         size: String,
-        /// The group, as 1/100 or the number of a subvolume; that of the subvolume at the place
-        /// unless given. Then the place.
+        /// The group, as in 1/100 or as the number of a subvolume, then the place. Without a group,
+        /// the limit is set for the subvolume at the place.
         #[arg(value_name = "[GROUP] IMG:/PATH | PATH", num_args = 1..=2, required = true)]
         target: Vec<std::ffi::OsString>,
         #[command(flatten)]
         devices: Devices,
     },
-    /// Make a group, as 1/100.
+    /// Create a group, given as in 1/100.
     Create {
         #[arg(value_parser = quota_group)]
         group: u64,
@@ -45,29 +45,29 @@ pub(crate) enum Verb {
         #[command(flatten)]
         at: At,
     },
-    /// Remove the groups of subvolumes that are gone.
+    /// Remove the groups of subvolumes that no longer exist.
     ClearStale {
         #[command(flatten)]
         at: At,
     },
-    /// Make a group a member of one of a higher level.
+    /// Make a group a member of a group of a higher level.
     Assign(Relation),
-    /// End the membership of a group in another.
+    /// End the membership of a group in another group.
     Remove(Relation),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Relation {
-    /// Count anew where that is needed; the default.
+    /// Rescan if the counts become inconsistent. This is the default.
     #[arg(long, conflicts_with = "no_rescan")]
     rescan: bool,
-    /// Leave counts inconsistent where that comes of it.
+    /// Do not rescan, even if the counts become inconsistent.
     #[arg(long)]
     no_rescan: bool,
     /// The member.
     #[arg(value_parser = quota_group)]
     child: u64,
-    /// The group that it is a member of.
+    /// The parent group, which has a higher level.
     #[arg(value_parser = quota_group)]
     parent: u64,
     #[command(flatten)]
@@ -76,35 +76,35 @@ pub(crate) struct Relation {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
-    /// Show the groups that each is a member of.
+    /// Show the groups that each group is a member of.
     #[arg(short)]
     parents: bool,
-    /// Show the members of each.
+    /// Show the members of each group.
     #[arg(short)]
     children: bool,
-    /// Show limits of what members use.
+    /// Show limits of referenced bytes.
     #[arg(short = 'r')]
     max_referenced: bool,
-    /// Show limits of what no other group uses.
+    /// Show limits of exclusive bytes, which no other group uses.
     #[arg(short = 'e')]
     max_exclusive: bool,
-    /// Only the group of the place, and those that it is a member of.
+    /// Show only the group of the place, and its direct and indirect parents.
     #[arg(short = 'F')]
     all_of_place: bool,
-    /// Only the group of the place.
+    /// Show only the group of the place.
     #[arg(short = 'f')]
     only_place: bool,
-    /// Print bytes.
+    /// Print sizes in bytes.
     #[arg(long)]
     raw: bool,
-    /// Print sizes in units that fit, which is the default.
+    /// Print sizes with units. This is the default.
     #[arg(long, alias = "iec")]
     human_readable: bool,
-    /// Commit before, which this program does anyway.
+    /// Commit before the groups are listed. This is always done.
     #[arg(long)]
     sync: bool,
-    /// Sort by qgroupid, rfer, excl, max_rfer, max_excl or path, with - in front for the other
-    /// direction; several with commas.
+    /// Sort by qgroupid, rfer, excl, max_rfer, max_excl or path. A - in front reverses the order.
+    /// Several keys are separated by commas.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true, value_parser = table::order)]
     sort: Vec<table::Order>,
     #[command(flatten)]
@@ -191,7 +191,7 @@ fn show(args: &Show, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// Adds the groups that the last one is a member of, directly or through others.
+/// Adds the groups of which the last group is a member, directly or through other groups.
 fn add_ancestors(groups: &[Group], kept: &mut Vec<String>) {
     let mut at = 0;
     while let Some(id) = kept.get(at) {

@@ -1,4 +1,4 @@
-//! `buttress quota`, and `btrfs quota`: keeps quotas of subvolumes, or ends that.
+//! `buttress quota`, and `btrfs quota`: turns quotas of subvolumes on and off.
 
 use std::ffi::OsString;
 
@@ -13,38 +13,38 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Begin to count what subvolumes use.
+    /// Begin to count the space that subvolumes use.
     Enable {
-        /// Count an extent for the subvolume that made it, and for no other. That takes less time,
-        /// and counts only what is made from now on. Needs Linux 6.7.
+        /// Count each extent only for the subvolume that created it. Counting takes less time, and
+        /// covers only extents that are created from now on. Needs Linux 6.7.
         #[arg(short, long)]
         simple: bool,
         #[command(flatten)]
         at: At,
     },
-    /// End counting, and forget all groups and limits.
+    /// Stop counting, and remove all groups and limits.
     Disable {
         #[command(flatten)]
         at: At,
     },
-    /// Count everything anew; only for quotas that are not simple.
+    /// Count everything again. Simple quotas cannot be rescanned.
     Rescan {
-        /// Say whether a count is under way.
+        /// Show whether a rescan is running.
         #[arg(short, long)]
         status: bool,
-        /// Wait until it is done, which this program does anyway.
+        /// Wait until the rescan has ended. This is always done.
         #[arg(short, long)]
         wait: bool,
-        /// Begin none, and wait for one that is under way.
+        /// Begin no rescan, and wait for a running one.
         #[arg(short = 'W', long)]
         wait_norescan: bool,
-        /// Say nothing.
+        /// Print nothing.
         #[arg(short, long)]
         quiet: bool,
         #[command(flatten)]
         at: At,
     },
-    /// Show whether and how quotas are kept.
+    /// Show whether quotas are on, and whether they are simple.
     Status {
         #[command(flatten)]
         at: At,
@@ -67,7 +67,7 @@ impl At {
         Self { place, devices }
     }
 
-    /// Carries out an order about quotas there.
+    /// Carries out an order about quotas of the volume.
     pub(super) fn order(&self, act: impl FnOnce(&Named) -> QuotaAct, ui: &Ui) -> Result<Value> {
         let named = Named::parse(&self.place)?;
         let order = Order::Quota(act(&named));
@@ -79,7 +79,7 @@ impl At {
         serde_json::from_value(self.order(act, ui)?).context(|| "the answer")
     }
 
-    /// Returns the quotas of a volume that has some.
+    /// Returns the quotas of the volume. Fails if it has none.
     pub(super) fn must_show(&self, ui: &Ui) -> Result<Quotas> {
         let found = self.show(|_| QuotaAct::Show, ui)?;
         if found.enabled { Ok(found) } else { Err(self.none()) }
@@ -104,7 +104,8 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             };
             say(ui, &json!({ "rescan_running": is_running }), what)?;
         }
-        // A count of this program ends with the verb that asks for it.
+        // The verb that starts a rescan in this program waits for its end. So a running rescan can
+        // only be one that Linux began.
         Verb::Rescan { wait_norescan: true, at, .. } => {
             let is_running = at.must_show(ui)?.rescan_running;
             if ui.json() {

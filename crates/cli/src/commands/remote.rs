@@ -30,7 +30,7 @@ pub(crate) enum Verb {
         #[arg(long, short = 'n', default_value_t = 20)]
         count: usize,
     },
-    /// Keep the latest commit under a name, or the one of `?commit=N`.
+    /// Keep the latest commit, or the commit of `?commit=N`, under a name.
     Pin {
         place: PathBuf,
         /// The name.
@@ -44,10 +44,10 @@ pub(crate) enum Verb {
     },
     /// Show how many bytes are in use, and how many are shared with other volumes.
     Usage { place: PathBuf },
-    /// Create a volume that shares all objects with another one. It takes the same short time for
-    /// any size, and both volumes can be written.
+    /// Create a volume that shares all objects with another one. Cloning takes the same short time
+    /// for any size. Both volumes can be written.
     Clone {
-        /// The source: its latest commit, or the one of `?pin=NAME` or `?commit=N`.
+        /// The source. Its latest commit is cloned, or the commit of `?pin=NAME` or `?commit=N`.
         base: PathBuf,
         /// The new volume, in the same store.
         target: PathBuf,
@@ -56,9 +56,9 @@ pub(crate) enum Verb {
         #[arg(long)]
         same_uuid: bool,
     },
-    /// Give an encrypted volume another passphrase or key file: BUTTRESS_NEW_PASSPHRASE has the new
-    /// passphrase. What is in the store is not encrypted again. The former passphrase opens the
-    /// volume no more.
+    /// Give an encrypted volume another passphrase or key file. BUTTRESS_NEW_PASSPHRASE has the new
+    /// passphrase. Objects in the store are not encrypted again. The former passphrase no longer
+    /// opens the volume.
     Rekey {
         /// The volume, with its present key in `?key-file=FILE` or BUTTRESS_PASSPHRASE.
         place: PathBuf,
@@ -66,24 +66,24 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "FILE")]
         new_key_file: Option<PathBuf>,
     },
-    /// Wait until everything that was written is in the store. A volume that is not mounted is
-    /// opened for writing: with `?cache-dir=DIR` that replays a local log.
+    /// Wait until all written data is in the store. A volume that is not mounted is opened for
+    /// writing. With `?cache-dir=DIR`, this replays a local log.
     Push {
         /// The volume, or the directory of its mount.
         place: PathBuf,
     },
-    /// Write what a local log has that does not fit its volume any more to an image or a new
-    /// volume. The content is that of the last write that was acknowledged.
+    /// Save the content of a local log that no longer fits its volume. The target is an image or a
+    /// new volume. The result is the volume as of the last acknowledged write.
     Salvage {
         /// The volume.
         place: PathBuf,
-        /// The folder that was its cache-dir.
+        /// The folder that was the volume's cache-dir.
         cache_dir: PathBuf,
         /// The new image or volume.
         target: PathBuf,
     },
-    /// Delete a volume and all of its objects. It is refused while a writer, a reader, a pin or a
-    /// clone needs it.
+    /// Delete a volume and all of its objects. The deletion is refused while a writer, a reader, a
+    /// pin or a clone needs the volume.
     Delete {
         place: PathBuf,
         /// Go on without writes that only the local log of a writer has.
@@ -141,8 +141,8 @@ fn open(place: &Path, how: OpenOptions) -> Result<Arc<RemoteDevice>> {
     closing::open_device(place, how)?.remote().map_err(Failure::of_remote)
 }
 
-/// Waits until everything is in the store. A server does so for its volume. Otherwise this process
-/// opens the volume for writing: that replays the log of a writer that crashed.
+/// Waits until everything is in the store. The server of the volume does the work, if there is one.
+/// Otherwise this process opens the volume for writing, which replays the log of a crashed writer.
 fn push(place: &Path, ui: &Ui) -> Result<Exit> {
     let served = live::find(place)?.map(|(_, answer)| answer.subject.image);
     if !is_remote(served.as_deref().unwrap_or(place)) {
@@ -173,7 +173,7 @@ fn salvage(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Result<E
     let is_fresh = is_host && !target.exists();
     let done = salvage_to(place, cache_dir, target, ui);
     if done.is_err() && is_fresh {
-        // A part of the content is of no use.
+        // An incomplete copy is of no use.
         let _ = std::fs::remove_file(target);
     }
     done

@@ -16,8 +16,8 @@ use crate::ui::{Tone, Ui};
 /// something is lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The present devices of the volume, then the directory for the files. Without a directory for
-    /// --list-roots and --dry-run.
+    /// The present devices of the volume, then the directory for the files. --list-roots and
+    /// --dry-run need no directory.
     #[arg(value_name = "VOLUME... TO", required = true, num_args = 1..)]
     pub(crate) places: Vec<PathBuf>,
     #[command(flatten)]

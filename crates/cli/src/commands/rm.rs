@@ -55,8 +55,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Removes everything in a directory. It keeps its own stack, because a volume may nest deeper than
-/// the call stack allows.
+/// Removes everything in a directory. The function keeps its own stack, because a volume may nest
+/// deeper than the call stack allows.
 fn empty(top: &Inode, place: &VolumePath, bar: &Progress) -> Result<()> {
     // Directories on the way down, each with the names still to be removed.
     let mut stack = vec![(top.clone(), names(top).context(|| place.show())?, Vec::new())];

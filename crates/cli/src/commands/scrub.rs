@@ -1,7 +1,7 @@
 //! `buttress scrub`: reads every copy of everything on a volume, and repairs bad copies.
 //!
-//! The progress is kept in a file named after the volume's identifier. So an interrupted scrub
-//! continues where it was, and `status` can report it.
+//! The progress is kept in a file named after the volume's identifier. So an interrupted scrub can
+//! continue where it ended, and `status` can report the progress.
 
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,7 @@ fn status(args: &Args, ui: &Ui) -> Result<Exit> {
     let (uuid, status) = last(&args.image, &args.devices, args.state.as_deref())?;
     match status {
         Some(status) => show(&status, ui)?,
-        // The same form as that of `balance status`.
+        // The document has the same form as the document of `balance status`.
         None if ui.json() => ui.document(&json!({ "uuid": uuid, "status": "none" }))?,
         None => ui.line(format!("{}: no scrub is known of it", args.image.display()))?,
     }

@@ -20,14 +20,14 @@ pub(crate) struct Args {
     /// The read-only subvolume, as IMG:/path or as a path on a mount.
     #[arg(value_name = "IMG:/SUBVOLUME | PATH")]
     subvolume: OsString,
-    /// Send only the differences from this subvolume, which the receiver must have. Given as the
-    /// subvolume, or as a path in the same volume.
+    /// Send only the differences from this subvolume, which the receiver must have. It is given
+    /// like the subvolume to send, or as a path in the same volume.
     #[arg(short, long, value_name = "SUBVOLUME")]
     parent: Option<OsString>,
     /// Let the receiver clone data from this subvolume, which it must have. Can be given several
     /// times.
     ///
-    /// Without a parent, the one of them that is most closely related becomes the parent.
+    /// Without a parent, the most closely related clone source becomes the parent.
     #[arg(short = 'c', long = "clone-source", value_name = "SUBVOLUME")]
     clone_sources: Vec<OsString>,
     /// Version of the stream. All receivers understand 1. Version 2 preserves holes, preallocated
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Write the stream to this file instead of standard output.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Send only which data has changed, not the data itself.
+    /// Send only the changed ranges of files, without their data.
     #[arg(long)]
     no_data: bool,
     /// Print only errors.
@@ -128,7 +128,8 @@ impl Output {
 struct Counted<'b> {
     output: Output,
     bar: &'b Progress,
-    /// The message to print with the first bytes. They come only after all checks have passed.
+    /// The message to print with the first bytes of the stream, which come only after all checks
+    /// have passed.
     say: Option<String>,
 }
 

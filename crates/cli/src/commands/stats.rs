@@ -1,4 +1,4 @@
-//! `buttress stats`: what running mounts and servers hold and do.
+//! `buttress stats`: the figures of running mounts and servers.
 //!
 //! # Invariants
 //!
@@ -56,7 +56,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 Some(_) => documents.into_iter().next().unwrap_or_default(),
                 None => Value::Array(documents),
             };
-            // With `--watch`, one document on each line, so that a reader can process each at once.
+            // With `--watch`, one document on each line, so that a reader can process each document
+            // at once.
             if pause.is_some() { ui.line(value.to_string())? } else { ui.document(&value)? }
         } else {
             let mut text = String::new();
@@ -87,7 +88,7 @@ pub(super) fn document(answer: &Answer) -> Value {
     if let (Some(object), Ok(Value::Object(subject))) =
         (value.as_object_mut(), serde_json::to_value(&answer.subject))
     {
-        // Leaves out fields by which Buttress processes tell places with equal names apart.
+        // Leaves out the fields by which Buttress processes distinguish places with equal names.
         let between_us = ["file", "cache_file", "device", "more", "is_shared"];
         object.extend(subject.into_iter().filter(|(name, _)| !between_us.contains(&name.as_str())));
         let sections = answer.sections.iter().map(|section| {

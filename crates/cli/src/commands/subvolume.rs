@@ -4,8 +4,8 @@
 //! # Place
 //!
 //! This file parses arguments and shows results. `crate::execute` does the work, in this process or
-//! in the one that has the volume mounted. A path on a mount of this user is accepted wherever a
-//! path in an image is.
+//! in the process that has the volume mounted. A path on a mount of this user is accepted wherever
+//! a path in an image is.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -119,7 +119,7 @@ fn order(act: Act, volume: &Path, devices: &Devices, what: &'static str, ui: &Ui
 }
 
 /// Calls `act` for each place in turn, and prints each result in a line. With JSON all results are
-/// in one document, also those before a failure.
+/// in one document, also the results before a failure.
 fn each(
     places: &[OsString],
     ui: &Ui,

@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - The terminal is as it was before when the program ends, by a key or by a failure.
-//! - All figures of a picture come from one look at the servers.
+//! - When the program ends, by a key or by a failure, the terminal is as it was before.
+//! - All figures on a screen come from the same query of the servers.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -20,25 +20,27 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, Answer};
 use crate::ui::Ui;
 
-/// Seconds between two looks.
+/// Seconds between two updates of the screen.
 const DELAYS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A mounted directory, an image that is mounted or served, or its cache; all of this user
-    /// unless given.
+    /// A directory on a mount, an image that is mounted or served, or its cache. The default is all
+    /// mounts and servers of this user.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Seconds between two looks.
+    /// Seconds between two updates of the screen.
     #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
     delay: f64,
-    /// Print the screen as text and end, without keys. This is so where the output is no terminal.
+    /// Print the screen as text, and take no keys. This is the default if the output is no
+    /// terminal.
     #[arg(long, short)]
     batch: bool,
-    /// How many screens to print, with --batch or --output.
+    /// Number of screens, with --batch or --output.
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 1)]
     iterations: u32,
-    /// Write the last screen to this file instead of printing it: a drawing for .svg, else text.
+    /// Write the last screen to this file instead of printing it: a drawing if its name ends with
+    /// .svg, otherwise text.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Columns of a screen that is printed or written.
@@ -64,7 +66,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// The answers of the servers that were asked for.
+/// The answers of the servers that the arguments name.
 fn answers(place: Option<&Path>) -> Result<Vec<Answer>> {
     Ok(match place {
         Some(place) => vec![live::must_find(place)?.1],
@@ -98,7 +100,7 @@ fn print(args: &Args, ui: &Ui) -> Result<Exit> {
 /// Shows the screen until a key ends it.
 fn watch(args: &Args) -> Result<Exit> {
     let mut view = View::new(args.delay);
-    // A place that does not exist is said before the screen changes.
+    // A place that does not exist is reported before the screen changes.
     view.take(Instant::now(), answers(args.place.as_deref())?);
     let mut terminal = ratatui::try_init().context(|| "the terminal")?;
     let watched = (|| {
@@ -135,18 +137,18 @@ fn watch(args: &Args) -> Result<Exit> {
             seen = Instant::now();
             match answers(args.place.as_deref()) {
                 Ok(answers) => view.take(seen, answers),
-                // The server ended. What it had stays on the screen.
+                // The server ended. Its last figures stay on the screen.
                 Err(failure) => view.fail(failure.to_string()),
             }
         }
     })();
-    // The program ends, and nothing is left to do where this fails.
+    // The program ends, so a failure of this call needs no action.
     let _ = ratatui::try_restore();
     watched
 }
 
-/// Writes what the screen shows as a drawing, and its figures as JSON. Says what it wrote, or why
-/// it did not.
+/// Writes the screen as a drawing, and its figures as JSON. Returns a line with the names of the
+/// files, or with the error.
 fn save(view: &View, area: Rect) -> String {
     let name = format!("buttress-top-{}", Timestamp::now().strftime("%Y%m%d-%H%M%SZ"));
     let mut cells = Buffer::empty(area);

@@ -3,9 +3,9 @@
 //! # Place
 //!
 //! The kernel does not wait for a FUSE server: umount(2) returns, and the server begins its last
-//! commit. So this verb connects to the server first and then unmounts. Then it reads until the
-//! server has said that the devices have everything and are free. mount(8) calls the same through
-//! [`crate::helper`].
+//! commit. So this verb connects to the server first and then unmounts. It then reads until the
+//! server reports that the volume is closed and the devices are free. umount(8) runs the same code
+//! through [`crate::helper`].
 //!
 //! # Invariants
 //!
@@ -13,7 +13,7 @@
 //!   through the mount. So a mount with a dead or hanging server can be unmounted.
 //! - **U2** Success means that the volume is closed and its devices are free, or that this user
 //!   sees another mount of it. If programs still use the volume without a visible mount, or the
-//!   server does not answer, the verb prints that.
+//!   server does not answer, the verb prints this fact.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<Exit> {
 ///
 /// # Errors
 ///
-/// When no mount of ours is there, or it is in use. When closing the volume fails.
+/// If there is no Buttress mount, or the mount is in use, or closing the volume fails.
 pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
     let mounted = find(target)?;
     let name = mounted.point.display().to_string();
@@ -109,7 +109,7 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
     close_wait.wait(say).map_err(|failure| Failure::new(failure.exit, format!("{name}: {failure}")))
 }
 
-/// Waits for the lock on the image, if no server can be asked. The server may be another user's.
+/// Waits for the lock on the image, if no server can be asked, as with the server of another user.
 fn without_word(mounted: &Listed, say: &dyn Fn(&str)) -> Result<()> {
     let Ok(source) = closing::full_name(&mounted.source) else { return Ok(()) };
     closing::until_closed(&source);
@@ -120,7 +120,7 @@ fn without_word(mounted: &Listed, say: &dyn Fn(&str)) -> Result<()> {
 }
 
 /// Makes the mount at `target` read-only, or writable again, both in its server and in the kernel.
-/// `flags` are those that only the kernel handles.
+/// `flags` are the flags that only the kernel handles.
 ///
 /// # Errors
 ///
@@ -138,7 +138,7 @@ pub(crate) fn remount(
     };
     let is_shared = answer.subject.is_shared;
     let by_kernel = || {
-        // Each of several mounts has flags of its own.
+        // If a volume has several mounts, each has flags of its own.
         let flags = if is_shared { flags | rustix::mount::MountFlags::BIND } else { flags };
         let flags = if read_only { flags | rustix::mount::MountFlags::RDONLY } else { flags };
         let done = rustix::mount::mount_remount(&mounted.point, flags, c"");
@@ -199,7 +199,7 @@ fn ours(mounted: Listed, target: &Path) -> Result<Listed> {
     Err(Failure::new(Exit::Failure, what))
 }
 
-/// The server of a mount, if it is of this user and answers.
+/// The server of a mount, if the server belongs to this user and answers.
 fn server_of(mounted: &Listed) -> Option<(PathBuf, Answer)> {
     let all = live::reachable().into_iter();
     all.into_iter().find(|(_, answer)| answer.subject.device == Some(mounted.device_number()))

@@ -1,4 +1,4 @@
-//! `buttress undelete`: files that older trees have and newer ones do not.
+//! `buttress undelete`: finds files that older trees have and newer trees do not have.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Files that are no volume or a broken one: the program prints one clear line, ends with a code,
-//! and writes nothing.
+//! Files that are no volume, or a damaged volume: the program prints one clear line, ends with a
+//! code, and writes nothing.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -127,8 +127,8 @@ fn wrong_arguments() {
     bench.fails(&["mv", "x.img:/a", "y.img:/a"], 2, &["one volume"]);
 }
 
-/// For one of a volume's two devices, the message names the missing one. The test needs btrfs-progs
-/// to make the volume.
+/// If only one of a volume's two devices is given, the message names the missing device. The test
+/// needs btrfs-progs to make the volume.
 #[test]
 fn a_missing_device() {
     let bench = crate::bench();

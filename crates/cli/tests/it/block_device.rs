@@ -32,7 +32,7 @@ impl Device {
         self.bench.ok(&["mount", &self.name, text(&point), "-o", options]);
     }
 
-    /// Unmounts as any program does that knows nothing of `buttress`.
+    /// Unmounts as a program does that knows nothing of `buttress`.
     fn unmount(&self, place: &str) {
         run("umount", &["--internal-only", text(&self.bench.path(place))]);
     }
@@ -73,7 +73,7 @@ impl Drop for Device {
     }
 }
 
-/// `sync` and `syncfs` make everything durable, so that it is there after the server is killed.
+/// `sync` and `syncfs` make everything durable, so all data is there after the server is killed.
 #[test]
 fn sync_makes_everything_durable() {
     if !can_mount() {
@@ -120,7 +120,7 @@ fn an_unmount_waits_for_the_volume() {
             let name = device.bench.path(&format!("{place}/{round}-{number}"));
             fs::write(name, format!("{number} ").repeat(100)).expect("it is written");
         }
-        // The mounts can end in any order, and a bind mount counts as one.
+        // The mounts can end in any order, and a bind mount counts as a mount.
         let home = device.bench.path("home");
         run("mount", &["--bind", text(&home), text(&home)]);
         device.unmount(if round == 1 { "mnt" } else { "home" });
@@ -139,7 +139,8 @@ fn an_unmount_waits_for_the_volume() {
     }
 }
 
-/// While it is mounted, nothing else claims the device. A signal to the server ends the mount.
+/// While the device is mounted, no other program can claim it. A signal to the server ends the
+/// mount.
 #[test]
 fn the_kernel_has_claimed_the_device() {
     if !can_mount() {
@@ -154,7 +155,7 @@ fn the_kernel_has_claimed_the_device() {
     let mnt = device.bench.path("mnt");
     assert!(!succeeds("mkfs.btrfs", &["-f", &device.name]));
     assert!(!succeeds("mount", &["-t", "btrfs", &device.name, text(&device.bench.path("home"))]));
-    // An order that writes data back opens the top of the mount for a moment.
+    // An order that makes the kernel write data back opens the top of the mount for a moment.
     fs::write(device.bench.path("mnt/file"), "x").expect("it is written");
     device.bench.ok(&["scrub", "start", text(&mnt)]);
     let pid = device.server("mnt");
@@ -164,8 +165,8 @@ fn the_kernel_has_claimed_the_device() {
     }
     device.check();
     assert_eq!(device.bench.ok(&["cat", &format!("{}:/file", device.name)]), "x");
-    // The kernel claims no device for a read-only mount, which may become writable, or with
-    // `nofuseblk`, where it knows no device.
+    // The kernel claims no device for a read-only mount, which may become writable. With
+    // `nofuseblk` it knows no device.
     for options in ["ro", "nofuseblk"] {
         device.mount("mnt", options);
         assert_eq!(device.kind("mnt"), "fuse.buttress", "{options}");

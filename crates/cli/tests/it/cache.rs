@@ -1,6 +1,6 @@
 //! Caches through the program: they are made, used by mkfs, shown, drained and removed.
 
-/// A volume made through a cache is whole only with it, until the cache is flushed.
+/// A volume made through a cache is whole only together with the cache, until the cache is flushed.
 #[test]
 fn a_volume_lives_in_its_cache_until_it_is_flushed() {
     let bench = crate::bench();

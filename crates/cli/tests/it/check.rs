@@ -19,7 +19,7 @@ fn damage(bench: &Bench, name: &str, at: u64) {
     file.write_all_at(b"damage", at).expect("damage");
 }
 
-/// For a volume without a fault it prints steps and sums, and ends with 0.
+/// For a volume without a fault, `check` prints steps and sums, and ends with 0.
 #[test]
 fn a_clean_volume() {
     let bench = crate::bench();
@@ -34,7 +34,7 @@ fn a_clean_volume() {
     assert_eq!(document["issues"].as_array().map(Vec::len), Some(0));
 }
 
-/// A fault is named, the exit code is 1, and the fault is mended on request.
+/// A fault is named, the exit code is 1, and the fault is repaired on request.
 #[test]
 fn a_damaged_superblock() {
     let bench = crate::bench();
@@ -65,8 +65,8 @@ fn check_refuses_files_without_a_volume() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Writes, syncs, renames and removes until `stop`, so that every commit frees space of the one
-/// before.
+/// Writes, syncs, renames and removes until `stop`, so that every commit frees space of the
+/// previous commit.
 fn work(folder: &std::path::Path, stop: &AtomicBool) {
     for round in 0.. {
         let name = |number: usize| folder.join(format!("file-{number}"));
@@ -91,7 +91,7 @@ fn checked(bench: &Bench, place: &str) -> Value {
 }
 
 /// A mounted volume is checked by any of its names while programs write. The check includes all
-/// earlier writes, and no write meanwhile looks like damage.
+/// earlier writes, and no write during the check looks like damage.
 #[test]
 fn a_mounted_volume_is_checked_while_programs_write() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -174,8 +174,8 @@ fn a_mounted_volume_of_several_devices_is_checked() {
     mounted.end();
 }
 
-/// If another server keeps some of the data elsewhere, or a program without a mount has the volume,
-/// the message names it.
+/// If the volume is mounted with a cache, the message names the cache. If another program has the
+/// volume open without a mount, the message names that program.
 #[test]
 fn a_volume_that_another_program_has_is_not_checked() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -15,8 +15,8 @@ fn seen(top: &Path) -> String {
     run("bash", &["-c", script, text(top)])
 }
 
-/// Linux fills an ext4, which is converted to a volume. There Linux sees the same files, and
-/// writes. The conversion back restores the ext4.
+/// Linux fills an ext4, which is converted to a volume. On the volume, Linux sees the same files,
+/// and writes. The conversion back restores the ext4.
 #[test]
 fn linux_sees_the_same_before_and_after() {
     let needed =
@@ -58,7 +58,8 @@ fn linux_sees_the_same_before_and_after() {
     let back = mounted("ext4", "loop,ro", &|top| seen(top));
     assert!(before == back, "{before}\n{back}");
 
-    // The same with `btrfs-convert` of btrfs-progs, in both directions.
+    // `btrfs-convert` of btrfs-progs rolls our conversion back, and our program rolls back the
+    // conversion by `btrfs-convert`.
     if has(&["btrfs-convert"], None) {
         bench.ok(&["convert", "image"]);
         run("btrfs-convert", &["-r", text(&image)]);

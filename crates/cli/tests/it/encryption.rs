@@ -1,4 +1,4 @@
-//! Encrypted volumes in stores, by the program.
+//! Encrypted volumes in stores, used through the program.
 
 use std::path::Path;
 
@@ -33,8 +33,8 @@ fn hides(bench: &Bench, words: &[&[u8]]) {
     }
 }
 
-/// Verbs and mounts use a volume with a key file. Its objects reveal nothing. For a wrong or
-/// missing key the message says so. `rekey` changes the key.
+/// Verbs and mounts use a volume with a key file. Its objects reveal nothing. The message names a
+/// wrong or missing key. `rekey` changes the key.
 #[test]
 fn objects_of_an_encrypted_volume_say_nothing() {
     let bench = bench();
@@ -79,7 +79,7 @@ fn host_name() -> String {
     format!("{:?}", name.trim())
 }
 
-/// A passphrase in the environment makes a volume, and opens it again.
+/// With a passphrase in the environment, a volume is made and opened again.
 #[test]
 fn a_passphrase_opens_what_it_made() {
     let bench = bench();

@@ -192,8 +192,8 @@ fn verbs() {
     check(&bench.path("x.img"));
 }
 
-/// If a folder is copied into an image that lies in it, the image is left out. Otherwise it would
-/// grow without end.
+/// If a folder is copied into an image that lies in it, the image is left out. Otherwise the image
+/// would grow without end.
 #[test]
 fn a_volume_is_not_copied_into_itself() {
     let bench = crate::bench();

@@ -9,7 +9,7 @@ use crate::live::{Mounted, run};
 use crate::unmounting::can_mount;
 use crate::{bench, text};
 
-/// Waits until a condition is true. A follower that never gets there fails the test.
+/// Waits until a condition is true. A follower for which it never becomes true fails the test.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..600 {
         if is_so() {
@@ -34,7 +34,7 @@ fn text_of(file: &mut File) -> String {
 }
 
 /// A follower shows each change of content, lengths, names and attributes. A file that is open
-/// keeps its commit until it is closed. Mounts with and without io_uring do so.
+/// keeps its commit until it is closed. The test runs with and without io_uring.
 fn follows(option: &str) {
     if !can_mount() {
         return;
@@ -80,7 +80,7 @@ fn follows(option: &str) {
     drop((kept, gone));
     until("what was kept", || read("kept") == "kept no longer");
 
-    // Many commits, each of which replaces one file by another and changes a third in place.
+    // Many commits, each of which replaces one file by another and changes a third file in place.
     for round in 0..5 {
         write("other", &format!("{round}"));
         std::fs::rename(w.join("other"), w.join("same")).expect("a name");

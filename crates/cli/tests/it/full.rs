@@ -1,4 +1,4 @@
-//! Orders to a mount of a full volume: they answer, and they make room.
+//! Orders to a mount of a full volume are answered, and make room.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -19,7 +19,7 @@ fn fill(path: &std::path::Path) {
             Err(error) => panic!("{error}"),
         }
     }
-    // A failure after the last sync is reported to no descriptor before `syncfs`.
+    // If a write-back fails after the last sync of the file, only `syncfs` reports the failure.
     let _ = file.write_all(&bytes);
 }
 
@@ -53,7 +53,7 @@ fn orders_answer_when_writes_found_no_room() {
     bench.ok(&["device", "add", "mnt", "more"]);
     std::fs::write(bench.path("mnt/room"), vec![2; 4 << 20]).expect("there is a second device");
     mounted.end();
-    // `btrfs check` finds no second image.
+    // `btrfs check` cannot find the second image, so our own checker is used.
     let checked = bench.ok(&["check", "image", "--device", text(&bench.path("more"))]);
     assert!(checked.contains("no error found"), "{checked}");
 }

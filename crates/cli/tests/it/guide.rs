@@ -9,8 +9,8 @@ use crate::unmounting::{can_mount, script, succeeded};
 /// The first page.
 const PAGE: &str = include_str!("../../../../docs/guide/first-volume.md");
 
-/// Gives the script its own `/srv`, `/mnt` and state, and an `/etc` with changes that no other
-/// program sees.
+/// Gives the script its own `/srv`, `/mnt` and state, and an `/etc` in which changes are hidden
+/// from other programs.
 const APART: &str = r#"
 mkdir srv mnt lib over
 mount --bind srv /srv

@@ -1,6 +1,6 @@
 //! Folders made to do harm, given to `mkfs --rootdir`: every kind of file, odd names, links that
 //! lead out and around, files that change while they are copied. The program ends, and leaves a
-//! clean volume or none.
+//! clean volume or no volume.
 //!
 //! `BUTTRESS_ROUND` chooses other trees.
 
@@ -65,7 +65,7 @@ fn plant(root: &Path, outside: &Path, rng: &mut Rng) -> Vec<UnixListener> {
                 std::os::unix::fs::FileExt::write_all_at(&file, &bytes, rng.below(3) * 100_000)
                     .expect("room");
                 let flags = rustix::fs::XattrFlags::empty();
-                // Not every file system has them.
+                // Not every file system has extended attributes.
                 let _ =
                     rustix::fs::setxattr(&path, "user.x", &bytes[..bytes.len().min(900)], flags);
                 files.push(path);
@@ -75,7 +75,7 @@ fn plant(root: &Path, outside: &Path, rng: &mut Rng) -> Vec<UnixListener> {
     kept
 }
 
-/// Puts links and fifos where files were, cuts files, and puts them back.
+/// Replaces files by links and fifos, truncates files, and puts the files back.
 fn meddle(root: &Path, outside: &Path, is_over: &AtomicBool) {
     let (file, other) = (root.join("meddled"), root.join("meddled-2"));
     let mut turn = 0_u64;

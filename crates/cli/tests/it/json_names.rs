@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Bench;
 
-/// Names that a careless form would mix up.
+/// Names that would be equal or invalid in a careless encoding.
 const NAMES: [&[u8]; 10] = [
     b"plain",
     b"new\nline",
@@ -47,7 +47,7 @@ fn all() -> BTreeSet<Vec<u8>> {
     NAMES.iter().map(|name| name.to_vec()).collect()
 }
 
-/// Each verb that lists names gives back every one of them, byte by byte.
+/// Each verb that lists names gives back every name, byte by byte.
 #[test]
 fn names_come_back_from_every_list() {
     let bench = bench();

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::checker::check;
 use crate::{Bench, text};
 
-/// Whether the programs and the device are there. In CI they are.
+/// Whether the programs and the device are there. In CI they must be.
 pub(crate) fn has(programs: &[&str], device: Option<&str>) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here =
@@ -77,7 +77,7 @@ impl<'a> Mounted<'a> {
         mounted
     }
 
-    /// The process that serves it.
+    /// The process that serves the mount.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().expect("it serves until the end").id()
     }
@@ -131,7 +131,7 @@ fn a_cached_mount_answers_and_takes_messages() {
         std::fs::write(bench.path(&format!("mnt/file-{number}")), bytes).expect("it is written");
     }
     for number in 0..40 {
-        // Data that is only in memory is not in the cache yet, so sync it.
+        // Data that is only in memory is not in the cache yet, so the test syncs it.
         let file = std::fs::File::open(bench.path(&format!("mnt/file-{number}"))).expect("a file");
         file.sync_all().expect("it is durable");
     }
@@ -378,7 +378,7 @@ fn clients_use_a_cached_device() {
 }
 
 /// Subvolumes of a mounted volume, by the paths that programs see. Snapshots have all written data,
-/// and the kernel learns of names that come and go.
+/// and the kernel learns of names that are added or removed.
 #[test]
 fn subvolumes_of_a_mount() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -420,7 +420,7 @@ fn subvolumes_of_a_mount() {
     bench.fails(&["subvolume", "delete", "mnt/live/folder"], 1, &["not a subvolume"]);
     bench.fails(&["subvolume", "snapshot", "mnt/live", "elsewhere"], 2, &["volume of its source"]);
 
-    // A program that uses one of them keeps its space, but not the command.
+    // A program that uses one of the subvolumes keeps the space, but does not hold up the command.
     let used = std::fs::File::open(at("mnt/live/snap0/file")).expect("it opens");
     let said = bench.ok(&["subvolume", "delete", "mnt/snap1", "mnt/live/snap0"]);
     assert_eq!(said.matches("when no program uses it").count(), 1, "{said}");
@@ -436,7 +436,7 @@ fn subvolumes_of_a_mount() {
 }
 
 /// With the option, each subvolume has a device number of its own, even a new one. Programs that
-/// stay on one file system stop there.
+/// stay on one file system do not enter a subvolume.
 #[test]
 fn subvolumes_are_devices_of_their_own() {
     if !has(&["umount", "btrfs", "find"], Some("/dev/fuse")) {
@@ -479,7 +479,7 @@ fn subvolumes_are_devices_of_their_own() {
     check(&at("image"));
     assert_eq!(bench.ok(&["ls", "image:/a"]).lines().count(), 2);
 
-    // A signal unmounts all of them.
+    // A signal unmounts all subvolumes.
     let mounted = Mounted::new(&bench, &["-o", "submounts"]);
     distinct(&["mnt", "mnt/a", "mnt/a/within"]);
     let pid = mounted.child.as_ref().expect("it runs").id().to_string();
@@ -489,8 +489,8 @@ fn subvolumes_are_devices_of_their_own() {
     assert!(!mounts.contains(text(&at("mnt"))), "{mounts}");
 }
 
-/// A mount that was taken away while it was used still answers. An order to its place, or to the
-/// name of its image, goes to what is there now.
+/// The server of a mount that was unmounted while in use still answers. An order to its mount
+/// point, or to the name of its image, goes to the mount or file that is there now.
 #[test]
 fn a_mount_taken_away_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -511,7 +511,7 @@ fn a_mount_taken_away_gets_no_orders() {
     let document: Value =
         serde_json::from_str(&bench.ok(&["--json", "stats", "mnt"])).expect("JSON");
     assert_eq!(document["image"], text(&bench.path("image").canonicalize().expect("a path")));
-    // A new file gets the name of the one that was moved.
+    // A new image gets the name of the image that was moved.
     std::fs::rename(bench.path("earlier"), bench.path("moved")).expect("renamed");
     bench.ok(&["mkfs", "earlier", "--size", "200M"]);
     bench.ok(&["subvolume", "create", "earlier:/made"]);
@@ -522,7 +522,7 @@ fn a_mount_taken_away_gets_no_orders() {
     assert!(!bench.ok(&["subvolume", "list", "moved"]).contains("made"), "nothing was done to it");
 }
 
-/// The same holds if the unmounted volume has no user, but its data is not durable yet.
+/// An unmounted volume without users gets no orders either while its data is not durable yet.
 #[test]
 fn a_closing_mount_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -55,7 +55,7 @@ fn mkfs_keeps_a_volume_without_force() {
     bench.fails(&["mkfs", "disk"], 6, &["disk", "--force"]);
 }
 
-/// For a wrong command line the message says what would be right, and no file is made.
+/// For a wrong command line, the message names the right form, and no file is made.
 #[test]
 fn wrong_options_make_no_file() {
     let bench = crate::bench();
@@ -87,7 +87,7 @@ fn images_are_sparse() {
     assert!(text(&bench.path("x.img")).ends_with("x.img"));
 }
 
-/// With `--json` the output is JSON and describes the new volume.
+/// With `--json`, the output is a JSON document that describes the new volume.
 #[test]
 fn json_says_what_was_made() {
     let bench = crate::bench();
@@ -101,9 +101,9 @@ fn json_says_what_was_made() {
     assert!(bench.ok(&["mkfs", "--features", "list-all", "y"]).contains("block-group-tree"));
 }
 
-/// If `mkfs` is refused, it changes no device and makes no file longer. The same holds if an option
-/// names something that the source does not have. A file that did not exist does not exist
-/// afterwards.
+/// If `mkfs` is refused, it changes no device and makes no file longer. An option that names
+/// something that the source does not have is refused in the same way. A file that did not exist
+/// does not exist afterwards.
 #[test]
 fn a_refused_mkfs_changes_nothing() {
     let bench = crate::bench();
@@ -144,7 +144,8 @@ fn a_refused_mkfs_changes_nothing() {
 }
 
 /// A folder with flags gives them to all objects below it, even to subvolumes. A hard link of an
-/// archive across a subvolume becomes a copy, and more links from there are links to the copy.
+/// archive across a subvolume becomes a copy. More links from the same subvolume are links to the
+/// copy.
 #[test]
 fn flags_and_links_cross_subvolumes() {
     let bench = crate::bench();

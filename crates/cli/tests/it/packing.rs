@@ -37,7 +37,7 @@ fn properties() {
 }
 
 /// A copy within a volume shares its data. Defragmented files are compressed, and no longer share
-/// theirs.
+/// their data.
 #[test]
 fn sharing_and_defragmenting() {
     let bench = crate::bench();

@@ -1,5 +1,5 @@
-//! The owner of a path: a volume of ours, a mount of others inside of it, or a folder of ours that
-//! is bound elsewhere.
+//! The owner of a path: a Buttress volume, a foreign mount inside of it, or a folder of the volume
+//! that is bound elsewhere.
 
 use crate::checker::check;
 use crate::live::{Mounted, has, run};
@@ -38,8 +38,8 @@ fn names(bench: &Bench, place: &str) -> Vec<String> {
     list.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect()
 }
 
-/// A mount of others inside of our mount has a name like a part of the volume. No verb takes it for
-/// one.
+/// A foreign mount inside of our mount has a name like a part of the volume. No verb takes it for a
+/// part of the volume.
 fn refuses_foreign(bench: &Bench, sub: &str, there: &str) {
     let x = &format!("{there}/x");
     std::fs::create_dir(bench.path(x)).expect("a folder");
@@ -79,7 +79,7 @@ fn places_refuse_a_foreign_mount_within() {
     let mounted = Mounted::new(&bench, &[]);
     bench.ok(&["subvolume", "create", "mnt/sub"]);
     let mut others = Others(Vec::new());
-    // Under the mount of others the volume has folders of the same names.
+    // Under the foreign mount, the volume has folders with the same names.
     for folder in ["mnt/there", "mnt/there/x", "mnt/sub/there"] {
         std::fs::create_dir(bench.path(folder)).expect("a folder");
     }
@@ -96,8 +96,8 @@ fn places_refuse_a_foreign_mount_within() {
     check(&bench.path("image"));
 }
 
-/// Subvolumes that are mounts of their own belong to the volume. Mounts of others inside of these
-/// do not.
+/// Subvolumes that are mounts of their own belong to the volume. Foreign mounts inside of such
+/// subvolumes do not.
 #[test]
 fn submounts_are_ours_and_what_lies_in_them_is_not() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -129,7 +129,7 @@ fn submounts_are_ours_and_what_lies_in_them_is_not() {
     check(&bench.path("image"));
 }
 
-/// A folder that is bound elsewhere stands for itself, and not for the place that it covers there.
+/// A folder that is bound elsewhere stands for itself, and not for the folder that it covers.
 #[test]
 fn folders_bound_elsewhere_are_what_they_are() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -165,8 +165,8 @@ fn folders_bound_elsewhere_are_what_they_are() {
     check(&bench.path("image"));
 }
 
-/// A mount of ours inside of another belongs to its own volume. If no server answers for it, as for
-/// another user's mount, it is still no place in the outer volume.
+/// A mount of ours inside of another belongs to its own volume. If no server answers for the inner
+/// mount, as with another user's mount, it is still no place in the outer volume.
 #[test]
 fn a_mount_within_a_mount_is_its_own() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -199,7 +199,7 @@ fn a_mount_within_a_mount_is_its_own() {
 }
 
 /// For a folder on another file system, the message names that file system. For a verb that opens
-/// volumes itself, the message says what to name instead.
+/// volumes itself, the message tells the user which place to name instead.
 #[test]
 fn a_folder_is_no_image() {
     if !has(&["umount"], Some("/dev/fuse")) {

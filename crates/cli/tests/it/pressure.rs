@@ -21,14 +21,15 @@ const PAGE: usize = 4096;
 /// Names the file that the other process is to write.
 const WRITE: &str = "BUTTRESS_TEST_PRESSURE";
 
-/// This is enough on a slow machine. If something takes longer, it hangs.
+/// This is enough on a slow machine. A step that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A control group with little memory, which is removed when this is dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one, of either version; `None`, loudly, where that cannot be done.
+    /// Makes a group, of version 1 or 2; Returns `None`, and prints a message, if that is
+    /// impossible here.
     fn new() -> Option<Self> {
         let name = format!("buttress-test-{}", std::process::id());
         let top = Path::new("/sys/fs/cgroup");
@@ -38,7 +39,7 @@ impl Group {
             fs::create_dir(&group.0).is_ok()
                 && fs::write(group.0.join(limit), MEMORY.to_string()).is_ok()
         };
-        // The second version gives a group the controllers that the one above lets through.
+        // The second version gives a group only the controllers that the parent group passes on.
         let _ = fs::write(top.join("cgroup.subtree_control"), "+memory");
         if is_limited(&second, "memory.max") {
             let _ = fs::write(second.0.join("memory.swap.max"), "0");
@@ -137,7 +138,7 @@ fn a_server_with_little_memory_goes_on() {
     command.args(["--exact", "pressure::dirty_pages", "--nocapture"]).env(WRITE, &path);
     wait(command.spawn().expect("it starts"), &bench);
     mounted.end();
-    // Reads without the first server, so that its memory cannot hide a loss.
+    // Reads without the first server, so that the server's memory cannot hide a loss.
     let out = bench.path("out");
     bench.ok(&["cp", "image:/mapped", text(&out)]);
     let found = fs::read(&out).expect("it is there");

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// How long each test tries.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// Puts links to `victim` where files and directories are being made, and takes them away again,
-/// until told to end.
+/// Puts links to `victim` in the place of files and directories that are being made. Removes the
+/// links again, until `is_over`.
 fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
     let spare = folder.with_extension("spare");
     while !is_over.load(Ordering::Relaxed) {
@@ -20,7 +20,7 @@ fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
                 [(format!("file-{number}"), victim), (format!("dir-{number}"), outside)]
             {
                 let name = folder.join(name);
-                // Any of these may fail, because the next try may succeed.
+                // Each of these calls may fail: the next try may succeed.
                 let _ = std::fs::remove_file(&spare);
                 let _ = symlink(target, &spare);
                 let _ = std::fs::rename(&name, folder.with_extension("away"));

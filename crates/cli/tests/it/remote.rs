@@ -1,4 +1,4 @@
-//! Volumes in object stores, by the program: every verb accepts their places.
+//! Volumes in object stores, used through the program: every verb accepts their places.
 
 use std::process::Command;
 
@@ -47,7 +47,7 @@ fn verbs_work_on_a_volume_in_a_folder() {
     bench.fails(&["cp", "copy.img", &again], 6, &["holds"]);
 }
 
-/// A volume grows in two steps at once: its device by the name, the file system by `resize`.
+/// One command grows a volume: `?size=` in the name grows its device, and `resize` the file system.
 #[test]
 fn a_volume_grows_by_its_name() {
     let bench = bench();
@@ -64,7 +64,7 @@ fn a_volume_grows_by_its_name() {
     assert_eq!(std::fs::metadata(bench.path("copy.img")).expect("a copy").len(), 3 << 30);
 }
 
-/// For a wrong place, the message says what is wrong with it.
+/// For a wrong place, the message describes the mistake.
 #[test]
 fn wrong_places_are_named() {
     let bench = bench();
@@ -80,7 +80,8 @@ fn wrong_places_are_named() {
 }
 
 /// A volume is mounted, written, unmounted and mounted again. The content is equal, and Linux finds
-/// no fault in a copy. A second writer is refused meanwhile, and readers are not.
+/// no fault in a copy. While the volume is mounted, a second writer is refused, and readers are
+/// not.
 #[test]
 fn a_mount_of_a_volume_in_a_folder_keeps_its_content() {
     if !can_mount() {
@@ -107,7 +108,7 @@ fn a_mount_of_a_volume_in_a_folder_keeps_its_content() {
     check_copy(&bench, &volume, "copy.img");
 }
 
-/// A killed server leaves the last commit, and the next mount needs no option for that.
+/// A killed server leaves the last commit, and the next mount needs no option to open the volume.
 #[test]
 fn a_killed_server_leaves_what_was_synced() {
     if !can_mount() {
@@ -135,8 +136,8 @@ fn write_synced(bench: &crate::Bench, name: &str) {
     std::fs::File::open(&path).and_then(|file| file.sync_all()).expect("durable");
 }
 
-/// A server with a local log is killed. The store has a whole volume without what only the log has.
-/// The next mount with the log has all that was acknowledged, and then the store has it too.
+/// A server with a local log is killed. The store has a whole volume without the writes that only
+/// the log has. The next mount with the log has all acknowledged writes, and uploads them.
 #[test]
 fn a_killed_server_leaves_its_local_log() {
     if !can_mount() {
@@ -171,8 +172,8 @@ fn a_killed_server_leaves_its_local_log() {
     bench.ok(&["mkdir", &format!("{volume}:/x")]);
 }
 
-/// `remote push` reports success only when the store has everything: also what a local log has
-/// after a crash. A place in no store is refused.
+/// `remote push` reports success only when the store has everything, also the writes that only a
+/// local log has after a crash. A place in no store is refused.
 #[test]
 fn a_push_uploads_what_a_local_log_has() {
     let bench = bench();
@@ -193,7 +194,7 @@ fn a_push_uploads_what_a_local_log_has() {
     let cached = format!("{volume}?cache-dir={}", bench.path("cache").display());
     bench.ok(&["remote", "push", &cached]);
     check_copy(&bench, &volume, "pushed.img");
-    // A writer replays what fsync wrote since the last commit of the file system.
+    // A writer replays the log that fsync wrote since the last commit of the file system.
     bench.ok(&["mkdir", "pushed.img:/x"]);
     assert_eq!(bench.ok(&["cat", "pushed.img:/near"]), "near");
     let mounted = Mounted::of(&bench, &volume, &["-o", &options]);
@@ -207,7 +208,7 @@ fn a_push_uploads_what_a_local_log_has() {
 }
 
 /// Another machine takes the volume of a server with a local log. The log is refused from then on,
-/// and what it had is salvaged into an image.
+/// and its content is salvaged into an image.
 #[test]
 fn a_log_behind_another_writer_is_salvaged() {
     if !can_mount() {
@@ -288,8 +289,8 @@ impl Drop for Server {
     }
 }
 
-/// The same on an S3 server. A volume is made, filled, mounted, pinned, cloned, collected, and
-/// copied down and up.
+/// On an S3 server, a volume is made, filled, mounted, pinned, cloned, collected, and copied down
+/// and up.
 #[test]
 fn a_volume_on_a_server_is_one_as_others_are() {
     let bench = bench();

@@ -1,4 +1,4 @@
-//! Two runs of `mkfs` that give the same bytes.
+//! Two runs of `mkfs` give the same bytes.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -9,7 +9,7 @@ use crate::Bench;
 
 const EPOCH: &str = "1700000000";
 
-/// A tree of files, made in this order or from its end.
+/// Makes a tree of files, from the first to the last or from the last to the first.
 fn tree(top: &Path, is_backwards: bool) {
     std::fs::create_dir(top).expect("a folder");
     let mut names: Vec<u32> = (0..60).collect();

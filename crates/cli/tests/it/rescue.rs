@@ -25,7 +25,7 @@ fn json(bench: &Bench, words: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON alone")
 }
 
-/// A volume without its first superblock opens by the other; a dry run writes nothing, and an
+/// A volume without its first superblock opens by the second. A dry run writes nothing, and an
 /// unknown root is refused.
 #[test]
 fn files_come_out_of_a_damaged_volume() {
@@ -111,7 +111,7 @@ fn deleted_files_come_back() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// All repairs are listed before, and nothing is written without `--yes`.
+/// All repairs are listed first, and nothing is written without `--yes`.
 #[test]
 fn mending_needs_a_yes() {
     let bench = crate::bench();

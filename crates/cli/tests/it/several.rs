@@ -71,14 +71,14 @@ impl Map {
     #[expect(unsafe_code, reason = "maps are unsafe")]
     fn get(&self, at: usize) -> u8 {
         assert!(at < self.1);
-        // SAFETY: within the map, which is there as long as this.
+        // SAFETY: the byte is within the map, which lives as long as this value.
         unsafe { self.0.add(at).read_volatile() }
     }
 
     #[expect(unsafe_code, reason = "maps are unsafe")]
     fn set(&self, at: usize, byte: u8) {
         assert!(at < self.1);
-        // SAFETY: within the map, which is there as long as this.
+        // SAFETY: the byte is within the map, which lives as long as this value.
         unsafe { self.0.add(at).write_volatile(byte) };
     }
 }
@@ -142,7 +142,7 @@ fn mounts_show_writes_of_each_other() {
     ends(&bench);
 }
 
-/// Each mount has its own flags from the beginning, and keeps them when another is changed.
+/// Each mount has its own flags from the beginning, and keeps them when another mount is changed.
 #[test]
 fn each_mount_has_its_own_flags() {
     if !can_mount() {
@@ -183,7 +183,7 @@ fn each_mount_has_its_own_flags() {
     ends(&bench);
 }
 
-/// The volume is closed with the last mount, whichever it is and however it goes.
+/// The volume is closed with the last mount, whichever mount that is and however it is unmounted.
 #[test]
 fn the_last_mount_closes_the_volume() {
     if !can_mount() {
@@ -215,7 +215,7 @@ fn the_last_mount_closes_the_volume() {
     }
 }
 
-/// Binds of a mount keep the volume open. Mounts of others on top of it do no harm.
+/// Binds of a mount keep the volume open. Foreign mounts on top of a mount do no harm.
 #[test]
 fn binds_and_mounts_on_top_count_as_mounts() {
     if !can_mount() {
@@ -321,7 +321,7 @@ fn a_signal_takes_all_mounts_away() {
     assert_eq!(bench.ok(&["cat", "image:/@home/file"]), "x");
 }
 
-/// Mounts that begin at the same moment find one server, as units of systemd do.
+/// Mounts that begin at the same moment, as from units of systemd, find one server.
 #[test]
 fn mounts_that_begin_together_have_one_server() {
     if !can_mount() {
@@ -350,8 +350,8 @@ fn mounts_that_begin_together_have_one_server() {
     ends(&bench);
 }
 
-/// If a second mount asks for an option that it cannot have, it is refused or a message names the
-/// option.
+/// If a second mount asks for an option that it cannot have, the mount is refused or a message
+/// names the option.
 #[test]
 fn a_second_mount_says_what_it_cannot_have() {
     if !can_mount() {

@@ -6,8 +6,8 @@ use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::text;
 
-/// One mount receives what another sends, even differences, while programs use both. Images can
-/// receive the same streams.
+/// One mount receives the streams that another mount sends, even incremental ones, while programs
+/// use both mounts. Images can receive the same streams.
 #[test]
 fn mounts_send_and_receive() {
     if !has(&["fusermount3", "diff"], Some("/dev/fuse")) {
@@ -53,7 +53,7 @@ fn mounts_send_and_receive() {
     let mut cut = cut.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     drop(cut.stdout.take());
     cut.wait().expect("it ends");
-    // The same holds for a sender that sends no stream.
+    // The order also ends if a sender sends no stream.
     let mut wrong = to.command(&["receive", "mnt"]);
     let mut wrong = wrong.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     assert!(!wrong.wait().expect("it ends").success());

@@ -59,8 +59,8 @@ fn subvolumes_by_command() {
     check(&bench.path("v.img"));
 }
 
-/// Every verb can answer scripts, with one JSON document. After a failure the document has all that
-/// was done before.
+/// Every verb can answer scripts, with one JSON document. After a failure, the document has all
+/// results from before the failure.
 #[test]
 fn verbs_answer_scripts() {
     let bench = crate::bench();

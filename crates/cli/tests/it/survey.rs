@@ -94,14 +94,14 @@ fn files_take_what_linux_says() {
     let image = format!("{}:", text(&bench.path("image")));
     told(&image);
     let mounted = Mounted::new(&bench, &[]);
-    // With this name, the program finds the socket of the mount.
+    // By a path on the mount, the program finds the socket of the mount.
     let told_by_mount = bench.ok(&["compsize", "-b", text(&bench.path("mnt/s"))]);
     assert_eq!(told_by_mount, packed[0]);
     mounted.end();
     check(&bench.path("image"));
 }
 
-/// The exclusive bytes of a folder are those that its deletion gives back. Shared bytes stay.
+/// The exclusive bytes of a folder are the bytes that its deletion frees. Shared bytes stay.
 #[test]
 fn folders_tell_what_deleting_them_gives_back() {
     if !has(&["umount", "fallocate"], Some("/dev/fuse")) {

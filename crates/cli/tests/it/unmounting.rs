@@ -93,7 +93,7 @@ fn everything_is_there(bench: &Bench) {
     check(&bench.path("copy"));
 }
 
-/// When the command ends, the image is complete and not locked.
+/// When `buttress umount` ends, the image is complete and not locked.
 #[test]
 fn unmounting_ends_when_everything_is_on_the_image() {
     if !can_mount() {
@@ -106,7 +106,7 @@ fn unmounting_ends_when_everything_is_on_the_image() {
     }
 }
 
-/// As above, by the helper.
+/// When the helper of umount(8) ends, the image is complete and not locked.
 #[test]
 fn the_helper_ends_when_everything_is_on_the_image() {
     if !can_mount() {
@@ -119,7 +119,7 @@ fn the_helper_ends_when_everything_is_on_the_image() {
     }
 }
 
-/// As above, by umount(8), which runs the helper.
+/// When umount(8) ends, which runs the helper, the image is complete and not locked.
 #[test]
 fn umount_ends_when_everything_is_on_the_image() {
     if !can_mount() {
@@ -139,8 +139,8 @@ fn umount_ends_when_everything_is_on_the_image() {
     }
 }
 
-/// mount(8) and umount(8) find the helpers by the type; a remount reaches the server and is
-/// refused while files are written.
+/// mount(8) and umount(8) find the helpers by the type. A remount reaches the server and is refused
+/// while files are written.
 #[test]
 fn mount_and_umount_run_the_helpers() {
     if !can_mount() {
@@ -169,8 +169,8 @@ fn mount_and_umount_run_the_helpers() {
     }
 }
 
-/// mount(8) passes these on: 1 for a command line, 32 for a mount that failed, 64 for some of
-/// several.
+/// mount(8) passes the codes of a helper on: 1 for a wrong command line, 32 for a failed mount, 64
+/// if some of several mounts failed.
 #[test]
 pub(crate) fn helpers_end_with_the_codes_of_mount() {
     if !can_mount() {
@@ -202,7 +202,7 @@ pub(crate) fn helpers_end_with_the_codes_of_mount() {
 }
 
 /// systemd spares processes of root with a name that begins with `@` when it ends all others. A
-/// server has such a name where the machine is to run from its volume, and no other server has.
+/// server has such a name only if the machine itself runs from its volume.
 #[test]
 fn a_server_of_the_machine_has_the_name_that_systemd_spares() {
     if !can_mount() {
@@ -222,7 +222,7 @@ fn a_server_of_the_machine_has_the_name_that_systemd_spares() {
     }
 }
 
-/// umount(2) does not wait; what comes next does, and finds everything.
+/// umount(2) does not wait. The next verb waits, and finds everything.
 #[test]
 fn verbs_wait_for_a_server_that_is_closing() {
     if !can_mount() {
@@ -249,8 +249,8 @@ fn verbs_wait_for_a_server_that_is_closing() {
     check(&bench.path("image"));
 }
 
-/// Two dashes come before the names. The switches of the child must not follow them: they would be
-/// names, and the child would start another.
+/// Two dashes come before the names. The switches of the child must not come after the dashes: the
+/// child would take them for names and start another child.
 #[test]
 fn names_behind_dashes_start_one_server() {
     if !can_mount() {

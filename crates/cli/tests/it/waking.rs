@@ -44,8 +44,8 @@ fn ends(bench: &Bench) {
     check(&bench.path("image"));
 }
 
-/// A volume that was mounted with `ro` is not touched and is open to other readers, until a remount
-/// makes it writable. Programs keep the files that they have open.
+/// A volume that was mounted with `ro` is not changed, and other readers can open it, until a
+/// remount makes it writable. Programs keep the files that they have open.
 #[test]
 fn a_read_only_mount_becomes_writable() {
     if !can_mount() {
@@ -83,7 +83,7 @@ fn a_read_only_mount_becomes_writable() {
     }
 }
 
-/// A second mount may be writable although the first is not. The first stays as it is.
+/// A second mount may be writable although the first is not. The first mount stays read-only.
 #[test]
 fn a_second_mount_may_be_writable() {
     if !can_mount() {
@@ -128,7 +128,7 @@ fn a_volume_that_cannot_be_written_stays_read_only() {
     let words = ["image"];
     bench.fails(&["mount", "image", "b"], 1, &words);
     drop(reader);
-    // The attempt left the lock for readers alone.
+    // After the refused remount, the mount still holds its lock for reading.
     assert!(FileDevice::open(bench.path("image"), OpenOptions::WRITE).is_err());
     succeeded(&remount(&bench, "a", "remount,rw"));
     fs::write(bench.path("a/new"), "x").expect("it is writable");

@@ -8,8 +8,8 @@ use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
 
-/// Command lines with `X` for the mount. Their order gives each line what it needs. Both programs
-/// print the same for each, except for numbers, identifiers and times.
+/// Command lines with `X` for the mount. Each line may need the results of earlier lines. Both
+/// programs print the same for each, except for numbers, identifiers and times.
 const LINES: [&str; 59] = [
     "replace status X",
     "replace status -1 X",
@@ -201,7 +201,7 @@ fn replacements_are_told_as_by_btrfs_progs() {
         .map(|file| run("losetup", &["--find", "--show", text(file)]));
     let [old, new] = devices.each_ref().map(|device| device.trim());
     run("mount", &[old, text(&top)]);
-    // The program as `btrfs` leaves mounts of Linux to the real one.
+    // `btrfs` is btrfs-progs here. Our program would only pass these commands on to btrfs-progs.
     let wanted = told(Path::new("btrfs"), &top, "1", new);
     run("umount", &[text(&top)]);
     for device in [old, new] {
@@ -237,7 +237,7 @@ fn addresses_lead_to_the_files_that_linux_finds() {
     clone("first", "sub/third");
     std::fs::hard_link(top.join("sub/third"), top.join("sub/hard")).expect("a link");
     run("btrfs", &["subvolume", "snapshot", &path("sub"), &path("snap")]);
-    // The middle of one file is new, so it holds only two parts of the extent.
+    // The middle of one file is new, so that file holds only two parts of the extent.
     let part = std::fs::OpenOptions::new().write(true).open(top.join("second")).expect("it");
     std::os::unix::fs::FileExt::write_all_at(&part, &[8; 8192], 65_536).expect("room");
     drop(part);
@@ -279,15 +279,16 @@ fn addresses_lead_to_the_files_that_linux_finds() {
     assert_eq!(said.lines().count(), 6, "{said}");
 }
 
-/// What btrbk reads of the list of mounts, changed by one line: FUSE has types such as
-/// `fuse.buttress` only.
+/// A line of btrbk and its replacement. btrbk accepts only the type `btrfs`, but FUSE mounts have
+/// types such as `fuse.buttress`.
 const OF_BTRBK: (&str, &str) = (
     "    my %line = %+;\n",
     "    my %line = %+; $line{fs_type} =~ s{^fuse(blk)?[.]buttress$}{btrfs};\n",
 );
 
 /// btrbk makes snapshots, sends them incrementally to another volume, and deletes old ones, on
-/// mounts of ours as on those of Linux: the same number of each, and the same content.
+/// mounts of ours as on those of Linux: the numbers of snapshots and backups are the same, and so
+/// is the content.
 #[test]
 fn btrbk_keeps_backups() {
     if !has(&["btrbk", "perl", "diff"], Some("/dev/fuse")) {
@@ -327,7 +328,7 @@ fn btrbk_keeps_backups() {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let complained = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}{complained}");
-        // The first stream is whole, the others are differences.
+        // The first stream is complete, and the other streams are incremental.
         let sent = if round == 0 { "\n*** " } else { "\n>>> " };
         assert!(said.contains(sent), "{said}");
         std::thread::sleep(std::time::Duration::from_millis(1100));
@@ -336,7 +337,8 @@ fn btrbk_keeps_backups() {
         let entries = std::fs::read_dir(folder).expect("it is there");
         entries.map(|entry| entry.expect("an entry").path()).collect()
     };
-    // The newest one is kept, and of this hour the first at the target.
+    // The source keeps the newest snapshot. The target keeps the newest backup and the first one of
+    // each hour.
     let (snapshots, mut backups) = (names(&source.join("snaps")), names(&target.join("backup")));
     backups.sort();
     assert_eq!(snapshots.len(), 1, "{snapshots:?}");

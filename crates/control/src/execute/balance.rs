@@ -115,8 +115,7 @@ fn filter(text: &str) -> Result<Filter> {
         let profile = |text: &str| {
             Profile::parse(text).ok_or_else(|| refuse("single, dup, raid0, raid1, and so on"))
         };
-        // Accepts A..B, ..B and A... Also accepts one number if `alone` says which range it stands
-        // for.
+        // Accepts A..B, ..B and A... Also accepts one number if `alone` turns it into a range.
         let range = |alone: Option<&dyn Fn(u64) -> (u64, u64)>| match value.split_once("..") {
             Some((low, high)) => Ok((
                 if low.is_empty() { 0 } else { number(low)? },

@@ -70,19 +70,19 @@ pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     }
     let device = closing::open_device(path, OpenOptions::WRITE)?.device();
     let name = path.display().to_string();
-    // It may have changed before it was locked.
+    // The device may have changed before it was locked.
     if !force && let Some(found) = probe::identify(&*device).context(|| &name)? {
         return Err(holds(path, &found));
     }
     Ok(device)
 }
 
-/// Refuses a place where a new file system would overwrite something. Nothing is opened for writing
-/// for that, and no file is made or grown.
+/// Refuses a place where a new file system would overwrite something. The check opens nothing for
+/// writing, and makes or grows no file.
 ///
 /// # Errors
 ///
-/// [`Exit::Refused`]; those of reading the place.
+/// [`Exit::Refused`], or an error of reading the place.
 pub fn expect_empty(path: &Path) -> Result<()> {
     match buttress_remote::overwritten(path).map_err(Failure::of_remote)? {
         Some(found) => Err(holds(path, &found)),

@@ -1,4 +1,4 @@
-//! Tells the devices of everything that is free.
+//! Tells the devices which space is free.
 
 use buttress_format::Logical;
 use buttress_fs::{Filesystem, TrimOptions, TrimProgress};

@@ -74,7 +74,7 @@ fn clear_stale(fs: &Filesystem, name: &str) -> Result<()> {
             || paths.contains_key(&group.0)
             || dying.iter().any(|tree| tree.0 == group.0)
     };
-    // With simple quotas what a deleted subvolume made may live on in its snapshots.
+    // With simple quotas, extents that a deleted subvolume made may live on in its snapshots.
     let is_used = |simple: bool, bytes: u64| simple && bytes > 0;
     let simple = found.status.is_simple();
     for known in &found.groups {

@@ -68,7 +68,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Adds the counts of one run to those of the runs that it resumes.
+    /// Adds the counts of one run to the counts of the runs that it resumes.
     fn with(&self, progress: &ScrubProgress) -> Self {
         Self {
             data_extents_scrubbed: self.data_extents_scrubbed + progress.data_extents_scrubbed,

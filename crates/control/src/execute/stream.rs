@@ -76,7 +76,7 @@ pub(super) fn receive(
     Ok(json!({ "begun": begun, "subvolumes": names }))
 }
 
-/// Looks up every subvolume that the order names. An error says which of them cannot be used.
+/// Looks up every subvolume that the order names. An error names the subvolume that cannot be used.
 fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
     let (id, sent) = subvolume(fs, &sending.subvolume, "subvolume")?;
     let mut options = SendOptions::new(id);
@@ -107,7 +107,7 @@ fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
     Ok(options)
 }
 
-/// Whether one is a snapshot of the other, or both are of a third.
+/// Whether one subvolume is a snapshot of the other, or both are snapshots of a third.
 fn is_relative(one: &Sendable, other: &Sendable) -> bool {
     let none = [0; 16];
     one.parent_uuid == other.uuid

@@ -44,7 +44,7 @@ impl Act {
         }
     }
 
-    /// Carries out the act. `beside` is the mount, if the volume is mounted.
+    /// Carries out the act. `kernel_sync` is the mount, if the volume is mounted.
     pub fn carry_out(
         &self,
         fs: &Filesystem,
@@ -173,12 +173,12 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
 }
 
 /// How long to wait for programs that use a deleted subvolume, and for a kernel that keeps inodes
-/// of it.
+/// of the subvolume.
 const USED_MAX: Duration = Duration::from_secs(2);
 
-/// Waits until the cleaner has freed the space of a subvolume, but not for its users: that could
-/// take for ever. Returns whether it was freed. If the client goes away earlier, the cleaner
-/// continues by itself.
+/// Waits until the cleaner has freed the space of a subvolume. Waits at most [`USED_MAX`] for
+/// programs that use the subvolume. Returns false if programs still use the subvolume. If the
+/// client goes away earlier, the cleaner continues by itself.
 fn wait_dropped(
     fs: &Filesystem,
     tree: TreeId,
@@ -247,7 +247,7 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
 /// Returns the subvolumes on the path from the top level to this one, including this one.
 fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
     let mut way = vec![tree];
-    // The way is bounded by the number of subvolumes, because a damaged volume may have a cycle.
+    // The path is bounded by the number of subvolumes, because a damaged volume may have a cycle.
     while let Some(info) = all.iter().find(|info| Some(&info.tree) == way.last())
         && let Some(parent) = info.parent
         && way.len() <= all.len()

@@ -1,4 +1,4 @@
-//! What files and folders take on the devices, read from the last commit.
+//! The space that files and folders take on the devices, read from the last commit.
 
 use buttress_fs::{FileKind, Filesystem, Ino};
 use buttress_survey as survey;

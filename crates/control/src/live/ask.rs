@@ -30,7 +30,7 @@ pub struct Section {
 pub struct Answer {
     /// The process.
     pub pid: u32,
-    /// What it serves.
+    /// The volume that it serves.
     pub subject: Subject,
     /// Its parts.
     pub sections: Vec<Section>,
@@ -56,7 +56,7 @@ pub fn all() -> Result<Vec<(PathBuf, Answer)>> {
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                // Another process may have removed it already.
+                // Another process may have removed the socket already.
                 let _ = std::fs::remove_file(&path);
             }
             Err(error) => tracing::debug!(socket = names::of_path(&path), %error, "no answer"),
@@ -74,7 +74,7 @@ pub fn reachable() -> Vec<(PathBuf, Answer)> {
     })
 }
 
-/// Asks one question, and reads all that comes.
+/// Asks one question, and reads the whole answer.
 pub(super) fn ask(
     socket: &Path,
     question: &str,

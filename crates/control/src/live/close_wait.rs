@@ -32,7 +32,7 @@ pub(super) const QUESTION: &str = "farewell";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The question, on the same connection, whether the mount is still used.
 const USED: &str = "used";
-/// The time after which a program says what it waits for.
+/// The time after which a program prints the reason for its wait.
 const SILENCE: Duration = Duration::from_secs(1);
 /// The longest time for the kernel to release a mount after it was unmounted.
 const LETTING_GO_MAX: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ pub struct CloseWait {
     closed: Option<Value>,
 }
 
-/// What happens to a mount after it was unmounted at one place.
+/// The state of a mount after it was unmounted at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountUse {
     /// The server closes the volume, or has done so.

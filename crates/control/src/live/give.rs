@@ -100,7 +100,7 @@ pub fn give_with_stream(socket: &Path, order: &Order, stream: Stream<'_>) -> Res
         };
         let answered = answered.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic")));
         match copied {
-            // The server closed its end, and says why.
+            // The server closed its end, and its answer has the reason.
             Err(error)
                 if error.kind() == ErrorKind::BrokenPipe
                     && matches!(order, Order::Receive { .. }) => {}

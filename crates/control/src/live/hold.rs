@@ -4,12 +4,12 @@
 //!
 //! `check` asks the server to hold the commit. Then it opens the devices in spite of the server's
 //! lock. So the check uses no memory and no time of the server, and an error of the check cannot
-//! harm it.
+//! harm the server.
 //!
 //! # Invariants
 //!
 //! - **H1** The commit has everything that programs wrote before the question. Otherwise the answer
-//!   says why not.
+//!   has the reason.
 //! - **H2** The server keeps everything that the commit refers to until the asking process closes
 //!   the connection. If the server ends earlier, the connection ends too, and [`Hold::is_kept`]
 //!   returns false.
@@ -42,7 +42,7 @@ struct HeldCommit {
     superblock: Vec<u8>,
     /// The devices that the volume has now, as full paths.
     devices: Vec<String>,
-    /// Why the commit lacks the last writes. `None` if it lacks none.
+    /// Why the commit lacks the last writes. `None` if the commit has all writes.
     left_out: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub struct Hold {
     pub superblock: Superblock,
     /// The devices of the volume.
     pub devices: Vec<PathBuf>,
-    /// Why the commit lacks the last writes. `None` if it lacks none.
+    /// Why the commit lacks the last writes. `None` if the commit has all writes.
     pub left_out: Option<String>,
     server: UnixStream,
 }
@@ -92,17 +92,20 @@ impl Hold {
     }
 }
 
-/// Asks the server at `socket` to hold the last commit. Returns `None` if it is closing the volume.
+/// Asks the server at `socket` to hold the last commit. Returns `None` if the server is closing the
+/// volume.
 ///
 /// # Errors
 ///
-/// The reason of the server if it refuses. Also an error if its version does not know the question.
+/// The reason of the server if it refuses. An older server refuses a question that it does not
+/// know.
 pub fn hold(socket: &Path) -> Result<Option<Hold>> {
     let name = || socket.display().to_string();
     let mut server = UnixStream::connect(socket).context(name)?;
     writeln!(server, "{QUESTION}").context(name)?;
     let mut line = String::new();
-    // Nothing follows the line, so this buffer cannot take bytes that belong to a later read.
+    // The server sends nothing after the line, so this buffer cannot take bytes that belong to a
+    // later read.
     std::io::BufRead::read_line(&mut std::io::BufReader::new(&server), &mut line).context(name)?;
     let answer: Value = serde_json::from_str(&line).context(|| "the answer")?;
     if let Some(error) = answer["error"].as_str() {

@@ -46,7 +46,7 @@ pub struct JoinRequest {
     pub subvol: Option<Vec<u8>>,
     /// The subvolume by its number.
     pub subvolid: Option<u64>,
-    /// Whether it refuses writes.
+    /// Whether the mount refuses writes.
     pub read_only: bool,
     /// All options, as they were given.
     pub words: Vec<String>,
@@ -88,7 +88,7 @@ pub enum JoinHandler {
         sharer: Sharer,
         /// The options of the first mount.
         words: Vec<String>,
-        /// Says which of the options differ from the first mount's.
+        /// Lists the options that differ from the first mount's.
         differing: fn(&[String], &[String]) -> Vec<String>,
     },
 }
@@ -160,7 +160,7 @@ impl JoinHandler {
 ///
 /// # Errors
 ///
-/// The server's reason if it refuses, or that the server ended before it answered.
+/// The server refuses, with its reason, or ends before it answers.
 pub fn join(socket: &Path, request: &JoinRequest) -> Result<Option<Joining>> {
     let name = || socket.display().to_string();
     let text = serde_json::to_string(request).context(|| "the request")?;

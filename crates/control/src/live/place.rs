@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **P1** The name of a path never decides whether it belongs to a volume. The number of its
-//!   device decides: it must be that of a Buttress mount. With `-o submounts` it may be that of one
-//!   of the mount's subvolumes. So a foreign mount inside of a Buttress mount does not count. A
-//!   bind mount of it elsewhere does.
+//! - **P1** The name of a path never decides whether it belongs to a volume. The device number of
+//!   the path decides: it must be the number of a Buttress mount. With `-o submounts` it may also
+//!   be the number of one of the mount's subvolumes. So a foreign mount inside of a Buttress mount
+//!   does not belong to the volume. A bind mount of the volume elsewhere does.
 //! - **P2** A server counts only while its mount is still at its place. Errors and later questions
 //!   name the volume by that place.
 
@@ -26,7 +26,7 @@ use crate::exit::{Exit, Failure, Result};
 /// while subvolumes are being mounted.
 pub(super) const QUESTION: &str = "submounts";
 
-/// A mount that serves a path, and the way to the path from the mount's top.
+/// A mount that serves a path, and the rest of the path below the mount's top.
 #[derive(Debug)]
 pub struct Served {
     /// The socket of the server.
@@ -78,7 +78,7 @@ pub fn mounted_from(source: &Path) -> Option<Listed> {
 }
 
 /// Returns all mounts of the same file system, including this one if it still exists. The device
-/// number alone is not enough: after the end of this file system another may get it.
+/// number alone is not enough: after the end of this file system, another one may get the number.
 ///
 /// # Errors
 ///
@@ -94,7 +94,7 @@ pub fn is_ours(mount: &Listed) -> bool {
     TYPES.contains(&mount.kind.as_str())
 }
 
-/// Returns where subvolumes of a server's mount have mounts of their own.
+/// Returns the places at which subvolumes of a server's mount have mounts of their own.
 pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     let text = ask(socket, QUESTION, None).unwrap_or_default();
     // An older server does not know the question, and its answer does not parse.

@@ -1,13 +1,14 @@
-//! The names by which users mean a mount or a server, and the check that it still goes by such a
-//! name.
+//! The names by which users refer to a mount or a server, and the check that a name still refers to
+//! the same mount or server.
 //!
 //! # Invariants
 //!
 //! - **W1** A server that is found by the top of a mount, an image or a cache serves the file that
-//!   has this name now. Two cases need the check. A mount that was detached while it was used: its
-//!   server answers until everything is durable, and keeps its place and perhaps its device number.
-//!   An image that another file has replaced: its server keeps the name. An order to such a server
-//!   would change a volume that no user can see.
+//!   has this name now. Two cases need the check. First, a mount may have been detached while it
+//!   was used. Its server answers until everything is durable, and still reports the mount point
+//!   and perhaps the device number. Second, another file may have replaced the image. The server of
+//!   the old image keeps the name. An order to such a server would change a volume that no user can
+//!   see.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -103,11 +104,11 @@ impl Subject {
             || self.cache.as_ref().is_some_and(|cache| is_there(cache, self.cache_file))
     }
 
-    /// Returns whether the server's mount is what is seen at its mount point now (W1).
+    /// Returns whether the server's mount is the visible one at its mount point (W1).
     pub fn is_mounted(&self) -> bool {
         let Some(target) = &self.target else { return false };
-        // What the kernel knows is enough. An automount that covers the mount is not triggered, and
-        // the server of another file system may never answer.
+        // The attributes that the kernel has cached are enough. An automount that covers the mount
+        // is not triggered, and the server of another file system may never answer.
         let how = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let device_of = |seen: Statx| rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor);
         self.device.is_none_or(|own| {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Spot;
 
-/// What is to be done. Groups are numbers as the format has them: see [`Group`].
+/// An action on quotas. Groups are numbers as the format has them: see [`Group`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuotaAct {
@@ -13,11 +13,11 @@ pub enum QuotaAct {
         /// Whether an extent counts for the subvolume that made it, and for no other.
         simple: bool,
     },
-    /// End them.
+    /// Stop keeping quotas.
     Disable,
     /// Count everything anew.
     Rescan,
-    /// Say how they are kept, and list all groups.
+    /// Say how quotas are kept, and list all groups.
     Show,
     /// Say which subvolume a place belongs to, and list all groups.
     ShowAt {
@@ -26,12 +26,12 @@ pub enum QuotaAct {
     },
     /// Make a group.
     Create {
-        /// Which.
+        /// The group.
         group: u64,
     },
     /// Remove a group.
     Destroy {
-        /// Which.
+        /// The group.
         group: u64,
     },
     /// Remove the groups of subvolumes that are gone.
@@ -40,7 +40,7 @@ pub enum QuotaAct {
     Assign {
         /// The member.
         child: u64,
-        /// The other.
+        /// The group that it joins.
         parent: u64,
         /// Whether to count anew where that is needed.
         rescan: bool,
@@ -49,20 +49,20 @@ pub enum QuotaAct {
     Remove {
         /// The member.
         child: u64,
-        /// The other.
+        /// The group that it leaves.
         parent: u64,
         /// Whether to count anew where that is needed.
         rescan: bool,
     },
     /// Set or remove a limit.
     Limit {
-        /// Which group; that of the subvolume at `at` unless given.
+        /// The group. `None` means the group of the subvolume at `at`.
         group: Option<u64>,
         /// A place in a subvolume.
         at: Spot,
-        /// The most bytes; none remove the limit.
+        /// The most bytes. `None` removes the limit.
         size: Option<u64>,
-        /// Whether only what no other group uses is limited.
+        /// Whether only bytes that no other group uses are limited.
         exclusive: bool,
     },
 }
@@ -70,11 +70,11 @@ pub enum QuotaAct {
 /// Quotas as they are shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Quotas {
-    /// Whether they are kept at all.
+    /// Whether quotas are kept at all.
     pub enabled: bool,
-    /// Whether they are simple.
+    /// Whether quotas are simple.
     pub simple: bool,
-    /// Whether their counts are wrong until they are made anew.
+    /// Whether the counts are wrong until the next rescan.
     pub inconsistent: bool,
     /// Whether Linux began to count, and did not finish.
     pub rescan_running: bool,
@@ -94,15 +94,16 @@ pub struct Group {
     pub referenced: u64,
     /// Bytes that no other group uses.
     pub exclusive: u64,
-    /// The most of the first, if it is limited.
+    /// The limit of `referenced`, if there is one.
     pub max_referenced: Option<u64>,
-    /// The most of the second, if it is limited.
+    /// The limit of `exclusive`, if there is one.
     pub max_exclusive: Option<u64>,
     /// Groups that it is a member of.
     pub parents: Vec<String>,
     /// Its members.
     pub children: Vec<String>,
-    /// The path of its subvolume from the top level; `None` for others, and for one that is gone.
+    /// The path of its subvolume from the top level; `None` for a group of a higher level, and if
+    /// the subvolume is gone.
     pub path: Option<String>,
 }
 
@@ -110,7 +111,7 @@ pub struct Group {
 ///
 /// # Errors
 ///
-/// A sentence that says what is expected.
+/// A sentence about the expected form.
 pub fn group(text: &str) -> Result<u64, String> {
     let (level, number) = text.split_once('/').unwrap_or(("0", text));
     let parsed = level.parse::<u16>().ok().zip(number.parse::<u64>().ok());

@@ -15,11 +15,11 @@ pub struct Spot {
     /// or default.
     #[serde(default)]
     pub is_from_top: bool,
-    /// As the caller wrote it.
+    /// The place as the caller wrote it.
     pub text: String,
 }
 
-/// What is to be done.
+/// An action on subvolumes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Act {

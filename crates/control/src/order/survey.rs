@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a survey is to say.
+/// A request to a survey.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SurveyRequest {
@@ -22,10 +22,10 @@ pub enum SurveyRequest {
     },
     /// Files of the subvolume of the place that changed since a generation.
     FindNew {
-        /// The generation. What it and later ones wrote is reported.
+        /// The generation. The changes of this and later generations are reported.
         since: u64,
     },
-    /// Where everything of the volume lies.
+    /// The places of everything in the volume.
     Map,
     /// The files that hold the byte at an address, and the subvolume of the place.
     Holders {

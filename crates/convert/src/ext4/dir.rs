@@ -1,4 +1,4 @@
-//! Directories. Those with an index are read as a plain list, as older kernels read them.
+//! Directories. A directory with an index is read as a plain list, as older kernels do.
 
 use super::BLOCK;
 use super::inode::Inode;

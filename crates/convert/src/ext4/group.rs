@@ -1,4 +1,4 @@
-//! Groups of blocks, and where their tables lie.
+//! Groups of blocks, and the places of their tables.
 //!
 //! What must always be true: the tables of a group lie within the file system.
 

@@ -1,4 +1,4 @@
-//! Numbers of the format, and the error for those that cannot be.
+//! Numbers of the format, and the error for impossible ones.
 //!
 //! What must always be true: a number is read only where its structure has bytes for it.
 
@@ -21,7 +21,7 @@ pub(super) fn le32(bytes: &[u8], at: usize) -> Result<u32> {
     Ok(u32::from(low) | u32::from(high) << 16)
 }
 
-/// A number in two halves that lie apart, the high one in 16 bits.
+/// A number in two separate parts; the high part has 16 bits.
 pub(super) fn split(low: u32, high: u16) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }

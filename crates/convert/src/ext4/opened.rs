@@ -19,7 +19,7 @@ pub(crate) struct Ext4 {
     pub(super) device: Arc<dyn Device>,
     pub(crate) superblock: Superblock,
     pub(super) groups: Vec<Group>,
-    /// The used blocks, once they are known. From then on others may be overwritten.
+    /// The used blocks, once they are known. From then on, all other blocks may be overwritten.
     used: OnceLock<RangeSet>,
 }
 
@@ -31,7 +31,7 @@ impl Ext4 {
         Ok(Self { device, superblock, groups, used: OnceLock::new() })
     }
 
-    /// Refuses to read other blocks of tables from now on.
+    /// From now on, refuses to read blocks outside of `used`.
     pub(crate) fn keep_to(&self, used: &RangeSet) {
         let _ = self.used.set(used.clone());
     }

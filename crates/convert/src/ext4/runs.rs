@@ -1,4 +1,4 @@
-//! Where the content of a file lies: maps by extents, and by indirect blocks.
+//! The places of a file's content: maps by extents, and by indirect blocks.
 
 use super::BLOCK;
 use super::inode::Inode;
@@ -10,16 +10,16 @@ use crate::error::Result;
 const MAGIC: u16 = 0xf30a;
 const DEPTH_MAX: u16 = 5;
 
-/// Extents that are longer are allocated, and were never written.
+/// An extent with a greater length field is allocated, but was never written.
 const WRITTEN_MAX: u16 = 0x8000;
 
-/// The most nodes of a map: those of a file of the greatest length, in the older form.
+/// The most nodes of a map: the nodes of the longest file in the older form.
 const NODES_MAX: u64 = 1 + 1024 + (1 << 20) + 4;
 
 /// The most blocks of a file that a map can hold.
 const BLOCKS_MAX: u64 = 1 << 32;
 
-/// Blocks of a file that lie together, all of them written.
+/// Written blocks of a file that lie together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The first block of the file.
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 #[derive(Default)]
 struct Found {
     runs: Vec<Run>,
-    /// The nodes that were read for them.
+    /// The number of nodes that were read so far.
     nodes: u64,
 }
 
@@ -117,7 +117,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Follows a pointer of the older map: to content at level zero, else to a block of pointers.
+    /// Follows a pointer of the older map: at level zero to content, at other levels to a block of
+    /// pointers.
     fn pointer(&self, block: u32, level: u32, first: u64, found: &mut Found) -> Result<()> {
         if block == 0 {
             return Ok(());

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 const OFFSET: u64 = 1024;
 const LEN: usize = 1024;
 
-/// Features that need another reader.
+/// Known features. A feature with a name is refused, because this reader cannot read such files.
 const INCOMPAT: [(u32, Option<&str>); 16] = [
     (0x1, Some("compression")),
     (0x2, None),
@@ -31,15 +31,15 @@ const INCOMPAT: [(u32, Option<&str>); 16] = [
     (0x2_0000, Some("casefold")),
 ];
 
-/// Features that make free space unsafe to write, or files other than they seem. Of the others only
-/// the known ones are taken.
+/// Features with which free space is unsafe to write, or files are read wrongly. Unknown features
+/// are refused, too.
 const RO_COMPAT: [(u32, &str); 4] =
     [(0x200, "bigalloc"), (0x4000, "shared_blocks"), (0x8000, "verity"), (0x80, "has_snapshot")];
 const RO_COMPAT_KNOWN: u32 = 0x357f;
 const ORPHANS_PRESENT: u32 = 0x1_0000;
 
-/// `sparse_super`: only some groups have a superblock copy. `sparse_super2` and `meta_bg` change
-/// which. The others change the format.
+/// `sparse_super`: only some groups have a superblock copy. `sparse_super2` and `meta_bg` choose
+/// other groups. The remaining features change the format.
 const SPARSE_SUPER: u32 = 0x1;
 const SPARSE_SUPER2: u32 = 0x200;
 const META_BG: u32 = 0x10;
@@ -47,18 +47,18 @@ const WIDE: u32 = 0x80;
 const METADATA_CSUM: u32 = 0x400;
 const GROUP_CSUM: u32 = 0x10;
 
-/// What the superblock says.
+/// The content of the superblock.
 ///
 /// Plain data: all of it was checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Superblock {
     /// Blocks of the file system.
     pub(crate) blocks: u64,
-    /// Free blocks, as it counts them.
+    /// Free blocks, as the superblock counts them.
     pub(crate) free_blocks: u64,
     /// The number of inodes, used and free.
     pub(crate) inodes: u32,
-    /// Free inodes, as it counts them.
+    /// Free inodes, as the superblock counts them.
     pub(crate) free_inodes: u32,
     /// Blocks of a group.
     pub(crate) group_blocks: u64,
@@ -70,12 +70,13 @@ pub(crate) struct Superblock {
     pub(crate) descriptor_len: usize,
     /// Blocks that are reserved behind the descriptors.
     pub(crate) reserved_descriptors: u64,
-    /// From this block of descriptors on, each lies in the groups that it describes. Without the
-    /// feature `meta_bg` there is none.
+    /// From this block on, each block of descriptors lies in the groups that it describes. Without
+    /// the feature `meta_bg`, no block does.
     pub(crate) first_meta: u64,
     /// The volume's label.
     pub(crate) label: Vec<u8>,
-    /// Whether descriptors of groups have checksums. Without them their flags mean nothing.
+    /// Whether descriptors of groups have checksums. Without checksums, the flags of the groups
+    /// have no meaning.
     pub(super) has_group_sums: bool,
     is_sparse: bool,
     /// The two groups with copies, if the feature `sparse_super2` is on.
@@ -187,7 +188,7 @@ impl Superblock {
     }
 
     /// How many blocks at a group's start hold the superblock copy, the descriptors and the blocks
-    /// reserved for more. Zero if there are none.
+    /// reserved for more. Zero if the group has no copy.
     pub(crate) fn copy_blocks(&self, group: u64) -> u64 {
         let each = self.descriptors_each();
         let is_meta = group / each >= self.first_meta;

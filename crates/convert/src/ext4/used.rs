@@ -1,4 +1,4 @@
-//! Which blocks and inodes are in use.
+//! The blocks and inodes that are in use.
 //!
 //! What must always be true: the file system's own tables count as used, whatever the bitmaps say.
 
@@ -11,8 +11,8 @@ use super::opened::Ext4;
 use crate::error::Result;
 
 impl Ext4 {
-    /// The blocks in use, those of the file system's own tables among them. The first block counts
-    /// as used, since programs that start the machine may lie there.
+    /// The blocks in use, including the file system's own tables. The first block counts as used,
+    /// since programs that start the machine may lie there.
     pub(crate) fn used(&self) -> Result<RangeSet> {
         let superblock = &self.superblock;
         let mut used = RangeSet::new();

@@ -38,10 +38,10 @@ impl Ext4 {
     }
 }
 
-/// Adds the attributes of one place. `values` is what offsets of values count from.
+/// Adds the attributes of one place. Offsets of values count from the start of `values`.
 fn parse(entries: &[u8], values: &[u8], found: &mut Vec<(Vec<u8>, Vec<u8>)>) -> Result<()> {
     let mut at = 0;
-    // The list ends with four zeros, or where its place ends.
+    // The list ends with four zeros, or at the end of its space.
     while at + 4 <= entries.len() && le32(entries, at)? != 0 {
         let name_len = usize::from(entries[at]);
         let index = entries.get(at + 1).copied().unwrap_or_default();

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** The byte count of a queue is the sum of its entries, those being swept included.
+//! - **Q1** The byte count of a queue is the sum of its entries, including entries that are being
+//!   swept.
 //! - **Q2** Entries of dropped runs take at most a sixteenth of the budget, plus the runs forgotten
 //!   until the next run is entered. So runs that are overwritten while they are cached never take
 //!   space permanently.
@@ -17,8 +18,8 @@
 //! reader uses it.
 //!
 //! So data in present use replaces data that was used once. A cycle of reads that is longer than
-//! `probation` reaches `main` this way. A cycle that is longer than what is remembered never enters
-//! `main`, so it evicts nothing there.
+//! `probation` reaches `main` by way of the remembered runs. A cycle that is longer than the
+//! remembered runs never enters `main`, so it evicts nothing there.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -51,7 +52,7 @@ pub(super) enum Verdict {
     EvictUnread,
     /// The run was not read again: it leaves.
     Evict,
-    /// The reader of a run that was read ahead is still to come: the run stays.
+    /// The run was read ahead, and its reader has not come to it yet: the run stays.
     Spare,
     /// The run was read again: it stays.
     Keep,
@@ -100,7 +101,7 @@ impl Remembered {
     }
 }
 
-/// Both queues, and the runs that left them.
+/// The two queues, and the runs that left them.
 #[derive(Debug)]
 pub(super) struct Queues {
     budget: u64,
@@ -129,7 +130,7 @@ impl Queues {
         Self { budget, probation, main, remembered: Remembered::default(), litter: 0 }
     }
 
-    /// Whether a run that begins at `start` is remembered. Forgets it.
+    /// Returns whether a run that begins at `start` is remembered, and forgets the run.
     pub(super) fn recall(&mut self, start: u64) -> bool {
         self.remembered.numbers.remove(&start).is_some()
     }
@@ -183,7 +184,7 @@ impl Queues {
         Some(Sweep { probation, main })
     }
 
-    /// Puts the remaining entries back, before those that came meanwhile.
+    /// Puts the remaining entries back, before the entries that came meanwhile.
     pub(super) fn swept(&mut self, mut sweep: Sweep, gone: (u64, u64)) {
         self.probation.bytes -= gone.0;
         self.main.bytes -= gone.1;

@@ -1,8 +1,8 @@
-//! Space for the data of a job: allocated from its reservation, and given back.
+//! Allocates space for the data of a job from its reservation, and gives unused space back.
 //!
 //! # Invariants
 //!
-//! - **O1** An extent is allocated from the data reservation of the run that it is for.
+//! - **O1** An extent is allocated from the data reservation of the run that it will hold.
 //! - **O2** An extent that no item will name is given back at once.
 
 use std::ops::Range;
@@ -18,8 +18,8 @@ use crate::placement::Placement;
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
 impl Placement {
-    /// Adjusts the reservation of a run to its need, if so many of its bytes are written in place.
-    /// An extent may have become shared since the write, or the file's alone.
+    /// Adjusts the reservation of a run to its need if `in_place` of its bytes are written in
+    /// place. Since the write, an extent may have become shared, or may no longer be shared.
     pub(crate) fn adjust_reservation(
         &self,
         tree: TreeId,

@@ -19,8 +19,8 @@ use crate::placement::Placement;
 pub(crate) struct Covered {
     /// Extent items that the write may replace.
     pub(crate) items: u32,
-    /// Parts after the first, if existing extents may be written in place. Each part is finished by
-    /// itself.
+    /// Parts after the first, if existing extents may be written in place. Each part is finished in
+    /// a step of its own.
     pub(crate) parts: u32,
 }
 
@@ -44,8 +44,8 @@ impl Seams {
 }
 
 impl Placement {
-    /// Counts the items and parts under `range`, which has whole sectors. Holds `extents`, so no
-    /// ordered extent is finished meanwhile.
+    /// Counts the items and parts under `range`, which has whole sectors. The function holds
+    /// `extents`, so no ordered extent is finished meanwhile.
     pub(crate) fn count_covered(&self, file: &File, range: &Range<u64>) -> Result<Covered> {
         let flags = file.with_item(|item| item.flags);
         let nocow = flags & InodeFlags::NODATACOW != 0;

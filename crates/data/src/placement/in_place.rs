@@ -1,11 +1,11 @@
-//! Writing in place: into preallocated extents, and over extents of files that neither copy on
-//! write nor carry checksums.
+//! Writing in place: into preallocated extents, and over extents of files without copy-on-write and
+//! without checksums.
 //!
 //! # Invariants
 //!
 //! - **N1** A write goes in place only if this file's reference is the only one. Committed, frozen
 //!   and running references count together. The extent must also be younger than the subvolume's
-//!   last snapshot. An older extent may count one reference for a leaf that several snapshots
+//!   last snapshot. In an older extent, one reference may stand for a leaf that several snapshots
 //!   share.
 //! - **N2** The written part of a preallocated extent becomes regular in the step that makes the
 //!   data visible. Adjacent pieces of one extent are one item.
@@ -13,8 +13,8 @@
 //!   check that decides, and keeps it until the data is visible. So no block group is emptied
 //!   during the write. Linux takes the right last, after the checks of snapshots, references and
 //!   checksums. Taken first, the right also protects the checked extents from being moved before
-//!   the write is visible. If the check refuses a part, its right is given back. Until then it can
-//!   only have delayed a thread that drains this block group.
+//!   the write is visible. If the check refuses a part, its right is given back. Until then, the
+//!   right at most delays a thread that drains this block group.
 
 use std::ops::Range;
 
@@ -90,7 +90,7 @@ impl Placement {
             let prealloc = mapping.is_prealloc();
             let range = mapping.offset..mapping.end;
             // A remembered part is not checked again. Files from other implementations may have
-            // checksums under another part of the extent, so this looks at all of it.
+            // checksums under another part of the extent, so this check covers the whole extent.
             let is_bare = !prealloc
                 && self.params.options.nocow_check.remembers()
                 && !has_sums(whole, &range)?;
@@ -161,7 +161,8 @@ impl Placement {
         Some(Placed { range, target, sums: Vec::new(), packed: None, _right: right })
     }
 
-    /// Repeats all checks of a remembered part. Returns true if something cannot be read.
+    /// Repeats all checks of a remembered part, and returns whether it can still be written in
+    /// place. Also returns true if a tree cannot be read.
     fn still_exclusive(&self, file: &File, hint: &InPlaceHint) -> bool {
         let view = self.engine.view();
         let look = || -> Result<bool> {

@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::placement::Placement;
 
 impl Placement {
-    /// Takes the metadata for an ordered extent from its reservation. If that is too small, this
-    /// draws on the global reserve: writeback has no caller that could try again later.
+    /// Takes the metadata for an ordered extent from its reservation. If the reservation is too
+    /// small, the rest comes from the global reserve (N1).
     pub(crate) fn reserve(
         &self,
         cost: Cost,

@@ -29,8 +29,8 @@ impl Placement {
         Ok(placed)
     }
 
-    /// As [`Placement::place_packed`], without checksums of the data between the parts. If this
-    /// fails, the caller gives back the extents in `placed`.
+    /// As [`Placement::place_packed`], without checksums of the data between the parts. After an
+    /// error, the caller gives back the extents in `placed`.
     pub(crate) fn place_parts(
         &self,
         whole: Range<u64>,

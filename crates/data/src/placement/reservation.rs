@@ -1,18 +1,18 @@
-//! What a buffered write must have reserved before its bytes are put into memory: data space, and
-//! the metadata that will make them visible.
+//! The reservations that a buffered write needs before its bytes are put into memory. They are for
+//! data space, and for the metadata that will make the bytes visible.
 //!
 //! # Invariants
 //!
 //! - **V1** The reservation covers the write whatever writeback does with it:
 //!     - Every dirty piece becomes an extent of its own and splits every item that it overlaps.
-//!     - Items that appear under the write before it finishes count, too. Data that waits there, or
-//!       is being written there, becomes an item and may split one.
-//!     - A part that may be written in place is finished by itself, and so is what lies between two
+//!     - Items that appear under the write before it finishes count, too. Such an item comes from
+//!       older data of the range that waits or is being written; it may also split an item.
+//!     - A part that may be written in place is finished by itself, and so is the range between two
 //!       such parts.
 //!     - If a write extends a piece, or a hole removes its middle, more is reserved for that piece.
 //!     - If the free ranges are smaller than a piece, more metadata is reserved as soon as the
 //!       ranges are known, if there is enough.
-//!     - The global reserve gives what is missing for such parts. It also gives what is missing for
+//!     - The global reserve covers the rest of the need of such parts. It also covers the rest for
 //!       a file with extents past its length, which a crash can leave.
 //! - **V2** Sectors that will be written in place need no data space, and have a token as proof.
 //!   The writer takes the writeback claim, looks for such sectors, and keeps the claim until the
@@ -37,14 +37,14 @@ use crate::step::STEP_ITEMS;
 /// reference.
 const COVERED_COST: Cost = Cost { items: 1, commit_items: 3, bytes: 64 };
 
-/// Up to this many items, a reservation counts one path of the tree for each. A larger one is
-/// counted by its inode (`dirty::P6`).
+/// Up to this many items, a reservation counts one path of the tree for each item. A larger
+/// reservation is counted by its inode (`dirty::P6`).
 const MANY_ITEMS: u64 = 64;
 
 /// How much is done to find metadata before a write is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimEffort {
-    /// Nothing: the caller asks again with more.
+    /// Nothing: the caller asks again with more effort.
     Little,
     /// The caller waits in the queue of tickets. The flusher writes back dirty data, which frees
     /// most of the worst-case reservations for it. It also makes commits and chunks.
@@ -53,7 +53,7 @@ pub enum ReclaimEffort {
     Last,
 }
 
-/// What is reserved for a write so far.
+/// The reservations that a write has so far.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation<'f> {
     data: Option<DataReservation>,
@@ -78,7 +78,7 @@ struct InPlaceSectors<'f> {
     claim: Claim<'f>,
 }
 
-/// What a reservation lacks.
+/// The part that a reservation lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortfall {
     Data(u64),
@@ -87,7 +87,7 @@ pub(crate) enum Shortfall {
     Covered(u64),
 }
 
-/// What a write may need beyond the cost of its range.
+/// Bounds on the need of a write beyond the cost of its range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceBounds {
     /// Additional pieces: the partial sectors at both ends are put as pieces of their own.
@@ -99,7 +99,7 @@ pub(crate) struct PieceBounds {
 }
 
 impl Placement {
-    /// What `reservation` lacks before `range`, whole sectors, can be put.
+    /// The part that `reservation` lacks before `range`, whole sectors, can be put.
     pub(crate) fn shortfall(
         &self,
         reservation: &mut Reservation<'_>,
@@ -193,7 +193,7 @@ impl Placement {
         bytes + if fresh && bytes > 0 { self.engine.row_slack() } else { 0 }
     }
 
-    /// Gets what a reservation lacks. The caller does not hold the file's short locks.
+    /// Reserves the part that a reservation lacks. The caller does not hold the file's short locks.
     pub(crate) fn acquire<'f>(
         &self,
         reservation: &mut Reservation<'f>,
@@ -294,8 +294,9 @@ impl Placement {
         Ok(())
     }
 
-    /// Hands what the write needs to the file (`dirty::P2`, `dirty::P5`), and gives the rest of the
-    /// data space back. The caller drops the returned claim after the short locks.
+    /// Hands the reservations that the write needs to the file (`dirty::P2`, `dirty::P5`), and
+    /// gives the rest of the data space back. The caller drops the returned claim after the short
+    /// locks.
     pub(crate) fn keep_reservation<'f>(
         &self,
         file: &File,

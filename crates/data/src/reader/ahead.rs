@@ -4,14 +4,14 @@
 //! # Invariants
 //!
 //! - **B1** Read-ahead works as a reader. It finds extents with the file's `extents` held, and
-//!   reads as a trial (`read_plan`). It never waits for a thread that changes the file, nor for one
-//!   that reads the same data.
+//!   reads as a trial (`read_plan`). It never waits for a thread that changes the file or reads the
+//!   same data.
 //! - **B2** Read-ahead continues over extents and holes, and ends at the end of the file. It never
 //!   reads device data that lies between two extents of the file.
-//! - **B3** A failure here is reported to no reader. A reader that asks for those bytes reads them
+//! - **B3** A failure here is reported to no reader. A reader that needs the bytes reads them
 //!   itself.
 //! - **B4** A late read-ahead reads nothing: data that its reader has passed would evict data that
-//!   others use.
+//!   other readers use.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ const LONG: u64 = 512 << 10;
 pub struct Ahead(pub(crate) Vec<Range<u64>>);
 
 impl Ahead {
-    /// Whether there are none.
+    /// Whether there are no ranges.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

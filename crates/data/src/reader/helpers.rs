@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **H1** A job is a hint. It may be refused, dropped unstarted, or done late. No thread waits
-//!   for a job to begin, because a thread that needs the result can do the work itself.
-//! - **H2** A thread is started for a job if none is idle, up to `Helpers::most`. When
-//!   [`Helpers::stop`] returns, no thread is left except the caller.
+//!   for a job to begin, because any thread that needs the result can do the work itself.
+//! - **H2** If no thread is idle, a thread is started for a job, up to `Helpers::most` threads.
+//!   When [`Helpers::stop`] returns, no thread is left except the caller.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::thread::{self, JoinHandle};
 
-/// Most threads, and most jobs that wait for one.
+/// Most threads, and most jobs that wait for a thread.
 const THREADS: usize = 4;
 const WAITING: usize = 32;
 
@@ -29,7 +29,7 @@ struct State {
     is_stopped: bool,
 }
 
-/// The threads, and the jobs that wait for one.
+/// The threads, and the jobs that wait for a thread.
 pub(crate) struct Helpers {
     /// Unranked: nothing is locked under it.
     state: Mutex<State>,
@@ -143,7 +143,7 @@ impl Reading {
 }
 
 impl CountedReader<'_> {
-    /// The number of readers when this one began, itself included.
+    /// The number of readers when this reader began, including this reader.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// A job that was begun ends before `stop` returns; afterwards no job is taken.
+    /// A job that has begun ends before `stop` returns; afterwards no job begins.
     #[test]
     fn stopping_waits_for_what_was_begun() {
         let helpers = Helpers::new();

@@ -1,4 +1,4 @@
-//! Reads files: dirty data comes from memory, the rest from extents, verified by checksums.
+//! Reads files: dirty data comes from memory, and the rest from extents, verified by checksums.
 //!
 //! # Invariants
 //!
@@ -128,7 +128,8 @@ impl Reader {
         if outcome.is_ok() && stamp.is_valid(file, &self.engine) {
             return Ok((len, ahead));
         }
-        // The trial failed or may be wrong. With the extents held no thread can change them.
+        // The trial failed or may be wrong. Read again with the extents held, so that no thread can
+        // change them.
         file.free_reads.note_vain();
         drop(view);
         self.read_held(file, offset, buf, policy).map(|len| (len, ahead))
@@ -207,7 +208,7 @@ impl Reader {
     ) -> Result<()> {
         let end = run.disk + run.len;
         let batch = self.params.options.read_batch.bytes(self.params.sector);
-        // Extents end at sector boundaries, so the read does, too.
+        // Extents end at sector boundaries, so the read also ends at one.
         let reach = self.params.ceil(end + run.room);
         let window = if source.file.long_reads.take_turn() { window } else { 0 };
         let limit = self.params.ceil(end + window).min(reach);
@@ -360,8 +361,8 @@ impl Reader {
             true => Some(self.engine.read_csums(source.view, extent)?),
             false => None,
         };
-        // Checksums are removed with their extent. So some that the plan relies on may be missing
-        // now.
+        // Checksums are removed with their extent. So checksums that the plan relies on may be
+        // missing now.
         let is_trial = source.validation == Validation::Trial;
         if is_trial && csums.as_ref().is_some_and(|csums| !csums.is_whole()) {
             return Err(source.stale(extent.start));

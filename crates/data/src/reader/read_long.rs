@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! - **L1** A thread that waits for another thread's claim holds none.
+//! - **L1** A thread that waits for another thread's claim holds no claim itself.
 //! - **L2** A long read leaves nothing in the page cache, except copies of runs for which other
 //!   threads wait when the read ends.
 

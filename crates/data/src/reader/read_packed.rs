@@ -1,10 +1,10 @@
-//! Reading compressed extents: read together, unpacked in parallel, once for all readers that wait.
+//! Reads compressed extents. Adjacent extents are read together, and extents are unpacked in
+//! parallel, once for all readers that wait.
 //!
 //! # Invariants
 //!
-//! - **Z1** One reader unpacks a part of an extent for all
-//!   ([`Unpacked`](super::unpacked::Unpacked)). A reader waits for others only after it has
-//!   published or dropped all its own claims.
+//! - **Z1** One reader unpacks an extent for all readers ([`Unpacked`](super::unpacked::Unpacked)).
+//!   A reader waits for other readers only after it has published or dropped all its own claims.
 //! - **Z2** A batch is bounded, in extents and so in memory, however long the read is.
 
 use std::ops::Range;
@@ -89,7 +89,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Unpacks extents that will be asked for in parts. Skips those that are cached or being
+    /// Unpacks extents that will be asked for in parts. Skips extents that are cached or being
     /// unpacked.
     pub(crate) fn read_packed_ahead(
         &self,
@@ -181,7 +181,7 @@ impl Reader {
     }
 }
 
-/// One extent to be unpacked: owns all it needs, so that any thread can do it.
+/// The unpacking of one extent. The job owns all its data, so that any thread can do it.
 struct Job {
     bytes: Arc<AlignedBuf>,
     part: Range<usize>,
@@ -201,7 +201,7 @@ impl Job {
 /// Jobs that several threads take in turn.
 struct Shared {
     jobs: Vec<Job>,
-    /// Unranked: nothing is locked under one.
+    /// Unranked: nothing is locked under any of these locks.
     results: Vec<Mutex<Option<Result<Vec<u8>>>>>,
     next: AtomicUsize,
     /// Unranked: nothing is locked under it.

@@ -1,6 +1,7 @@
-//! The plan of a read. A reader makes it under the lock of the file's extents. It normally releases
-//! this lock before it reads from a device. So threads that finish extents, truncate or clone do
-//! not wait for a slow device. Readers that find everything in memory do not wait for such threads.
+//! The plan of a read. A reader makes the plan under the lock of the file's extents. The reader
+//! normally releases this lock before it reads from a device. So threads that finish extents,
+//! truncate or clone do not wait for a slow device. Readers that find everything in memory do not
+//! wait for such threads.
 //!
 //! # Invariants
 //!
@@ -39,7 +40,7 @@ pub(crate) struct Run {
     pub(crate) room: u64,
 }
 
-/// A part of a compressed extent that was asked for, by offsets in the file.
+/// A requested part of a compressed extent, by offsets in the file.
 pub(crate) struct PackedPart {
     pub(crate) mapping: Mapping,
     pub(crate) low: u64,
@@ -83,9 +84,9 @@ pub(crate) enum CachePolicy {
         window: u64,
     },
     /// The read copies cached data. It reads the rest straight into the caller's buffer, once for
-    /// all that ask for it meanwhile.
+    /// all readers that ask for it meanwhile.
     Long,
-    /// The read copies cached data. Other data that it reads is for its caller alone.
+    /// The read copies cached data. The other data is read for the caller alone.
     Alone,
 }
 

@@ -1,4 +1,4 @@
-//! A cache of compressed extents that were unpacked recently. A sequential reader needs each
+//! A cache of compressed extents that were unpacked recently. A sequential reader needs each extent
 //! several times.
 //!
 //! # Invariants
@@ -6,10 +6,10 @@
 //! - **U1** An entry belongs to one file in one layout. A thread that changes a file's extents
 //!   gives it a new layout. So a lookup never finds old content of a reused address.
 //! - **U2** Memory is bounded, whatever the number of files.
-//! - **U3** One thread unpacks an extent for all that ask for it meanwhile. A thread that holds a
-//!   claim never waits for another thread's claim. So no two threads wait for each other.
-//! - **U4** Content that will not be needed again is not kept. A thread that needs the whole extent
-//!   keeps it only if other threads have asked for it meanwhile.
+//! - **U3** One thread unpacks an extent for all threads that ask for it meanwhile. A thread that
+//!   holds a claim never waits for another thread's claim. So no two threads wait for each other.
+//! - **U4** Content that will not be needed again is not kept. After a read of a whole extent, the
+//!   content is kept only if other threads have asked for it meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     /// U4: content that was unpacked as a whole is kept only for threads that asked meanwhile.
-    /// Requests of an earlier claim do not count for the next.
+    /// Requests during an earlier claim do not count for the next claim.
     #[test]
     fn content_is_not_kept_without_another_request() {
         let all = Unpacked::new();
@@ -168,7 +168,8 @@ mod tests {
         assert!(matches!(all.find(key), Known::Ready(_)));
     }
 
-    /// Eight threads want the same extent at one moment: one unpacks it (U3), unless it fails.
+    /// Eight threads want the same extent at one moment. One of them unpacks it (U3); if it fails,
+    /// another does.
     #[test]
     fn one_unpacks_for_all() {
         let all = Unpacked::new();

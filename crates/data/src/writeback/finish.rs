@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **L1** Data is on the device before the handle that names it begins. The
-//!   exception is `prepared`.
+//! - **L1** Data is on the device before the handle that names it begins. The exception is the data
+//!   of `prepared`.
 //! - **L2** Data in writeback leaves memory in the step that makes its extent visible to readers.
 //! - **L3** The length on disk grows to the first byte that is not on disk, never past it.
-//! - **L4** One handle replaces a bounded number of items. A new extent that covers more becomes
-//!   visible in parts, each with a reference of its own.
+//! - **L4** One handle replaces a bounded number of items. A new extent that replaces more items
+//!   becomes visible in parts, each with a reference of its own.
 //!
 //! # Failure
 //!

@@ -2,23 +2,24 @@
 //!
 //! # Place
 //!
-//! A thread that syncs a file allocates for its data, computes its extents, and reserves for both,
-//! as writeback does. It puts the extents and hands the data to the log as plain bytes. The thread
-//! that leads the log writes the data of all waiting files together with the nodes of the log. Then
-//! each thread drops the references that its extents replaced.
+//! A thread that syncs a file allocates space for the file's data, computes the extents, and
+//! reserves metadata for them, as writeback does. It puts the extents and hands the data to the log
+//! as plain bytes. The thread that leads the log writes the data of all waiting files together with
+//! the nodes of the log. Then each thread drops the references that its extents replaced.
 //!
 //! # Invariants
 //!
 //! - **A1** Extents are put, and their data is written, while the thread has a
 //!   [`LoggedWrite`](buttress_log::LoggedWrite). So no commit names unwritten data, and the log
-//!   that names the data becomes durable after it.
+//!   that names the data becomes durable after the data.
 //! - **A2** From the moment extents are visible until their data is on the device, readers get the
 //!   data from memory (`dirty::P3`). The thread holds the claim for the same time (`claim::B2`). So
 //!   no other thread changes or shares these extents.
 //! - **A3** The references that the extents replaced are dropped when the data is written. If the
-//!   write fails, the file gets its former extents back. Both happen before a commit.
+//!   write fails, the file gets its former extents back. Either step happens before the next
+//!   commit.
 //! - **A4** While the thread keeps commits from beginning, it waits only for a log, and for readers
-//!   when it takes data back. If another thread reads the file's extents just then, or has moved
+//!   when it takes extents back. If another thread reads the file's extents just then, or has moved
 //!   them, the data is written in the usual way.
 //!
 //! # Failure
@@ -47,8 +48,8 @@ use crate::writeback::Written;
 /// waits for all its data.
 const LOGGED_BYTES_MAX: u64 = 256 << 10;
 
-/// Data of one file that has its addresses, and the claim. If it is dropped, the data is written in
-/// the usual way.
+/// Data of one file that has its addresses, and the claim of the file. If this value is dropped,
+/// the data is written in the usual way.
 #[must_use = "it is to be logged"]
 pub struct PreparedData<'f> {
     writeback: &'f Writeback,
@@ -87,15 +88,15 @@ struct Put<'f> {
     dropped: Vec<Dropped>,
     reverse: Vec<Reverse>,
     reserved_dropped: MetaReservation,
-    /// Given back when the data is written, or lost.
+    /// The claim is given back when the data is written or lost.
     _claim: Claim<'f>,
 }
 
 impl Writeback {
     /// Whether the dirty data of a file may be written with a log. The caller holds the file's
     /// claim. The data must be small and uncompressed, and get new extents only. The devices must
-    /// write it in one batch with the log's nodes. Writes into a page cache of the host do not wait
-    /// for the device, so there it is better to write files in parallel.
+    /// be able to write it in one batch with the log's nodes. Writes into a page cache of the host
+    /// do not wait for the device, so there the files are better written in parallel.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -112,13 +113,13 @@ impl Writeback {
     }
 
     /// As [`write_back`](Self::write_back) of a whole file, for a caller that makes a log of the
-    /// file next. That log writes the result. `None` if nothing is left to write.
+    /// file next. That log writes the returned data. `None` if nothing is left to write.
     ///
     /// # Errors
     ///
     /// As [`write_back`](Self::write_back).
     pub fn prepare_data<'f>(&'f self, file: &'f File) -> Result<Option<PreparedData<'f>>> {
-        // The writes have already succeeded, so this cannot be cancelled.
+        // The writes of the program have already succeeded, so the preparation cannot be cancelled.
         interrupt::shielded(|| self.prepare_shielded(file))
     }
 
@@ -191,12 +192,12 @@ impl Writeback {
 
 impl<'f> PreparedData<'f> {
     /// Makes the file durable with this data: by a log, or by a commit if a log cannot record the
-    /// change. A commit calls `before_commit` first.
+    /// change. Before a commit, this function calls `before_commit`.
     ///
     /// # Errors
     ///
     /// As [`SyncLog::sync_inode`]. [`Error::Lost`] if the data could not be written and no other
-    /// sync of the file has reported that.
+    /// sync of the file has reported the loss.
     pub fn sync(mut self, log: &SyncLog, before_commit: impl FnOnce()) -> Result<()> {
         let Some(ready) = self.ready.take() else { return Ok(()) };
         let (writeback, file) = (self.writeback, ready.file);
@@ -262,7 +263,7 @@ impl Writeback {
         Ok((put, write))
     }
 
-    /// Writes and finishes in the usual way the data that was not put.
+    /// Writes and finishes data that was not put, in the usual way.
     fn write_ready(&self, ready: Ready<'_>) -> Result<()> {
         let Ready { file, size, flags, runs, edits, claim } = ready;
         let mut metadata = edits.rest;
@@ -271,7 +272,7 @@ impl Writeback {
         self.write_now(Job::of_extents(file, size, flags, runs, metadata, claim))
     }
 
-    /// Ends data that was put, whether it was written or not (A3).
+    /// Ends the state of data that was put, whether it was written or not (A3).
     fn end_put(&self, put: Put<'_>, written: buttress_txn::Result<()>) -> Result<()> {
         let Put { file, layout, runs, dropped, reverse, reserved_dropped, _claim } = put;
         let written = written.map_err(Error::from);

@@ -1,6 +1,6 @@
 //! Claims of runs under a scheduler that tries the orders in which threads may run, with readers,
 //! waiting threads and writers. The claims are the real code. The device is simulated, with a
-//! number for each sector.
+//! number in each sector.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/pages.rs"]
@@ -25,7 +25,7 @@ fn model(world: impl Fn() + Send + Sync + 'static) {
 }
 
 /// A device, its page cache, and the numbers of finished writes. A reader that begins after a write
-/// sees its number or a later one.
+/// sees the number of this write or a later number.
 struct World {
     disk: [AtomicU64; SECTORS as usize],
     told: [AtomicU64; SECTORS as usize],
@@ -166,7 +166,7 @@ fn a_run_is_read_once() {
     });
 }
 
-/// P3: a claim that is dropped falls to one of the threads that wait.
+/// P3: when a claim is dropped, one of the threads that wait claims the run.
 #[test]
 fn a_failed_read_falls_to_the_next() {
     model(|| {
@@ -198,8 +198,8 @@ fn nothing_old_is_found() {
     });
 }
 
-/// The same beside long calls, which cache only sectors that other threads wait for. No thread is
-/// left asleep.
+/// P1 also holds beside long calls, which cache only sectors that other threads wait for. No thread
+/// is left asleep.
 #[test]
 fn long_calls_give_copies_to_waiting_threads() {
     static SHARED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);

@@ -21,7 +21,7 @@ fn name(number: usize) -> Vec<u8> {
     format!("file{number}").into_bytes()
 }
 
-/// Files in a folder. The leaves that hold them take more than the global reserve.
+/// Makes a folder with files. The leaves that hold them take more than the global reserve.
 fn populate(fs: &Filesystem, top: &Inode) {
     let dir = top.mkdir(b"dir", 0o755, 0, 0).expect("a folder");
     for number in 0..FILES {
@@ -156,8 +156,8 @@ fn wait_for_drops(fs: &Filesystem) {
     fs.sync().expect("durable");
 }
 
-/// Y1: the same for two writable subvolumes that share nodes, beside a read-only snapshot. All
-/// files of both can be removed, in turns.
+/// Y1: on a full volume, two writable subvolumes share nodes, beside a read-only snapshot. All
+/// files of both subvolumes can be removed, in turns.
 #[test]
 fn full_volume_deletes_what_two_subvolumes_share() {
     let device = volume(256);

@@ -41,8 +41,8 @@ fn scattered() -> Arc<dyn Device> {
 }
 
 /// I4: a commit may leave no space for data that is still dirty after it. The data is therefore
-/// written back before such a commit. Otherwise the parts would use the reserve of commits until
-/// one fails.
+/// written back before such a commit. Otherwise the parts would use the reserve of commits until a
+/// commit fails.
 #[test]
 fn a_commit_lets_dirty_data_finish() {
     let device = scattered();

@@ -1,5 +1,5 @@
 //! P4: operations that free space have their own reservations, in addition to those of other such
-//! operations. Each finds its reserved space when all of them use it.
+//! operations. Each finds its reserved space even if all of them use theirs.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ pub(super) fn use_all(fs: &Filesystem, reservations: Vec<MetaReservation>, files
 }
 
 /// Operations that free space find their reserved space, alone and after operations that fill the
-/// volume. The others find theirs, too.
+/// volume. The operations that fill the volume find theirs, too.
 #[test]
 fn operations_that_free_find_what_they_reserved() {
     for fills in [false, true] {
@@ -101,9 +101,9 @@ fn operations_that_free_find_what_they_reserved() {
     }
 }
 
-/// An operation that frees space waits for others that free space. It gets space when they are
-/// done, whether they used their reservations or not. An operation that holds its reservation for
-/// long does not make the waiter fail.
+/// An operation that frees space waits for others that free space. It gets space when the others
+/// are done, whether they used their reservations or not. An operation that holds its reservation
+/// for long does not make the waiter fail.
 #[test]
 fn an_operation_that_frees_waits_for_others() {
     let device = volume(128);

@@ -101,9 +101,9 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], in_place: impl Fn(u64) -> bool)
     count
 }
 
-/// A buffered write: the data is being written when other operations take the last metadata, and
-/// its reservation is too small. Direct writes, which reserve nothing: one over extents and holes,
-/// and one to a file that remembers that it may write in place.
+/// The test makes a buffered write: its data is being written when other operations take the last
+/// metadata, and its reservation is too small. It also makes direct writes, which reserve nothing.
+/// One covers extents and holes, and one is to a file that remembers that it may write in place.
 #[test]
 fn n3_metadata_is_refused_when_it_finishes() {
     let below = volume(128);

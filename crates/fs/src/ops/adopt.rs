@@ -6,12 +6,13 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Gives an empty file its content out of extents that lie in free space, or that another file
-    /// of this volume was given so before. Pieces are ascending, with holes between them. The
-    /// content is read for checksums, unless the file has none, and not written.
+    /// Gives an empty file a content that lies on the device already. The extents of `pieces` lie
+    /// in free space, or another file got them by this call before. Pieces are ascending, with
+    /// holes between them. The content is not written. It is read for checksums if the file has
+    /// checksums.
     ///
-    /// For a volume that is made around content. While other threads write data, they may be given
-    /// the space of an extent first.
+    /// This is for a volume that is made around existing content. If other threads write data
+    /// meanwhile, they may allocate the space of an extent first.
     ///
     /// # Errors
     ///

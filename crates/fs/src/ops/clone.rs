@@ -18,7 +18,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `Invalid` unless offsets and length are whole sectors. The end of this file may be unaligned
+    /// `Invalid` if offsets and length are not whole sectors. The end of this file may be unaligned
     /// if it becomes the target's end. `Invalid` also for overlapping ranges of one file, and if
     /// only one of the files has checksums. `CrossDevice` for files of two volumes; `NotPermitted`,
     /// `NoSpace`.
@@ -119,11 +119,11 @@ impl Inode {
 
     /// Copies up to `len` bytes into another file. Returns the number of copied bytes, which is
     /// smaller only at the end of this file. If both offsets lie equally far from the start of a
-    /// sector, whole sectors are shared instead of copied. That takes no time and no space.
+    /// sector, whole sectors are shared instead of copied. Sharing takes no time and no space.
     ///
     /// # Errors
     ///
-    /// Those of reading and writing; `Invalid` for ranges of one file that overlap.
+    /// The errors of reading and writing; `Invalid` for ranges of one file that overlap.
     pub fn copy_range(
         &self,
         offset: u64,
@@ -171,7 +171,7 @@ impl Inode {
         Ok(done + self.copy_bytes(offset + done, to, len - done, stamp)?)
     }
 
-    /// The bytes of a copy of `len` bytes that can be shared after the first `head`.
+    /// Of a copy of `len` bytes, the number of bytes after the first `head` that can be shared.
     fn shareable(
         &self,
         offset: u64,

@@ -12,7 +12,7 @@ use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
 use buttress_make::clock::now;
 
-/// How old a time of access may grow in relative mode, in seconds: a day.
+/// In relative mode, an access time older than this many seconds is updated: a day.
 const AGE_MAX: i64 = 86_400;
 
 /// A function that sets the inode's times for a change of content.
@@ -155,7 +155,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// Those of [`Inode::write_at`], and `Io`.
+    /// The errors of [`Inode::write_at`], and `Io`.
     pub fn write_direct(&self, offset: u64, data: &[u8]) -> Result<usize> {
         self.write_direct_stamped(offset, data, changed)
     }
@@ -176,7 +176,8 @@ impl Inode {
     }
 
     /// Runs a change of content under the lock. If space is short, frees space and runs the change
-    /// once more. Then lists the inode as dirty. `buffered` are the bytes that stay in memory.
+    /// once more. Then lists the inode as dirty. `buffered` is the number of bytes that stay in
+    /// memory.
     fn writing(
         &self,
         may: impl Fn() -> Result<()>,
@@ -237,7 +238,7 @@ impl Inode {
     /// `Io`, `Aborted`. Also reports, once, the first failure to write this inode's data in the
     /// background.
     pub fn sync(&self) -> Result<()> {
-        // The same log may make other files durable, so this cannot be cancelled.
+        // The same log may make other files durable, so the sync cannot be cancelled.
         interrupt::shielded(|| self.sync_shielded())
     }
 
@@ -249,8 +250,8 @@ impl Inode {
         if !cell.file.is_dirty() {
             mount.atimes.put_of(std::slice::from_ref(cell));
         }
-        // With `flushoncommit`, a commit that replaces a log writes back all files. It would wait
-        // for the prepared data of this file.
+        // With `flushoncommit`, a commit that replaces a log writes back all files. Such a commit
+        // would wait for the prepared data of this file.
         let prepared = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {

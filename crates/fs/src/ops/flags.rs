@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A file that is written in place is never compressed. A file can change between the two
-//!   only while it is empty.
+//! - **F1** A file that is written in place is never compressed. Whether a file is written in place
+//!   can change only while the file is empty.
 //! - **F2** Content, names, owner, mode and attributes of an immutable inode do not change, and an
 //!   append-only inode only grows. The two flags themselves can always be changed: the front end
 //!   decides which callers may.
@@ -35,8 +35,8 @@ const SETTABLE: u64 = InodeFlags::NODATACOW
 const PACKING: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 
 impl Inode {
-    /// Sets the settable flags of an inode, and clears the other settable flags. `COMPRESS` also
-    /// sets a property on the inode, as `chattr +c` does.
+    /// Sets the settable flags of an inode to `flags`: settable flags that are not in `flags` are
+    /// cleared. `COMPRESS` also sets a property on the inode, as `chattr +c` does.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Inode {
                 CompressionProperty::Nothing
             };
             codec = wish.codec();
-            // Metadata was reserved for the dirty data in its old form, so it is written now.
+            // Metadata was reserved for the dirty data in its old form, so the data is written now.
             mount.files.writeback().write_back(&cell.file, 0..u64::MAX)?;
             let view = mount.engine.view();
             let mut entries = xattr_items::entries(&view, cell.id, property::COMPRESSION)?;
@@ -82,12 +82,13 @@ impl Inode {
         Ok(())
     }
 
-    /// Makes a regular file one without checksums of its data. Linux's `chattr` cannot do that;
-    /// its mount option `nodatasum` does it to new files.
+    /// Makes a regular file store no checksums of its data. Linux's `chattr` cannot do this;
+    /// Linux's mount option `nodatasum` does it for new files.
     ///
     /// # Errors
     ///
-    /// `ReadOnly`, `NoSpace`; `Invalid` for a file that has content, and for anything else.
+    /// `ReadOnly`, `NoSpace`; `Invalid` for a file that has content, and for anything but a regular
+    /// file.
     pub fn leave_out_checksums(&self) -> Result<()> {
         let cell = &self.cell;
         cell.expect_writable(&self.mount().status)?;

@@ -3,9 +3,9 @@
 //! # Place
 //!
 //! This is for a front end with a client that stamps files itself, and sends the stamps as
-//! attributes. A kernel with a write-back cache does so. It writes long after the program did, and
-//! before or after it sends the stamps. If this crate stamped these writes, files would get the
-//! time of the flush.
+//! attributes. A kernel with a write-back cache does so. Such a kernel writes long after the
+//! program did, before or after it sends the stamps. If this crate stamped these writes, files
+//! would get the time of the flush.
 
 use crate::error::Result;
 use crate::inode::{FallocateMode, Inode};
@@ -26,8 +26,8 @@ impl Inode {
 
 impl KeepingTimes<'_> {
     /// As [`Inode::write_at`], but flags of the inode are ignored: a cache may write after the
-    /// inode was made immutable, and at any offset. The front end looks at the flags when it opens
-    /// a file.
+    /// inode was made immutable, and at any offset. The front end checks the flags when it opens a
+    /// file.
     ///
     /// # Errors
     ///

@@ -110,8 +110,8 @@ pub(super) fn move_subvolume(
     }
 }
 
-/// Exchanges the name of a subvolume with that of another, or with that of any inode. That inode is
-/// in the subvolume that contains the name.
+/// Exchanges the name of a subvolume with that of another subvolume, or with that of an inode if
+/// both names are in the same subvolume.
 pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = source.mount();
     expect_movable(source, target, tree)?;
@@ -173,7 +173,7 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
         if let Some(cell) = other.cell() {
             cell.file.update(&handle, |item| item.ctime = stamp);
         }
-        // Each directory loses one name and gets it back: only its times change.
+        // Each directory keeps its name, with another target, so only its times change.
         for dir in [source.dir, target.dir] {
             dir.file.update(&handle, |item| (item.mtime, item.ctime) = (stamp, stamp));
         }
@@ -197,7 +197,7 @@ impl Other {
 }
 
 /// Fails for a read-only subvolume that gets another parent directory. As in Linux, a change of
-/// `..` is a change of the subvolume.
+/// `..` counts as a change of the subvolume.
 fn expect_movable(from: &Side<'_>, to: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = from.mount();
     let home = mount.inodes.tree_info(&mount.engine.view(), tree)?;
@@ -255,7 +255,7 @@ impl Changes {
         self.of(side).add_name(view, side.dir.ino(), index, entry, item_len_max)
     }
 
-    /// The cost of all changes, with three inode items: those of both directories, and of the
+    /// The cost of all changes, with three inode items: the items of both directories, and of the
     /// replaced or moved inode.
     fn cost(&self) -> Cost {
         let mut cost = self.roots.cost(3);

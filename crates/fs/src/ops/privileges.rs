@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Flags of the inode do not prevent this. An append-only file loses its privileges with
-//!   the first appended bytes. The write that causes the removal checks the flags itself.
+//! - **P1** Flags of the inode do not prevent the removal. An append-only file loses its privileges
+//!   with the first appended bytes. The write that causes the removal checks the flags itself.
 
 use buttress_txn::Urgency;
 

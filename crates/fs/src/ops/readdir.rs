@@ -12,8 +12,8 @@ use crate::trees;
 
 impl Inode {
     /// The cookie of the last name that this directory has given. A listing that stops after this
-    /// cookie is finite, even if names are added or renamed meanwhile. It has each name that
-    /// existed before and stays.
+    /// cookie is finite, even if names are added or renamed meanwhile. Such a listing has each name
+    /// that exists all the time.
     ///
     /// # Errors
     ///

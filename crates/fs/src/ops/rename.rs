@@ -3,8 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **R1** A directory never gets below itself. While a directory moves to another one, no other
-//!   does (`Mount::moving`). Before the move, the thread follows the path from the new parent up.
+//! - **R1** A directory never gets below itself. While a directory moves to another parent, no
+//!   other directory does (`Mount::moving`). Before the move, the thread follows the path from the
+//!   new parent up.
 
 use std::sync::Arc;
 
@@ -39,13 +40,13 @@ impl Inode {
         self.rename_and(old, target, new, flags, None)
     }
 
-    /// Moves a name as [`Inode::rename`] does, and leaves a whiteout in its place. That is a
-    /// character device 0:0 without permissions, which overlayfs treats as a deleted name. Both are
-    /// one change.
+    /// Moves a name as [`Inode::rename`] does, and leaves a whiteout in its place. A whiteout is a
+    /// character device 0:0 without permissions, which overlayfs treats as a deleted name. One
+    /// transaction makes both changes.
     ///
     /// # Errors
     ///
-    /// Those of [`Inode::rename`]; `Invalid` for an exchange; `Unsupported` for a subvolume.
+    /// The errors of [`Inode::rename`]; `Invalid` for an exchange; `Unsupported` for a subvolume.
     pub fn rename_leaving_whiteout(
         &self,
         old: &[u8],
@@ -273,7 +274,7 @@ fn exchange(
     for cell in [first, second] {
         cell.file.update(&handle, |item| item.ctime = stamp);
     }
-    // Each directory loses a name and gets the other one, so only its times change.
+    // Each directory keeps its name, with another inode, so only its times change.
     for dir in [source.dir, target.dir] {
         dir.file.update(&handle, |item| {
             item.mtime = stamp;

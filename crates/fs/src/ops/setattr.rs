@@ -10,7 +10,7 @@ use buttress_make::clock::now;
 
 impl Inode {
     /// Changes attributes, all of them or none. Flags are an exception, because they are set before
-    /// the others. Returns the new attributes.
+    /// the other attributes. Returns the new attributes.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **E1** One batch for each subvolume removes a name from its directory and adds it to another.
-//!   So two changes of one item combine.
+//! - **E1** Each subvolume has one batch, both for removed and for added names. So two changes of
+//!   one item combine.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl<'a> Side<'a> {
                 Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
                 found => found.map(Some),
             },
-            // A subvolume that moves is handled earlier. As a target it is refused, because nothing
-            // can replace it.
+            // A subvolume that moves is handled earlier. A subvolume as a target is refused,
+            // because nothing can replace it.
             Target::Subvolume(_) | Target::Stub => Err(NameError::NotEmpty.into()),
         }
     }

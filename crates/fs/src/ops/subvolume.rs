@@ -3,10 +3,11 @@
 //! # Invariants
 //!
 //! - **S1** A subvolume has one name: the entry in its directory. The root tree has a `ROOT_REF`
-//!   and a `ROOT_BACKREF` for it. All three come and go in one transaction.
+//!   and a `ROOT_BACKREF` for it. One transaction adds all three items, and one transaction removes
+//!   them.
 //! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
-//!   writes before that one, too. It is taken between two transactions. Until then no file content
-//!   changes, and no dirty data is left (`Tree::writes`).
+//!   writes before that write, too. It is taken at the end of a transaction. From the writeback of
+//!   all dirty data until then, no file content changes (`Tree::writes`).
 //! - **S3** The transaction that removes the name of a subvolume makes it an orphan of the root
 //!   tree. The cleaner drops it when its files have no users any more.
 
@@ -114,7 +115,8 @@ impl Inode {
     }
 
     /// Makes a snapshot of a subvolume under a name in this directory, and returns its root
-    /// directory. The snapshot is durable when this returns, and holds all changes before the call.
+    /// directory. The snapshot is durable when the call returns, and holds all changes made before
+    /// the call.
     ///
     /// # Errors
     ///
@@ -154,7 +156,7 @@ impl Inode {
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
         // The snapshot adds items only to trees that commits alone change. The reservation covers
-        // copies of the nodes that become shared; without it there is no snapshot.
+        // copies of the nodes that become shared. If it fails, no snapshot is made.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
         let mut cost =
             Cost { items: 0, commit_items: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
@@ -204,12 +206,12 @@ impl Inode {
     }
 
     /// Deletes a subvolume that has its name in this directory, with all its contents. It must not
-    /// contain other subvolumes. The name goes at once; the cleaner frees the space later.
+    /// contain other subvolumes. The name is removed at once; the cleaner frees the space later.
     ///
     /// # Errors
     ///
-    /// `NotFound`, `NotDir` if the name is no subvolume, `NotEmpty` if it contains subvolumes,
-    /// `NotPermitted` for the default subvolume, `Busy` for the mounted one.
+    /// `NotFound`, `NotDir` if the name is not that of a subvolume, `NotEmpty` if the subvolume
+    /// contains others, `NotPermitted` for the default subvolume, `Busy` for the mounted one.
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
         let mount = self.mount();

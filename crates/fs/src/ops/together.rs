@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **G1** All changes are put in one handle, so one commit has all of them. After a crash either
-//!   all or none are there. No log of fsync may contain a part of them before that commit.
+//! - **G1** All changes are put in one handle, so one commit has all of them. After a crash the
+//!   volume has all changes or none. No log of fsync may contain a part of them before that commit.
 //! - **G2** Every inode that changes is locked, in one order, before the trees are read. Under the
 //!   locks, each name is looked up again.
 //! - **G3** Nothing is put before every change is known to be possible and its cost is reserved.
@@ -50,7 +50,7 @@ pub enum NameChange {
         /// The file.
         inode: Inode,
     },
-    /// Makes a directory. Flags and default lists of access come from `like`.
+    /// Makes a directory. The new directory inherits flags and default ACLs from `like`.
     MakeDir {
         /// The parent directory.
         dir: NameDir,
@@ -91,9 +91,9 @@ impl NameChange {
 }
 
 impl Inode {
-    /// Changes names in this inode's subvolume, all of them or none, even after a crash. The
-    /// changes take effect in their order. Other threads see all or none. The next commit makes
-    /// them durable.
+    /// Makes changes of names in this inode's subvolume, all of them or none, even after a crash.
+    /// The changes take effect in their order. Other threads see all changes or none. The next
+    /// commit makes them durable.
     ///
     /// # Errors
     ///
@@ -126,10 +126,10 @@ impl Inode {
 
 /// The inodes and names of the changes, as they were before the locks were taken.
 struct Known {
-    /// Separate users of the inodes. They are dropped after the locks, because they may be the last
-    /// users.
+    /// Inode values that this step holds itself. They are dropped after the locks, because they may
+    /// be the last users.
     inodes: BTreeMap<InodeId, Inode>,
-    /// Each name with its target at that time.
+    /// Each name with its target before the locks were taken.
     led: Vec<(InodeId, Vec<u8>, Option<Key>)>,
 }
 
@@ -383,8 +383,8 @@ impl<'v, 'p> Plan<'v, 'p> {
         Ok(())
     }
 
-    /// Plans the effects of changed link counts: inodes that become orphans, and inodes that are
-    /// orphans no longer.
+    /// Plans the effects of changed link counts: some inodes become orphans, and some are orphans
+    /// no longer.
     fn finish(mut self) -> Result<Planned<'p>> {
         for (id, delta) in &self.deltas {
             let before = i64::from(self.known.inodes[id].cell.nlink());

@@ -83,7 +83,7 @@ impl Inode {
         }
     }
 
-    /// Removes an empty subvolume, or the stand-in for a missing one.
+    /// Removes an empty subvolume, or the stub of a missing subvolume.
     fn remove_subvolume(&self, name: &[u8], entry: &DirEntry) -> Result<()> {
         match names::target(&self.mount().engine.view(), self.id(), entry)? {
             Target::Subvolume(tree) => {

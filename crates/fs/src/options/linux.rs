@@ -1,4 +1,4 @@
-//! Mount options of Linux's btrfs that have no effect here, and those of `rescue=`.
+//! Mount options of Linux's btrfs that have no effect here, and the words of `rescue=`.
 //!
 //! # Invariants
 //!
@@ -99,8 +99,8 @@ const SO_ANYWAY: &[&str] = &[
     "silent",
 ];
 
-/// Options that have an effect in Linux and none here. The table in `docs/mount-options.md` has the
-/// reasons.
+/// Options that have an effect in Linux, but no effect here. The table in `docs/mount-options.md`
+/// has the reasons.
 const WITHOUT_EFFECT: &[&str] = &[
     "noacl",
     "autodefrag",
@@ -119,7 +119,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "mand",
 ];
 
-/// Accepts an option that has no effect here. Returns false if it is another option.
+/// Accepts an option that has no effect here. Returns false for any other option.
 ///
 /// # Errors
 ///

@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! - **P1** The thread never waits for a file's writeback claim, nor for data in writeback.
-//! - **P2** While no metadata is reserved the thread only checks, and does so rarely.
+//! - **P2** While no metadata is reserved, the thread only makes checks, at long intervals.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

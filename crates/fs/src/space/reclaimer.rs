@@ -10,8 +10,9 @@
 //! - **M1** The thread never waits for a file's writeback claim. A thread that holds one may be in
 //!   the queue that this thread serves.
 //! - **M2** The thread refuses no waiter because of very recent reservations. It waits until these
-//!   are dirty data or given back, and runs the flush states again, a few times. A run without work
-//!   is faster than the wake-up of a thread.
+//!   reservations are dirty data or given back, and runs the flush states again, a few times.
+//!   Without the wait it would give up too early: a run without work is faster than the wake-up of
+//!   a thread.
 //! - **M3** The thread alternates between the two kinds of space, step by step. A run may be
 //!   endless, as long as it serves waiters.
 //!
@@ -37,9 +38,9 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Divisor: the smallest part of the dirty data that a first attempt writes back.
 const DIRTY_PART: u64 = 8;
 
-/// Longest waits without a finished ordered extent: `STILL` if none is being written, `ORDERED` if
-/// some are. Ordered extents always finish before the second limit, because a thread that writes
-/// back makes room for itself.
+/// Longest waits without a finished ordered extent: `STILL` if no ordered extent is being written,
+/// `ORDERED` if some are being written. Ordered extents always finish before the second limit,
+/// because a thread that writes back makes room for itself.
 const STILL: Duration = Duration::from_millis(20);
 const ORDERED: Duration = Duration::from_secs(30);
 
@@ -70,7 +71,7 @@ impl Space {
                 continue;
             }
             for (kind, run) in KINDS.into_iter().zip(&mut runs) {
-                // A continuing run has checked its waiters after its last step.
+                // A run that continues has checked its waiters after its last step.
                 if run.is_none() && !self.engine.has_waiters(kind) {
                     continue;
                 }
@@ -95,9 +96,9 @@ impl Space {
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
 
-    /// Counts a run once it has made room, served a waiter or refused one. If others give
+    /// Counts a run once it has made room, served a waiter or refused one. If other threads give
     /// reservations back just after a waiter came, no step was needed. Such a run is no reason to
-    /// flush earlier.
+    /// flush earlier, so it is not counted.
     fn count_run(&self, run: &mut Run) {
         if !mem::replace(&mut run.is_counted, true) {
             self.figures.runs.fetch_add(1, Ordering::Relaxed);
@@ -139,8 +140,8 @@ impl Space {
         Ok(true)
     }
 
-    /// Waits until reservations are dirty data or given back, as long as some change (M2). Returns
-    /// whether any changed, so that there may be space, or data to write.
+    /// Waits until reservations are dirty data or given back, as long as some of them change (M2).
+    /// Returns whether any changed: then there may be space, or data to write.
     fn reservations_settle(&self, stop: &StopSignal, kind: SpaceKind) -> bool {
         let look = || {
             let accounts = self.engine.accounts();

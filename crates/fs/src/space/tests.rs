@@ -35,7 +35,7 @@ fn full(options: &str) -> (Filesystem, Inode, u64) {
     (fs, file, size)
 }
 
-/// M3: a waiter for data is served, even if others always wait for metadata without success.
+/// M3: a waiter for data is served, even if other waiters always wait for metadata without success.
 #[test]
 fn data_is_not_behind_metadata() {
     let (fs, file, size) = full("commit=300");
@@ -63,7 +63,7 @@ fn data_is_not_behind_metadata() {
     fs.close().expect("closed");
 }
 
-/// The clamp concerns metadata. Writers that find no space for data do not lower it.
+/// The clamp concerns metadata. Writers that find no space for data do not lower its threshold.
 #[test]
 fn data_does_not_lower_the_clamp() {
     let (fs, file, size) = full("preempt=clamp,commit=300");

@@ -75,7 +75,7 @@ impl DirtyList {
         }
     }
 
-    /// The number of entries, of which some may be clean or gone.
+    /// The number of entries. Some of them may be clean or gone.
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
@@ -131,8 +131,8 @@ impl DirtyList {
         }
     }
 
-    /// Asks an idle thread to make a round, a spare one if possible. Returns false if no thread is
-    /// idle.
+    /// Asks an idle thread to make a round, a spare thread if possible. Returns false if no thread
+    /// is idle.
     pub(super) fn ask_idle(&self, round: Round) -> bool {
         let mut state = self.state.lock();
         let [usual, spare] = state.idle;
@@ -162,7 +162,8 @@ impl DirtyList {
         }
     }
 
-    /// Waits for a request. A usual thread waits for `period` at most, a spare one without limit.
+    /// Waits for a request. A usual thread waits for `period` at most, a spare thread without
+    /// limit.
     pub(super) fn wait(&self, duty: Duty, period: Duration) -> Call {
         let mut state = self.state.lock();
         let is_called = match duty {

@@ -20,8 +20,8 @@ impl Writeback {
     }
 
     /// Makes a round of the clamp in this thread. Returns whether another round may free more,
-    /// because this one wrote bytes or shrank the pools. It does neither if all dirty data is in
-    /// writeback.
+    /// because this round wrote bytes or shrank the pools. A round does neither if all dirty data
+    /// is already in writeback.
     pub(crate) fn clamp_round(&self, round: &Round) -> bool {
         let before = self.pools();
         let written = self.make_round(round);

@@ -67,7 +67,7 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
     fs.close().expect("closed");
 }
 
-/// G2: after a sync, its data is on the device.
+/// G2: after a sync, the data of the file is on the device.
 #[test]
 fn a_sync_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
@@ -76,8 +76,8 @@ fn a_sync_waits_for_what_a_batch_put_back() {
     );
 }
 
-/// G2: the same holds for a snapshot. The file is written in place, so the content of the snapshot
-/// would change later.
+/// G2: a snapshot also waits for data that a batch put back. The file is written in place, so
+/// otherwise the content of the snapshot would change later.
 #[test]
 fn a_snapshot_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
@@ -179,7 +179,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
                 drop(fs.root().snapshot(b"snapshot", source, true).expect("a snapshot"));
                 bytes_in_snapshot(device.below.fork(), "snapshot/file")
             });
-            // A file that does not wait for other threads passes here, and is durable by then.
+            // A file that does not wait for other threads is durable after this sleep.
             std::thread::sleep(PATIENCE);
             if device.flush.knocked.load(Ordering::SeqCst) {
                 device.flush.open();

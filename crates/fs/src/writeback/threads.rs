@@ -43,7 +43,7 @@ impl Writeback {
         }
     }
 
-    /// Writes back dirty data beyond the limit, or beyond its age.
+    /// Writes back dirty data that exceeds the limit in bytes, or is older than the age limit.
     fn write_old(&self) {
         while self.files.counters().dirty_bytes() > self.flush_above() && self.write_batch(None) {}
         let age = self.limits.commit_interval.min(DIRTY_AGE);

@@ -1,4 +1,4 @@
-//! Times of access: what a read costs, and when its time reaches the trees.
+//! Times of access: the cost of a read, and the moment at which its time reaches the trees.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +10,7 @@ use crate::volume::{file_with, memory, mount_with};
 
 const PAST: Timespec = Timespec { sec: 1000, nsec: 5 };
 
-/// The time of access that the trees have.
+/// The time of access of an inode in the trees.
 fn in_tree(fs: &Filesystem, inode: &Inode) -> Timespec {
     let id = inode.id();
     let item = fs.view().get(id.tree, &Key::new(id.ino.0, Kind::INODE_ITEM, 0));

@@ -1,4 +1,4 @@
-//! Room that is made ahead on a small volume at different degrees of fullness. Time is counted in
+//! Preemptive flushing on a small volume at different degrees of fullness. Time is counted in
 //! steps, so that every run has the same result.
 
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFla
 use buttress_sim::processors::{Cost, Processors};
 use buttress_sim::{Slow, Slowness};
 
-/// What a step costs.
+/// The cost of a step.
 const STEP: Duration = Duration::from_nanos(500);
-/// What a request takes.
+/// The time of a request.
 const LATENCY: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_secs(30);
 const LOAD: Duration = Duration::from_millis(200);
@@ -67,7 +67,7 @@ impl Crowded {
     }
 
     /// Makes small files until `percent` per cent of the metadata that files may have are in use,
-    /// or until no more fits.
+    /// or until no more files fit.
     fn fill(&mut self, percent: u64) {
         let is_full = |fs: &Filesystem| {
             let metadata = fs.space_stats().accounts.metadata;
@@ -115,7 +115,7 @@ impl Crowded {
     }
 }
 
-/// What happened at one degree of fullness.
+/// The figures at one degree of fullness.
 #[derive(Debug)]
 struct Held {
     /// Rounds and commits while the volume was idle, before a load and after it.
@@ -145,7 +145,7 @@ fn hold(preempt: &'static str) -> Vec<Held> {
             thread::sleep(IDLE);
             let before = since(&volume);
             let changes = volume.load();
-            // Commits that began under the load come to their end.
+            // Let commits that began under the load end.
             thread::sleep(LOAD / 4);
             let loaded = since(&volume);
             thread::sleep(IDLE);
@@ -168,15 +168,15 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
         let (made, commits) = held.loaded;
         let most = off.loaded.1 + off.loaded.1 / 10 + LOAD.as_millis() as u64 / 100;
         assert!(commits <= most, "{held:?}, {most} at most");
-        // So little metadata is not worth a round.
+        // With so little metadata, no round is worth its cost.
         assert_eq!(made, 0, "{held:?}");
         assert!(held.changes * 2 >= off.changes, "{held:?}, {off:?}");
     }
 }
 
 /// E2: 64 threads come to the line at the same time, again and again. Each time, all of them
-/// together move the clamp by one step at most. They do not move it if data on its way holds what
-/// they wait for.
+/// together move the clamp by one step at most. They do not move the clamp if data on its way holds
+/// the space that they wait for.
 #[test]
 fn e2_waiters_at_once_are_one_step() {
     const THREADS: usize = 64;
@@ -233,8 +233,9 @@ fn e2_waiters_at_once_are_one_step() {
         };
         steps.push((processors, run(processors, work)));
     }
-    // Chance decides whether data is on its way when the clamp looks. With several processors it
-    // mostly is. One processor alone serves the line as it comes.
+    // Chance decides whether data is on its way when the clamp looks. With several processors there
+    // mostly is such data. With a single processor there may be none, because the threads run one
+    // after the other.
     let sum: u32 = steps.iter().map(|(_, steps)| steps).sum();
     assert!(sum * 10 > MEETINGS as u32, "{steps:?}");
 }

@@ -44,8 +44,8 @@ fn mount_without_threads_does_all_work() {
         for name in names {
             let _ = root.unlink(name.as_bytes());
         }
-        // On a full volume the first sync leaves some of what it frees to the second. Threads would
-        // not change that.
+        // On a full volume a part of the freed space becomes available only with the second sync.
+        // With threads this would be the same.
         fs.sync().expect("what was deleted gives room");
         fs.sync().expect("what was deleted gives room");
         assert!(free() + (8 << 20) > before, "round {round}: {} of {before}", free());

@@ -14,8 +14,9 @@ fn opened_for_reading(device: &Arc<dyn Device>, list: &str) -> Filesystem {
     Filesystem::open(vec![Arc::clone(device)], options).expect("it is read")
 }
 
-/// An opening for reading leaves some work to a writer, which is done now. Subvolumes that were
-/// being deleted go, free space is found, and open files stay usable.
+/// An opening for reading leaves some work to a writer. The work is done when the volume becomes
+/// writable: the drop of deleted subvolumes goes on, free space is read, and open files stay
+/// usable.
 #[test]
 fn a_volume_that_is_woken_is_as_any_other() {
     let device = memory(256);
@@ -26,8 +27,8 @@ fn a_volume_that_is_woken_is_as_any_other() {
     fs.sync().expect("a commit");
     let tree = sub.id().tree;
     drop(sub);
-    // A crash right after the commit that removed the name. Everything else of the subvolume is
-    // still there.
+    // Copy the device as after a crash right after the commit that removed the name. The rest of
+    // the subvolume still exists.
     fs.root().delete_subvolume(b"sub").expect("it goes");
     fs.commit().expect("a commit");
     let device: Arc<dyn Device> = Arc::new(copy(&*device));
@@ -58,7 +59,7 @@ fn a_volume_that_is_woken_is_as_any_other() {
 }
 
 /// A volume does not become writable if another program wrote it, if its log was not replayed, or
-/// if damage was ignored at the opening. It stays as it was.
+/// if damage was ignored at the opening. The volume stays as it was.
 #[test]
 fn a_volume_that_must_not_be_written_stays_read_only() {
     let device = memory(256);

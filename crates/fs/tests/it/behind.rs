@@ -52,7 +52,7 @@ fn chunks_are_asked_for_one_by_one() {
     let device = many_chunks();
     let all = known_chunks(&mount_with(&device, "ro,bg_read=first"));
     assert!(all > 45, "{all} chunks, in more than a leaf");
-    // No option asks for it, but the mount looks up single chunks, because the chunk tree has two
+    // No option requests this, but the mount looks up single chunks, because the chunk tree has two
     // levels.
     let fs = Filesystem::open(vec![Arc::clone(&device)], quiet("ro")).expect("a mount");
     let opened = known_chunks(&fs);

@@ -8,11 +8,11 @@ use buttress_check::Severity;
 
 use crate::volume;
 
-/// Lets our own checker look at any device.
+/// Runs our own checker on any device.
 ///
 /// # Panics
 ///
-/// When it finds anything.
+/// When the checker finds a fault.
 pub(crate) fn expect_sound(device: &Arc<dyn Device>) {
     find_faults(device).unwrap_or_else(|what| panic!("buttress check:\n{what}"));
 }
@@ -30,8 +30,8 @@ pub(crate) fn find_faults_of(devices: Vec<Arc<dyn Device>>) -> Result<(), String
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// The findings of our checker after a power cut. A copy of a superblock may be torn: the next
-/// commit writes it.
+/// The findings of our checker after a power cut. A copy of a superblock may be torn, since the
+/// next commit writes it again.
 pub(crate) fn check_cut(device: &Arc<dyn Device>) -> Result<(), String> {
     let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
@@ -52,7 +52,7 @@ pub(crate) fn expect_cut_sound(device: &Arc<dyn Device>, when: &str) {
 ///
 /// # Panics
 ///
-/// When one of the two finds anything.
+/// When one of the two checkers finds a fault.
 pub(crate) fn check(device: &Arc<dyn Device>) {
     expect_sound(device);
     if Command::new("btrfs").arg("--version").output().is_err() {

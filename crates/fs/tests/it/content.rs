@@ -154,7 +154,7 @@ fn a_cut_to_the_same_length() {
     assert_eq!((file.attr().blocks, content(&file)), (blocks, pattern(1, 70_000)));
 }
 
-/// Direct writes, which go past the dirty map, and buffered ones may go to the same file.
+/// The same file may get direct writes, which bypass the dirty map, and buffered writes.
 #[test]
 fn direct_writes() {
     let device = memory(256);
@@ -349,8 +349,8 @@ fn accepted_writes_arrive() {
     }
 }
 
-/// A file has more extents than one step removes. A cut to nothing removes all of them in several
-/// steps.
+/// A file has more extents than one step removes. A cut to length zero removes all of them in
+/// several steps.
 #[test]
 fn a_file_of_many_extents_is_cut() {
     let device = memory(512);
@@ -358,7 +358,7 @@ fn a_file_of_many_extents_is_cut() {
     let file = fs.root().create(b"many", 0o644, 0, 0, 0).expect("a file");
     let bytes = pattern(3, 4096);
     for extent in 0..3000_u64 {
-        // Holes lie between the extents, so that no two are joined.
+        // Holes lie between the extents, so that no two extents are joined.
         file.write_at(extent * 8192, &bytes).expect("room");
     }
     file.sync().expect("a sync");

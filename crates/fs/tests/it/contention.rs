@@ -10,7 +10,7 @@ use crate::volume::{content, file_with, memory, mount, mount_with};
 const THREADS: u64 = 4;
 const STEPS: u64 = 400;
 
-/// Answers that another thread may bring about at any time.
+/// Errors that other threads may cause at any time.
 fn expected(kind: ErrorKind) -> bool {
     matches!(
         kind,

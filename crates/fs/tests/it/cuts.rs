@@ -1,7 +1,7 @@
-//! Power is cut while subvolumes are copied, deleted and dropped. What was acknowledged is there, a
+//! Power is cut while subvolumes are copied, deleted and dropped. Acknowledged changes survive, a
 //! snapshot is complete or absent, and a drop goes on after the mount.
 //!
-//! `BUTTRESS_CUTS` multiplies the states that are looked at.
+//! `BUTTRESS_CUTS` multiplies the number of checked states.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const FILES: u64 = 60;
 /// Files of a subvolume, so many that a drop of it takes several steps.
 const MANY: u64 = 9000;
 
-/// What a subvolume of this test holds after a number of changes.
+/// The content of a file of a subvolume after `version` changes.
 fn expected(version: u64, file: u64) -> Vec<u8> {
     let seed = if file.is_multiple_of(3) { version * 1000 + file } else { file };
     pattern(seed, 3000 + 150 * file as usize)
@@ -64,8 +64,9 @@ fn begun() -> MemoryDevice {
     copy(&*shared)
 }
 
-/// Two cuts, each while a first superblock is written. The remains of the first name trees that
-/// were overwritten before the second cut. Both remains together never make a valid superblock.
+/// Two power cuts happen, each while the first copy of a superblock is written. The sectors of the
+/// first torn superblock name trees that were overwritten before the second cut. Sectors of the two
+/// torn superblocks together never make a valid superblock.
 #[test]
 fn two_torn_superblocks_make_no_third() {
     let base = MemoryDevice::new(256 << 20);
@@ -93,7 +94,7 @@ fn two_torn_superblocks_make_no_third() {
     let (mut torn, mut states) = (0, 0);
     // The runs write different files, so different trees come to the same places.
     cut(&copy(&*shared), 400, &mut |device| {
-        // The first sector, which names the trees, is new, and the second is old.
+        // The first sector, which names the trees, is new, and the second sector is old.
         let is_torn = Volume::read_superblock_mirror(device, 0).is_err()
             && sector(device, 0) != sector(&*shared, 0)
             && sector(device, 1) == sector(&*shared, 1);

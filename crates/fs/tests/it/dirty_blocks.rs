@@ -48,7 +48,7 @@ fn scarce(nodesize: u32, options: &str) -> (Arc<dyn Device>, Filesystem, Inode) 
 }
 
 /// Blocks all over the file are overwritten. They change the same few leaves, so no writer waits
-/// for the ordered extents of others, and none has a shortfall.
+/// for the ordered extents of others, and no ordered extent has a shortfall.
 #[test]
 fn blocks_of_one_file_wait_for_no_metadata() {
     for nodesize in [4 << 10, 16 << 10] {
@@ -75,9 +75,9 @@ fn blocks_of_one_file_wait_for_no_metadata() {
     }
 }
 
-/// A thread reads old trees all the time, so no commit gives anything back. Each writeback of a
-/// part of the dirty data would make the same leaves anew. Even when writers are refused, the space
-/// that is reserved already stays available.
+/// A thread reads old trees all the time, so no commit gives space back. Each writeback of a part
+/// of the dirty data would make the same leaves anew. Even when writers are refused, the space that
+/// is reserved already stays available.
 #[test]
 fn readers_of_old_trees_take_no_reservation() {
     for nodesize in [4 << 10, 16 << 10] {

@@ -1,5 +1,5 @@
-//! Refusals that would come too early: other operations hold the missing space, and give it back as
-//! soon as they can.
+//! Tests against refusals that come too early: other operations hold the missing space, and give it
+//! back as soon as they can.
 
 use buttress_base::AlignedBuf;
 use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr};
@@ -54,8 +54,8 @@ fn in_place(fs: &Filesystem, files: usize, blocks: u64) -> Vec<Inode> {
 }
 
 /// E4 for metadata and writes in place: once a writer knows where its data lies, no thread can
-/// write its file back. But dirty data, of other files or of the same, may hold the metadata that
-/// the writer needs.
+/// write its file back. But dirty data, of other files or of the same file, may hold the metadata
+/// that the writer needs.
 #[test]
 fn e4_writers_in_place_wait_for_dirty_data() {
     for (policy, files, blocks) in [("levels", WRITERS, 1), ("levels", 1, 4), ("counted", 1, 4)] {
@@ -139,9 +139,9 @@ fn growth_to_inline_is_reserved() {
     }
 }
 
-/// E4 for direct writes: an overwrite needs as much space as it frees, and a commit gives that
-/// back. If the free space holds one block of each writer, no writer is refused, however many come
-/// at once.
+/// E4 for direct writes: an overwrite needs as much space as it frees, and a commit gives the freed
+/// space back. If the free space holds one block of each writer, no writer is refused, however many
+/// come at once.
 #[test]
 fn e4_direct_writers_wait_for_what_they_free() {
     for ordered in [false, true] {

@@ -1,10 +1,10 @@
-//! The events of a mount about its space: which requests waited for how much and how long, what
-//! made room, and all accounts when a request is refused. The counters of the mount must agree with
-//! its events.
+//! The events of a mount about its space: they report the waits of requests with bytes and times,
+//! the steps that made room, and all accounts when a request is refused. The counters of the mount
+//! must agree with its events.
 //!
-//! A listener hears all threads of the process, so that it hears those of the mount too. But it
-//! also hears other tests. So the first test looks only at the waiting requests of its own threads.
-//! The second test runs in a process of its own.
+//! A listener gets the events of all threads of the process, including those of the mount. But it
+//! also gets the events of other tests. So the first test looks only at the waiting requests of its
+//! own threads. The second test runs in a process of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -25,7 +25,7 @@ use crate::volume::{file_with, memory, mount_with};
 
 const BLOCK: u64 = 4096;
 
-/// One event: where it was told, and its fields as text.
+/// One event: its target, and its fields as text.
 #[derive(Clone, Debug)]
 struct Told {
     target: &'static str,
@@ -34,7 +34,7 @@ struct Told {
 }
 
 impl Told {
-    /// Whether it has all these fields.
+    /// Checks that the event has all these fields.
     #[track_caller]
     fn expect(&self, names: &[&str]) {
         for name in names {
@@ -98,7 +98,7 @@ fn heard(target: &str) -> Vec<Told> {
 }
 
 /// Overwrites a file on a nearly full volume, where only commits give the old space back. So
-/// writers wait, and room is made. Then a request exceeds all that is left, and is refused.
+/// writers wait, and room is made. Then a request exceeds all free space, and is refused.
 fn crowd() {
     let device = memory(160);
     let fs = mount_with(&device, "dirty=8M");
@@ -213,8 +213,8 @@ fn space_says_what_happens_to_it() {
 /// This variable is set in the process that runs only the second test.
 const ALONE: &str = "BUTTRESS_TEST_ALONE";
 
-/// Events of one target with these values of their fields, as text. Some fields exist in some
-/// events only. An earlier field of the list must select these events.
+/// Events of one target with these values of their fields, as text. Some fields exist only in some
+/// events. An earlier field of the list must then select these events.
 fn heard_with(target: &str, fields: &[(&str, String)]) -> Vec<Told> {
     let fits = |told: &Told| fields.iter().all(|(name, value)| told.fields[name] == *value);
     heard(target).into_iter().filter(fits).collect()
@@ -298,8 +298,8 @@ fn difference(stats: &SpaceStats) -> Option<String> {
     (!found.is_empty()).then(|| found.join("\n"))
 }
 
-/// Writers on a full volume. Their dirty data reserves so much metadata that they wait for it,
-/// until a request is refused.
+/// Writers on a full volume. Their dirty data reserves so much metadata that the writers wait for
+/// metadata, until a request is refused.
 fn wait_for_metadata(fs: &Filesystem) -> u64 {
     let filler = file_with(&fs.root(), "filler", b"");
     let allocate = FallocateMode::Allocate { keep_size: false };

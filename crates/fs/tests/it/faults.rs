@@ -3,8 +3,8 @@
 //! works, and no thread panics.
 //!
 //! The workload runs from a seed ([`buttress_base::seeded`]), so that the n-th request is the same
-//! one each time. Each round of the test campaign tries a part of all requests;
-//! `BUTTRESS_FAULTS=all` tries all.
+//! in each run. Each round of the test campaign tries a part of all requests; `BUTTRESS_FAULTS=all`
+//! tries all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn work(fs: &Filesystem, model: &mut Model) {
             1 | 3 => {
                 let Ok(inode) = fs.root().lookup(name.as_bytes()) else { continue };
                 match inode.sync() {
-                    // After a failed write, the sync makes durable whatever the write left.
+                    // After a failed write, the sync makes the present content durable.
                     Ok(()) => model.durable(&[name]),
                     // A sync reports lost data once. The data is lost from then on.
                     Err(_) => model.failed(&[name]),
@@ -285,7 +285,8 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
     outcome
 }
 
-/// The number of mount threads that panicked. No code joins them, so only this hook sees it.
+/// The number of mount threads that panicked. No code joins these threads, so only this hook sees
+/// the panics.
 fn panics() -> &'static AtomicUsize {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     static HOOK: std::sync::Once = std::sync::Once::new();
@@ -331,7 +332,7 @@ fn the_nth_request_goes_wrong() {
         assert!(clean.requests > 100 && clean.acknowledged > 4, "{options}: {clean:?}");
         for (kind, (only, what)) in kinds.into_iter().enumerate() {
             // A fault that never strikes counts the requests of this kind. A fault with a greater
-            // number would strike none.
+            // number would strike no request.
             let never = Fault { n: u64::MAX - 1, only, what };
             let requests = with_fault(&base, options, Some(never)).requests;
             let stride = if all { 1 } else { requests / 12 + 1 };

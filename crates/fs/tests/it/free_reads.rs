@@ -1,5 +1,5 @@
-//! Reads that wait for the device hold no lock of the file. They return no bytes that came to
-//! belong to another file meanwhile.
+//! Reads that wait for the device hold no lock of the file. They return no bytes of space that
+//! another file got meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -146,13 +146,13 @@ fn no_thread_waits_for_readers() {
 }
 
 /// L1: an extent that is dropped in the transaction that made it may belong to another file at
-/// once. Without checksums, only a look at the layout finds that.
+/// once. Without checksums, only a comparison of the layout finds this.
 #[test]
 fn r7_nothing_of_others_is_read() {
     for sums in [false, true] {
         for options in ["page_cache=0", "rw"] {
-            // A commit that comes in between, to make room, keeps the dropped extent, so this is
-            // tried again.
+            // A commit that comes in between to make room keeps the dropped extent allocated, so
+            // the test tries again.
             let is_met = (0..20).any(|_| another_takes_its_place(sums, options));
             assert!(is_met, "{options}, sums: {sums}");
         }
@@ -187,7 +187,7 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
     let content = while_it_reads(&gate, &mine, || {
         let cut = SetAttr { size: Some(0), ..SetAttr::default() };
         mine.set_attr(&cut).expect("shrinking always works");
-        // Then the second file has no other place.
+        // With exactly this much free space, the second file has no other place.
         is_free = fs.space_stats().accounts.data.free() == LEN as u64;
         others.write_at(0, &[2; LEN]).expect("there is room");
         others.flush_data().expect("it lands");
@@ -229,7 +229,7 @@ fn r7_a_file_loses_its_sums_while_it_is_read() {
     }
 }
 
-/// Where the first byte of a file lies.
+/// The address of the first byte of a file.
 fn place(fs: &Filesystem, file: &Inode) -> Logical {
     let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
     let item = fs.view().get(file.id().tree, &key).expect("it reads").expect("an extent");

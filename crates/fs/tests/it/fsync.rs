@@ -1,8 +1,9 @@
-//! Everything that fsync acknowledged is there after a crash, whenever the power was cut.
+//! Everything that fsync acknowledged survives a crash, whenever the power was cut.
 //!
 //! A workload from a seed runs on a device that records its writes. The test mounts states that a
 //! power cut could leave, which replays the log, and compares them with the model. A synced inode
-//! must be as it was at its sync, or at some later time. The rest must be sound.
+//! must be as it was at its sync, or at some later time. The checker must find no fault in the
+//! rest.
 
 mod faults;
 mod full;
@@ -28,11 +29,11 @@ pub(crate) use story::{Story, survey, survey_below};
 #[cfg(debug_assertions)]
 pub(crate) use wall::{fill, full};
 
-/// Variables for a longer run: the number of seeds to try, and the first of them.
+/// Variables for a longer run: the number of seeds to try, and the first seed.
 const SEEDS: &str = "BUTTRESS_FSYNC_SEEDS";
 const FIRST_SEED: &str = "BUTTRESS_FSYNC_SEED";
 
-/// Kinds of volumes and mounts that seeds take turns at.
+/// Kinds of volumes and mounts. The seeds use them in turn.
 const KINDS: [&str; 4] = ["plain", "compressed", "in place", "renames"];
 
 const OPERATIONS: u64 = 70;
@@ -79,8 +80,8 @@ fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<()
     let fs = fs.map_err(|error| format!("no mount: {error}"))?;
     let found = survey(&fs);
     story.check(&found, done)?;
-    // A mount that changes nothing would not mend a torn copy of the superblock. So this changes
-    // something.
+    // A mount that changes nothing would not repair a torn copy of the superblock, so change an
+    // attribute.
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
     fs.close().map_err(|error| error.to_string())?;
     if campaign::always_or(rng.chance(1, 12)) { find_faults(&device) } else { Ok(()) }

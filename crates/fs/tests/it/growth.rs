@@ -1,5 +1,5 @@
-//! The steps over trees that operations of the file system and their unmount take. They grow with
-//! the work and no faster.
+//! Counts the steps that operations and an unmount take in trees. They grow with the work and no
+//! faster.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size, on a volume of its
 //! own. Afterwards our checker looks at each volume, and `btrfs check` at the last.
@@ -15,8 +15,8 @@ use crate::volume::{memory, mount_with};
 
 const SECTOR: u64 = 4096;
 
-/// The allowed growth of the steps of one unit at 4 and 16 times the size. There is some because
-/// the trees get deeper.
+/// The allowed growth of the steps of one unit at 4 and 16 times the size. The steps of one unit
+/// grow a little because the trees get deeper.
 const MOST: f64 = 1.6;
 
 /// A load: its name, the preparation of a volume, and the work with counted steps.
@@ -26,7 +26,7 @@ struct Load<P> {
     run: fn(&Filesystem, u64, P),
 }
 
-/// Steps for each of `count` units, an unmount included.
+/// The average steps of a unit, over `count` units and an unmount.
 fn steps<P>(load: &Load<P>, count: u64, look: fn(&Arc<dyn Device>)) -> f64 {
     let device = memory(512);
     // With this option no commit comes by the clock.
@@ -197,7 +197,8 @@ fn names_of_one_folder_cost_the_same_each() {
     grows_with_the_work(&Load { name: "list and unlink", prepare: fill, run }, 250);
 }
 
-/// A file of one sector each, and a snapshot of all of them for each change of one.
+/// Makes `files` files of one sector. Then takes `snapshots` snapshots, and changes one file after
+/// each.
 fn snapshots_of_files(fs: &Filesystem, files: u64, snapshots: u64) {
     for at in 0..files {
         let file = fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file");

@@ -47,7 +47,7 @@ fn rewrite(fs: &Filesystem, round: usize) {
 }
 
 /// Nothing that the held commit reaches is overwritten. So the commit is whole after many more
-/// commits. That includes data from a log before it. When the commit is released, its space is used
+/// commits. This includes data from an earlier log. When the commit is released, its space is used
 /// again.
 #[test]
 fn a_held_commit_stays_whole() {

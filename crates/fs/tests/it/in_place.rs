@@ -1,5 +1,5 @@
-//! Writes in place, while extents become shared and cease to be. Only the written file ever sees a
-//! change, and reads return the written bytes.
+//! Writes in place, while extents become shared and are no longer shared. Only the written file
+//! ever sees a change, and reads return the written bytes.
 //!
 //! In debug builds every use of a remembered check repeats the check. So a stamp that was not
 //! changed in time fails the test, even if the bytes happen to be right.
@@ -16,12 +16,12 @@ use crate::volume::{content, memory, mount_with, nocow, pattern, setting};
 const SECTOR: u64 = 4096;
 const SECTORS: u64 = 96;
 
-/// A file and what it must hold.
+/// A file and its required content.
 struct Known {
     name: String,
     file: Inode,
     bytes: Vec<u8>,
-    /// Whether it is in a read-only snapshot, so that no write is possible.
+    /// Whether the file is in a read-only snapshot, so that no write is possible.
     frozen: bool,
 }
 
@@ -159,7 +159,7 @@ impl World {
                 }
             }
             35 if self.files.len() > 4 => {
-                // The other sharers may be gone again.
+                // The other files that shared the extent may be removed by now.
                 let index = self.pick();
                 if !self.files[index].name.contains('/') {
                     let gone = self.files.swap_remove(index);
@@ -212,7 +212,7 @@ fn n9_n10_n15_writes_are_seen_in_one_file() {
 }
 
 /// N16: snapshots taken while threads overwrite in place. The content of a snapshot does not
-/// change, and each of its sectors is one that was written.
+/// change, and each of its sectors has the bytes of one write.
 #[test]
 fn n16_snapshots_beside_writers_stay_as_they_are() {
     const FILES: usize = 3;

@@ -1,4 +1,4 @@
-//! Cancelled work: a caller that waits for space gives up, and leaves nothing.
+//! Cancelled work: a caller that waits for space gives up, and keeps no space.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::volume::{file_with, memory, mount_with};
 
 const MIB: usize = 1 << 20;
 
-/// Waits until `count` requests wait in the line for data.
+/// Waits until `count` requests wait in the queue for data.
 fn wait_for_line(fs: &Filesystem, count: usize) {
     while fs.space_stats().accounts.waiting.0 < count {
         std::thread::yield_now();
@@ -20,8 +20,8 @@ fn wait_for_line(fs: &Filesystem, count: usize) {
 }
 
 /// E6: callers wait for space that a commit frees, and the commit stands still. A cancelled caller
-/// returns all the same, with nothing written and nothing reserved. The others are served when the
-/// commit ends.
+/// returns during that time, with nothing written and nothing reserved. The others are served when
+/// the commit ends.
 #[test]
 fn e6_interrupted_while_a_commit_stands_still() {
     let (below, held, fs) = held(160);
@@ -65,7 +65,8 @@ fn e6_interrupted_while_a_commit_stands_still() {
     check(&below);
 }
 
-/// If a commit fails, each caller that waits for it gets the error, cancellable or not.
+/// If a commit fails, each caller that waits for it gets the error, whether or not the caller can
+/// be cancelled.
 #[test]
 fn a_commit_that_fails_is_not_waited_for() {
     let (_, held, fs) = held(160);
@@ -87,11 +88,11 @@ fn a_commit_that_fails_is_not_waited_for() {
 }
 
 thread_local! {
-    /// The number of times that this thread may look before it is interrupted.
+    /// The number of checks of this thread that find no interruption. The next check finds one.
     static LOOKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Interrupts this thread when it looks for the time `number`, counted from zero.
+/// Interrupts this thread at its check `number`, counted from zero.
 pub(crate) fn at_look(number: u32) -> Interrupt {
     LOOKS.set(number);
     let ask = |_| {
@@ -102,9 +103,9 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
     Interrupt::asked(ask, 0)
 }
 
-/// E6: writers, allocations and new names on a full volume. Each is interrupted at a random one of
-/// its waits. An operation succeeds, is refused, or is interrupted. In debug builds accounts agree
-/// with tokens at each commit. At the end the space can be freed and used.
+/// E6: on a full volume, writes, allocations and new names are interrupted, each at a random wait.
+/// An operation succeeds, is refused, or is interrupted. Debug builds check at each commit that
+/// accounts agree with tokens. At the end the space can be freed and used.
 #[test]
 fn e6_interrupted_anywhere() {
     for rule in ["off", "clamp", "clamp,reserve=levels"] {
@@ -145,8 +146,8 @@ fn e6_interrupted_anywhere() {
                             Err(other) => panic!("{rule}, {thread}, {round}: {other:?}"),
                         }
                         if rng.chance(1, 6) {
-                            // An operation that frees space is not interrupted, because others wait
-                            // for the space.
+                            // An operation that frees space is not interrupted, because other
+                            // operations wait for the space.
                             let gone = Interrupt::new();
                             gone.raise();
                             let removed = gone.heeded(|| fs.root().unlink(name.as_bytes()));

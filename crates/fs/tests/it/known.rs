@@ -1,5 +1,6 @@
-//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`: a volume
-//! where space is short, a device fails, or a range comes to belong to another file in between.
+//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`: on a
+//! volume where space is short, where a device fails, or where a range passes to another file
+//! meanwhile.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,13 +33,13 @@ fn fill(fs: &Filesystem) -> Inode {
     filler
 }
 
-/// Bytes reserved and bytes allocated for data that no item names yet.
+/// Reserved bytes, and allocated bytes, of data that no item names yet.
 fn pending(fs: &Filesystem) -> (u64, u64) {
     let data = fs.space_stats().accounts.data;
     (data.may_use, data.reserved)
 }
 
-/// Where the bytes of a file lie: offset, length, address; zero for a hole.
+/// The extents of a file: offset, length and address; the address of a hole is zero.
 fn layout(fs: &Filesystem, file: &Inode) -> Vec<(u64, u64, u64)> {
     let view = fs.view();
     let key = |offset| Key::new(file.id().ino.0, Kind::EXTENT_DATA, offset);
@@ -95,8 +96,9 @@ fn n6_sharing_what_was_written_without_space() {
 }
 
 /// N7: a thread overwrites all extents of a file in place. Between its writes, another thread
-/// splits and joins the extents. The writer comes to its end. That no extent is split during a
-/// write is tested by `n7_scanned_extents_are_not_split`, in `processors`.
+/// splits and joins the extents. The writer ends without an error. The test
+/// `n7_scanned_extents_are_not_split`, in `processors`, checks that no extent is split during a
+/// write.
 #[test]
 fn n7_extents_that_split_under_a_writer() {
     const SECTORS: u64 = 256;
@@ -136,8 +138,8 @@ fn n7_extents_that_split_under_a_writer() {
     check(&device);
 }
 
-/// N8: one write over a hole, a preallocated part, a shared part and unshared ones copies only the
-/// parts that must be copied.
+/// N8: one write over a hole, a preallocated part, a shared part and unshared parts copies only the
+/// parts that cannot be written in place.
 #[test]
 fn n8_only_what_must_be_is_copied() {
     let device = memory(256);
@@ -181,8 +183,8 @@ fn n8_only_what_must_be_is_copied() {
     check(&device);
 }
 
-/// N12: cutting a file in the middle of a sector makes that sector dirty. On a full volume nothing
-/// is reserved for it, and nothing is given back that was not reserved.
+/// N12: cutting a file in the middle of a sector makes that sector dirty. On a full volume no space
+/// is reserved for this sector, and only reserved space is given back.
 #[test]
 fn n12_cut_gives_back_what_was_reserved() {
     let device = memory(128);
@@ -195,8 +197,8 @@ fn n12_cut_gives_back_what_was_reserved() {
     for (file, seed) in files.iter().zip(0_u64..) {
         let mut expected = pattern(seed, 64 * SECTOR as usize);
         let bytes = pattern(100 + seed, 8 * SECTOR as usize);
-        // The file has dirty data without reserved space. It is cut within this data, in a sector
-        // before it or after it, and then becomes longer again.
+        // The file has dirty data without reserved space. The file is cut within this data, or in a
+        // sector before or after the data, and then becomes longer again.
         file.write_at(16 * SECTOR, &bytes).expect("in place");
         expected[16 * SECTOR as usize..24 * SECTOR as usize].copy_from_slice(&bytes);
         let size = [20 * SECTOR + 100, 10 * SECTOR + 1, 40 * SECTOR + 4095][seed as usize % 3];
@@ -281,7 +283,7 @@ fn n13_n14_a_failure_in_the_middle() {
     check(&below);
 }
 
-/// A device with slow discards, and whether one has begun.
+/// A device with slow discards, and whether a discard has begun.
 #[derive(Debug, Default)]
 struct Slow(AtomicBool);
 
@@ -326,8 +328,8 @@ fn x4_space_under_discard_is_not_allocated() {
     check(&below);
 }
 
-/// N5: a new group does not get the addresses of a removed one before the removal is
-/// durable, even if it was the last of all.
+/// N5: a new group does not get the addresses of a removed group before the removal is durable.
+/// This holds even if the removed group was the last one.
 #[test]
 fn n5_addresses_of_a_removed_group() {
     let device = memory(512);

@@ -12,11 +12,11 @@ use crate::volume::{content, copy, file_with, mount, mount_with};
 
 const SECTOR: usize = 4096;
 
-/// The device refuses sectors that are full of this byte, while it is told to.
+/// While a test requests it, the device refuses sectors that are full of this byte.
 const REFUSED: u8 = 0xEE;
 
-/// A device that takes many writes at once, and refuses sectors that are full of one byte when it
-/// is told to.
+/// A device that takes many writes at once, and refuses sectors that are full of one byte when a
+/// test requests this.
 #[derive(Debug)]
 struct Picky {
     below: MemoryDevice,
@@ -59,9 +59,9 @@ fn after_a_cut(device: &Arc<dyn Device>) -> Filesystem {
     mount(&copied)
 }
 
-/// A3: a file with data that cannot be written with a log shows its earlier content, here and after
-/// a crash. That content may have been in a commit, in a log, or in memory alone until then. Files
-/// that share the log lose nothing.
+/// A3: a file with data that cannot be written with a log shows its earlier content, in this mount
+/// and after a crash. Before, that content may have been in a commit, in a log, or in memory alone.
+/// Files that share the log lose nothing.
 #[test]
 fn refused_log_data_changes_nothing() {
     for (commits, logs) in [(true, false), (false, true), (false, false)] {
@@ -119,8 +119,9 @@ fn refused_log_data_changes_nothing() {
     }
 }
 
-/// A2, A4: readers see every written byte on each path, and the synced state is there after a cut.
-/// Some data is written with logs. Some is not, because a thread reads it at that moment.
+/// A2, A4: readers see every written byte on each path, and after a power cut the volume has the
+/// synced state. Some data is written with logs. Other data is not, because a thread reads it at
+/// that moment.
 #[test]
 fn readers_and_writers_beside_each_other() {
     const SECTORS: u64 = 64;

@@ -1,4 +1,4 @@
-//! The second copies of a log's nodes, which are written when the log rests.
+//! The second copies of a log's nodes, which are written when no fsync changes the log.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -99,8 +99,8 @@ fn owed(device: &Arc<dyn Device>) -> usize {
     log.iter().filter(|logged| !disk.second_is_same(logged)).count()
 }
 
-/// K1: an fsync waits for the first copy only. A log that rests has both copies, flushed, and
-/// either is enough after a crash.
+/// K1: an fsync waits for the first copy only. A log that no fsync changes soon has two flushed
+/// copies, and either copy is enough after a crash.
 #[test]
 fn a_log_that_rests_has_both() {
     let device = memory(128);
@@ -141,7 +141,7 @@ fn a_log_that_rests_has_both() {
     check(&device);
 }
 
-/// K2, while places are used again and again, and nodes get their second copies.
+/// K2 holds while places are used again and again, and nodes get their second copies.
 #[test]
 fn a_second_copy_is_never_an_older_node() {
     let device = memory(256);
@@ -171,9 +171,9 @@ fn a_second_copy_is_never_an_older_node() {
     check(&device);
 }
 
-/// If a mount asks for all copies, they exist when fsync returns. The same holds before the first
-/// commit of a mount, because remains of a crash may have the same generation. With one copy of
-/// everything there is nothing to wait for.
+/// If a mount asks for all copies, they exist when fsync returns. Before the first commit of a
+/// mount, all copies also exist then, because nodes left by a crash may have the same generation.
+/// On a volume with one copy of metadata, no second copy is written.
 #[test]
 fn all_at_once_where_it_must_be() {
     let single = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };

@@ -233,7 +233,7 @@ fn everything_moves_beside_writers() {
     }
 }
 
-/// How many tree nodes a volume has, as its extent tree says.
+/// The number of tree nodes of a volume, according to its extent tree.
 fn nodes(fs: &Filesystem) -> usize {
     let (low, high) = (Key::MIN, Key::new(u64::MAX, Kind(u8::MAX), u64::MAX));
     let view = fs.view();
@@ -270,7 +270,7 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
         fs.sync().expect("a sync");
         let after = nodes(&fs);
         assert!(after < before * 5 / 4, "round {round}: {after} nodes where {before} were");
-        // A change copies shared data, and nothing else does.
+        // Only a change of a file copies shared data.
         let file = live.lookup(&name(599 - round)).expect("a file");
         file.write_at(10, &pattern(2000 + round, 50)).expect("a write");
     }
@@ -285,7 +285,8 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
             assert!(found == expected, "file {file} of snapshot {at}");
         }
     }
-    // Each snapshot can be deleted alone: no reference is missing, and none is left.
+    // Each snapshot can be deleted by itself: no reference is missing, and no reference is left
+    // over.
     for at in [3, 0, 7] {
         let name = format!("snapshot-{at}");
         fs.root().delete_subvolume(name.as_bytes()).expect("a removal");
@@ -296,9 +297,9 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
     check(&device);
 }
 
-/// A snapshot shares nodes with its source. The nodes below these have one reference each, but are
-/// shared as well. A balance moves all of them while the source changes in the same commits, and
-/// the snapshots keep their content.
+/// A snapshot shares nodes with its source. The nodes below the shared ones have one reference
+/// each, but are shared as well. A balance moves all of them while the source changes in the same
+/// commits, and the snapshots keep their content.
 #[test]
 fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
     const FILES: u64 = 6000;
@@ -320,7 +321,7 @@ fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
     assert!(level >= 2, "three levels at least: the root lies at {level}");
 
     // With each commit of the balance, the source and one snapshot change a little, far from their
-    // earlier changes. There they still share the nodes above the leaves.
+    // earlier changes. In these places the trees still share the nodes above the leaves.
     let changed = fs.resolve("/third").expect("a snapshot");
     let mut next = 0;
     let mut change = || {
@@ -357,7 +358,7 @@ fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
 }
 
 /// An extent may be longer than a new chunk, because the device was larger when the extent was
-/// written. It moves whole, to a chunk of sufficient length that is made for it.
+/// written. Such an extent moves as a whole, to a chunk of sufficient length that is made for it.
 #[test]
 fn extents_longer_than_new_chunks_move() {
     const LEN: u64 = 100 << 20;
@@ -370,7 +371,7 @@ fn extents_longer_than_new_chunks_move() {
         file.write_at(at, &known).expect("a write");
     }
     fs.sync().expect("a sync");
-    // New chunks have a tenth of this.
+    // New chunks have a tenth of this size.
     fs.resize_device(DeviceId(1), 800 << 20, &mut |_| true).expect("nothing lies behind");
     for _ in 0..2 {
         let done = fs.balance(&BalanceOptions::full(), &mut |_| true).expect("a balance");

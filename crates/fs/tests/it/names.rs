@@ -16,7 +16,7 @@ fn name_error<T: std::fmt::Debug>(result: buttress_fs::Result<T>) -> NameError {
     }
 }
 
-/// An empty volume mounts, closes, and the checker agrees.
+/// An empty volume mounts and closes, and the checker finds no fault.
 #[test]
 fn an_empty_volume_survives_a_mount() {
     let device = memory(256);
@@ -86,7 +86,8 @@ fn removal_leaves_nothing() {
 }
 
 /// Changed attributes of a file without a name reserve no metadata, because a full volume might
-/// have none. They go with the file, or become durable if the file gets a name.
+/// have none. The changed attributes are lost with the file, or become durable if the file gets a
+/// name.
 #[test]
 fn attributes_without_a_name_take_nothing() {
     let device = memory(256);
@@ -133,7 +134,8 @@ fn orphans_go_at_the_next_mount() {
     check(&device);
 }
 
-/// Hard links until one item is full, then more, and then fewer again.
+/// Hard links are added until one item is full, then some more are added, and then links are
+/// removed.
 #[test]
 fn many_links_use_the_extended_form() {
     let device = memory(256);
@@ -156,7 +158,7 @@ fn many_links_use_the_extended_form() {
     check(&device);
 }
 
-/// Every kind of rename, the forbidden ones too.
+/// Tests every kind of rename, including forbidden renames.
 #[test]
 fn renames() {
     let device = memory(256);
@@ -318,8 +320,8 @@ fn listings_are_stable() {
     assert_eq!(stays.len(), 300);
 }
 
-/// A dirty file that loses its name exists as long as it has a handle. It is not written out before
-/// it goes, and no lookup by number finds it afterwards.
+/// A dirty file that loses its name exists as long as it has a handle. Its data is not written
+/// back, and after its removal no lookup by number finds it.
 #[test]
 fn nameless_inodes_go_with_their_last_user() {
     let device = memory(256);
@@ -334,7 +336,7 @@ fn nameless_inodes_go_with_their_last_user() {
     assert_eq!(name_error(fs.inode(id)), NameError::NotFound);
     assert!(fs.statfs().expect("sizes").blocks_free > free, "what it was reserved came back");
 
-    // The same holds for a file that is replaced by a rename, and for one that never had a name.
+    // The same holds for a file that is replaced by a rename, and for a file that never had a name.
     let id = file_with(&fs.root(), "old", &pattern(2, 300_000)).id();
     file_with(&fs.root(), "new", &pattern(3, 300_000));
     fs.root().rename(b"new", &fs.root(), b"old", RenameFlags::default()).expect("rename");
@@ -350,7 +352,7 @@ fn nameless_inodes_go_with_their_last_user() {
 }
 
 /// A file can have 65535 names. One more is refused with the error for too many links, after a
-/// remount too. A name that is removed makes room for another. Our checker looks alone: `btrfs
+/// remount too. Removing a name makes room for another. Only our own checker runs, because `btrfs
 /// check` takes a minute for so many names.
 #[test]
 fn a_file_has_65535_names_and_no_more() {
@@ -388,7 +390,8 @@ fn a_file_has_65535_names_and_no_more() {
     expect_sound(&device);
 }
 
-/// A rename leaves a whiteout in place of the old name, and both are there after a remount.
+/// A rename leaves a whiteout in place of the old name, and after a remount the whiteout and the
+/// new name exist.
 #[test]
 fn whiteouts_take_the_place_of_names() {
     let device = memory(256);

@@ -1,4 +1,4 @@
-//! Compression and sharing: all guarantees but the content, which the test `model` checks.
+//! Compression and sharing: all guarantees except the content, which the test `model` checks.
 
 use buttress_format::BlockGroupFlags;
 use buttress_fs::{
@@ -235,8 +235,8 @@ fn shared_preallocation() {
     check(&device);
 }
 
-/// A file in a thousand pieces becomes a file in few. Files that shared its extents keep their
-/// content.
+/// A file in a thousand pieces becomes a file in few pieces. Files that shared its extents keep
+/// their content.
 #[test]
 fn defragmenting() {
     let device = memory(512);
@@ -267,7 +267,7 @@ fn defragmenting() {
     assert!(content(&fs.resolve("file").expect("there")) == old);
 }
 
-/// A clone never changes afterwards, whatever is written in place to its source at the time.
+/// A clone never changes, even if its source is written in place during the cloning and afterwards.
 #[test]
 fn clones_are_cuts() {
     const PAGES: u64 = 256;
@@ -299,7 +299,7 @@ fn clones_are_cuts() {
             let cut = cut.expect("a file");
             file.clone_range(0, &cut, 0, 0).expect("cloned");
             let seen = content(&cut);
-            // Writes to every third clone, too.
+            // Also write to every third clone.
             if number % 3 == 0 {
                 cut.write_at(4096 * number, &[9; 5000]).expect("a write");
             }

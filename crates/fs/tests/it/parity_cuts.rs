@@ -1,7 +1,7 @@
 //! Power is cut while data is written with parity, and one device is lost as well. All committed
-//! data is there.
+//! data can be read.
 //!
-//! `BUTTRESS_CUTS` multiplies the states that are looked at.
+//! `BUTTRESS_CUTS` multiplies the number of checked states.
 
 use std::sync::Arc;
 
@@ -80,13 +80,13 @@ fn power_is_cut(data: Profile, metadata: Profile, count: usize) {
         let fs = open(there, "rw,degraded");
         let root = fs.root();
         let names = list(&root);
-        // All files of the last synced round are there.
+        // All files of the last synced round exist.
         for file in (0..FILES).filter(|_| round > 0) {
             let found = root.lookup(name(round, file).as_bytes());
             let found = content(&found.unwrap_or_else(|e| panic!("{when}: {e}: {names:?}")));
             assert!(found == expected(round, file), "{when}: file {file}");
         }
-        // The next round deletes the files of the round before the last. Those that are still there
+        // The next round deletes the files of the round before the last. The files that still exist
         // have their content.
         for old in (1..round).rev().take(1) {
             for file in 0..FILES {

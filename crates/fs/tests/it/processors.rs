@@ -15,7 +15,7 @@ use buttress_sim::{Slow, Slowness};
 use crate::checker::expect_sound;
 use crate::volume::{mount_with, nocow};
 
-/// The cost of a step: about that of the machine of the measurements.
+/// The time of a step: about the time on the machine of the measurements.
 const STEP: Duration = Duration::from_nanos(500);
 const WRITERS: usize = 4;
 const BLOCK: usize = 4096;
@@ -23,7 +23,7 @@ const BLOCK: usize = 4096;
 const BLOCKS: u64 = 32_768;
 /// The reservation of Linux's rule for an item: eight nodes.
 const LEVELS_BYTES: u64 = 8 * (16 << 10);
-/// The time between two looks at the number of written blocks.
+/// The time between two samples of the number of written blocks.
 const SAMPLE: Duration = Duration::from_millis(5);
 
 /// Figures of writers of small blocks.
@@ -58,7 +58,7 @@ impl Seen {
 enum Way {
     /// Into memory, until a request needs room.
     Lazy,
-    /// Into memory, and to the device as soon as a writer has so many.
+    /// Into memory, and to the device as soon as a writer has so many dirty blocks.
     Batches(u64),
     /// To the device.
     Direct,
@@ -74,7 +74,8 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
         let slow = Arc::new(Slow::new(
             base,
             Slowness {
-                // So slow that most of the data of a batch is on its way most of the time.
+                // The device is so slow that most of the data of a batch is on its way most of the
+                // time.
                 mib_s: Some(if way == Way::Lazy { 500.0 } else { 100.0 }),
                 latency: Duration::from_micros(200),
                 depth: 32,
@@ -182,11 +183,12 @@ fn e19_rounds_ahead_flatten_the_saw_tooth() {
 }
 
 /// E16: data on its way to the device gives its room back by itself, so preemptive rounds would
-/// gain nothing. There is none, and writers are as fast as without preemption.
+/// gain nothing. No such round is made, and writers are as fast as without preemption.
 #[test]
 fn e16_direct_writers_are_not_slowed() {
-    // Three batches of ordered extents and a gathered one reserve more than half of all room, which
-    // makes a round due otherwise. They reserve less than all of it, where a request would wait.
+    // Three batches in ordered extents and one dirty batch reserve more than half of all room. If
+    // all of this data were dirty, a round would be due. They reserve less than all room, so no
+    // request waits.
     for way in [Way::Direct, Way::Batches(720)] {
         let (off, ahead) = (scarce(way, "off", 60), scarce(way, "clamp", 60));
         // Direct writers have no reservation while the device has their data.
@@ -210,7 +212,8 @@ enum Split {
 }
 
 /// N7: a thread scans extents to write in place, and may wait for the device to read their items.
-/// No scanned extent is split meanwhile. A thread that wants to split one waits for the write.
+/// No scanned extent is split meanwhile. A thread that wants to split a scanned extent waits for
+/// the write.
 #[test]
 fn n7_scanned_extents_are_not_split() {
     let base = MemoryDevice::new(256 << 20);
@@ -219,7 +222,7 @@ fn n7_scanned_extents_are_not_split() {
     let base = Arc::new(base);
     let fs = mount_with(&(Arc::clone(&base) as _), "rw,noatime,commit=300");
     let file = nocow(&fs, "file");
-    // The extents are written from the last to the first, so that no two are joined.
+    // The extents are written from the last to the first, so that no two extents are joined.
     for extent in (0..EXTENTS).rev() {
         file.write_direct(extent * EXTENT_LEN, &[1; EXTENT_LEN as usize]).expect("a write");
     }
@@ -291,8 +294,9 @@ fn expect_no_split(base: MemoryDevice, split: Split) {
     expect_sound(&device);
 }
 
-/// A thread that makes room waits for readers of old trees: their end gives space back. If one
-/// reader takes seconds, refused requests do not wait for it again in each of their flush steps.
+/// A thread that makes room waits for readers of old trees, because the end of such a reader gives
+/// space back. If one reader takes seconds, refused requests do not wait for this reader again in
+/// each of their flush steps.
 #[test]
 fn a_long_reader_is_waited_for_once() {
     let work = || {

@@ -1,4 +1,4 @@
-//! Limits of simple quotas: writers stay within them, and give back what they were admitted for and
+//! Limits of simple quotas: writers stay within the limits, and give back admitted bytes that they
 //! do not need.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,8 +66,8 @@ fn fill(file: &Inode, piece: u64) -> Result<()> {
     Ok(())
 }
 
-/// A subvolume is limited by the groups that it will join, before a commit puts its group. Names of
-/// subvolumes are refused at the limit like those of files.
+/// A subvolume is limited by the groups that it will join, before a commit puts its group. At the
+/// limit, names of subvolumes are refused like names of files.
 #[test]
 fn a_new_subvolume_is_limited_at_once() {
     let device = memory(512);
@@ -103,8 +103,8 @@ fn a_new_subvolume_is_limited_at_once() {
     expect_sound(&device);
 }
 
-/// A write that needs no new space is not refused at the limit: into allocated space, and over data
-/// that is overwritten in place.
+/// At the limit, writes that need no new space are not refused: writes into allocated space, and
+/// writes in place.
 #[test]
 fn writes_that_need_no_space_pass_the_limit() {
     let device = memory(512);
@@ -139,7 +139,7 @@ fn writes_that_need_no_space_pass_the_limit() {
     expect_sound(&device);
 }
 
-/// The bytes that a writer was admitted for end with the data that needed them, without a commit.
+/// Bytes for which a writer was admitted no longer count when their data is gone, without a commit.
 #[test]
 fn admitted_bytes_end_with_their_data() {
     let device = memory(1024);
@@ -166,9 +166,9 @@ fn admitted_bytes_end_with_their_data() {
         let packed = file(&sub, &format!("packed-{round}"));
         packed.write_at(0, &vec![round as u8; 5 << 20]).expect("a write");
         packed.flush_data().expect("a write");
-        // Inline.
+        // This data becomes inline.
         file(&sub, &format!("small-{round}")).write_at(0, b"small").expect("a write");
-        // In place.
+        // This data is written in place.
         over.write_at(0, &pattern(round, MIB as usize)).expect("a write");
         over.flush_data().expect("a write");
         over.write_direct(0, &pattern(round, MIB as usize)).expect("a write");

@@ -46,7 +46,7 @@ fn damage_quotas(device: &Arc<dyn Device>, key: Key, change: impl FnOnce(&mut [u
 }
 
 /// A crash in `quota disable` of Linux leaves a quota tree with a status that lacks ON. Enabling
-/// begins with an empty tree, and keeps no leaf of the old one.
+/// begins with an empty tree, and keeps no leaf of the old tree.
 #[test]
 fn enabling_replaces_a_leftover_tree() {
     for simple in [true, false] {
@@ -98,7 +98,7 @@ fn changes_of_limits_lose_none() {
     expect_sound(&device);
 }
 
-/// A group of simple quotas outlives its subvolume as long as it counts something.
+/// A group of simple quotas outlives its subvolume as long as its counts are not zero.
 #[test]
 fn a_group_that_counts_is_kept() {
     let device = memory(256);

@@ -80,7 +80,7 @@ fn r7_reads_beside_moves_and_cuts() {
             file.sync().expect("a sync");
             file
         };
-        // The first of them never changes.
+        // The first of these files never changes.
         let files: Vec<_> = (0..3).map(make).collect();
         let done = AtomicBool::new(false);
         let rounds = AtomicU64::new(0);
@@ -88,7 +88,7 @@ fn r7_reads_beside_moves_and_cuts() {
             let (files, done, fs) = (&files, &done, &fs);
             let guarded = |work: &dyn Fn()| {
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-                // Without this, the other threads would go on for ever.
+                // Stop the other threads, which would otherwise run for ever.
                 if outcome.is_err() {
                     done.store(true, Ordering::SeqCst);
                 }

@@ -17,7 +17,7 @@ use crate::volume::{copy, file_with, memory, mount, mount_with, pattern};
 const LEN: usize = 8 << 20;
 const PIECE: usize = 32 << 10;
 
-/// The length of each request. Requests of the size of a node are left out.
+/// The length of each request. Requests of the size of a node are not recorded.
 #[derive(Debug, Default)]
 struct Requests(Mutex<Vec<usize>>);
 
@@ -134,7 +134,7 @@ fn r1_readers_in_any_order_make_long_requests() {
 }
 
 /// A compressed extent is read and unpacked once for all readers that read it at the same time,
-/// whether they want the whole or parts.
+/// whether they read the whole extent or parts.
 #[test]
 fn whole_compressed_extents_are_read_once() {
     let device = memory(256);
@@ -156,7 +156,7 @@ fn whole_compressed_extents_are_read_once() {
 }
 
 /// Long calls read straight into their callers' buffers. If several readers are at the same place,
-/// one of them reads each block, once.
+/// each block is read once, by one of them.
 #[test]
 fn long_calls_at_one_place_are_read_once() {
     let device = memory(256);

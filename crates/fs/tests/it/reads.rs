@@ -16,7 +16,7 @@ use crate::volume::{content, file_with, memory, memory_with, mount, mount_with, 
 const SECTOR: usize = 4096;
 const MIB: usize = 1 << 20;
 
-/// The length of each read. Reads of the size of a node are left out.
+/// The length of each read. Reads of the size of a node are not recorded.
 #[derive(Debug, Default)]
 struct Watched(Mutex<Vec<u64>>);
 
@@ -56,7 +56,7 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
 }
 
 /// However many threads read a file, the device gets requests as long as those of one thread, and
-/// each block once. Page by page, as before 2012, it gets a request for each page.
+/// each block once. With `read_batch` as before 2012, the device gets a request for each page.
 #[test]
 fn r1_r6_many_readers_make_long_requests() {
     let device = memory(256);
@@ -179,8 +179,8 @@ fn r10_a_bad_sector_ahead_spoils_nothing() {
     fs.close().expect("a close");
 }
 
-/// A thread that reads a large file once, in pieces smaller than sectors, drives out no data that
-/// others use.
+/// A thread that reads a large file once, in pieces smaller than sectors, evicts no data that other
+/// readers use.
 #[test]
 fn a_scan_in_small_pieces_drives_out_nothing_that_is_used() {
     let device = memory(256);
@@ -298,7 +298,8 @@ fn r7_r8_a_file_that_is_cut_and_written_is_read_right() {
     check(&device);
 }
 
-/// One read over extents of the last commit, of this transaction, and of data still in memory.
+/// One read covers extents of the last commit, extents of this transaction, and data still in
+/// memory.
 #[test]
 fn r9_old_and_new_extents_in_one_read() {
     let device = memory(256);
@@ -402,8 +403,8 @@ fn reading_drops_nothing_that_is_dirty() {
     check(&device);
 }
 
-/// A direct read returns dirty and cached bytes, too, and checks what it reads. It adds nothing to
-/// the page cache, so each direct read costs a request.
+/// A direct read also returns dirty and cached bytes, and verifies the bytes that it reads. It adds
+/// nothing to the page cache, so each direct read costs a request.
 #[test]
 fn direct_reads_keep_nothing() {
     let device = memory(256);
@@ -438,7 +439,7 @@ fn direct_reads_keep_nothing() {
         all("plain", &expected, piece);
         all("packed", &text, piece);
     }
-    // A direct read of dirty data, and of data that others had cached.
+    // Read dirty data directly, and data that other reads had cached.
     let mut expected = expected;
     let file = fs.resolve("plain").expect("a file");
     file.write_at(5 * SECTOR as u64 + 7, &[1; 3 * SECTOR]).expect("a write");

@@ -38,7 +38,7 @@ fn spoil(device: &Arc<dyn Device>, place: usize) {
     device.write_at(place as u64 + 77, &[!byte[0]]).expect("damage");
 }
 
-/// Holds back the first long reads until there are as many as readers.
+/// Holds back the first long reads until every reader has made one.
 #[derive(Debug)]
 struct Together {
     came: AtomicUsize,
@@ -68,8 +68,8 @@ fn counts(fs: &Filesystem) -> (u64, u64) {
     (stats.csum_failures, stats.repairs)
 }
 
-/// Many threads read a bad sector at once: in short pieces through the page cache, in long ones
-/// past it, directly, or without a cache. The device gives the bad copy to each of them.
+/// Many threads read a bad sector at once: in short pieces through the page cache, in long pieces
+/// past the cache, directly, or without a cache. The device gives the bad copy to each of them.
 #[test]
 fn r10_a_bad_sector_read_by_many_counts_once() {
     const BAD: usize = 300;
@@ -114,7 +114,7 @@ fn r10_a_bad_sector_read_by_many_counts_once() {
     }
 }
 
-/// A reader around a bad copy finds it by read-ahead, and no reader finds it again. That holds if
+/// A reader finds a bad copy by read-ahead, and no reader finds the bad copy again. This holds if
 /// the copy was repaired, and also on a read-only volume, where the cache keeps the good data.
 #[test]
 fn r10_a_bad_copy_found_ahead_counts_once() {
@@ -137,7 +137,7 @@ fn r10_a_bad_copy_found_ahead_counts_once() {
 }
 
 /// A sector without a good copy that is only read ahead counts no failure. Each read that asks for
-/// the sector counts one.
+/// the sector counts one failure.
 #[test]
 fn r10_unrequested_errors_are_not_counted() {
     const BAD: usize = 300;

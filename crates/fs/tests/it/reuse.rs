@@ -1,6 +1,6 @@
-//! N5: device space and addresses come to belong to other chunks during a scrub or a trim. The test
-//! holds the scrub or trim where it reports its progress, or in the middle of a request. Meanwhile
-//! block groups are removed and new ones take their places.
+//! N5: device space and addresses pass to other chunks during a scrub or a trim. The test stops the
+//! scrub or trim where it reports its progress, or in the middle of a request. Meanwhile block
+//! groups are removed and new ones take their places.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +73,8 @@ impl Hook for Standing {
     }
 }
 
-/// A device, the same device with a hook, and a mount of the latter with one file.
+/// A device, the same device with a hook, and a mount of the device with the hook. The volume has
+/// one file.
 fn volume(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
     let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib * MIB));
     Filesystem::make(&*below, &MakeOptions::default()).expect("an empty volume");
@@ -122,7 +123,7 @@ fn extend(file: &Inode, seed: u64, from: u64) -> u64 {
     count
 }
 
-/// Removes a file and all groups that become empty, and makes that durable.
+/// Removes a file and all groups that become empty, and makes the removal durable.
 fn remove(fs: &Filesystem, name: &str) {
     fs.root().unlink(name.as_bytes()).expect("removed");
     for _ in 0..3 {
@@ -169,8 +170,8 @@ fn verify(below: &Arc<dyn Device>, fs: Filesystem, name: &str, seed: u64, count:
     check(below);
 }
 
-/// Groups are removed and others take their places at any step of a scrub, which may hold groups.
-/// The scrub finds nothing wrong, mends nothing, and comes to its end.
+/// At any step of a scrub, groups are removed and others take their places. The scrub may hold
+/// groups. It finds no fault, repairs nothing, and ends.
 #[test]
 fn n5_groups_change_hands_between_steps_of_a_scrub() {
     for hold_groups in [false, true] {
@@ -203,8 +204,8 @@ fn n5_groups_change_hands_between_steps_of_a_scrub() {
     }
 }
 
-/// The same in the middle of a step. While the scrub reads data, no chunk is removed before the
-/// data is checked.
+/// Groups are emptied in the middle of a step of a scrub. No chunk with data that the scrub is
+/// reading is removed before the data is checked.
 #[test]
 fn n5_nothing_that_a_scrub_reads_changes_hands() {
     let (below, hooked, fs) = full();
@@ -297,8 +298,8 @@ fn n5_groups_take_what_a_trim_would_come_to() {
     }
 }
 
-/// The same in the middle of each request. Space under discard, in a group or outside of all
-/// groups, is not allocated before the request ends.
+/// Writers need space in the middle of each request of a trim. Space under discard, in a group or
+/// outside of all groups, is not allocated before the request ends.
 #[test]
 fn n5_nothing_that_a_trim_tells_of_is_given_out() {
     for step in (0..4).chain((4..).step_by(STRIDE)) {

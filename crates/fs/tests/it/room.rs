@@ -1,4 +1,4 @@
-//! Making room for waiting requests: named after the faults that they are to find
+//! Making room for waiting requests. The tests are named after the faults that they should find
 //! (`docs/internals/kernel-bugs.md`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,8 +31,8 @@ fn fill_with(fs: &Filesystem, name: &str, step: u64, spare: u64) -> Inode {
     filler
 }
 
-/// E4: much dirty data holds worst-case reservations. Small requests wait until it is written, and
-/// do not fail.
+/// E4: much dirty data holds worst-case reservations. Small requests wait until this data is
+/// written, and do not fail.
 #[test]
 fn e4_dirty_data_is_no_reason_to_refuse() {
     for rule in ["off", "clamp", "off,reserve=levels", "clamp,reserve=levels"] {
@@ -60,8 +60,8 @@ fn e4_dirty_data_is_no_reason_to_refuse() {
     }
 }
 
-/// E4 for data: an overwrite needs new space, and frees the old only when it is committed. As long
-/// as old, new and dirty data fit together, no write is refused.
+/// E4 for data: an overwrite needs new space, and frees the old space only when it is committed. As
+/// long as old, new and dirty data fit together, no write is refused.
 #[test]
 fn e4_overwriting_waits_for_what_it_frees() {
     let device = memory(160);
@@ -87,7 +87,7 @@ fn e4_overwriting_waits_for_what_it_frees() {
 }
 
 /// E4 for chunks: a group that became empty gives its chunk back with the next commit. A request
-/// that needs that space makes the commit, even if nothing else waits for one.
+/// that needs that space makes the commit, even if nothing else needs a commit.
 #[test]
 fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
     for commits in 1..4 {
@@ -104,8 +104,8 @@ fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
     }
 }
 
-/// E5: dirty data reserves its whole length. Compressed, it takes only a part of that, but how much
-/// is known only after its writeback.
+/// E5: dirty data reserves its whole length. When it is compressed, it takes only a part of this
+/// length, and the part is known only after the writeback.
 #[test]
 fn e5_compressed_data_is_waited_for() {
     let device = memory(160);
@@ -147,10 +147,10 @@ fn removed_chunks_come_back_by_themselves() {
     check(&device);
 }
 
-/// E11: metadata that comes and goes takes at most twice the chunks that there were, and one more.
-/// A chunk is made when a commit finds no place for a node, or when a reservation fits neither
-/// groups nor future chunks. Until a commit is durable the nodes that it replaces keep their
-/// places, at most all of the old trees beside all of the new.
+/// E11: metadata that is made and removed again and again takes at most twice the number of earlier
+/// chunks, and one more. A chunk is made when a commit finds no place for a node, or when a
+/// reservation fits neither groups nor future chunks. Until a commit is durable, the nodes that it
+/// replaces keep their places. In the worst case, all old trees exist beside all new trees.
 #[test]
 fn e11_churn_takes_no_chunks() {
     // The metadata takes a part of the first chunk, or several chunks.
@@ -172,7 +172,7 @@ fn e11_churn_takes_no_chunks() {
         }
         let most = 2 * used + (mib << 20) / 10;
         assert!(totals.iter().all(|total| *total <= most), "{totals:?}, used {used} at most");
-        // The chunks of the first cycle are enough for all others.
+        // The chunks of the first cycles are enough for all later cycles.
         assert!(totals[2..].iter().all(|total| *total <= totals[0].max(totals[1])), "{totals:?}");
         fs.close().expect("it closes");
         check(&device);
@@ -180,7 +180,7 @@ fn e11_churn_takes_no_chunks() {
 }
 
 /// A1: a thousand times, data that needs new block groups is written and removed. Nothing stays
-/// reserved, and groups are not made and removed each time.
+/// reserved, and not every round makes and removes groups.
 #[test]
 fn a1_coming_and_going_is_no_ping_pong() {
     let device = memory(4096);
@@ -204,7 +204,7 @@ fn a1_coming_and_going_is_no_ping_pong() {
     check(&device);
 }
 
-/// E14: a mount ends while requests wait for space. No thread hangs, and each request gets an
+/// E14: a mount is closed while requests wait for space. No thread hangs, and each request gets an
 /// error.
 #[test]
 fn e14_the_end_while_others_wait() {
@@ -246,8 +246,8 @@ fn e14_the_end_while_others_wait() {
     }
 }
 
-/// Reservations of metadata count with the height of a subvolume from its first lookup on, not from
-/// its first change: after a mount its tree may be the tallest.
+/// Reservations of metadata take the height of a subvolume's tree into account from its first
+/// lookup on, not only from its first change. After a mount this tree may be the tallest.
 #[test]
 fn reservations_know_the_height_of_a_subvolume() {
     let device = memory_with(256, &MakeOptions { nodesize: 4096, ..MakeOptions::default() });
@@ -351,7 +351,8 @@ fn one_commit_is_enough() {
     std::thread::scope(|scope| {
         scope.spawn(|| fs.sync().expect("durable"));
         held.hook.wait_for_knock();
-        // This file is in the next transaction. A commit of that would free nothing.
+        // This file is in the next transaction. A commit of the next transaction would free
+        // nothing.
         let file = file_with(&fs.root(), "file", b"");
         scope.spawn(move || file.write_at(0, &[1; 1 << 20]).expect("room for it"));
         while fs.space_stats().accounts.waiting.0 == 0 {
@@ -429,7 +430,7 @@ fn parts_are_reserved_before_writing() {
         file_with(&fs.root(), &name(i), &[1; BLOCK as usize]);
     }
     fs.sync().expect("durable");
-    // The volume is full but for the single sectors.
+    // The volume is full except for the single sectors.
     let _rest = fill_with(&fs, "rest", BLOCK, 0);
     for i in (0..1500).step_by(2) {
         fs.root().unlink(name(i).as_bytes()).expect("removed");

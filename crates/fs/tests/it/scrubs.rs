@@ -67,8 +67,8 @@ fn copies_without_checksums_are_compared() {
     }
 }
 
-/// Files are written in place during the scrub. It counts no sector under a write as damaged, and
-/// all written data arrives.
+/// Files are written in place during the scrub. The scrub counts no sector under a write as
+/// damaged, and all written data reaches the device.
 #[test]
 fn writers_in_place_beside_a_scrub_that_holds() {
     let devices = mirrors(256);
@@ -138,7 +138,7 @@ fn no_request_is_refused_for_a_scrub() {
     check(&device);
 }
 
-/// A scrub checks data that was written just before it, because it begins with a commit.
+/// A scrub checks data that was written just before the scrub, because it begins with a commit.
 #[test]
 fn a_scrub_begins_with_a_commit() {
     let device = memory(256);

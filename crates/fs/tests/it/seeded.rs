@@ -2,11 +2,11 @@
 //! and the places of power cuts.
 //!
 //! Three clients have models of their own and read back what they wrote. One client cuts and
-//! deletes snapshots, one reads all clients' files. In some runs one moves block groups or checks
-//! all copies. The threads of the mount run too. Each run has a kind of files: plain ones,
+//! deletes snapshots, one reads all clients' files. In some runs, one client moves block groups or
+//! checks all copies. The threads of the mount also run. Each run has a kind of files: plain ones,
 //! compressed ones, some written in place, or mostly renamed. `BUTTRESS_SEED=n` runs seed `n`
-//! alone; `BUTTRESS_SEEDS=first..last` several. `BUTTRESS_CUTS` multiplies the states that are
-//! checked after each. A failing seed is printed, and fails again.
+//! alone; `BUTTRESS_SEEDS=first..last` runs several seeds. `BUTTRESS_CUTS` multiplies the states
+//! that are checked after each seed. A failing seed is printed, and fails again.
 
 mod full;
 

@@ -1,6 +1,6 @@
 //! V1 of `data`: the reservation of dirty data is enough, for any change of the file before its
 //! ordered extents finish, and for any extents under it. An ordered extent that lacks metadata
-//! draws on the global reserve, and is counted. In these tests none may.
+//! draws on the global reserve, and is counted. In these tests no ordered extent may do so.
 //!
 //! One writer of a few files, from a seed. `BUTTRESS_SEED=n` runs seed `n` alone. The history of
 //! the file with a shortfall is printed.
@@ -157,11 +157,12 @@ impl Story {
     }
 }
 
-/// Runs one story and returns its number of shortfalls. Prints the history of each file with one.
+/// Runs one story and returns its number of shortfalls. Prints the history of each file with a
+/// shortfall.
 fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
     let mut rng = Rng::new(seed);
-    // On a device that serves many requests at once, data has its place in the trees before it is
-    // written.
+    // On a device that serves many requests at once, logs write prepared data: its extents are put
+    // before it is written.
     let device: Arc<dyn Device> =
         FaultDevice::new(Arc::new(MemoryDevice::new(256 << 20)), &Faults::none());
     let nodesize = if seed.is_multiple_of(3) { 16384 } else { 4096 };
@@ -184,7 +185,7 @@ fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
         if now != shorts {
             shorts = now;
             eprintln!("seed {seed}, nodes of {nodesize}{options}: f{number} by {act:?}");
-            // A sync of all finishes the ordered extents of all files.
+            // A sync of the volume finishes the ordered extents of all files.
             let all = matches!(act, Act::SyncAll | Act::Snapshot);
             for (which, (_, told)) in &story.files {
                 let last = &told[told.len().saturating_sub(20)..];
@@ -212,8 +213,8 @@ fn expect_no_shortfalls(what: fn(&mut Rng, u64) -> Act, options: &[&str]) {
     assert_eq!(seeds.map(told).sum::<u64>(), 0, "landings fell short");
 }
 
-/// The same with chosen operations. In each case an ordered extent needs more items than a write
-/// that is finished at once.
+/// The reservation is also enough for chosen operations. In each case an ordered extent needs more
+/// items than a write that is finished at once.
 #[test]
 fn each_way_to_write_more_is_reserved() {
     for options in ["rw", "nodatacow"] {

@@ -148,8 +148,8 @@ impl Drop for Stop<'_> {
 }
 
 /// Each writer writes a number to its first file, then to its second. If a snapshot has a number in
-/// the second file, it has the same or a later one in the first. It also has every number that was
-/// written before the snapshot was requested.
+/// the second file, it has the same or a later number in the first file. It also has every number
+/// that was written before the snapshot was requested.
 #[test]
 fn a_snapshot_is_a_cut() {
     let device = memory(512);
@@ -227,7 +227,7 @@ fn a_snapshot_is_a_cut() {
     check(&device);
 }
 
-/// A graph of subvolumes as container engines make it. Each layer is a snapshot of another one,
+/// A graph of subvolumes as container engines make it. Each layer is a snapshot of another layer,
 /// with small changes.
 #[test]
 fn two_hundred_snapshots() {
@@ -262,7 +262,7 @@ fn two_hundred_snapshots() {
         fs.root().delete_subvolume(format!("layer-{layer}").as_bytes()).expect("a deletion");
         prints.remove(&layer);
     }
-    // Some of them are dropped now, some after the next mount.
+    // Some snapshots are dropped now, some after the next mount.
     fs.sync().expect("a sync");
     fs.close().expect("a close");
     check(&device);

@@ -1,10 +1,11 @@
-//! The engine over a store of objects that loses power, or its volume to another writer.
+//! The engine over a store of objects. The machine loses power, or another writer takes over the
+//! volume.
 //!
-//! After each crash the volume opens, the checker finds nothing, and everything that was
-//! acknowledged is there. A crash may leave any selection of the requests that were under way, and
-//! the others may arrive when the next writer has the volume.
+//! After each crash the volume opens, the checker finds nothing, and the volume has everything that
+//! was acknowledged. A crash may leave any selection of the requests that were under way, and the
+//! others may arrive when the next writer has the volume.
 //!
-//! `BUTTRESS_CUTS` multiplies the states that are looked at.
+//! `BUTTRESS_CUTS` multiplies the number of checked states.
 
 mod writers;
 
@@ -28,9 +29,10 @@ use crate::volume::{list, setting};
 
 const LEN: u64 = 256 << 20;
 const OPERATIONS: usize = 60;
-/// Nothing is written but for what a test does.
+/// With these options, only the operations of a test cause writes.
 const MOUNT: &str = "rw,noatime,commit=3000";
-/// The longest time of a request of the store before its effect, and after it.
+/// The longest time of a request to the store before its effect, and the longest time after its
+/// effect.
 const REQUEST: Duration = Duration::from_micros(300);
 
 /// Small objects and a short time for old commits, so that there is much to collect.
@@ -53,7 +55,7 @@ fn open(device: Arc<RemoteDevice>) -> Result<Filesystem, String> {
     Filesystem::open(vec![device], options).map_err(|error| format!("no mount: {error}"))
 }
 
-/// A snapshot: its name, what it holds, and the operation that acknowledged it.
+/// A snapshot: its name, its content, and the operation that acknowledged it.
 struct Taken {
     name: String,
     state: State,
@@ -67,7 +69,7 @@ struct Tale {
     collected: u64,
 }
 
-/// The life of a volume, from its making on. Each kind of upkeep is in it.
+/// Makes a volume and works on it, with each kind of upkeep.
 fn live(store: &Arc<TimedStore>, seed: u64) -> Tale {
     let device = Arc::new(site(store.clone(), true).create(LEN).expect("an honest store"));
     let make = MakeOptions { nodesize: 4096, seed: Some(seed), ..MakeOptions::default() };
@@ -117,7 +119,7 @@ fn live(store: &Arc<TimedStore>, seed: u64) -> Tale {
     tale
 }
 
-/// Says what is wrong with a file system after a crash.
+/// Returns the fault of a file system after a crash, in words.
 fn examine(fs: &Filesystem, tale: &Tale, done: usize) -> Result<(), String> {
     tale.story.check(&survey(fs), done)?;
     let names = list(&fs.root());
@@ -141,7 +143,8 @@ fn reader(crash: &Crash) -> Result<Arc<dyn Device>, String> {
     Ok(Arc::new(device))
 }
 
-/// Looks at what a crash left: by a reader, by the next writer, and by a reader after it.
+/// Checks the state after a crash: by a reader, by the next writer, and by a reader after this
+/// writer.
 fn look(crash: &Crash, tale: &Tale, rng: &mut Rng) -> Result<(), String> {
     let Some(&done) = crash.marks.last() else {
         // There may be no volume yet, or no file system in it.
@@ -177,7 +180,8 @@ fn look(crash: &Crash, tale: &Tale, rng: &mut Rng) -> Result<(), String> {
     examine(&fs, tale, done as usize)
 }
 
-/// Where to look: at so many events in a short round, and at each event in a campaign.
+/// The distance between checked events: a short round checks `states` of them, a campaign checks
+/// each event.
 fn stride(store: &TimedStore, states: usize) -> usize {
     let more = setting("BUTTRESS_CUTS", if campaign::round() > 0 { 100 } else { 1 }) as usize;
     (store.events() / (states * more)).max(1)

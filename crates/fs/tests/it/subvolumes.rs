@@ -145,8 +145,8 @@ fn a_subvolume_is_dying_until_it_is_gone() {
     check(&device);
 }
 
-/// Subvolumes that are deleted together go in the same commits, each in several steps. They share
-/// nodes with one another and with subvolumes that stay.
+/// Subvolumes that are deleted together are dropped in the same commits, each in several steps.
+/// They share nodes with one another and with subvolumes that stay.
 #[test]
 fn subvolumes_that_go_together_leave_the_others_whole() {
     const FILES: u64 = 600;
@@ -216,8 +216,8 @@ fn a_snapshot_stays_what_it_was() {
         }
         let big = file_with(&live, "big", &pattern(1, 3 << 20));
         let one = snapshot(&fs, &live, "one", true);
-        // The snapshot has data that was neither written back nor synced before, because it was
-        // acknowledged.
+        // The snapshot also has data that was neither written back nor synced before, because the
+        // write had returned.
         assert_eq!(content(&one.lookup(b"big").expect("a file")), pattern(1, 3 << 20));
         assert!(one.create(b"no", 0o644, 0, 0, 0).is_err());
         big.write_at(1 << 20, &pattern(2, 100_000)).expect("a write");
@@ -277,7 +277,7 @@ fn a_snapshot_of_where_it_lies_does_not_hold_itself() {
     file_with(&fs.root(), "a", b"a");
     let first = fs.root().snapshot(b"first", TreeId::FS, false).expect("a snapshot");
     assert_eq!(list(&first), ["a", "sub"]);
-    // The nested subvolume is only an empty directory there.
+    // In the snapshot, the nested subvolume is only an empty directory.
     let stub = first.lookup(b"sub").expect("a stub");
     assert_eq!(stub.id().ino.0, 2);
     assert!(list(&stub).is_empty());
@@ -324,10 +324,11 @@ fn default_subvolume_and_flags() {
 }
 
 /// A file without a name that is open when a snapshot is cut has no user in the snapshot. It must
-/// not stay in a read-only one, because nothing else would ever free its space. Two snapshots that
-/// share such an inode make `btrfs check` 6.2 say "errors found in fs roots" without naming one.
-/// The checker keeps one record for both snapshots. It clears the record after its complaint about
-/// the first snapshot. Then it counts an error for the second, but has no text for it.
+/// not stay in a read-only snapshot, because nothing else would ever free its space. Two snapshots
+/// that share such an inode make `btrfs check` 6.2 say "errors found in fs roots" without naming an
+/// error. `btrfs check` keeps one record for both snapshots. It clears the record after it has
+/// reported the first snapshot. Then it counts an error for the second snapshot, but has no text
+/// for this error.
 #[test]
 fn an_open_file_without_a_name_does_not_stay_in_snapshots() {
     let device = memory(256);
@@ -388,8 +389,8 @@ fn a_subvolume_is_moved() {
     check(&device);
 }
 
-/// A rename puts a subvolume in the place of an empty directory. An exchange swaps its name with an
-/// inode of any kind.
+/// A rename puts a subvolume in the place of an empty directory. An exchange swaps its name with
+/// that of an inode of any kind.
 #[test]
 fn a_subvolume_is_exchanged() {
     let device = memory(256);
@@ -403,7 +404,7 @@ fn a_subvolume_is_exchanged() {
     file_with(&second, "which", b"second");
     let which = |path: &str| content(&fs.resolve(path).expect("a file"));
     let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("a directory");
-    // Renames over an empty directory, within one directory and between two.
+    // Rename over an empty directory, within one directory and between two directories.
     drop(root.mkdir(b"empty", 0o755, 0, 0).expect("a directory"));
     file_with(&dir, "keeps", b"it full");
     assert_eq!(name_error(root.rename(b"first", &root, b"dir", plain)), NameError::NotEmpty);
@@ -413,7 +414,8 @@ fn a_subvolume_is_exchanged() {
     root.rename(b"empty", &second, b"empty", plain).expect("over it");
     assert_eq!(which("second/empty/which"), b"first");
     second.rename(b"empty", &dir, b"first", plain).expect("back");
-    // Exchanges with another subvolume, between two directories, and with a subvolume nested in it.
+    // Exchange with another subvolume, between two directories, and with a subvolume that is nested
+    // in the first.
     dir.rename(b"first", &root, b"second", swap).expect("exchanged");
     assert_eq!(
         (which("dir/first/which"), which("second/which")),
@@ -429,7 +431,7 @@ fn a_subvolume_is_exchanged() {
     );
     let below = root.rename(b"second", &outer, b"inner", swap).expect_err("below itself");
     assert_eq!(below.kind(), ErrorKind::Invalid);
-    // Exchanges with a file and with a directory, in both orders.
+    // Exchange with a file and with a directory, in both orders.
     file_with(&root, "file", b"a file");
     dir.rename(b"first", &root, b"file", swap).expect("exchanged");
     assert_eq!((which("dir/first"), which("file/which")), (b"a file".into(), b"inner".into()));

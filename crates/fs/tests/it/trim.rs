@@ -106,7 +106,7 @@ fn only_what_is_free() {
     check(&below);
 }
 
-/// A trim of a part of the addresses, and one of long runs only.
+/// A trim can be limited to a part of the addresses, or to long runs.
 #[test]
 fn as_much_as_is_asked_for() {
     let (below, told, fs) = oblivious(300, 0);
@@ -134,8 +134,8 @@ fn as_much_as_is_asked_for() {
     check(&below);
 }
 
-/// A trim beside writers that fill the volume and delete. Their data stays, and no write is
-/// refused.
+/// A trim runs beside writers that fill the volume and delete. The data of the writers stays, and
+/// no write is refused.
 #[test]
 fn beside_writers() {
     let (below, _, fs) = oblivious(300, 0);
@@ -185,7 +185,7 @@ impl Hook for Held {
 }
 
 /// M1, M2: little space is free, and the device is slow to discard a part of it. No write is
-/// refused that there is room for. Ordered extents that finish during the discard lie elsewhere.
+/// refused if there is room for it. Ordered extents that finish during the discard lie elsewhere.
 #[test]
 fn beside_a_writer_where_little_is_free() {
     let below = memory(160);
@@ -201,7 +201,8 @@ fn beside_a_writer_where_little_is_free() {
     let extent = FileExtent::parse(&item).expect("an extent");
     let from = extent.region().expect("not inline").disk;
     drop(room::fill(&fs, 0));
-    // Then the free space is one piece. A trim could take all of it but less than a write needs.
+    // After this drop the free space is one piece. A trim could take so much of it that the rest is
+    // too little for a write.
     drop(removed);
     fs.root().unlink(b"removed").expect("removed");
     fs.sync().expect("durable");

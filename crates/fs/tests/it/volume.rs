@@ -6,7 +6,7 @@ use std::time::Duration;
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use buttress_fs::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 
-/// A volume on a device in memory, with the defaults of making one.
+/// A volume on a device in memory, made with default options.
 pub(crate) fn memory(mib: u64) -> Arc<dyn Device> {
     memory_with(mib, &MakeOptions::default())
 }
@@ -33,7 +33,7 @@ pub(crate) fn save(device: &Arc<dyn Device>, path: &std::path::Path) {
     file.flush().expect("an image");
 }
 
-/// A copy of the content of a device, on a device of its own.
+/// A copy of the content of a device, on a new device.
 pub(crate) fn copy(device: &dyn Device) -> MemoryDevice {
     let copy = MemoryDevice::new(device.len());
     copy_to(device, &copy);
@@ -47,8 +47,8 @@ fn copy_to(device: &dyn Device, to: &dyn Device) {
     while offset < device.len() {
         let len = block.len().min((device.len() - offset) as usize);
         device.read_at(offset, &mut block[..len]).expect("memory");
-        // Compares whole blocks. Byte by byte and without optimisation, this took a quarter of the
-        // time of these tests.
+        // Compare whole blocks. A comparison byte by byte, in builds without optimisation, took a
+        // quarter of the time of these tests.
         if block[..len] != zeros[..len] {
             to.write_at(offset, &block[..len]).expect("a write");
         }

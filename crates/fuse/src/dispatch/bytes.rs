@@ -82,7 +82,7 @@ fn data<X: Exchange>(exchange: &X) -> Answer<&[u8]> {
 }
 
 /// Answers a finished write after the kernel has dropped older pages (C4 of `content`). If too many
-/// requests wait already, it answers first.
+/// requests wait already, the answer is sent before the drop.
 fn answer_written<X: Exchange>(door: &Arc<Door>, exchange: X, write: Write, count: u32) {
     let Some(old) = door.old_pages(write, count) else {
         return exchange.reply(Ok(Reply::Written(count)));

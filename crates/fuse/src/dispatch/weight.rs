@@ -1,10 +1,10 @@
-//! What a request may cost, by its kind and its length.
+//! The likely cost of a request, by its kind and its length.
 
 use buttress_protocol::{Head, Operation, Parts, SetattrFlags, opcode};
 
 use crate::pool::Kind;
 
-/// Sorts a request by what it may cost.
+/// Sorts a request by its likely cost.
 pub(crate) fn kind(head: &Head, parts: Parts<'_>) -> Kind {
     use opcode::*;
     match head.opcode {

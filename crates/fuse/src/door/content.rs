@@ -4,15 +4,16 @@
 //!
 //! - **C1** Every change of content or owner takes privileges of the file away as `privileges`
 //!   says. Capabilities are removed before the change, set-id bits before it or together with it.
-//! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
+//! - **C2** A search for data or a hole is answered after the kernel has sent the content that it
+//!   holds.
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
 //!   `FUSE_WRITE_LOCKOWNER`). The kernel names one only in direct requests. The flags of the
-//!   descriptor do not tell: page faults, readahead and writes to a part of a page carry them, too.
-//!   These hold folios of the kernel (D4 of `door`).
+//!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
+//!   page carry the same flags, and hold folios of the kernel (D4 of `door`).
 //! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of that range.
-//!   The kernel itself drops them before it sends the request, and after the answer only if the
-//!   program waits for the write. Beside an asynchronous write, a read may bring the old bytes in
-//!   again.
+//!   The kernel itself drops these pages before it sends the request. It drops them again after the
+//!   answer only if the program waits for the write. During an asynchronous write, a read may bring
+//!   the old bytes in again.
 //! - **C5** Times that the kernel writes back from its cache are always accepted. Such a request
 //!   sets `ctime` and no access time. It names a handle of a file that is open for writing, or
 //!   repeats the `mtime` of the volume. A program that sets `mtime` alone uses the path, or sets
@@ -47,7 +48,7 @@ const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
 
-/// What became of a read.
+/// The outcome of a read.
 pub(crate) enum Read {
     /// The number of bytes that were read.
     Bytes(usize),
@@ -55,7 +56,7 @@ pub(crate) enum Read {
     Behind(Arc<Node>),
 }
 
-/// What became of a search for data or a hole.
+/// The outcome of a search for data or a hole.
 pub(crate) enum Seek {
     /// The offset that was found.
     At(i64),
@@ -93,7 +94,7 @@ pub(crate) struct Reading {
     pub(crate) flags: i32,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug)]
 pub(crate) enum Written {
     /// The number of bytes that were written.
@@ -110,7 +111,8 @@ fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
     } else if options.strict_access {
-        // The kernel drops what it holds of the file, so that the next read reaches the server.
+        // Without `KEEP_CACHE` the kernel drops its pages of the file, so the next read reaches the
+        // server.
         OpenFlags::PARALLEL_DIRECT_WRITES
     } else {
         OpenFlags::KEEP_CACHE.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -155,7 +157,8 @@ impl Door {
     }
 
     /// Refuses to open an immutable file for writing, and an append-only one without `O_APPEND`.
-    /// Later writes from the kernel's cache do not say which program made them.
+    /// The check is made here, because later writes from the kernel's cache do not name the
+    /// program.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());
@@ -167,7 +170,7 @@ impl Door {
         if refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Takes note of an open file, and says how the kernel shall treat it.
+    /// Takes note of an open file, and returns how the kernel shall treat it.
     pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<OpenFlags> {
         let node = self.node_to_open(id)?;
         if is_for_writing(oflags(flags)) {
@@ -266,7 +269,8 @@ impl Door {
     }
 
     /// Reads into `buffer`. If a direct read (C3) meets the end of the file, the kernel may know of
-    /// a later end (C2). The kernel keeps the data of all other reads (C4).
+    /// a later end, and must send its data first (C2). The kernel keeps the data of all other
+    /// reads, so `filled_pages` counts them (C4).
     pub(crate) fn read_into(
         &self,
         id: u64,
@@ -286,7 +290,7 @@ impl Door {
         Ok(if is_behind { Read::Behind(node) } else { Read::Bytes(count) })
     }
 
-    /// Runs `work` after the kernel has sent what it holds of a node's content.
+    /// Runs `work` after the kernel has sent the unwritten content of a node that it still holds.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
         self.notifier_threads.after_flush(id, Span::Whole, work);
     }
@@ -296,7 +300,7 @@ impl Door {
         self.notifier_threads.wait_permit()
     }
 
-    /// Answers `write`, unless it has to wait for space.
+    /// Answers `write`, unless the write has to wait for space.
     pub(crate) fn write(self: &Arc<Self>, write: Write, data: &[u8]) -> Answer<Written> {
         let node = self.node(write.node)?;
         if let Some(change) = write.takes_privileges() {
@@ -313,7 +317,7 @@ impl Door {
         .map(Written::Bytes)
     }
 
-    /// Refuses a write that would have to wait for space and may not.
+    /// Refuses a write that would have to wait for space, and is not allowed to wait.
     pub(crate) fn write_in_vain(&self, write: Write) -> Answer<u32> {
         self.after_write(&*self.node(write.node)?, write, Err(Errno::ENOSPC))
     }
@@ -324,7 +328,7 @@ impl Door {
         self.notifier_threads.on_space_thread(work);
     }
 
-    /// Tries a write again that found no space, and waits for space.
+    /// Retries a write that found no space, and waits for space.
     pub(crate) fn write_aside(
         &self,
         write: Write,
@@ -339,8 +343,8 @@ impl Door {
 
     fn write_once(&self, node: &Node, write: Write, data: &[u8]) -> Answer<usize> {
         let Node { inode, .. } = node;
-        // With its write-back cache on, the kernel stamps files itself, also for direct writes. It
-        // sends the stamps as attributes, before the pages or after them.
+        // With its write-back cache on, the kernel sets the times of files itself, also for direct
+        // writes. It sends the times as attributes, before the pages or after them.
         let written = match (write.goes_past_cache(), self.keeps_writes()) {
             (true, true) => inode.keeping_times().write_direct(write.offset, data),
             (false, true) => inode.keeping_times().write_at(write.offset, data),
@@ -398,7 +402,7 @@ impl Door {
         self.with_space(id, || allocate().map_err(refuse))
     }
 
-    /// Searches for data or a hole (C2), unless the kernel may know better.
+    /// Searches for data or a hole (C2), unless the kernel may hold newer content.
     pub(crate) fn seek_now(&self, id: u64, offset: i64, whence: i32) -> Answer<Seek> {
         let node = self.node(id)?;
         if self.may_be_behind(&node) {
@@ -437,7 +441,8 @@ impl Write {
         self.how.contains(WriteFlags::LOCKOWNER) && !self.is_from_cache()
     }
 
-    /// Which privileges of the file the write removes. `None` for writes from the kernel's cache.
+    /// The privileges of the file that the write removes. `None` for writes from the kernel's
+    /// cache.
     fn takes_privileges(self) -> Option<Change> {
         let is_unprivileged = self.how.contains(WriteFlags::KILL_SUIDGID);
         match (self.is_from_cache(), is_unprivileged) {

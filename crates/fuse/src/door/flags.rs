@@ -50,7 +50,7 @@ pub(crate) fn waits_for_commit(command: u32) -> bool {
 
 impl Door {
     /// Answers `ioctl` for the commands on flags and on the label. Before the kernel changes flags
-    /// by a plain command, it reads them by the extended one.
+    /// by a plain command, it reads them by the extended command.
     pub(crate) fn ioctl(
         &self,
         caller: Caller,
@@ -111,8 +111,9 @@ impl Door {
         if !is_allowed || !self.is_owner(&rights, &attr) {
             return Err(Errno::EPERM);
         }
-        // A file that is overwritten in place has no checksums, so this can be changed only while
-        // the file is empty. Linux ignores the flag silently otherwise; an error is more helpful.
+        // A file that is overwritten in place has no checksums, so the flag can be changed only
+        // while the file is empty. For a file with content, Linux ignores the flag silently; an
+        // error is more helpful.
         let is_file = attr.kind == FileKind::Regular;
         if is_file && changed & InodeFlags::NODATACOW != 0 && attr.size != 0 {
             return Err(Errno::EINVAL);
@@ -139,12 +140,12 @@ impl Door {
         }
         let Ok(mut places) = node.inode.places() else { return };
         if places.len() > 1 {
-            // While the kernel forgets one name, a program may find the file by another. So all are
-            // forgotten once more.
+            // While the kernel forgets one name, a program may find the file by another. So the
+            // kernel forgets all names a second time.
             places.extend_from_within(..);
         }
         let is_mounted_on = |(_, name): &(InodeId, Vec<u8>)| is_mount_point(name);
-        // The kernel unmounts what is mounted on a name that it forgets.
+        // When the kernel forgets a name, it unmounts any file system on that name.
         if places.iter().any(is_mounted_on) {
             return;
         }

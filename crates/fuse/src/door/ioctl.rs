@@ -1,4 +1,4 @@
-//! The commands of ioctl(2) that Linux's btrfs has, for programs that know it.
+//! The commands of ioctl(2) that Linux's btrfs has, for programs that use them.
 //!
 //! # Place
 //!
@@ -16,8 +16,8 @@
 //!   `notifier_threads`).
 //! - **IO3** When a command is answered, the kernel already knows each name that the command added
 //!   or removed.
-//! - **IO4** A snapshot, and a subvolume that becomes read-only, has all that programs have written
-//!   before. The kernel sends what it holds first.
+//! - **IO4** A snapshot has all data that programs wrote before the command. So has a subvolume
+//!   that becomes read-only. The kernel first sends the data that it holds.
 
 mod facts;
 mod search;
@@ -57,7 +57,7 @@ impl Door {
         self.notifier_threads.order_place()
     }
 
-    /// Answers a command that only reads what is known and never waits for the kernel.
+    /// Answers a command that reads only memory and never waits for the kernel.
     pub(crate) fn answer_from_memory(
         &self,
         caller: Caller,
@@ -91,7 +91,7 @@ impl Door {
         }
     }
 
-    /// Carries out a command that may take long, on the thread for that (IO2).
+    /// Carries out a command that may take long, on the thread `fuse-orders` (IO2).
     pub(crate) fn carry_out(
         self: &Arc<Self>,
         caller: Caller,
@@ -132,7 +132,8 @@ impl Door {
         }
     }
 
-    /// Has the kernel send what it holds of the files of a subvolume, or of all (IO4).
+    /// Makes the kernel send the data that it holds for the files of one subvolume, or of all
+    /// (IO4).
     fn write_back(&self, tree: Option<TreeId>) -> Answer<()> {
         let Some(mounts) = self.mounts() else { return Ok(()) };
         mounts.write_back(tree).map_err(|error| {
@@ -141,7 +142,8 @@ impl Door {
         })
     }
 
-    /// Tells the kernel of a name that came or went, and waits until it knows (IO3).
+    /// Tells the kernel of a name that was added or removed, and waits until the kernel knows
+    /// (IO3).
     fn name_changed(&self, dir: InodeId, name: &[u8], came: bool) {
         match self.mounts() {
             Some(mounts) if came => mounts.note_created(dir, name),
@@ -178,7 +180,7 @@ impl Door {
         self.fs.set_default_subvolume(tree).map_err(refuse)
     }
 
-    /// Checks that the volume can be changed, and by the mount that the caller uses.
+    /// Checks that the volume can be changed, and that the caller's mount is not read-only.
     fn expect_writable(&self, caller: Caller, node: &Node) -> Answer<()> {
         if self.fs.read_only_reason().is_some() || self.is_by_read_only_mount(caller, node) {
             return Err(Errno::EROFS);

@@ -3,13 +3,13 @@
 //! # Invariants
 //!
 //! - **L1** The position behind an entry is one more than its cookie. Behind `.` it is 1, and
-//!   behind `..` it is 2. So a listing goes on where it stopped with no state kept here, however
-//!   long it pauses.
+//!   behind `..` it is 2. So a listing continues from a position alone, however long it pauses; no
+//!   state is kept here.
 //! - **L2** When a listing of a directory begins, it notes the last cookie that the directory has
 //!   given out. All listings of the directory end at that cookie. Entries that are made or renamed
 //!   later are left to the next listing. The kernel opens directories without a request, so all
-//!   listings of a directory share one bound. A listing that begins raises the bound: the others
-//!   then list more, and omit nothing.
+//!   listings of a directory share one bound. A listing that begins raises the bound: the other
+//!   listings then list more, and omit nothing.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Door {
         })
     }
 
-    /// Answers `readdirplus`: the same with a lookup of each name.
+    /// Answers `readdirplus`: a listing with a lookup of each name.
     pub(crate) fn readdirplus(
         &self,
         id: u64,
@@ -100,7 +100,7 @@ fn unknown(attr: WireAttr) -> EntryOut {
 }
 
 /// Gives the entries behind `position` to `add` until it has no room. Names are copied out first:
-/// `add` may look inodes up, and nothing of the directory should be held meanwhile.
+/// `add` may look inodes up, and no lock of the directory should be held meanwhile.
 fn fetch(node: &Node, position: u64, mut add: impl FnMut(Listed) -> bool) -> Answer<()> {
     let mut cookie = position.saturating_sub(1);
     let end = listed_to(node, position)?;
@@ -138,6 +138,6 @@ fn listed_to(node: &Node, position: u64) -> Answer<u64> {
         return Ok(known);
     }
     let last = node.inode.last_cookie().map_err(refuse)?;
-    // Listings that begin together: the later bound is good for both.
+    // If two listings begin together, the later bound is good for each.
     Ok(node.listed_to.fetch_max(last, Ordering::Relaxed).max(last))
 }

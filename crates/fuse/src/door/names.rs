@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The mode of a new inode is limited by the default list of its directory, if it has one.
-//!   Otherwise it is limited by the umask, never by both. The volume applies the list; only this
-//!   crate knows the umask.
+//! - **M1** If the directory has a default list, this list limits the mode of a new inode.
+//!   Otherwise the umask limits the mode. The two never both apply. The volume applies the list;
+//!   only this crate knows the umask.
 
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
 use buttress_protocol::{Errno, OpenFlags, RenameFlags as Flags};
@@ -13,7 +13,7 @@ use super::{Caller, Door, Entry, Node, place, refuse};
 use crate::attr;
 use crate::errno::Answer;
 
-/// What `create` answers.
+/// The answer to `create`.
 pub(crate) struct Created {
     pub(crate) entry: Entry,
     pub(crate) flags: OpenFlags,
@@ -195,7 +195,7 @@ impl Door {
         Ok(())
     }
 
-    /// Says which number stands for `..` in a listing.
+    /// Returns the inode number of `..` in a listing.
     pub(super) fn parent_ino(&self, node: &Node) -> u64 {
         let parent = node.inode.parent().unwrap_or_else(|_| node.inode.id());
         self.nodes.user_ino(place(parent))

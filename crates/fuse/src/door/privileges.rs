@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to us. It takes capabilities away by
-//! itself before most changes, but not before direct writes and not where an open truncates.
+//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to the server. The kernel itself takes
+//! only capabilities away, before most changes, but not before a direct write or a truncating open.
 //!
 //! # Invariants
 //!
@@ -16,8 +16,8 @@
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
 //! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
-//!   attributes, the cached ones are invalidated before the answer is sent. That takes no lock of
-//!   an inode or a folio (`door::D4`).
+//!   attributes, the cached ones are invalidated before the answer is sent. The invalidation takes
+//!   no lock of an inode or a folio (`door::D4`).
 
 use buttress_fs::{FileKind, mode};
 
@@ -32,9 +32,9 @@ const GROUP_RUNS: u32 = 0o010;
 pub(super) enum Change {
     /// Of content, by a caller that may have `CAP_FSETID`.
     Content,
-    /// Of content, by a caller of which the kernel says that it lacks `CAP_FSETID`.
+    /// Of content, by a caller without `CAP_FSETID`, as the kernel says.
     ContentUnprivileged,
-    /// Of content, by a caller of which the kernel says that it has `CAP_FSETID`.
+    /// Of content, by a caller with `CAP_FSETID`, as the kernel says.
     ContentPrivileged,
     /// Of owner or group.
     Owner,
@@ -59,7 +59,7 @@ impl Door {
         Ok(())
     }
 
-    /// Says which set-id bits a change takes (S1 to S3).
+    /// Returns the set-id bits that a change removes (S1 to S3).
     pub(super) fn lost_bits(&self, node: &Node, caller: Caller, change: Change) -> u32 {
         let attr = node.inode.attr();
         let (set_uid, set_gid) = (attr.mode & mode::SETUID, attr.mode & mode::SETGID);
@@ -90,7 +90,7 @@ impl Door {
     }
 }
 
-/// Takes file capabilities away; most files are known to have none.
+/// Removes the file capabilities, if there may be any.
 pub(super) fn drop_capability(node: &Node) -> Answer<()> {
     if node.lacks_capability() {
         return Ok(());

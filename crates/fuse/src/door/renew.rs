@@ -1,14 +1,15 @@
-//! Goes on to newer commits of a volume that another machine writes.
+//! Moves to newer commits of a volume that another machine writes.
 //!
 //! # Invariants
 //!
 //! - **F1** A file that a program has open keeps its commit, for all programs that open it
-//!   meanwhile: the kernel has one cache for a file. It goes on when its last user has closed it.
-//!   Directories go on at once.
+//!   meanwhile: the kernel has one cache for a file. The file moves to the present commit when its
+//!   last user has closed it. Directories move at once.
 //! - **F2** Nodes get inodes of the new commit first, and then the kernel is notified. A request
-//!   that still uses an inode of the old commit holds a lock of the kernel which the notification
-//!   waits for: that of a folio, or of a directory. Attributes have versions in the kernel. What
-//!   escapes all that is valid for one interval only ([`Door::valid_secs`]).
+//!   that still uses an inode of the old commit holds a lock of the kernel: the lock of a folio or
+//!   of a directory. The notification waits for this lock. For attributes the kernel compares
+//!   versions. A stale answer that still gets into the kernel's cache is valid for one interval
+//!   only ([`Door::valid_secs`]).
 //! - **F3** The thread that notifies answers no request (K1 of `notifier_threads`).
 
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ impl Door {
         }
     }
 
-    /// Gives nodes inodes of the present commit, and notifies the kernel of what has changed (F2).
+    /// Gives nodes inodes of the present commit, and notifies the kernel of the changes (F2).
     fn renew_nodes(&self) {
         let mut names = Vec::new();
         // In this order, a node that comes to rest meanwhile is in the second list.
@@ -75,7 +76,7 @@ impl Door {
 
     /// Exchanges the inode of a node, unless the file is open (F1). Returns whether it did.
     fn renew_node(&self, id: u64, node: &Arc<Node>, newer: Option<Inode>) -> bool {
-        // What the kernel may hold stays to be known.
+        // The record of the pages and listings that the kernel may hold is kept.
         let new = newer.map(|inode| {
             let new = Node::remade(inode, Some(Resting(node.recorded())));
             new.may_be_cached.store(node.may_be_cached.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -94,8 +95,8 @@ impl Door {
         self.fs.inode(id).ok()
     }
 
-    /// The inode that the mount shows. An open file has that of its commit (F1), any other that of
-    /// the present commit.
+    /// The inode that the mount shows. An open file has the inode of its commit (F1). Any other
+    /// node has the inode of the present commit.
     pub(super) fn shown(&self, id: u64, inode: Inode) -> Inode {
         if self.options.follow.is_none() {
             return inode;
@@ -107,8 +108,8 @@ impl Door {
         }
     }
 
-    /// Renews a node that was remembered with an inode of the commit before: the volume went on
-    /// while the request was worked out.
+    /// Renews a node that was remembered with an inode of the previous commit: the volume moved on
+    /// while the request was handled.
     pub(super) fn renew_late(&self, id: u64, node: &Arc<Node>) {
         if self.options.follow.is_none() || self.fs.is_of_present(&node.inode) {
             return;
@@ -187,6 +188,6 @@ fn other_names(before: &Inode, now: &Inode) -> Vec<Vec<u8>> {
             _ => drop(other.insert(name, at)),
         }
     }
-    // What is left of the new names was not there before.
+    // The names that remain are only in the new commit.
     other.into_keys().collect()
 }

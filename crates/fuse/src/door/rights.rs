@@ -1,16 +1,17 @@
-//! What a caller may do, where the kernel leaves the answer to the server.
+//! The rights of a caller, where the kernel leaves the check to the server.
 //!
 //! # Place
 //!
 //! With `default_permissions` the kernel checks modes, owners and access lists before it sends a
-//! request. It does not for ioctl(2), and it does not say which capabilities and groups a caller
-//! has.
+//! request. The kernel checks nothing for ioctl(2), and it does not send a caller's capabilities
+//! and groups.
 //!
 //! # Invariants
 //!
 //! - **RI1** The kernel names no task for a caller outside of the server's namespaces, or for
 //!   itself. Then the user id decides: root has all capabilities, others have none and no further
-//!   groups. If the kernel names a task and does not describe it, the caller has none.
+//!   groups. If the kernel names a task but `/proc` does not describe it, the caller has no
+//!   capabilities and no further groups.
 //! - **RI2** Capabilities of another user namespace do not count.
 
 use std::fs;
@@ -118,7 +119,7 @@ impl Door {
     ///
     /// # Errors
     ///
-    /// `EACCES`; `EPERM` for writing to what is immutable.
+    /// `EACCES`; `EPERM` for writing to an immutable file or directory.
     pub(super) fn expect_access(&self, rights: &Rights, inode: &Inode, wanted: u32) -> Answer<()> {
         let attr = inode.attr();
         if wanted & WRITE != 0 && attr.flags & InodeFlags::IMMUTABLE != 0 {
@@ -198,7 +199,8 @@ mod tests {
         assert_eq!(Rights::parse(CALLER, b""), None);
     }
 
-    /// RI1: root has all where the kernel names no task, and nothing where it does not describe it.
+    /// RI1: root has all capabilities if the kernel names no task, and none if `/proc` does not
+    /// describe the task.
     #[test]
     fn ri1_unknown_callers_are_taken_by_id() {
         let has = |uid, task| Rights::of(Caller { uid, gid: 0, task }).has(Capability::Fsetid);

@@ -1,14 +1,16 @@
 //! Space that will soon be free: unlinked files that the kernel still has to release.
 //!
-//! On a local file system the last close of an unlinked file also frees it. Here the kernel tells
-//! the server later, in requests of its own: `release` after the close, and `forget` after the
-//! answer to that. A program that frees space and then writes can be faster than these requests.
+//! On a local file system the last close of an unlinked file also frees it. With FUSE, the kernel
+//! tells the server of the close later, in separate requests: `release` after the close, and
+//! `forget` after the answer to `release`. A program that frees space and then writes can be faster
+//! than these requests.
 //!
 //! # Invariants
 //!
 //! - **R1** A request for space (to write, allocate, copy or make something) is not refused while
 //!   another unlinked file is expected to be freed. A closed file is expected to be freed within
-//!   [`FORGOTTEN`] of the last unlink, an open file within [`CLOSED`] of it. R3 has the exceptions.
+//!   [`FORGOTTEN`] of the last unlink, an open file within [`CLOSED`] of that unlink. R3 has the
+//!   exceptions.
 //! - **R2** The wait ends: a request is tried again only after such a file was freed, and for no
 //!   longer than [`FORGOTTEN`].
 //! - **R3** Requests that wait never occupy the last thread that reads, since only the kernel can
@@ -30,8 +32,8 @@ use crate::freed_files::FreedFiles;
 /// file stays open, the request waits in vain.
 const CLOSED: Duration = Duration::from_secs(1);
 
-/// How soon the kernel is expected to forget a closed file. It always does, and only a busy
-/// machine takes long.
+/// How soon the kernel is expected to forget a closed file. The kernel forgets every closed file,
+/// and only on a busy machine this takes long.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// How often a waiting request checks.
@@ -46,11 +48,11 @@ const ASIDE_MAX: usize = 256;
 
 /// Whether space is expected to become free.
 enum SpaceOutlook {
-    /// Some became free since the last check.
+    /// Space became free since the last check.
     Freed,
-    /// Some may become free, once the kernel has sent this request.
+    /// Space may become free, once the kernel has sent this request.
     MayBeFreed(AwaitedRequest),
-    /// None will become free.
+    /// No space will become free.
     None,
 }
 
@@ -92,7 +94,7 @@ impl Door {
     /// write.
     pub(super) fn with_space<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {
         self.retry_for_space(work, |freed, refused| {
-            // One thread must be left to read, and one to serve what it reads (R3).
+            // One thread must be left to read requests, and one to serve them (R3).
             let others = self.freed_files.waiting.fetch_add(1, Ordering::SeqCst);
             let has_hope =
                 others + 2 < self.options.thread_count() && self.wait_for_space(id, freed, refused);
@@ -101,8 +103,8 @@ impl Door {
         })
     }
 
-    /// As [`Self::with_space`], but never waits. It returns the event for which the caller must
-    /// wait on the separate thread.
+    /// As [`Self::with_space`], but never waits. If there is no space, returns the request for
+    /// which the caller must wait on the separate thread.
     pub(super) fn with_space_now<T>(
         &self,
         id: u64,

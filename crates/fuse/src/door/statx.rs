@@ -1,4 +1,4 @@
-//! Attributes as statx(2) asks for them: those of `getattr`, and the time of birth.
+//! Attributes as statx(2) asks for them: the attributes of `getattr`, and the time of birth.
 
 use buttress_protocol::{StatxOut, StatxTime};
 

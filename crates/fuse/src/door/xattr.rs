@@ -9,7 +9,7 @@ use crate::Options;
 use crate::acl::{self, Acl};
 use crate::errno::Answer;
 
-/// Kinds of attributes that Linux keeps in a btrfs; others would not be readable there.
+/// Kinds of attributes that Linux keeps in a btrfs. Linux could not read other kinds.
 const NAMESPACES: [&[u8]; 5] =
     [b"user.", b"trusted.", b"security.", b"system.posix_acl_", b"btrfs."];
 
@@ -130,7 +130,7 @@ impl Door {
     }
 }
 
-/// Forgets what was learnt about an attribute that changed.
+/// Forgets all that was learnt about an attribute that has changed.
 fn unlearn(node: &Node, name: &[u8]) {
     if name == CAPABILITY {
         node.set_lacks_capability(false);

@@ -149,7 +149,7 @@ impl Memory {
         Ok(target)
     }
 
-    /// Makes a node with a name, and with so many bytes in it.
+    /// Makes a node with a name and with the content `bytes`.
     pub(super) fn make(
         &self,
         dir: u64,
@@ -249,8 +249,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Calls `add` with each name behind a position, until `add` returns true: there is no space
-    /// for it.
+    /// Calls `add` with each name behind a position, until `add` returns true because its space is
+    /// full.
     pub(super) fn list(
         &self,
         dir: u64,
@@ -284,7 +284,7 @@ impl Memory {
 }
 
 impl Table {
-    /// Takes a name away, if it is there.
+    /// Removes a name, if the directory has it.
     fn take(&mut self, dir: u64, name: &[u8]) {
         let taken = self.nodes.get_mut(&dir).and_then(|dir| dir.names.take(name));
         if let Some(node) = taken.and_then(|node| self.nodes.get_mut(&node)) {

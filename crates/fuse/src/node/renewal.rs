@@ -1,4 +1,4 @@
-//! Gives nodes other handles, when the volume has gone on to a newer commit.
+//! Gives nodes new handles after the volume has moved to a newer commit.
 //!
 //! # Invariants
 //!

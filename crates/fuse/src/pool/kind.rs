@@ -1,4 +1,4 @@
-//! Requests by what they may cost.
+//! Kinds of requests, and their likely costs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,14 +11,14 @@ pub(super) const LONG: Duration = Duration::from_micros(40);
 const VERY_LONG: Duration = Duration::from_micros(150);
 /// Above this average, `stopwatch` checks whether the thread had the processor.
 const SUSPECT: Duration = Duration::from_micros(20);
-/// Without that check no sample counts for more than this. So an average does not rise from below
-/// [`SUSPECT`] to above [`LONG`] without a check.
+/// Without the check of `stopwatch`, no sample counts for more than this. So an average does not
+/// rise from below [`SUSPECT`] to above [`LONG`] without a check.
 const UNSEEN_MAX: Duration = Duration::from_micros(160);
 /// One stall or one preemption does not predict the next request, so no sample counts for more than
 /// this.
 pub(super) const SAMPLE_MAX: Duration = Duration::from_micros(200);
 
-/// Kinds of requests, by what they may cost.
+/// Kinds of requests, by their likely cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Names and attributes.
@@ -79,7 +79,7 @@ impl Kind {
     ];
 }
 
-/// What each kind has cost lately: averages, in nanoseconds.
+/// The latest costs of each kind: averages, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Costs {
     took: [AtomicU32; KIND_COUNT],
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     /// A kind that computes for long does not count as waiting. A kind that is long off the
-    /// processor does, unless it is short on average.
+    /// processor counts as waiting, except if its requests are short on average.
     #[test]
     fn costs_tell_waiting_from_computing() {
         let costs = Costs::new();

@@ -1,8 +1,9 @@
 //! Runs all threads of a worker pool on a simulated device. One seed decides which thread runs
 //! when, how long each request takes, and what it waits for.
 //!
-//! Each request is answered, and soon unless it waits by itself. Without requests each thread reads
-//! or sits on the bench. When the simulated kernel ends the connection, all threads end.
+//! Each request is answered. A request that waits for nothing is answered soon. Without requests
+//! each thread reads or sits on the bench. When the simulated kernel ends the connection, all
+//! threads end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,8 +13,8 @@ use buttress_base::{Rng, seeded};
 use super::*;
 
 /// How long a request that waits for nothing may take. The watch sees after two ticks, of a
-/// millisecond each, that no thread reads. The thread that reads then may be held up next, and so
-/// may the one that takes over from it.
+/// millisecond each, that no thread reads. The next reader may be held up in turn, and so may the
+/// reader after it.
 const SOON: Duration = Duration::from_millis(7);
 /// A gate opens after at most this many microseconds. That is longer than `SOON`, so the test
 /// notices a request that waits behind one at a gate.
@@ -42,7 +43,7 @@ struct Ask {
     kind: Kind,
 }
 
-/// Where requests come from, as from `/dev/fuse`.
+/// The source of requests, as `/dev/fuse` is.
 #[derive(Debug)]
 struct Device {
     state: Mutex<State>,
@@ -150,7 +151,8 @@ impl Worker {
         while let Some(ask) = self.device.read() {
             self.handle(ask);
         }
-        // The thread's end would drop it too, but at a moment that the seed does not choose.
+        // The thread's end would drop the membership too, but at a moment that the seed does not
+        // choose.
         drop(MEMBER.take());
     }
 
@@ -290,8 +292,8 @@ fn whole(seed: u64) -> Duration {
     device.state.lock().longest
 }
 
-/// W1 to W3: whatever requests wait for, all are answered. Those that wait for nothing are answered
-/// soon, and all threads end.
+/// W1 to W3: all requests are answered, whatever they wait for. Requests that wait for nothing are
+/// answered soon, and all threads end.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {

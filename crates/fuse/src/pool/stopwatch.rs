@@ -2,17 +2,16 @@
 //!
 //! # What must hold
 //!
-//! - Time in which another thread was given the processor is no cost of a request. On a busy
-//!   machine most of the time between two readings of the clock is of this kind. A request that
-//!   took long only for this reason needs no additional thread, which would need the same
-//!   processor.
+//! - Time in which another thread had the processor is no cost of a request. On a busy machine most
+//!   of the time between two readings of the clock belongs to other threads. A request that took
+//!   long only for this reason needs no additional thread, which would need the same processor.
 //! - A request that waits gives its processor back by itself. The kernel counts such waits.
 
 use std::time::{Duration, Instant};
 
 use buttress_base::{clock, thread};
 
-/// What the kernel counts of a thread.
+/// The kernel's counters of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Time on a processor.
@@ -28,7 +27,7 @@ pub(crate) struct Stopwatch {
     before: Option<Usage>,
 }
 
-/// What a stopwatch shows.
+/// The reading of a stopwatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Took {
     /// The cost of the request: only the thread's processor time if it was measured and the thread
@@ -50,7 +49,7 @@ impl Stopwatch {
         self.started
     }
 
-    /// Shows what passed until `end`.
+    /// Returns the time that passed until `end`.
     pub(crate) fn until(&self, end: Instant) -> Took {
         let whole = end.saturating_duration_since(self.started);
         if thread::seeded_index().is_some() {

@@ -22,8 +22,8 @@ fn a_thread_that_forgot_sits_beside_a_reader() {
     assert_eq!(pool.readers.load(Ordering::SeqCst), 2, "W1: the thread sits");
 }
 
-/// W1: a thread that finds another request waiting becomes one more reader. With none waiting it
-/// sits down on the bench until it is called.
+/// W1: a thread that finds another request waiting becomes one more reader. If no request waits,
+/// the thread sits down on the bench until it is called.
 #[test]
 fn a_thread_that_sees_a_request_takes_it() {
     let (near, mut far) = UnixStream::pair().expect("a pair");
@@ -51,8 +51,8 @@ fn a_thread_that_sees_a_request_takes_it() {
     assert_eq!(pool.handling.load(Ordering::SeqCst), 0, "nothing is at work");
 }
 
-/// The bytes of a large write take long to arrive, so the time between requests says nothing. A
-/// thread that has taken a large write checks whether more requests wait.
+/// The bytes of a large write take long to arrive, so the time between requests does not show
+/// whether requests wait. A thread that has taken a large write checks whether more requests wait.
 #[test]
 fn a_large_write_calls_another_where_requests_wait() {
     let (near, mut far) = UnixStream::pair().expect("a pair");

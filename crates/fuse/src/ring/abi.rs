@@ -1,4 +1,4 @@
-//! What the kernel and we write into each other's memory over a ring (`fuse_uring_*` of the
+//! The structures that the kernel and the server exchange over a ring (`fuse_uring_*` of the
 //! kernel's `include/uapi/linux/fuse.h`, protocol 7.42).
 //!
 //! Numbers are in the machine's byte order.
@@ -72,7 +72,7 @@ impl Header {
 #[cfg(test)]
 impl Header {
     /// Makes this header a request with a kind, a number, a node and a length. The length is at the
-    /// offset that reads and writes have it at.
+    /// offset that READ and WRITE have it at.
     pub(super) fn ask(&mut self, opcode: u32, unique: u64, node: u64, len: u32) {
         *self = Self { commit_id: unique, ..Self::EMPTY };
         let numbers: [&[u8]; 4] = [

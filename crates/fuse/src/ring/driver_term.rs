@@ -1,10 +1,10 @@
-//! Which thread drives a queue.
+//! The choice of the thread that drives a queue.
 //!
 //! # Invariants
 //!
 //! - **R6** A driver that returns from a request learns from one number whether it was replaced. It
-//!   takes no lock for that. Its successor holds the lock of the driver's state while it waits for
-//!   the kernel, maybe for ever. A replaced driver that waited for that lock would be missing as a
+//!   takes no lock. Its successor holds the lock of the driver's state while the successor waits
+//!   for the kernel, maybe for ever. A replaced driver must not wait for this lock: it becomes a
 //!   helper.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -18,7 +18,7 @@ use rustix::thread::CpuSet;
 use super::queue::{Queue, Taken};
 use crate::pool::{Costs, Kind, Stopwatch};
 
-/// How often the watch looks while there is work, and while there is none.
+/// How often the watch looks: `TICK` while there is work, otherwise `DOZE`.
 const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
 /// Ticks without a request after which the watch dozes.
@@ -36,7 +36,7 @@ pub(crate) trait RequestHandler: Send + Sync {
     fn work(&self, taken: Taken);
 }
 
-/// What all threads of a connection share.
+/// The state that all threads of a connection share.
 pub(super) struct Shared {
     handler: Box<dyn RequestHandler>,
     queues: Vec<(u16, Arc<Queue>)>,
@@ -44,13 +44,13 @@ pub(super) struct Shared {
     /// The number of threads that work on a request.
     working: AtomicUsize,
     helpers_max: usize,
-    /// Unranked: a helper may be started under it; nothing else is done.
+    /// Unranked: a helper may be started under it, and no other lock is taken.
     jobs: Mutex<Jobs>,
     called: Condvar,
     /// The number of queues that have not ended.
     left: AtomicUsize,
     watch_dozes: AtomicBool,
-    /// Unranked: the watch is woken under it; nothing is taken.
+    /// Unranked: the watch is woken under it, and no other lock is taken.
     watch: Mutex<Option<Thread>>,
     /// The number of queues with entries that the kernel has accepted, or its first refusal.
     /// Unranked: nothing is taken under it.
@@ -69,8 +69,8 @@ struct Jobs {
 enum Job {
     /// A request that takes long.
     Work(Kind, Taken),
-    /// Drive a queue with a driver that is held up. Fields: the number of the queue, and the new
-    /// term.
+    /// The driver of a queue is held up: drive that queue. Fields: the number of the queue, and the
+    /// new term.
     Drive(usize, u64),
 }
 
@@ -112,7 +112,7 @@ impl Shared {
             let thread = thread::Builder::new().name(name).spawn(move || {
                 if shared.register(number) {
                     shared.drive(number, 0);
-                    // `ring::R5`: this thread lives on, because the kernel has entries from it.
+                    // `ring::R5`: this thread lives on, because it gave entries to the kernel.
                     shared.help();
                 }
             })?;
@@ -158,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Drives a queue until it has ended, or another thread drives it.
+    /// Drives a queue until the queue has ended or another thread drives it.
     fn drive(self: &Arc<Self>, number: usize, term: u64) {
         let (processor, queue) = &self.queues[number];
         let mut affinity = Affinity::new(*processor);
@@ -178,8 +178,8 @@ impl Shared {
             drop(driver);
             self.work_or_hand_over(kind, taken, others_wait);
             if !queue.term.come_back(term) {
-                // `driver_term::R6`: the new driver may hold the state's lock while it waits for
-                // the kernel.
+                // `driver_term::R6`: this thread must not lock the driver state. The new driver may
+                // hold that lock while it waits for the kernel.
                 return;
             }
             queue.finished.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +189,7 @@ impl Shared {
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.jobs.lock().is_over = true;
             self.called.notify_all();
-            // The watch may be dozing, and the end of the mount waits for it.
+            // The watch may be dozing, and the end of the mount waits for the watch to end.
             if let Some(watch) = &*self.watch.lock() {
                 watch.unpark();
             }
@@ -322,17 +322,18 @@ impl std::fmt::Debug for Shared {
 ///
 /// Short requests are handled on the processor of the asking program. The answer then only switches
 /// threads there, and wakes no other processor. A program that reads or writes much at once has
-/// work to do meanwhile. A driver that copies all that on the same processor would halve the speed
-/// of both. So after many large requests the driver may run on any processor.
+/// work to do meanwhile. If the driver copied the data on the same processor, the driver and the
+/// program would each run at half speed. So after many large requests the driver may run on any
+/// processor.
 ///
 /// A driver does not preempt the program that has just asked. That program mostly has more to send
-/// before it waits: a close, and the next request. The driver then takes all of it at once.
-/// `SCHED_BATCH` tells the kernel so.
+/// before it waits: a close, and the next request. The driver then takes all these requests at
+/// once. `SCHED_BATCH` tells the kernel not to preempt.
 struct Affinity {
     local: CpuSet,
     anywhere: Option<CpuSet>,
     is_local: bool,
-    /// Large requests in a row, minus small ones.
+    /// Recent large requests minus recent small ones, from `-MANY` to `MANY`.
     large: i8,
 }
 
@@ -376,8 +377,9 @@ impl Drop for Affinity {
     }
 }
 
-/// Sets how the kernel schedules this thread. If the kernel refuses, everything works, with the
-/// default policy. The call goes to the kernel: musl's function of this name always refuses.
+/// Sets how the kernel schedules this thread. If the kernel refuses, the thread keeps the default
+/// policy and is only slower. The call goes to the kernel: musl's function of this name always
+/// refuses.
 #[expect(unsafe_code, reason = "rustix has no name for this call")]
 fn set_policy(policy: libc::c_int) {
     // The kernel's `struct sched_param` is this number alone.

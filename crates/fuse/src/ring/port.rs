@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Each completed entry wakes the thread that waits at a port. So does the bell, which
-//!   other threads ring.
+//! - **P1** Each completed entry wakes the thread that waits at a port. The bell, which other
+//!   threads ring, wakes it too.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,12 +29,12 @@ pub(super) struct Given<'a> {
     /// The processor for which the entry takes requests.
     pub(super) processor: u16,
     pub(super) command: u32,
-    /// What the kernel calls the request that is answered.
+    /// The kernel's id of the request that is answered.
     pub(super) commit_id: u64,
     pub(super) areas: &'a Areas,
 }
 
-/// What became of an entry.
+/// The state of an entry that the kernel has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// The entry has a request.
@@ -62,7 +62,7 @@ pub(super) trait Port: Send {
     /// Those of the system.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// As [`Port::submit`], and waits for a completed entry or the bell (P1). It may also wake
+    /// As [`Port::submit`], and waits for a completed entry or the bell (P1). The wait may also end
     /// spuriously.
     fn wait(&mut self);
 

@@ -5,15 +5,16 @@
 //! - **R1** From the moment that an entry is given to the kernel until its completion arrives, its
 //!   memory belongs to the kernel. At all other times it belongs to a single [`Taken`].
 //! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel completes
-//!   a request in the context of the thread that gave the entry, once that thread is not inside the
-//!   kernel. So a thread that gives entries must never wait inside the kernel for another request.
+//!   a request in the context of the thread that gave the entry, and only while that thread is not
+//!   inside the kernel. So a thread that gives entries must never wait inside the kernel for
+//!   another request.
 //! - **R3** Memory that the kernel may still use is never freed.
-//! - **R7** A request that waits for the kernel to send what it holds of a file has an
-//!   [`EntryPermit`]. Of the entries of each processor, at least one is never held by such a
-//!   request. What the kernel sends needs an entry, too, and would otherwise wait for that request.
-//!   The same holds for a write that waits for space. The exception is space that comes with a
-//!   `forget`, which needs no entry. Writes that wait for a `forget` may hold every entry, for some
-//!   seconds at most.
+//! - **R7** A request that waits for the kernel to send its data of a file has an [`EntryPermit`].
+//!   At least one entry of each processor is never held by such a request. The data that the kernel
+//!   sends needs an entry, too, and would otherwise wait for that request. A write that waits for
+//!   space has an [`EntryPermit`] as well. The exception is space that comes with a `forget`, which
+//!   needs no entry. Writes that wait for a `forget` may hold every entry, for some seconds at
+//!   most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -50,12 +51,13 @@ pub(super) struct Queue {
     ended: AtomicUsize,
     /// The present term, and whether its driver is away at a request.
     pub(super) term: DriverTerm,
-    /// The number of requests that drivers of this queue have finished. The watch sees by it that a
-    /// driver makes progress.
+    /// The number of requests that drivers of this queue have finished. By this number the watch
+    /// sees that a driver makes progress.
     pub(super) finished: AtomicU64,
 }
 
-/// What only the driver of the queue touches. The thread that holds its lock drives the queue.
+/// The state that only the driver of the queue touches. The thread that holds the lock of this
+/// state drives the queue.
 pub(super) struct DriverState {
     port: Box<dyn Port>,
     /// Entries with requests that no thread has taken yet.
@@ -74,10 +76,10 @@ impl DriverState {
 struct Slot {
     /// Requests of this processor come here.
     processor: u16,
-    /// Which of the queue's processors that is.
+    /// The index of that processor among the queue's processors.
     share: usize,
     memory: UnsafeCell<Memory>,
-    /// Where the two areas are: `iovec`s.
+    /// Where the two areas of the entry are: `iovec`s.
     areas: Box<[[usize; 2]; abi::AREAS as usize]>,
 }
 
@@ -154,8 +156,8 @@ impl Queue {
         }
     }
 
-    /// Gives all answers to the kernel (R2), and returns the next request. Waits until there is
-    /// one. Returns `None` when no more will come.
+    /// Gives all answers to the kernel (R2), and returns the next request. Waits until a request
+    /// comes. Returns `None` when no more will come.
     pub(super) fn next(self: &Arc<Self>, driver: &mut DriverState) -> Option<Taken> {
         loop {
             self.answer_all(driver);
@@ -177,11 +179,11 @@ impl Queue {
         }
     }
 
-    /// Sends what was answered, and does not wait.
+    /// Sends all finished answers, and does not wait.
     pub(super) fn send(&self, driver: &mut DriverState) {
         self.answer_all(driver);
         driver.has_unsent = false;
-        // What cannot be sent now is sent with the next submission.
+        // An answer that cannot be sent now is sent with the next submission.
         let _ = driver.port.submit();
         self.reap(driver);
     }
@@ -210,14 +212,15 @@ impl Queue {
         refused
     }
 
-    /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on
-    /// (R1).
+    /// Adds an entry to the next submission. The memory of the entry belongs to the kernel from now
+    /// on (R1).
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     fn give(&self, driver: &mut DriverState, index: u16, command: u32, commit_id: u64) {
         let Slot { processor, areas, .. } = &self.slots[usize::from(index)];
         let given = Given { index, processor: *processor, command, commit_id, areas };
-        // SAFETY: the memory lives until the kernel is done with it (R3), and nothing touches it
-        // until then: the index came from a `Taken` that is gone (R1), or this is the first time.
+        // SAFETY: the memory lives until the kernel is done with it (R3), and no code touches it
+        // until then: the `Taken` of this index is gone (R1), or the entry is given for the first
+        // time.
         unsafe { driver.port.give(given) };
     }
 }
@@ -237,7 +240,7 @@ impl Slot {
     #[expect(unsafe_code, reason = "R1")]
     fn commit_id(&self) -> u64 {
         // SAFETY: this is called for answered entries alone. Their `Taken` is gone, and the kernel
-        // has not got them (R1).
+        // does not have the entries (R1).
         unsafe { (*self.memory.get()).header.commit_id() }
     }
 }
@@ -257,8 +260,8 @@ impl Payload {
 impl Drop for Payload {
     #[expect(unsafe_code, reason = "memory of its own")]
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and its owner says that it is not used any more.
-        // A failure would leave it mapped, which is harmless.
+        // SAFETY: the memory was mapped with this length, and its owner drops it only when no code
+        // uses it. A failure would leave the memory mapped, which is harmless.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAYLOAD_LEN) };
     }
 }
@@ -291,7 +294,8 @@ impl Exchange for Taken {
 
     #[expect(unsafe_code, reason = "R1")]
     fn answer_buffer(&mut self) -> &mut [u8] {
-        // SAFETY: nothing else has the memory of this entry (R1); the mapping has so many bytes.
+        // SAFETY: nothing else has the memory of this entry (R1); the mapping has `PAYLOAD_LEN`
+        // bytes.
         unsafe {
             let memory = &mut *self.slot().memory.get();
             std::slice::from_raw_parts_mut(memory.payload.0.as_ptr(), PAYLOAD_LEN)
@@ -337,7 +341,7 @@ impl Taken {
 
     #[expect(unsafe_code, reason = "R1")]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has so many bytes.
+        // SAFETY: the mapping has `PAYLOAD_LEN` bytes.
         unsafe { std::slice::from_raw_parts(self.memory().payload.0.as_ptr(), PAYLOAD_LEN) }
     }
 }

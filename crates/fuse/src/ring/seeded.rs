@@ -1,9 +1,10 @@
 //! Runs all threads of a ring against a simulated kernel. One seed decides which thread runs when,
 //! how long each request takes, and what it waits for.
 //!
-//! Each request is answered once, with what was asked for, and soon unless it waits by itself. When
-//! the kernel ends the connection, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone,
-//! `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails again.
+//! Each request is answered once, with the right content. A request that waits for nothing is
+//! answered soon. When the kernel ends the connection, all threads end at once. `BUTTRESS_SEED=n`
+//! runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails
+//! again.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ mod kernel;
 
 use kernel::{Answer, Kernel};
 
-/// Requests, by how this test handles them.
+/// Opcodes of requests. The name of each opcode says how this test handles the request.
 const AT_ONCE: u32 = 3;
 const FORGOTTEN: u32 = 14;
 const COMPUTES: u32 = 15;
@@ -34,7 +35,7 @@ const FLUSHES: u32 = 46;
 
 /// The longest time for a request that waits for nothing. After two ticks of a millisecond each,
 /// the watch sees that a driver is held up. The helper that takes its place may be held up next,
-/// and so may the one after it.
+/// and so may the helper after that.
 const SOON: Duration = Duration::from_millis(7);
 /// A gate opens after at most this many microseconds. That is longer than `SOON`, so the test
 /// notices a request that waits behind one at a gate.
@@ -50,7 +51,7 @@ struct TestHandler {
     processors: u16,
 }
 
-/// What another thread is to do, in order.
+/// The tasks that another thread is to run, in order.
 struct TaskQueue<T> {
     waiting: Mutex<(VecDeque<T>, bool)>,
     called: Condvar,
@@ -83,7 +84,7 @@ impl<T> TaskQueue<T> {
     }
 }
 
-/// What the answer to a request says.
+/// The first bytes of the answer to a request.
 fn word(unique: u64, opcode: u32) -> u64 {
     unique * 31 + u64::from(opcode)
 }
@@ -103,7 +104,7 @@ impl TestHandler {
         self.rng.lock().below(bound)
     }
 
-    /// Plays the thread that tells the kernel to send what it holds.
+    /// Acts as the thread that makes the kernel send its unsent data.
     fn flush(&self) {
         while let Some((taken, permit)) = self.flushes.next() {
             for _ in 0..=self.below(3) {
@@ -132,7 +133,7 @@ impl RequestHandler for Arc<TestHandler> {
     fn work(&self, taken: Taken) {
         let request = taken.head();
         match request.opcode {
-            // Dropping it answers it.
+            // Dropping `taken` answers the request.
             FORGOTTEN => return,
             COMPUTES => (0..self.below(200)).for_each(|_| thread::yield_now()),
             STALLS if self.below(8) == 0 => self.sleep(),
@@ -155,7 +156,7 @@ impl RequestHandler for Arc<TestHandler> {
     }
 }
 
-/// What one seed decides besides the order.
+/// The settings that one seed decides, besides the order of threads.
 struct Setting {
     /// Processors of each queue, and entries for each.
     queues: Vec<Vec<(u16, usize)>>,
@@ -283,8 +284,8 @@ fn whole(seed: u64) -> (Duration, Duration) {
     (kernel.longest(AT_ONCE), ended_in)
 }
 
-/// R1 to R7: whatever requests wait for, all are answered. Those that wait for nothing are answered
-/// soon, and all threads end at once.
+/// R1 to R7: all requests are answered, whatever they wait for. Requests that wait for nothing are
+/// answered soon, and all threads end at once.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {

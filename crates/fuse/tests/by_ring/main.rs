@@ -1,7 +1,8 @@
 //! The tests of `it` once more, with requests that come by io_uring.
 //!
 //! The kernel offers io_uring if `fuse.enable_uring` is on. These tests switch it on, and leave it
-//! on. On a kernel without it (before Linux 6.14) they say that they are skipped.
+//! on. On a kernel without io_uring for FUSE (before Linux 6.14), they report that they are
+//! skipped.
 
 #[path = "../it/access_times.rs"]
 mod access_times;

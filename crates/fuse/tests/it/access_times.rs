@@ -1,4 +1,4 @@
-//! Times of access, beside those of Linux's btrfs with the same options.
+//! Times of access, compared with those of Linux's btrfs under the same options.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -52,7 +52,7 @@ fn read_with(path: &Path, flags: OFlags) {
 
 fn map(path: &Path) {
     let file = File::open(path).expect("it opens");
-    // SAFETY: the mapping is new, its first byte is read while it is there, and then it goes.
+    // SAFETY: the mapping is new, and its first byte is read before it is unmapped.
     unsafe {
         let place = mmap(std::ptr::null_mut(), 8192, ProtFlags::READ, MapFlags::SHARED, &file, 0);
         let place = place.expect("it maps");
@@ -84,8 +84,8 @@ fn access(path: &Path) -> i64 {
     fs::symlink_metadata(path).expect("attributes").atime()
 }
 
-/// For each operation, whether it moves an old time of access, and one in the future. Each runs
-/// three times, because the kernel may have a cached answer from the second time on.
+/// For each operation, whether it moves an old time of access, and one in the future. Each
+/// operation runs three times, because the kernel may have a cached answer from the second time on.
 fn moves(top: &Path) -> Vec<(String, [bool; 3])> {
     let mut lines = Vec::new();
     for (name, kind, operate) in OPERATIONS {

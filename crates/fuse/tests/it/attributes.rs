@@ -119,8 +119,8 @@ fn writes_move_times() {
     assert!(fs::metadata(mount.path("file")).expect("attributes").mtime() > 1000);
 }
 
-/// Extended attributes can be set, measured, read, listed and removed. Wrong ones are refused, and
-/// the others last.
+/// Extended attributes can be set, measured, read, listed and removed. Wrong attributes are
+/// refused, and valid attributes last.
 #[test]
 fn extended_attributes() {
     let Some(mount) = mounted() else { return };

@@ -1,5 +1,5 @@
 //! Calls that need requests of newer kernels: files without names, whiteouts, the time of birth,
-//! long copies, the label. The same steps run on Linux's own btrfs and must give the same.
+//! long copies, the label. The same steps run on Linux's own btrfs and must give the same results.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};

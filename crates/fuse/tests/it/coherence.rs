@@ -1,4 +1,4 @@
-//! One file is used through the kernel's cache and by direct requests. Nothing waits for itself,
+//! One file is used through the kernel's cache and by direct requests. No request waits for itself,
 //! and no read returns old bytes.
 //!
 //! Each step has a deadline. If a step misses it, the test ends the connection, so that it fails
@@ -47,52 +47,52 @@ struct View {
     len: usize,
 }
 
-// SAFETY: threads share it to read and write single bytes and numbers.
+// SAFETY: threads share a view only to read and write single bytes and numbers.
 unsafe impl Sync for View {}
 
 impl View {
     fn new(file: &File, len: usize) -> Self {
         let (any, both) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping is in nothing's way.
+        // SAFETY: a new mapping replaces no other.
         let start = unsafe { mmap(any, len, both, MapFlags::SHARED, file, 0) }.expect("a map");
         Self { start: start.cast(), len }
     }
 
     fn get(&self, at: usize) -> u8 {
         assert!(at < self.len);
-        // SAFETY: it is within the mapping; others may change the byte, so it is read anew each
-        // time.
+        // SAFETY: the byte is within the mapping. Other threads may change it, so the read is
+        // volatile.
         unsafe { self.start.add(at).read_volatile() }
     }
 
     /// The number at the start of a page.
     fn number(&self, page: usize) -> u32 {
         assert!((page + 1) * PAGE <= self.len);
-        // SAFETY: it is within the mapping; it may change, so it is read anew each time, and at
-        // once.
+        // SAFETY: the number is within the mapping. Other threads may change it, so one volatile
+        // read loads all of it.
         u32::from_le(unsafe { self.start.add(page * PAGE).cast::<u32>().read_volatile() })
     }
 
     fn set(&self, at: usize, byte: u8) {
         assert!(at < self.len);
-        // SAFETY: it is within the mapping.
+        // SAFETY: the byte is within the mapping.
         unsafe { self.start.add(at).write_volatile(byte) }
     }
 
     fn sync(&self) {
-        // SAFETY: it is the mapping.
+        // SAFETY: the range is the whole mapping.
         unsafe { msync(self.start.cast(), self.len, MsyncFlags::SYNC) }.expect("durable");
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping lives as long as this, and one thread has it.
+        // SAFETY: the mapping lives as long as the view, and one thread uses it.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: it is the mapping, which nothing uses any more.
+        // SAFETY: the range is the whole mapping, which no code uses any more.
         unsafe { munmap(self.start.cast(), self.len) }.expect("unmapped");
     }
 }

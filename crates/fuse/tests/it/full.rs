@@ -89,8 +89,8 @@ fn n11_a_full_volume_is_written_in_place() {
                 wanted[at..at + len].fill(byte);
                 vec![byte; len]
             };
-            // Some pages are dirty in part. Each way of writing has ranges of its own and some that
-            // overlap those of the others.
+            // Some pages are dirty in part. Each way of writing has ranges of its own, and ranges
+            // that overlap those of the other ways.
             let from = round * 100_000;
             write_mapped(&file, &change(from + 700, 2 * MIB, 10 + round as u8), from + 700);
             write_buffered(&file, &change(from + MIB, MIB + 5000, 20 + round as u8), from + MIB);

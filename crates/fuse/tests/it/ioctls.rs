@@ -69,7 +69,8 @@ const CLUB: u32 = 2001;
 fn call(file: &File, command: u64, argument: &mut [u8]) -> Result<(), i32> {
     let len = (command >> 16 & 0x3fff) as usize;
     assert!(argument.len() >= len, "{command:x}");
-    // SAFETY: the command reads and writes no more than its number tells, which is there.
+    // SAFETY: the command reads and writes no more bytes than its number tells, and the argument
+    // has that many.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), command, argument.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
     // Linux answers some commands with a number above zero.
@@ -190,7 +191,7 @@ fn search(file: &File, (tree, objects, kinds, offsets, since, count): Search) ->
 
 /// The answer to a request for `wanted` error counts of a device.
 fn device_errors(file: &File, id: u64, wanted: u64, flags: u64) -> Result<Vec<u64>, i32> {
-    // The kernel leaves the words that it does not set.
+    // The kernel does not change the words that have no count.
     let mut bytes = argument(&[id, wanted, flags, 7, 7, 7, 7, 7, 7], (0, b""));
     call(file, DEV_STATS, &mut bytes).map(|()| (0..9).map(|at| word(&bytes, at * 8)).collect())
 }
@@ -657,7 +658,7 @@ fn commands_answer_as_in_linux_on_shared_mounts() {
 }
 
 /// The kernel passes on commands of every mount. A command by a read-only mount changes nothing, as
-/// in Linux. A command by a writable mount beside it does.
+/// in Linux. A command by a writable mount beside it changes the volume.
 #[test]
 fn commands_by_a_read_only_mount_are_refused_as_in_linux() {
     compare("", by_read_only_mount);

@@ -77,7 +77,8 @@ fn e6_killed_while_a_commit_stands_still() {
         let mut stays = write("stays", "status=none");
         for (mut child, signal) in killed {
             wait_until("it never waits", || waits_for_answer(&child));
-            // By then the request has passed the short waits and is in the line.
+            // After this time, the request has passed the short waits and is in the queue for
+            // space.
             std::thread::sleep(Duration::from_millis(200));
             assert!(child.try_wait().expect("it is ours").is_none(), "it had room");
             rustix::process::kill_process(Pid::from_child(&child), signal).expect("it is ours");

@@ -123,9 +123,9 @@ fn sizes_of_the_volume() {
     assert!((32 << 20..40 << 20).contains(&taken), "{taken} bytes for 32 MiB");
 }
 
-/// Held while a volume is full. A process that another test starts has our open files until its
-/// `exec`. It then closes them one by one, on whichever mount. Each close waits until the data of
-/// the file has room. So one full volume could keep a file of another open for a second.
+/// Held while a volume is full. A process that another test starts inherits the open files of this
+/// process. Its `exec` closes them one by one, on every mount. Each close waits until the data of
+/// the file has room. So one full volume could keep a file of another volume open for a second.
 static FULL: Mutex<()> = Mutex::new(());
 
 /// D3: a program that writes until the volume is full gets the error from a write. Once it has
@@ -143,8 +143,7 @@ fn d3_full_volumes_say_so() {
         drop(file);
         let len = fs::metadata(mount.path("fill")).expect("attributes").len();
         if len <= 64 << 20 {
-            // The output shows whether room comes late or never. From that one can tell which files
-            // hold it.
+            // The output shows whether room comes late or never.
             for wait in [0, 10, 100, 1000, 3000] {
                 std::thread::sleep(std::time::Duration::from_millis(wait));
                 let stat = rustix::fs::statvfs(mount.path("")).expect("sizes");
@@ -168,8 +167,8 @@ fn room_comes_with_the_last_user() {
     room_comes(&mount);
 }
 
-/// The same holds with few threads: while writes wait, a thread still receives the requests of the
-/// kernel.
+/// With few threads, too, such a request gets its room: while writes wait, a thread still receives
+/// the requests of the kernel.
 #[test]
 fn room_comes_where_threads_are_few() {
     let _alone = FULL.lock();
@@ -179,8 +178,8 @@ fn room_comes_where_threads_are_few() {
 
 fn room_comes(mount: &Mounted) {
     let piece = vec![7; 1 << 20];
-    // On a busy machine the kernel may release the file later than any request waits, so this is
-    // tried again.
+    // On a busy machine the kernel may release the file later than any request waits, so the test
+    // tries several times.
     let durable = (0..4).any(|_| {
         let mut fill = File::create(mount.path("fill")).expect("a file");
         (0..512).find_map(|_| fill.write_all(&piece).err()).expect("512 MiB do not fit");
@@ -269,7 +268,7 @@ fn idle_inodes_do_without_handles() {
 }
 
 /// Directories that no program uses keep no handle. A listing goes on to its end, and the names in
-/// them can be used as before. A removed directory stays for a program that is in it.
+/// such a directory can be used as before. A removed directory stays for a program that is in it.
 #[test]
 fn idle_directories_do_without_handles() {
     let Some(mount) = mounted_with(FEW_HANDLES) else { return };
@@ -280,8 +279,8 @@ fn idle_directories_do_without_handles() {
     for number in 0..1_000 {
         fs::write(name(0).join(format!("f{number}")), "").expect("a file");
     }
-    // Between two requests of the listing many other directories are used, so that its own loses
-    // its handle.
+    // Between two requests of the listing many other directories are used, so that the listed
+    // directory loses its handle.
     let (mut listed, mut others) = (0, (1..2_000).cycle());
     for entry in fs::read_dir(name(0)).expect("a listing") {
         listed += 1;
@@ -342,7 +341,7 @@ fn the_kernel_forgets_what_is_above_the_limit() {
         for number in 1..2_000 {
             fs::metadata(name(number)).expect("attributes");
         }
-        // The kernel may forget them late.
+        // The kernel may forget the inodes late.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         let mut number = 1;
         while mount.known() > KNOWN_MAX {

@@ -15,7 +15,8 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Makes a volume and mounts it with options; `None`, loudly, where that cannot be done.
+    /// Makes a volume and mounts it with options; Returns `None`, and prints a message, if that is
+    /// impossible here.
     pub(crate) fn mounted(options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (image, path) = (directory.path().join("image"), directory.path().join("mount"));
@@ -29,7 +30,8 @@ impl Linux {
         Some(Self { _directory: directory, path })
     }
 
-    /// Mounts a copy of an image with options; `None`, loudly, where that cannot be done.
+    /// Mounts a copy of an image with options; Returns `None`, and prints a message, if that is
+    /// impossible here.
     pub(crate) fn of_copy(image: &Path, options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (copy, path) = (directory.path().join("image"), directory.path().join("mount"));

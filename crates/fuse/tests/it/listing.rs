@@ -10,7 +10,7 @@ use crate::mounted::mounted;
 const COUNT: usize = 10_000;
 const FEW: usize = 400;
 
-/// Ten thousand names are listed once each, before and after the kernel has let go of them.
+/// Ten thousand names are listed once each, before and after the kernel has forgotten them.
 #[test]
 fn ten_thousand_names() {
     let Some(mount) = mounted() else { return };
@@ -74,7 +74,7 @@ fn positions_stay_valid() {
 type Change = fn(&Path, usize);
 
 /// Lists a directory and changes it for each name. Returns the number of listed names, the
-/// unchanged names among them, and how often one came twice.
+/// unchanged names among them, and the number of names that came twice.
 fn list_and_change(top: &Path, change: Change) -> (usize, BTreeSet<String>, usize) {
     let stays: BTreeSet<String> = (0..FEW).map(|index| format!("stays{index:03}")).collect();
     for name in &stays {
@@ -96,8 +96,8 @@ fn list_and_change(top: &Path, change: Change) -> (usize, BTreeSet<String>, usiz
     (listed, seen, twice)
 }
 
-/// The listing of a directory ends as on Linux, although the directory changes meanwhile. It has
-/// each unchanged name once, and no new one.
+/// The listing of a directory ends as on Linux, although the directory changes meanwhile. The
+/// listing has each unchanged name once, and no new name.
 #[test]
 fn listings_end_while_names_are_made() {
     let Some(mount) = mounted() else { return };

@@ -1,8 +1,8 @@
 //! The front end from the outside: volumes in temporary files are mounted and used by system calls.
 //!
-//! Every test mounts a volume of its own. When it is done it unmounts the volume and mounts it
-//! again to see that it still opens. Where `btrfs check` is installed, it looks at the volume, too.
-//! The tests need root and `/dev/fuse`; elsewhere they say that they are skipped.
+//! Every test mounts a volume of its own. At its end, the test unmounts the volume and opens it
+//! once more. Where `btrfs check` is installed, it checks the volume, too. The tests need root and
+//! `/dev/fuse`; elsewhere they report that they are skipped.
 
 mod access_times;
 mod attributes;

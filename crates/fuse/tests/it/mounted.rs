@@ -47,7 +47,7 @@ struct Server {
     says: BufReader<ChildStdout>,
 }
 
-/// Mounts a new volume; `None`, loudly, where that cannot be done.
+/// Mounts a new volume; Returns `None`, and prints a message, if that is impossible here.
 pub(crate) fn mounted() -> Option<Mounted> {
     mounted_with("")
 }
@@ -62,7 +62,7 @@ pub(crate) fn mounted_small(len: u64, options: &str) -> Option<Mounted> {
     can_mount().then(|| Mounted::new(Volume::with_len(len), options))
 }
 
-/// Mounts a new volume with options. `look` gets its image before.
+/// Mounts a new volume with options. `look` gets the image before the mount.
 pub(crate) fn mounted_behind<T>(
     options: &str,
     look: impl FnOnce(&Path) -> T,
@@ -109,7 +109,7 @@ impl Mounted {
         }
     }
 
-    /// Waits for the end of a mount that is gone, and for the volume to be closed.
+    /// Waits until the server of a removed mount has closed the volume and ended.
     pub(crate) fn finish(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.hear(&[CLOSED]);
@@ -118,7 +118,7 @@ impl Mounted {
         }
     }
 
-    /// Kills the process that serves it, so that all waiting requests fail.
+    /// Kills the process that serves the volume, so that all waiting requests fail.
     pub(crate) fn kill(&self) {
         let server = self.server.as_ref().expect("it is mounted");
         let pid = rustix::process::Pid::from_child(&server.child);
@@ -141,8 +141,8 @@ impl Mounted {
     /// Unmounts, and gives the volume back.
     pub(crate) fn into_volume(mut self) -> Volume {
         if self.server.is_some() && !self.is_gone() {
-            // The mount may be busy for a moment, because a process that another test has just
-            // started has its files open.
+            // The result is ignored. A process that another test has just forked may still hold
+            // inherited files of this mount.
             self.unmount();
         }
         self.finish();
@@ -230,7 +230,7 @@ fn serve() {
     let mut options = Options::default();
     let mut of_volume = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
-        // This is no option of mounts. With so few handles, inodes lose theirs in any test.
+        // This is no option of mounts. With this limit, idle inodes lose their handles in any test.
         if word == FEW_HANDLES {
             options.handles_max = 0;
             continue;

@@ -55,8 +55,8 @@ fn refusals() {
     fs::write(mount.path(&"n".repeat(255)), "").expect("the longest name");
 }
 
-/// The inode number in a listing is the one of `stat`, and the root has the number of the disk
-/// format.
+/// The inode number in a listing is the number that `stat` returns, and the root has the number of
+/// the disk format.
 #[test]
 fn inode_numbers_agree() {
     let Some(mount) = mounted() else { return };
@@ -101,7 +101,7 @@ fn renames() {
     assert_eq!(up, fs::metadata(mount.path("d")).expect("d").ino());
 }
 
-/// A file with several names has one inode. The count of the inode follows the names.
+/// A file with several names has one inode. The link count of the inode is the number of names.
 #[test]
 fn hard_links() {
     let Some(mount) = mounted() else { return };

@@ -243,7 +243,7 @@ fn every_operation_on_one_file_cached() {
     run("writeback_cache");
 }
 
-/// Without it.
+/// Without the kernel's write-back cache.
 #[test]
 fn every_operation_on_one_file_uncached() {
     run("nowriteback_cache");

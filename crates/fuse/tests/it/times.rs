@@ -35,7 +35,7 @@ fn set_flags(path: &Path, flags: IFlags) {
     ioctl_setflags(File::open(path).expect("it opens"), flags).expect("root may");
 }
 
-/// Waits until files are stamped with another time.
+/// Waits until the clock for the times of files has moved on.
 fn wait_for_tick() {
     let tick = clock_gettime(ClockId::RealtimeCoarse);
     while clock_gettime(ClockId::RealtimeCoarse) == tick {

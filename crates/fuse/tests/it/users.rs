@@ -48,7 +48,7 @@ fn owner_group_and_others() {
 }
 
 /// Directories: which users may list them, enter them, and make and remove names in them. In a
-/// sticky one, no user can remove files of other users.
+/// sticky directory, no user can remove files of other users.
 #[test]
 fn directories_of_several_users() {
     let Some(mount) = mounted() else { return };

@@ -14,7 +14,8 @@ use crate::mounted::{Mounted, mounted, mounted_with};
 use crate::volume::{HOLD, HOLD_FLUSH, WAITS};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Dirty bytes of a file in the kernel, so many that other requests come while it sends them.
+/// Dirty bytes of a file in the kernel, so many that other requests arrive while the kernel sends
+/// them.
 const HELD_LEN: usize = 8 << 20;
 const ROUNDS: usize = 5;
 /// Number of large files. All but two train the averages of the pool, which need a dozen.
@@ -22,8 +23,8 @@ const LARGE: usize = 20;
 /// If a call takes longer than this, the test shows where all threads are.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
 
-/// Makes this thread run on one processor, if that exists. So with a queue for each processor, all
-/// its requests go to one queue.
+/// Makes this thread run on one processor, if that processor exists. So with a queue for each
+/// processor, all its requests go to one queue.
 fn settle(processor: usize) {
     let mut there = CpuSet::new();
     there.set(processor);
@@ -55,7 +56,8 @@ fn watched<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// A program reads, and the device does not answer. Requests of other threads are served, even on
-/// the same processor. The device answers only after that, or fails if that takes too long.
+/// the same processor. The device answers only after these requests, and fails if they take too
+/// long.
 #[test]
 fn no_request_waits_for_the_device_of_another() {
     let Some(mount) = mounted() else { return };
@@ -141,7 +143,7 @@ fn threads_that_waited_help_again() {
     for name in [&small[8], &large[0]] {
         fs::read(mount.path(name)).expect("it is there");
     }
-    // After some large reads, the pool knows that they wait, and leaves them to helpers.
+    // After some large reads, the pool knows that large reads wait, and leaves them to helpers.
     for name in large[2..].chunks(1) {
         read_held(&mount, name);
     }
@@ -157,7 +159,7 @@ fn threads_that_waited_help_again() {
         let answer = is_done.recv_timeout(PATIENCE / 2);
         if answer.is_err() {
             show_threads();
-            // This request lets the waiting ones go on, so that the test ends.
+            // This request lets the waiting requests continue, so that the test ends.
             settle(0);
             drop(fs::metadata(mount.path("nobody")));
         }
@@ -165,8 +167,9 @@ fn threads_that_waited_help_again() {
     });
 }
 
-/// A search for data makes the kernel first send the dirty data of the file. With as many searches
-/// as a queue has entries, the kernel still has room for that. One more search is refused.
+/// A search for data makes the kernel first send the dirty data of the file. The kernel needs one
+/// entry of the queue for that data. So the server refuses a search that would take the last entry
+/// of its queue.
 #[test]
 fn searches_leave_room_for_the_kernels_writes() {
     let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
@@ -174,7 +177,8 @@ fn searches_leave_room_for_the_kernels_writes() {
     for round in 0..ROUNDS {
         let names: Vec<String> = (0..all * 2).map(|number| format!("{round} {number}")).collect();
         let files = names.iter().map(|name| {
-            // When no program has the file open for writing, the kernel sends all its dirty data.
+            // The file stays open for writing. At the last close, the kernel would send the dirty
+            // data too early.
             let mut file = File::create_new(mount.path(name)).expect("made");
             file.write_all(&vec![7; HELD_LEN]).expect("written");
             file

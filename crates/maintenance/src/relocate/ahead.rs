@@ -1,18 +1,19 @@
-//! The users of many extents at once: one walk over all trees, in place of a look-up for each
-//! extent in each tree.
+//! Finds the users of many extents at once, by one walk over all trees. Without the walk, each
+//! extent would be looked up in each tree.
 //!
 //! # Invariants
 //!
-//! - **L6** A walk visits a node that trees share once. It costs the nodes on the paths to what it
-//!   seeks, a root for each tree, and a step for each user that it finds. It seeks no further
-//!   extents when the users that it may find reach a maximum. One extent alone may have more.
-//! - **L7** A walk finds the users in the committed trees. They count only while these trees are
-//!   the committed ones. No later transaction may change the references of the extent, or an item
-//!   that the walk found. Otherwise the mover looks into each tree anew.
+//! - **L6** A walk visits each node once, even if several trees share it. It reads the nodes on the
+//!   paths to the items that it seeks and the root of each tree, and takes a step for each found
+//!   user. When the possible users reach a maximum, the walk takes no further extents. A single
+//!   extent may have more users.
+//! - **L7** A walk finds the users in the committed trees. These users are valid only while the
+//!   same trees are the committed ones. Besides, no later transaction may change the references of
+//!   the extent, or an item that the walk found. Otherwise the mover searches each tree anew.
 //!
 //! Why L7 is enough: an operation changes the users of an extent in one of two ways. If it makes a
 //! new item point to the extent, it adds a reference. If it removes, moves or cuts an item, the
-//! walk has found that item. L7 looks for both.
+//! walk has found that item. L7 checks for both kinds of change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,22 +24,23 @@ use buttress_txn::{Error, Result, View};
 
 use super::users::{Places, Use, users};
 
-/// When the references that a walk seeks may have this many users, it takes no further extents. A
+/// When the extents of a walk may have this many users, the walk takes no further extents. A
 /// reference may have a user in each tree.
 const USERS_ASKED: usize = 32 << 10;
-/// The bounds of the number of extents that a walk seeks users of.
+/// The least and the greatest number of extents of which a walk seeks the users.
 const EXTENTS_ASKED: std::ops::RangeInclusive<usize> = 16..=4096;
-/// The number of extents that the first walk seeks users of.
+/// The number of extents of which the first walk seeks the users.
 const EXTENTS_FIRST: usize = 256;
 
-/// Users that were found ahead of the extents' turn.
+/// Users of extents, found before these extents are moved.
 pub(super) struct Ahead {
     trees: Arc<[TreeId]>,
-    /// The committed trees that were walked.
+    /// The generation of the committed trees that were walked.
     walked: Option<Generation>,
-    /// By the starts of extents that are still to move; `None` if the walk cannot tell.
+    /// The users of extents that are still to move, by the start of the extent; `None` if the walk
+    /// cannot tell.
     found: HashMap<Logical, Option<Vec<Use>>>,
-    /// The number of extents that the last walk was for, and of those that had their turn since.
+    /// The number of extents of the last walk, and the number of these that were moved since.
     asked: usize,
     taken: usize,
 }
@@ -53,7 +55,8 @@ impl Ahead {
         &self.trees
     }
 
-    /// Returns the users of the first of these extents. One walk seeks those of some more.
+    /// Returns the users of the first of these extents. The same walk also seeks the users of the
+    /// next extents.
     pub(super) fn users(&mut self, view: &View, extents: &[Extent]) -> Result<Vec<Use>> {
         let Some(&first) = extents.first() else { return Ok(Vec::new()) };
         let committed = Some(view.committed_generation());
@@ -72,7 +75,7 @@ impl Ahead {
     }
 
     /// The number of extents for the next walk. A commit that comes early makes walks shorter, so
-    /// that at least half of what a walk finds is used.
+    /// that at least half of the found users are used.
     fn next_count(&self) -> usize {
         let (least, most) = (*EXTENTS_ASKED.start(), *EXTENTS_ASKED.end());
         let most = (USERS_ASKED / self.trees.len().max(1)).clamp(least, most);
@@ -84,13 +87,13 @@ impl Ahead {
         count.clamp(least, most)
     }
 
-    /// Whether a result of [`Ahead::users`] still counts (L7).
+    /// Whether a result of [`Ahead::users`] is still valid (L7).
     pub(super) fn is_so(&self, view: &View, extent: Extent, found: &[Use]) -> bool {
         self.walked == Some(view.committed_generation()) && is_unchanged(view, extent, found)
     }
 }
 
-/// Whether no transaction since the committed trees changes an extent's users (L7).
+/// Whether no transaction after the committed trees changed an extent's users (L7).
 fn is_unchanged(view: &View, extent: Extent, found: &[Use]) -> bool {
     let later = [Some(view.running()), view.frozen()];
     later.into_iter().flatten().all(|transaction| {
@@ -135,12 +138,13 @@ impl Below {
 struct Walk<'v> {
     view: &'v View,
     wants: Vec<Want>,
-    /// By the address of the visited node (L6).
+    /// The matches below each visited node, by its address (L6).
     seen: HashMap<Logical, Below>,
 }
 
-/// Returns the users of the first of these extents in the committed trees; `None` for extents that
-/// files of the root tree use, too. The number of references bounds the extents (L6).
+/// Returns the users of as many leading extents as the limit allows, in the committed trees. An
+/// extent that the root tree uses has `None`. It takes no further extents once their references may
+/// have `USERS_ASKED` users (L6).
 fn walk(
     view: &View,
     trees: &[TreeId],
@@ -178,8 +182,8 @@ fn walk(
 
 impl Walk<'_> {
     /// Looks for matches below a node, and returns whether there are any. Several trees may share
-    /// the node. Each of them brings the same wants: all that may have items below the node. So the
-    /// result of the first visit holds for all trees.
+    /// the node. Each tree comes to the node with the same wants: all wants that may have items
+    /// below the node. So the result of the first visit holds for all trees.
     fn visit(&mut self, tree: TreeId, at: &Expect, wants: &[usize]) -> Result<bool> {
         if let Some(known) = self.seen.get(&at.ptr.logical) {
             return Ok(!known.is_empty());
@@ -238,7 +242,7 @@ impl Walk<'_> {
         Ok(matches)
     }
 
-    /// Adds what is below a node as users of a tree.
+    /// Adds the matches below a node as users of a tree.
     fn collect(&self, tree: TreeId, root: Logical, found: &mut HashMap<Logical, Option<Vec<Use>>>) {
         let mut stack = vec![root];
         while let Some(at) = stack.pop() {

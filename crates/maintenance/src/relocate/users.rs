@@ -1,4 +1,4 @@
-//! The users of an extent: the items of files that point to it, in every tree.
+//! The users of an extent are the items of files, in every tree, that point to the extent.
 //!
 //! # Invariants
 //!
@@ -40,11 +40,11 @@ pub(super) fn file_trees(view: &View) -> Result<Vec<TreeId>> {
     Ok(trees.into_iter().collect())
 }
 
-/// Where a file may use an extent.
+/// A place at which a file may use an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     ino: Ino,
-    /// Where the extent would begin in the file, in bytes.
+    /// The offset in the file at which the extent would begin, in bytes.
     pub(super) offset: u64,
     /// The root tree, or any tree of files.
     pub(super) root: TreeId,
@@ -91,14 +91,14 @@ pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec
 /// The number of leaves that [`Places`] keeps, so that its memory is bounded.
 const LEAVES_MAX: usize = 1024;
 
-/// Looks for places of extents that come in ascending order. It reads a leaf once that several
-/// of them name.
+/// Looks for places of extents that come in ascending order. A leaf that several extents name is
+/// read once.
 pub(super) struct Places<'v> {
     view: &'v View,
     root: NodePtr,
-    /// In the extent tree, once a place was sought.
+    /// A position in the extent tree; `None` before the first search.
     extents: Option<Cursor<'v, Store>>,
-    /// By address: the extents of a leaf, and where files use them.
+    /// The extents of each leaf and the places where files use them, by the leaf's address.
     leaves: HashMap<Logical, Vec<(Extent, Ino, u64)>>,
 }
 
@@ -110,7 +110,8 @@ impl<'v> Places<'v> {
         Ok(Self { view, root, extents: None, leaves: HashMap::new() })
     }
 
-    /// The places that may use an extent, by its references and those of leaves.
+    /// The places that may use an extent, found by its references and by the items of leaves that
+    /// share it.
     pub(super) fn of(&mut self, extent: Extent) -> Result<BTreeSet<Place>> {
         let malformed = |key: Key, source| Error::Item { tree: TreeId::EXTENT, key, source };
         let first = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
@@ -180,7 +181,7 @@ fn in_leaf(view: &View, leaf: Logical) -> Result<Vec<(Extent, Ino, u64)>> {
     let root = view
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    // The leaf's extent item has its generation.
+    // The extent item of the leaf has the leaf's generation.
     let first = Key::new(leaf.0, Kind(0), 0);
     let cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &first)?;
     let unknown = Error::Extents { at: leaf, what: "no item for a leaf that refers to data" };

@@ -112,7 +112,8 @@ fn agrees_on_everything() {
     assert_eq!(sizes, [Some(1), Some(4096), Some(32 << 20)]);
 }
 
-/// The oldest option: a name, no answer but the facts, with padding unless the client declined it.
+/// The oldest option is a name. The answer is only the facts, with padding unless the client
+/// declined the padding.
 #[test]
 fn serves_the_oldest_clients() {
     for (flags, len) in [(1, 10 + 124), (3, 10)] {
@@ -182,7 +183,7 @@ fn cuts_off() {
     assert_eq!(cut(&script), Nonsense::Options);
 }
 
-/// Any damage to a handshake: no panic, no wait, and only well-formed output.
+/// Any damage to a handshake causes no panic and no wait, and all output is well-formed.
 #[test]
 fn survives_damage() {
     let mut whole = start(3);

@@ -1,4 +1,5 @@
-//! A small client with its own implementation of the protocol. It also sends what no client should.
+//! A small client with its own implementation of the protocol. It can also send requests that break
+//! the protocol.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -24,7 +25,7 @@ const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub(crate) struct Client {
     pub(crate) stream: UnixStream,
     structured: bool,
-    /// Reads that are under way: where they began, and how long they are.
+    /// Reads that are under way: the offset and the length of each.
     reads: HashMap<u64, (u64, usize)>,
     partial: HashMap<u64, Answer>,
     next_cookie: u64,
@@ -110,7 +111,7 @@ impl Client {
         cookie
     }
 
-    /// The next answer that is whole, whichever request it is to.
+    /// The next whole answer, to any request.
     pub(crate) fn next(&mut self) -> (u64, Answer) {
         loop {
             let magic = self.take(4);
@@ -192,7 +193,7 @@ impl Client {
     }
 }
 
-/// What a request says after its offset.
+/// The part of a request after its offset.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     Len(u32),

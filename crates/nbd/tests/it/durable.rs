@@ -1,4 +1,4 @@
-//! What a flush guarantees, and for which requests.
+//! Tests which writes a flush makes durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -136,8 +136,8 @@ fn unit_access_is_durable() {
     assert_eq!(device.flushes.load(Ordering::SeqCst), before);
 }
 
-/// Flushes that arrive during one share the next. None is answered by the one that began before its
-/// request.
+/// Flushes that arrive during a device flush share the next one. No flush is answered by a device
+/// flush that began earlier.
 #[test]
 fn flushes_are_shared_and_not_too_early() {
     let device = Volatile::new();
@@ -148,7 +148,7 @@ fn flushes_are_shared_and_not_too_early() {
     while device.flushes.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    // The first flush covers none of these.
+    // The first flush covers none of the writes below.
     let mut others: Vec<_> = (0..6).map(|_| served.client()).collect();
     for (number, other) in others.iter_mut().enumerate() {
         assert_eq!(other.call(WRITE, 0, number as u64, Body::Bytes(&[1])).error, 0);
@@ -186,7 +186,7 @@ fn a_failed_flush_is_for_good() {
     assert!(matches!(error, buttress_nbd::Error::Flush(_)), "{error}");
 }
 
-/// A read that fails is an error where the answer can still say so, and the connection goes on.
+/// A failed read is an error as long as the answer can still report it, and the connection goes on.
 #[test]
 fn failed_reads_are_told() {
     let device = Volatile::new();

@@ -20,7 +20,7 @@ fn served() -> Served {
     Served::new(Arc::new(MemoryDevice::new(LEN)))
 }
 
-/// The right number for each wrong request, and the connection goes on.
+/// Each wrong request gets the right error number, and the connection goes on.
 #[test]
 fn wrong_requests_are_refused() {
     let served = served();
@@ -59,7 +59,7 @@ fn wrong_requests_are_refused() {
     assert_eq!(client.stream.read(&mut [0]).expect("a clean end"), 0);
 }
 
-/// A read-only export is read, and nothing else.
+/// A read-only export can be read, and refuses every change.
 #[test]
 fn read_only_is_kept() {
     let device = Arc::new(MemoryDevice::new(LEN));
@@ -97,14 +97,14 @@ fn nonsense_ends_a_connection() {
         bad.stream.write_all(&message).expect("it listens");
         let _ = bad.stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
-        // An end or a reset: both are ends.
+        // The connection may end by a close or by a reset.
         let _ = bad.stream.read_to_end(&mut rest);
         assert!(rest.is_empty(), "round {round}");
         assert_eq!(good.call(READ, 0, 0, Body::Len(10)).error, 0);
     }
 }
 
-/// Damaged streams of requests: no panic, and a good client is served meanwhile.
+/// Damaged streams of requests cause no panic, and a good client is served meanwhile.
 #[test]
 fn damaged_requests_do_no_harm() {
     let served = served();
@@ -141,7 +141,7 @@ fn damaged_requests_do_no_harm() {
 }
 
 /// Clients that never read their answers, stop within a request, or do not finish the handshake.
-/// Others are served at once, and these are dropped.
+/// Other clients are served at once, and the slow ones are dropped.
 #[test]
 fn slow_clients_delay_no_other_client() {
     let options = Options {
@@ -178,7 +178,7 @@ fn slow_clients_delay_no_other_client() {
     assert_eq!(good.call(READ, 0, 5, Body::Len(10)).data, [3; 10], "silence between is no sin");
 }
 
-/// One more than there may be is turned away, and let in when another has left.
+/// A client above the limit is turned away, and is accepted after another client has left.
 #[test]
 fn connections_are_limited() {
     let options = Options { connections: 2, ..Options::default() };

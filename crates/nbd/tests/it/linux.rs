@@ -11,7 +11,7 @@ use crate::Served;
 
 const LEN: u64 = 24 << 20;
 
-/// Whether a program is here. In CI all are.
+/// Whether a program is installed. In CI, all programs are.
 fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -142,7 +142,7 @@ fn qemu_agrees() {
     assert!(!said.contains("failed") && !said.contains("Pattern"), "{said}");
 }
 
-/// fio's engine, where it was built in: random blocks, verified.
+/// fio's engine, if fio was built with it, writes and verifies random blocks.
 #[test]
 fn fio_agrees() {
     if !has("fio") || !run("fio", &["--enghelp"]).contains("nbd") {

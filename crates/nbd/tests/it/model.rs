@@ -12,11 +12,12 @@ use crate::client::{
     BLOCK_STATUS, Body, Client, DF, FLUSH, FUA, NO_HOLE, READ, REQ_ONE, TRIM, WRITE, WRITE_ZEROES,
 };
 
-/// The region of one connection: its requests have no order with those of others.
+/// Bytes of the region that each connection has for itself. Requests of different connections have
+/// no order.
 const REGION: u64 = 3 << 20;
 const CONNECTIONS: u64 = 4;
 
-/// What an answer has to be.
+/// The expected content of an answer.
 enum Expected {
     Bytes(Vec<u8>),
     Done,
@@ -24,7 +25,8 @@ enum Expected {
     Status { len: u64, model: Vec<u8> },
 }
 
-/// Requests of one connection on its region, several under way, with nothing of two that touch.
+/// Sends requests of one connection on its region. Several are under way, and their ranges do not
+/// touch.
 fn play(client: &mut Client, start: u64, seed: u64, structured: bool) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut model = vec![0_u8; REGION as usize];
@@ -82,7 +84,8 @@ fn play(client: &mut Client, start: u64, seed: u64, structured: bool) -> Vec<u8>
     model
 }
 
-/// Takes the next answer and holds it against what was expected; returns bytes told as holes.
+/// Takes the next answer and compares it with the expected one. Returns the number of bytes that
+/// were reported as holes.
 fn settle(
     client: &mut Client,
     flying: &mut HashMap<u64, (Range<u64>, Expected)>,
@@ -94,7 +97,8 @@ fn settle(
     match expected {
         Expected::Bytes(bytes) => assert!(answer.data == bytes, "request {cookie}"),
         Expected::Done => {}
-        // Both devices of these tests read as zeroes then; the protocol would allow anything.
+        // After a trim, both devices of these tests read as zeroes. The protocol would allow any
+        // content.
         Expected::Trimmed(range) => model[range.start as usize..range.end as usize].fill(0),
         Expected::Status { len, model } => {
             let mut at = 0;
@@ -135,8 +139,8 @@ fn agree(device: Arc<dyn Device>, seed: u64) {
     }
 }
 
-/// Four connections, with eight requests of every kind at a time each. All read what was written,
-/// and so does one without structured replies.
+/// Each of four connections has up to eight requests of mixed kinds under way. All connections read
+/// back the written bytes. So does a connection without structured replies.
 #[test]
 fn connections_agree_with_arrays() {
     for seed in [1, 2] {
@@ -144,7 +148,7 @@ fn connections_agree_with_arrays() {
     }
 }
 
-/// The same on a sparse file: its holes come and go.
+/// The connections also agree on a sparse file, which gains and loses holes.
 #[test]
 fn connections_agree_on_a_file() {
     let dir = tempfile::tempdir().expect("a directory for the test");
@@ -152,7 +156,8 @@ fn connections_agree_on_a_file() {
     agree(Arc::new(device.expect("a new file")), 3);
 }
 
-/// The largest requests there are, in pieces here and whole there; holes are not sent.
+/// The largest requests pass. With structured replies they come in pieces, and holes are not sent.
+/// Otherwise they come whole.
 #[test]
 fn large_requests_pass() {
     const LEN: u64 = 40 << 20;
@@ -169,7 +174,7 @@ fn large_requests_pass() {
         if structured {
             assert_eq!(client.call(READ, DF, 0, Body::Len(2 << 20)).error, 75);
         }
-        // 4 GiB less one would be beyond the end; all of it is not.
+        // Zeroes may be longer than a payload: 40 MiB here. The length of the device does not.
         assert_eq!(client.call(WRITE_ZEROES, 0, 0, Body::Len(LEN as u32)).error, 0);
         let answer = client.call(READ, 0, 0, Body::Len(MAX));
         assert!(answer.data.iter().all(|&byte| byte == 0));

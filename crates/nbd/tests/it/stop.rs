@@ -69,7 +69,7 @@ fn stop_answers_writes_under_way() {
         device.begins.wait(&mut begun);
     }
     drop(begun);
-    // A read passes them all.
+    // A read is answered before all of these writes.
     assert_eq!(client.call(READ, 0, LEN - 1, Body::Len(1)).data, [0]);
 
     let socket = served.socket();

@@ -47,7 +47,7 @@ impl Answer {
         self
     }
 
-    /// A text in a field of `len` bytes, which ends with a zero byte; what is too long is cut off.
+    /// A text in a field of `len` bytes that ends with a zero byte. A longer text is cut off.
     fn text(mut self, text: &[u8], len: usize) -> Self {
         let end = self.0.len() + len;
         self.0.extend_from_slice(&text[..text.len().min(len - 1)]);
@@ -66,7 +66,7 @@ impl Answer {
     }
 }
 
-/// What there is to know about a volume.
+/// Facts about a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolumeFacts {
     /// The largest number of a device.
@@ -102,7 +102,7 @@ impl VolumeFacts {
     }
 }
 
-/// What there is to know about a device.
+/// Facts about a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceFacts {
     /// Its number.
@@ -148,7 +148,7 @@ impl Features {
     }
 }
 
-/// What there is to know about a subvolume.
+/// Facts about a subvolume.
 #[derive(Clone, Debug, Default)]
 pub struct SubvolumeFacts {
     /// Its number.
@@ -161,11 +161,11 @@ pub struct SubvolumeFacts {
     pub generation: u64,
     /// Flags of its root item.
     pub flags: u64,
-    /// Its own uuid, that of its source, and that of what was sent.
+    /// Its own uuid, the uuid of its source, and the uuid of the original if it was received.
     pub uuids: [[u8; 16]; 3],
     /// Transactions of the last change, the creation, the sending and the reception.
     pub transactions: [u64; 4],
-    /// Times of the same.
+    /// Times of the same four events.
     pub times: [WireTime; 4],
 }
 
@@ -184,7 +184,7 @@ impl SubvolumeFacts {
 }
 
 /// The answer that lists the subvolumes within another, each with the directory that has its name.
-/// If there are more than fit, the answer lists the first ones, and the error of the command is
+/// If not all of them fit, the answer lists the first ones, and the error of the command is
 /// `EOVERFLOW`.
 #[must_use]
 pub fn subvolume_refs(from: u64, found: &[(u64, u64)]) -> (Vec<u8>, Option<Errno>) {
@@ -197,27 +197,27 @@ pub fn subvolume_refs(from: u64, found: &[(u64, u64)]) -> (Vec<u8>, Option<Errno
     (bytes, (found.len() > REFS_MAX).then_some(Errno::EOVERFLOW))
 }
 
-/// The names of a way down, each with a slash behind it.
+/// The names of a path, each with a slash behind it.
 fn path(way: &[Vec<u8>], len: usize) -> Result<Vec<u8>, Errno> {
     let path: Vec<u8> = way.iter().flat_map(|name| name.iter().copied().chain([b'/'])).collect();
     if path.len() < len { Ok(path) } else { Err(Errno::ENAMETOOLONG) }
 }
 
-/// The answer with the way to an inode.
+/// The answer with the path to an inode.
 ///
 /// # Errors
 ///
-/// `ENAMETOOLONG` where it does not fit.
+/// `ENAMETOOLONG` where the path does not fit.
 pub fn inode_path(tree: u64, ino: u64, way: &[Vec<u8>]) -> Result<Vec<u8>, Errno> {
     let answer = Answer::new().u64(tree).u64(ino);
     Ok(answer.text(&path(way, INODE_PATH_LEN)?, INODE_PATH_LEN).0)
 }
 
-/// The answer with the name of a subvolume, and the way to the directory that has it.
+/// The answer with the name of a subvolume, and the path to the directory that has the name.
 ///
 /// # Errors
 ///
-/// `ENAMETOOLONG` where it does not fit.
+/// `ENAMETOOLONG` where the path does not fit.
 pub fn subvolume_path(dir: u64, tree: u64, name: &[u8], way: &[Vec<u8>]) -> Result<Vec<u8>, Errno> {
     let answer = Answer::new().u64(dir).u64(tree).text(name, NAME_LEN);
     Ok(answer.text(&path(way, SUBVOLUME_PATH_LEN)?, SUBVOLUME_PATH_LEN).0)
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(subvolume_path(256, 300, b"", &way(3823)), Err(Errno::ENAMETOOLONG));
     }
 
-    /// Items fill the room, and one that is longer than all of it comes without bytes.
+    /// Items fill the room. An item that is longer than the whole room comes without its bytes.
     #[test]
     fn searches_fill_their_room() {
         let key = SearchKey {

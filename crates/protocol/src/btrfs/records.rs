@@ -18,7 +18,7 @@ const ERRORS_COUNTS_AT: usize = 24;
 const ERRORS_RESET: u64 = 1;
 /// Length of the argument about a received subvolume, in bytes.
 const ORIGIN_LEN: usize = 200;
-/// Where the transaction and the times of both sides are.
+/// Where the transactions and the times of the sender and the receiver are.
 const ORIGIN_TRANSACTION_AT: usize = 16;
 const ORIGIN_OWN_TRANSACTION_AT: usize = 24;
 const ORIGIN_TIME_AT: usize = 32;
@@ -85,7 +85,7 @@ fn put(bytes: &mut [u8], at: usize, value: u64) {
 mod tests {
     use super::*;
 
-    /// Only wanted counts are written; more than there are is cut to five.
+    /// Only wanted counts are written. A larger number than five is cut to five.
     #[test]
     fn counts_are_as_many_as_are_wanted() {
         let mut given = vec![9; ERRORS_LEN];

@@ -1,4 +1,5 @@
-//! Tests of the log while another thread holds it. Writes that the log then lacks are never undone.
+//! Tests of the log while another thread holds its lock. A committed write that the log lacks is
+//! never undone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ fn sector(device: &dyn Device, at: u64) -> u8 {
     found[0]
 }
 
-/// J5: a commit has a write that the log lacks, since the log was held when the commit was made.
-/// Neither the replay nor the salvage puts an older record over it.
+/// J5: a commit has a write that the log lacks, since the log was locked when the commit was made.
+/// Neither replay nor salvage puts an older record over that write.
 #[test]
 fn an_older_record_never_undoes_what_a_commit_has() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -51,7 +52,7 @@ fn an_older_record_never_undoes_what_a_commit_has() {
     write(0, 2);
     device.discard(2 * 4096, 4096).expect("within");
     std::thread::scope(|scope| {
-        // Holds the log, as another flush does while it waits for the disk.
+        // Locks the log, as another flush does while it waits for the disk.
         let held = device.core.log.get().expect("it has a log").inside.lock();
         let pushing = scope.spawn(|| device.push());
         let is_behind = || {
@@ -77,8 +78,8 @@ fn an_older_record_never_undoes_what_a_commit_has() {
     assert_eq!([0, 1, 2].map(|at| sector(&device, at)), [2, 3, 0], "what was replayed");
 }
 
-/// X2: the store takes segments, and the log takes none while another thread holds it. The memory
-/// of sealed segments stays within its bound, and the writer waits.
+/// X2: the store takes segments, but the log takes none, since another thread holds its lock. The
+/// memory of sealed segments stays within its bound, and the writer waits.
 #[test]
 fn a_writer_waits_while_the_log_lacks_too_many_segments() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -108,7 +109,7 @@ fn a_writer_waits_while_the_log_lacks_too_many_segments() {
     device.close().expect("a good store");
 }
 
-/// A commit that has everything acknowledged needs no pin when another writer takes the volume. A
+/// If a commit has all acknowledged writes, it needs no pin when another writer takes the volume. A
 /// pin that a log needs is deleted when the log is removed.
 #[test]
 fn a_pin_for_salvage_stays_only_while_its_log_does() {
@@ -139,7 +140,7 @@ fn a_pin_for_salvage_stays_only_while_its_log_does() {
     }
 }
 
-/// A closed device takes no write and acknowledges none.
+/// A closed device refuses writes, so its content stays that of the close.
 #[test]
 fn a_closed_device_takes_no_write() {
     let dir = tempfile::tempdir().expect("tempdir");

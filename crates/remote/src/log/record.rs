@@ -24,7 +24,7 @@
 //! - **N1** A record that was decoded is whole: its header, extents and frames have right
 //!   checksums, and frames and extents agree.
 //! - **N2** Magic, version, checksum, length and count of frames stay where they are in every
-//!   version. So a record of a newer version can be told from a damaged one.
+//!   version. So a record of a newer version can be told from a damaged record.
 
 use std::path::Path;
 
@@ -42,12 +42,12 @@ pub(crate) const MAGIC: &[u8; 8] = b"BUTTRLOG";
 /// No record is longer: a data object has at most 1 GiB.
 const RECORD_MAX: u64 = 2 << 30;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Says {
     /// Sectors of the device, as frames of an object.
     Data { object: ObjectNumber, first_frame: u32, frames: u32 },
-    /// A cut: all writes up to it were made durable together. The time is in milliseconds since
+    /// A cut: all writes before it were made durable together. The time is in milliseconds since
     /// 1970.
     Cut { time_ms: u64 },
 }
@@ -143,7 +143,7 @@ pub(crate) fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Reads the header and the extents at the start of `bytes`, and returns the length of the record.
-/// Frames are not looked at.
+/// Frames are not checked.
 pub(crate) fn head(bytes: &[u8]) -> Option<(Record, Vec<Extent>, usize)> {
     let (header, raw, version) = parts(bytes)?;
     if version != VERSION {

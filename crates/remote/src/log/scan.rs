@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **S1** Only records up to the last whole cut count. What follows was not acknowledged.
+//! - **S1** Only records up to the last whole cut are used. Writes after that cut were not
+//!   acknowledged.
 //! - **S2** An incomplete record ends the log. If a cut and one more record follow it, or a newer
-//!   file, the log was acknowledged beyond it. Then the record is damage.
+//!   file, writes after that record were acknowledged. In that case the record is damage.
 //! - **S3** The head of a file is durable before its first record. So a file with records and an
 //!   unreadable head is damage, unless a later file follows. A newer version is an error.
 
@@ -43,7 +44,7 @@ impl Found {
         record.position > committed && record.sequence <= self.sequence
     }
 
-    /// What the log has that no commit has.
+    /// The acknowledged writes of the log that no commit has.
     pub(crate) fn unsent(&self) -> Unsent {
         let &Self { cuts, bytes, first_ms, last_ms, .. } = self;
         Unsent { cuts, bytes, first_ms, last_ms }
@@ -89,7 +90,7 @@ pub(crate) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Looks at the whole log. `committed` is the position that a commit has.
+/// Scans the whole log. `committed` is the position up to which a commit has all writes.
 pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> Result<Found> {
     let mut found = Found::default();
     let mut pending = 0;
@@ -118,7 +119,8 @@ pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> Result<Found> {
     Ok(found)
 }
 
-/// Gives every whole record to `visit`. Returns the position before the first, and the damage.
+/// Calls `visit` with every whole record. Returns the position before the first record, and the
+/// damage.
 pub(crate) fn walk(
     wanted: Wanted<'_>,
     visit: &mut dyn FnMut(&Whole<'_>) -> Result<()>,
@@ -133,7 +135,7 @@ pub(crate) fn walk(
         let bytes = std::fs::read(path).map_err(failed)?;
         let mut last = head.sequence;
         let (at, end) = walk_file(wanted.tag, path, &bytes, &mut last, visit)?;
-        // A file that is followed by another was durable.
+        // A file with a successor was durable.
         let is_followed = files.get(index + 1).is_some_and(|(_, next)| next.sequence > last);
         if end == End::Damaged || is_followed {
             let why = format!("{} is damaged at byte {at}", path.display());
@@ -151,7 +153,7 @@ struct Head {
     sequence: u64,
 }
 
-/// The files of a log that count.
+/// The files of a log that are read.
 struct Newest {
     files: Vec<(PathBuf, Head)>,
     /// A later file that has records and no readable head (S3).
@@ -171,7 +173,7 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
             Ok(whole) => whole,
             Err(error @ Error::Version { .. }) => return Err(error),
             Err(_) => {
-                // A file that was just begun has no record: nothing was acknowledged by it.
+                // A file that was just begun has no record, so no write in it was acknowledged.
                 unreadable = (first.len() > FILE_HEAD).then_some(path).or(unreadable);
                 continue;
             }
@@ -198,7 +200,7 @@ fn first_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(first)
 }
 
-/// Visits the records of one file. Returns where they end, and how.
+/// Visits the records of one file. Returns where and how the records end.
 fn walk_file(
     tag: u64,
     path: &Path,

@@ -108,7 +108,7 @@ impl Page {
         self.runs.is_empty()
     }
 
-    /// Bytes in memory; an object takes about as many.
+    /// Bytes of the page in memory. The page takes about as many bytes in an object.
     pub(crate) fn bytes(&self) -> usize {
         self.runs.len() * RUN
     }

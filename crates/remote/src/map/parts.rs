@@ -1,4 +1,4 @@
-//! Parts of the map in objects: references to pages, and where a part is.
+//! Parts of the map in objects: references to pages, and the places of parts.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::units::ObjectNumber;
 pub(crate) const LEAF_PAGES: u32 = 1024;
 const ENTRY: usize = 24;
 
-/// Where a part of the map is kept.
+/// The place of a part of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ref {
     pub(crate) object: ObjectNumber,

@@ -1,4 +1,5 @@
-//! The objects of a volume: what they hold, and how much of it is live.
+//! The table of the objects of a volume: the kind of their content, and how much of the content is
+//! live.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +27,11 @@ pub(crate) struct Entry {
     pub(crate) holds: Holds,
     /// The epoch of its writer, a part of its name.
     pub(crate) epoch: u32,
-    /// Live sectors, or bytes.
+    /// Live sectors of a data object, or live bytes of a map object.
     pub(crate) live: u32,
     /// The first commit that does not need the object, if nothing in it is live.
     pub(crate) dead_since: CommitNumber,
-    /// The object still grows, so it is not dead yet.
+    /// Whether the object still grows. While it grows, it does not count as dead.
     pub(crate) is_open: bool,
 }
 

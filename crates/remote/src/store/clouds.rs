@@ -1,11 +1,11 @@
-//! Clients of servers: buckets that speak S3, of Google Cloud Storage, and of Azure.
+//! Clients of servers: S3, Google Cloud Storage, and Azure Blob Storage.
 //!
 //! # Invariants
 //!
-//! - **C1** The environment comes first, and options of the place override it. The error for a
-//!   wrong option names it.
-//! - **C2** A client repeats nothing by itself (B1 of `objects`). It speaks without TLS only to an
-//!   endpoint that is given as `http://`, and to an emulator.
+//! - **C1** Options come from the environment, and options of the place override these. The error
+//!   for a wrong option names the option.
+//! - **C2** A client repeats nothing by itself (B1 of `objects`). It connects without TLS only to
+//!   an endpoint that is given as `http://`, and to an emulator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How a client connects and repeats (C2).
 fn client(is_plain: bool) -> (ClientOptions, RetryConfig) {
-    // Fails where one is installed already, which is as good.
+    // This fails if a provider is installed already. The client then uses that provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = ClientOptions::new().with_allow_http(is_plain).with_timeout(TIMEOUT);
     (client, RetryConfig { max_retries: 0, ..RetryConfig::default() })
@@ -56,7 +56,8 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Refused`] for an option that the client does not know, and names it.
+    /// [`StoreError::Refused`] for an option that the client does not know. The error names the
+    /// option.
     #[cfg(feature = "s3")]
     pub fn s3(bucket: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
         let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
@@ -100,7 +101,7 @@ impl Objects {
         let (endpoint, emulator) =
             (given(AzureConfigKey::Endpoint), given(AzureConfigKey::UseEmulator));
         let (client, retry) = client(endpoint.starts_with("http://") || emulator == "true");
-        // Containers of two accounts may have one name.
+        // Containers of two accounts may have the same name.
         let place = match given(AzureConfigKey::AccountName) {
             account if account.is_empty() => container.to_owned(),
             account => format!("{container} of {account}"),

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** The client repeats nothing by itself: [`crate::patient`] does, where that is harmless.
+//! - **B1** The client repeats nothing by itself. [`crate::patient`] repeats requests that may be
+//!   repeated.
 //! - **B2** A folder's objects are durable when the call returns.
 
 use std::ops::Range;
@@ -19,23 +20,23 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Meta, Store, StoreError};
 
-/// How long one request may take, and how much longer for each MiB of it.
+/// The time that one request may take, and the additional time for each MiB of the request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
 /// Requests of one call that run at once.
 const AT_ONCE: usize = 32;
 
-/// A store, and the runtime that its requests run on.
+/// A store, and the runtime on which its requests run.
 #[derive(Debug)]
 pub struct Objects {
     title: String,
     store: Arc<dyn ObjectStore>,
-    /// Taken only when this is dropped.
+    /// Taken only when this value is dropped.
     runtime: Option<Runtime>,
 }
 
 impl Objects {
-    /// Opens the folder that is the top of this machine: names are absolute paths without their
+    /// Opens the root directory of this machine as a store: names are absolute paths without their
     /// first slash.
     ///
     /// # Errors
@@ -56,7 +57,7 @@ impl Objects {
         Ok(Self { title, store, runtime: Some(runtime) })
     }
 
-    /// Runs one request, for as long as one of that many bytes may take.
+    /// Runs one request, with the time limit for its number of bytes.
     fn run<T>(
         &self,
         bytes: u64,
@@ -189,11 +190,11 @@ fn of(error: object_store::Error) -> StoreError {
     }
 }
 
-/// The name of a folder of this machine as [`Objects::host`] has it.
+/// The name that a folder of this machine has in [`Objects::host`].
 ///
 /// # Errors
 ///
-/// [`StoreError::Refused`] for a path that is no text, or that has parts like `..`.
+/// [`StoreError::Refused`] for a path that is not text, or that has parts like `..`.
 pub fn host_name(path: &HostPath) -> Result<String, StoreError> {
     let text = path.to_str().ok_or_else(|| {
         StoreError::Refused(format!(

@@ -1,10 +1,10 @@
-//! A store in memory that fails by a seed, for tests.
+//! A store in memory for tests. A seed decides which requests fail.
 //!
 //! # Invariants
 //!
-//! - **U1** What succeeded is there, and what was refused has no effect. What failed may or may not
-//!   have had its effect: the seed decides.
-//! - **U2** Creations of one name are decided one after the other, unless the store is told to be
+//! - **U1** A request that succeeded has its effect, and a refused request has none. A failed
+//!   request may have its effect or not: the seed decides.
+//! - **U2** Of several creations of one name only the first succeeds, unless the store is
 //!   dishonest.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::{Meta, Store, StoreError};
 
-/// What goes wrong, as chances in a thousand.
+/// The probabilities of faults, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weather {
     /// A request fails and has no effect: 503, or no connection.
@@ -24,11 +24,11 @@ pub struct Weather {
     pub lost: u64,
     /// A read returns one wrong byte.
     pub wrong: u64,
-    /// A read returns less than was asked for.
+    /// A read returns fewer bytes than requested.
     pub short: u64,
-    /// A list lacks what was written last.
+    /// A list lacks the newest object.
     pub stale: u64,
-    /// Creations succeed although there is an object.
+    /// Creations succeed although the object exists.
     pub dishonest: bool,
 }
 
@@ -48,7 +48,7 @@ struct Inside {
     /// The store's own clock, in milliseconds: it moves with each request.
     now_ms: u64,
     weather: Weather,
-    /// Writes that are left until the store fails for ever.
+    /// The number of writes until the store fails for ever.
     writes_left: Option<u64>,
 }
 
@@ -66,12 +66,12 @@ impl SimStore {
         Self { inside: Ranked::new(Rank::SimLog, (inside, Rng::new(seed))) }
     }
 
-    /// Changes what goes wrong from now on.
+    /// Sets the faults from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.inside.lock().0.weather = weather;
     }
 
-    /// Lets so many more writes and deletes succeed, and none after them.
+    /// Lets `writes` more writes and deletions succeed. All later ones fail.
     pub fn end_after(&self, writes: u64) {
         self.inside.lock().0.writes_left = Some(writes);
     }
@@ -129,7 +129,7 @@ impl SimStore {
         self.change(change, only_if_absent).1
     }
 
-    /// Makes a change. Returns the number of its effect, if it had one, besides the answer.
+    /// Makes a change. Returns the number of the effect, if the change had one, and the answer.
     pub(super) fn change(
         &self,
         change: Change,
@@ -177,7 +177,7 @@ impl Inside {
     }
 }
 
-/// What a read returns in bad weather.
+/// The result of a read with the faults of `weather`: perhaps damaged or short.
 fn weathered(bytes: Bytes, rng: &mut Rng, weather: Weather) -> Bytes {
     if bytes.is_empty() {
         return bytes;

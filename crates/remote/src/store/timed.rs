@@ -37,7 +37,7 @@ enum Event {
 struct Request {
     change: Change,
     only_if_absent: bool,
-    /// The number of its effect in the order of all effects. None while there is no effect.
+    /// The number of the effect in the order of all effects. `None` while there is no effect.
     effect: Option<usize>,
 }
 
@@ -70,11 +70,12 @@ impl Request {
 pub struct TimedStore {
     inner: SimStore,
     record: Ranked<(Record, Rng)>,
-    /// The longest time that a change takes, in microseconds, in each direction.
+    /// A change waits for fewer microseconds than this before its effect, and again after its
+    /// effect.
     micros: u64,
 }
 
-/// What a crash at one event left.
+/// The state that a crash at one event left.
 #[derive(Debug)]
 pub struct Crash {
     /// The store at that moment.
@@ -83,7 +84,8 @@ pub struct Crash {
     pub marks: Vec<u64>,
     /// The number of the event.
     pub event: usize,
-    /// Which selection of the requests under way the store has: 0 none, 1 all, others by chance.
+    /// The subset of the requests under way that the store has: with 0 none, with 1 all, with
+    /// others a random subset.
     pub draw: usize,
     late: Vec<Request>,
 }
@@ -92,7 +94,7 @@ impl Crash {
     /// Lets the requests arrive that were under way and not in the store (M2).
     pub fn deliver(&self) -> usize {
         for Request { change, only_if_absent, .. } in &self.late {
-            // Only a creation can fail in good weather.
+            // Without faults, only a creation can fail.
             let _ = match change {
                 Change::Put(name, body) if *only_if_absent => self.store.create(name, body.clone()),
                 Change::Put(name, body) => self.store.put(name, body.clone()),
@@ -104,7 +106,8 @@ impl Crash {
 }
 
 impl TimedStore {
-    /// Creates an empty store. A change takes `most` at most before its effect, and again after it.
+    /// Creates an empty store. A change takes at most `most` before its effect, and again after its
+    /// effect.
     #[must_use]
     pub fn new(seed: u64, weather: Weather, most: Duration) -> Self {
         let record = Ranked::new(Rank::SimLog, (Record::default(), Rng::new(seed)));
@@ -112,7 +115,7 @@ impl TimedStore {
         Self { inner: SimStore::new(seed, weather), record, micros }
     }
 
-    /// Notes that something was acknowledged. States after it have this mark.
+    /// Records an acknowledgement. Later states have this mark.
     pub fn mark(&self, mark: u64) {
         self.record.lock().0.events.push(Event::Mark(mark));
     }
@@ -123,8 +126,9 @@ impl TimedStore {
         self.record.lock().0.events.len()
     }
 
-    /// Shows states that crashes may leave (M1): at each `stride`-th event, with none and all of
-    /// the requests under way, and `draws` more selections. Returns how many were shown.
+    /// Shows states that crashes may leave (M1): at each `stride`-th event, with none and with all
+    /// of the requests under way, and with `draws` random subsets. Returns the number of shown
+    /// states.
     pub fn crashes(
         &self,
         rng: &mut Rng,
@@ -267,8 +271,8 @@ impl Store for TimedStore {
 mod tests {
     use super::*;
 
-    /// Two requests at once: each alone, none and both are left by crashes. What a crash left out
-    /// arrives later, and a creation of a name that is taken does not (M1, M2).
+    /// With two requests under way, crashes leave each request alone, none and both. A request that
+    /// is left out arrives later, except a creation of a name that is taken (M1, M2).
     #[test]
     fn requests_under_way_are_there_in_any_selection() {
         let store = TimedStore::new(1, Weather::default(), Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! Garbage, pins and clones: objects that nothing needs are deleted, and all others stay.
+//! Tests of garbage, pins and clones: unneeded objects are deleted, and all others stay.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn site(store: &Arc<SimStore>, prefix: &str, options: Options) -> Site {
     Site::in_store(store.clone(), prefix, options)
 }
 
-/// Overwrites at random, with commits between.
+/// Overwrites random ranges, and makes commits meanwhile.
 fn churn(device: &RemoteDevice, model: &MemoryDevice, rng: &mut Rng, writes: u64) {
     for step in 0..writes {
         let at = rng.below(LEN / 4096 - 8) * 4096;
@@ -51,7 +51,7 @@ fn same(device: &dyn Device, model: &MemoryDevice) {
     assert!(found == right, "the content differs");
 }
 
-/// Makes passes until there is nothing left to do.
+/// Makes passes until the last two found little garbage.
 fn collect_all(device: &RemoteDevice) {
     for _ in 0..200 {
         device.checkpoint().expect("a good store");
@@ -86,7 +86,8 @@ fn overwritten_data_goes() {
     same(&open(&store, reading()).expect("whole"), &model);
 }
 
-/// A pinned commit can be read while all around it is collected, and goes after its pin.
+/// A pinned commit can be read although older and newer commits are collected. The commit is
+/// deleted after its pin was deleted.
 #[test]
 fn a_pinned_commit_stays() {
     let store = store(2);
@@ -119,8 +120,8 @@ fn a_pinned_commit_stays() {
     same(&device, &model);
 }
 
-/// A clone and its base are written and collected each by itself; neither loses anything. The same
-/// holds for a clone of a clone, and of a pin.
+/// A clone and its base are written and collected independently, and neither loses data. The same
+/// holds for a clone of a clone, and for a clone of a pin.
 #[test]
 fn clones_share_and_stay_apart() {
     let store = store(3);
@@ -160,7 +161,7 @@ fn clones_share_and_stay_apart() {
     }
 }
 
-/// A reader beside a writer and a collector has its own commit, or an error: never other bytes.
+/// A reader beside a writer and a collector reads the bytes of its own commit, or gets an error.
 #[test]
 fn a_reader_that_comes_too_late_has_an_error() {
     let store = store(4);
@@ -188,7 +189,8 @@ fn a_reader_that_comes_too_late_has_an_error() {
     assert!(errors > 0, "{right} reads were right, and nothing was collected");
 }
 
-/// A collector runs in bad weather. After every prefix of its changes, the newest commit is whole.
+/// A collector runs while the store fails at random. After every prefix of its changes, the newest
+/// commit is whole.
 #[test]
 fn a_collector_that_ends_anywhere_leaves_the_volume_whole() {
     let store = store(5);
@@ -233,7 +235,8 @@ fn objects_of_a_crashed_writer_are_swept() {
     same(&open(&store, reading()).expect("a commit"), &model);
 }
 
-/// A volume is deleted as a whole, unless something needs it. Another one can be made in its place.
+/// A volume is deleted as a whole, unless a pin, a reader or a writer needs it. Another volume can
+/// be made in its place.
 #[test]
 fn a_volume_is_deleted_unless_it_is_needed() {
     let store = store(12);
@@ -259,8 +262,8 @@ fn a_volume_is_deleted_unless_it_is_needed() {
     drop(create(&store, LEN));
 }
 
-/// A deletion of a clone ends after any number of changes. The clone is whole or gone, and the next
-/// deletion leaves nothing of it, not even its pin in the base.
+/// A deletion of a clone is interrupted after any number of changes. The clone is whole or gone,
+/// and the next deletion leaves nothing of it, not even its pin in the base.
 #[test]
 fn a_deletion_that_ends_anywhere_is_finished_by_the_next() {
     for writes in 0.. {

@@ -1,4 +1,4 @@
-//! The behaviour of every device, wherever its bytes are.
+//! Tests that a volume in a store behaves as every device does.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::{create, open, options, store};
 
 pub(crate) const LEN: u64 = 130 << 20;
 
-/// Makes random requests to a device and to a plain model. Every read returns what the model has.
+/// Makes random requests to a device and to a plain model. Every read returns the content of the
+/// model.
 pub(crate) fn conforms(device: &dyn Device, seed: u64, requests: u64) {
     let model = MemoryDevice::new(LEN);
     let mut rng = Rng::new(seed);
@@ -80,7 +81,8 @@ fn memory_and_files_conform() {
     conforms(&device, 1, 400);
 }
 
-/// A volume in a store is a device as others are, also in bad weather, and with many commits.
+/// A volume in a store behaves as every device does, also when the store fails at random, and with
+/// many commits.
 #[test]
 fn a_volume_in_a_store_conforms_in_any_weather() {
     for seed in 0..3 {
@@ -94,8 +96,8 @@ fn a_volume_in_a_store_conforms_in_any_weather() {
     }
 }
 
-/// An encrypted volume is a device as others are, too, in any weather. No object contains written
-/// bytes in the clear, or the header of an unencrypted object.
+/// An encrypted volume behaves as every device does, too, also when the store fails at random. No
+/// object contains written bytes in the clear, or the header of an unencrypted object.
 #[test]
 fn an_encrypted_volume_conforms_in_any_weather() {
     for seed in 0..2 {
@@ -128,8 +130,8 @@ fn an_encrypted_volume_conforms_in_any_weather() {
     }
 }
 
-/// The key of a clone is that of its base, and each may get another secret. A volume that is not
-/// encrypted is not opened with a key, because a stranger may have put it there.
+/// A clone has the key of its base, and each may get another secret. A volume that is not encrypted
+/// is not opened with a key, because an attacker may have put it in place of an encrypted one.
 #[test]
 fn keys_change_and_clones_have_their_own() {
     let store = store(1);
@@ -239,7 +241,7 @@ fn encrypted(store: &Arc<SimStore>, options: Options, secret: &str) -> Site {
     Site::in_store(store.clone(), "v", options).encrypted(secret)
 }
 
-/// A volume in a folder of this machine is a device as others are.
+/// A volume in a folder of this machine behaves as every device does.
 #[test]
 fn a_volume_in_a_folder_conforms() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -252,8 +254,8 @@ fn a_volume_in_a_folder_conforms() {
     assert!(error.to_string().contains("colour"), "{error}");
 }
 
-/// Flushed data is there after each opening. It is found by the extents of recent objects, and by
-/// checkpoints of a map with more pages than fit in memory.
+/// Flushed data can be read after each opening. The data is found by the extents of recent objects,
+/// and by checkpoints of a map with more pages than fit in memory.
 #[test]
 fn content_comes_back_after_each_opening() {
     let store = store(9);
@@ -291,8 +293,8 @@ fn content_comes_back_after_each_opening() {
     assert_eq!(Arc::strong_count(&store), 2);
 }
 
-/// A volume grows when it is opened for writing: what it had stays, the rest reads as zeroes, and
-/// readers of older commits see the older length. It does not shrink.
+/// A volume grows when it is opened for writing: its old content stays, the rest reads as zeroes,
+/// and readers of older commits see the older length. It does not shrink.
 #[test]
 fn a_volume_grows_when_it_is_opened() {
     let store = store(6);

@@ -1,4 +1,4 @@
-//! A writer that ends anywhere: what the store has is always the last commit, whole.
+//! A writer ends at any request. The store always has the last commit as a whole.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{create, open, options, store};
 const LEN: u64 = 72 << 20;
 
 /// Every prefix of the changes of a store opens, and has exactly the content of the newest commit
-/// that is complete. Checkpoints are among them.
+/// that is complete. Some of the changes are checkpoints.
 #[test]
 fn every_prefix_of_the_store_is_a_commit() {
     let store = store(3);
@@ -50,7 +50,8 @@ fn every_prefix_of_the_store_is_a_commit() {
     drop(device);
 }
 
-/// A writer goes on after a crash at any change; its objects do not meet those of the dead one.
+/// A new writer continues after a crash at any change. Its objects never have the names of objects
+/// of the dead writer.
 #[test]
 fn a_writer_goes_on_after_any_crash() {
     let store = store(5);

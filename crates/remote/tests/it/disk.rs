@@ -1,4 +1,5 @@
-//! What was read, kept on a local disk: it is used over restarts, and it is never wrong.
+//! Tests of the read cache on a local disk: it is used after restarts, and its content is never
+//! wrong.
 
 use std::path::Path;
 
@@ -11,14 +12,14 @@ use crate::{create, open, options, store};
 
 const LEN: u64 = 8 << 20;
 
-/// A reader, or a writer without a local log, with almost no memory.
+/// Options of a reader, or of a writer without a local log, with almost no memory.
 fn keeping(dir: &Path, write: bool) -> Options {
     let durability = write.then_some(Durability::Remote);
     Options { cache_dir: Some(dir.to_owned()), durability, write, memory: 1 << 20, ..options() }
 }
 
-/// After it is opened again, a volume is read from the local disk. Data that changed since is read
-/// from the store. The files stay within their bound.
+/// After a volume is opened again, its data is read from the local disk. Data that changed since is
+/// read from the store. The files stay within their bound.
 #[test]
 fn what_was_read_is_kept_over_restarts() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(1));
@@ -75,7 +76,7 @@ fn a_volume_with_a_cache_on_disk_conforms() {
         assert!(round == 0 || found == right, "round {round}");
         right = found;
         device.push().expect("a good store");
-        // These are sent, read from the store, and never in a commit.
+        // These bytes are sent and read from the store, but are never in a commit.
         let lost = vec![round as u8 + 1; 512 << 10];
         device.write_at(0, &lost).expect("within");
         while device.status().in_flight > 0 {

@@ -1,4 +1,4 @@
-//! Readers that go on to newer commits.
+//! Tests of readers that go on to newer commits.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ fn commit(device: &RemoteDevice, byte: u8) {
     device.flush().expect("a commit");
 }
 
-/// F1: each device keeps its commit, also after checkpoints, in bad weather, and after newer
-/// devices were opened.
+/// F1: each device keeps its commit, also after checkpoints, when the store fails at random, and
+/// after newer devices were opened.
 #[test]
 fn devices_of_newer_commits_keep_their_content() {
     let store = store(3);
@@ -55,7 +55,7 @@ fn devices_of_newer_commits_keep_their_content() {
     assert!(newest.get().is_none(), "it keeps none open");
 }
 
-/// F2: a reader that slept while the next commits were deleted finds the newest by the list.
+/// F2: a reader that slept while the next commits were deleted finds the newest commit by the list.
 #[test]
 fn a_reader_that_slept_finds_the_newest_commit() {
     let store = store(4);

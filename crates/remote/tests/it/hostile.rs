@@ -1,4 +1,4 @@
-//! Stores with wrong objects: their checksums are right, and their content is not.
+//! Tests of stores with wrong objects: the checksums are right, but the content is wrong.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The local log: what it acknowledged is there after any crash, and a log that does not fit is
-//! never mixed in.
+//! Tests of the local log. Acknowledged writes survive any crash, and a log that does not fit is
+//! never applied.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{open, options, store};
 
 const LEN: u64 = 4 << 20;
 
-/// Options with a local log. The writes are committed to the store only when a test asks for it.
+/// Options with a local log. Writes are committed to the store only when a test makes a commit.
 fn logging(dir: &Path) -> Options {
     let max_lag = Duration::from_secs(3600);
     Options { cache_dir: Some(dir.to_owned()), max_lag, ..options() }
@@ -37,8 +37,8 @@ fn same(device: &dyn Device, model: &MemoryDevice, what: &str) {
     assert!(found == right, "{what}: the content differs");
 }
 
-/// The remains of a crash: the store, the folder of the cache, and the content at each flush. The
-/// length of the log at that flush comes with it.
+/// The remains of a crash: the changes of the store, the files of the cache, and for each flush the
+/// length of the log and the content.
 struct Crash {
     changes: Vec<Change>,
     identity: Vec<u8>,
@@ -68,7 +68,8 @@ fn change(device: &RemoteDevice, model: &MemoryDevice, rng: &mut Rng) {
     }
 }
 
-/// Writes, flushes and ends without closing. The store has the first flushes, the log has all.
+/// Writes, flushes and ends without closing. The store has only the first flushes, and the log has
+/// all.
 fn crash(seed: u64) -> Crash {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(seed));
     let device = site(&store, logging(dir.path())).create(LEN).expect("an honest store");
@@ -85,7 +86,7 @@ fn crash(seed: u64) -> Crash {
             committed = model.fork();
         }
     }
-    // This was not acknowledged, so it may be lost.
+    // These writes were not acknowledged, so they may be lost.
     change(&device, &model, &mut rng);
     device.abandon();
     drop(device);
@@ -95,7 +96,7 @@ fn crash(seed: u64) -> Crash {
 }
 
 impl Crash {
-    /// The folder of the cache with another log.
+    /// A copy of the folder of the cache, with another log.
     fn folder(&self, log: &[u8]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::create_dir(dir.path().join("log")).expect("a folder");
@@ -104,7 +105,7 @@ impl Crash {
         dir
     }
 
-    /// The store, when the sign of the writer is old.
+    /// The store at a time when the writer's sign of life is old.
     fn store(&self) -> Arc<SimStore> {
         let store = Arc::new(SimStore::replay(&self.changes, 1));
         store.advance_ms(60_000);
@@ -121,7 +122,8 @@ impl Crash {
         ends
     }
 
-    /// The content at the last flush of which the log has everything, if it has that much.
+    /// The content at the last flush that a log of `len` bytes has completely, or else that of the
+    /// newest commit.
     fn state(&self, len: usize) -> &MemoryDevice {
         let whole = self.states.iter().rev().find(|(end, _)| *end <= len);
         // The newest commit has the first two flushes.
@@ -129,8 +131,8 @@ impl Crash {
     }
 }
 
-/// The log is cut at the end of each record and within it. The next opening has the last flush that
-/// is whole, and so does the store from then on.
+/// The log is cut at the end of each record and within it. The next opening finds the content of
+/// the last whole flush, and the store has this content afterwards.
 #[test]
 fn a_log_that_was_cut_anywhere_is_replayed_to_its_last_whole_cut() {
     let crash = crash(1);
@@ -153,8 +155,8 @@ fn a_log_that_was_cut_anywhere_is_replayed_to_its_last_whole_cut() {
     }
 }
 
-/// A changed bit is seen. Either the log ends before it, or the opening is refused since flushes
-/// after it were acknowledged; then the store alone has its commit.
+/// A changed bit is detected. Either the log ends before that bit, or the opening is refused, since
+/// later flushes were acknowledged. The store alone still has its commit.
 #[test]
 fn a_log_with_a_changed_bit_is_refused_or_ends_before_it() {
     let crash = crash(2);
@@ -186,7 +188,8 @@ fn a_log_with_a_changed_bit_is_refused_or_ends_before_it() {
     }
 }
 
-/// A log of a newer version, in the head of a file or in a record, is refused as such and kept.
+/// A log with a newer version in its head or in a record is refused with an error that names the
+/// version. The log is kept.
 #[test]
 fn a_log_of_a_newer_version_is_refused_and_kept() {
     let crash = crash(2);
@@ -242,8 +245,8 @@ fn a_replay_that_fails_anywhere_is_done_again() {
     }
 }
 
-/// Without the folder of the log, readers have the newest commit. A writer is refused unless it
-/// says that it goes on without the log.
+/// Without the folder of the log, readers have the newest commit. A writer is refused without the
+/// option to go on without the log.
 #[test]
 fn a_volume_with_its_log_elsewhere_is_written_only_on_demand() {
     let crash = crash(4);
@@ -271,8 +274,8 @@ fn a_volume_with_its_log_elsewhere_is_written_only_on_demand() {
     same(&*target, &crash.states[crash.states.len() - 1].1, "what was salvaged");
 }
 
-/// A writer that lost the volume keeps its log. It is refused from then on, and only given up on
-/// demand, which says what is lost.
+/// A writer that lost the volume keeps its log. The log is refused afterwards, and given up only on
+/// request, with a report of the lost writes.
 #[test]
 fn the_log_of_a_writer_that_was_fenced_is_stale_and_kept() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(5));
@@ -319,7 +322,7 @@ fn the_log_of_a_writer_that_was_fenced_is_stale_and_kept() {
     drop(open(&store, logging(dir.path())).expect("the log was closed"));
 }
 
-/// If a commit has everything of a log, the log is no obstacle, whatever was written since.
+/// If a commit has all writes of a log, the log never prevents an opening.
 #[test]
 fn a_log_that_was_uploaded_is_never_stale() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(6));
@@ -338,7 +341,7 @@ fn a_log_that_was_uploaded_is_never_stale() {
     assert!(content == [2; 4096], "the older write was not replayed");
 }
 
-/// With a log, a flush sends no request to the store. Without one, it waits for a commit.
+/// With a log, a flush sends no request to the store. Without a log, it waits for a commit.
 #[test]
 fn a_flush_waits_for_what_was_asked_for() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(7));
@@ -363,7 +366,7 @@ fn a_flush_waits_for_what_was_asked_for() {
     assert!(device.status().commit > before);
 }
 
-/// Flushes that only the log has become commits by themselves.
+/// Flushed writes that only the log has get into a commit without a request of the user.
 #[test]
 fn what_was_flushed_to_the_log_is_uploaded() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(8));
@@ -379,8 +382,8 @@ fn what_was_flushed_to_the_log_is_uploaded() {
     assert!(content == [1; 4096]);
 }
 
-/// A log that is much shorter than what is written: segments leave the memory, writers wait for
-/// commits, and all content is right all the time and after a crash.
+/// The log is much shorter than the written data. Segments leave the memory and writers wait for
+/// commits. All content is right at any time and after a crash.
 #[test]
 fn a_volume_with_a_short_log_conforms() {
     for seed in 0..2 {

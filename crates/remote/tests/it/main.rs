@@ -1,4 +1,4 @@
-//! Volumes in stores: as devices, after crashes, and under several writers.
+//! Tests of volumes in stores: as devices, after crashes, and with several writers.
 
 mod collecting;
 mod conformance;

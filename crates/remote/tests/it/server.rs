@@ -64,8 +64,8 @@ impl Drop for Server {
     }
 }
 
-/// A volume in a bucket is a device as others are, has one writer, and comes back. If the server
-/// refuses a request, the error comes at once.
+/// A volume in a bucket behaves as every device does, has one writer, and can be opened again. If
+/// the server refuses a request, the error comes at once.
 #[test]
 fn a_volume_on_a_server_conforms() {
     let dir = tempfile::tempdir().expect("tempdir");

@@ -1,4 +1,4 @@
-//! Several writers of one volume, and stores that cannot be trusted.
+//! Tests of several writers of one volume, and of stores that cannot be trusted.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ fn a_second_writer_is_refused_while_the_first_lives() {
     first.flush().expect_err("the volume was taken");
 }
 
-/// The loser of a takeover gets an error at its next commit, and writes nothing from then on. What
-/// it had committed stays.
+/// The loser of a takeover gets an error at its next commit, and writes nothing afterwards. Its
+/// commits stay.
 #[test]
 fn a_takeover_fences_the_writer_before() {
     let store = store(2);
@@ -49,8 +49,8 @@ fn a_takeover_fences_the_writer_before() {
     second.close().expect("it has the volume");
 }
 
-/// Writers that take a volume from each other in bad weather: each content that a flush made
-/// durable is there in the end, and a writer that lost knows it.
+/// Writers take a volume from each other while the store fails at random. All flushed content is
+/// there in the end, and a writer that lost the volume gets an error.
 #[test]
 fn writers_that_fight_lose_nothing_that_was_flushed() {
     for seed in 0..4 {
@@ -91,7 +91,8 @@ fn writers_that_fight_lose_nothing_that_was_flushed() {
     }
 }
 
-/// A store where two of several creations win, or where a second one wins, is not written.
+/// A store is not written if two of several creations of a name succeed, or if a later creation
+/// succeeds.
 #[test]
 fn a_dishonest_store_is_refused() {
     let store = Arc::new(SimStore::new(1, Weather { dishonest: true, ..Weather::default() }));

@@ -1,9 +1,10 @@
-//! Each structure destroyed in turn, from seeds.
+//! Destroys structures of volumes at random, from seeds, and restores the files.
 //!
-//! A file must be whole if its data and its leaves have a good copy each. Inner nodes must be
-//! whole, or the extent tree, which says what is in use. No byte may ever be wrong.
+//! A file must be whole if its data and its leaves have a good copy each. Another condition is that
+//! the inner nodes or the extent tree are whole. The extent tree says which leaves are in use. No
+//! byte may ever be wrong.
 //!
-//! `BUTTRESS_RESCUE_VOLUMES` is how many volumes are damaged; `BUTTRESS_RESCUE_SEED` is the first
+//! `BUTTRESS_RESCUE_VOLUMES` is the number of damaged volumes; `BUTTRESS_RESCUE_SEED` is the first
 //! seed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,12 +83,12 @@ impl<'d> Damaged<'d> {
         })
     }
 
-    /// Files that must be there whole.
+    /// Files that must be restored completely.
     fn owed(&self) -> BTreeSet<(u64, u64)> {
         let lost = |node: &&NodeFacts| self.is_node_lost(node);
         let nodes = || self.facts.nodes.values().filter(lost);
         let extents_are_whole = !nodes().any(|node| node.tree == TreeId::EXTENT);
-        // Without the map of chunks all of it comes from nodes that other trees have.
+        // If the chunk tree is lost, all chunks are derived from nodes of other trees.
         let map_is_lost = nodes().any(|node| node.tree == TreeId::CHUNK);
         let derives = !nodes()
             .any(|node| matches!(node.tree, TreeId::DEV | TreeId::EXTENT | TreeId::BLOCK_GROUP));
@@ -110,7 +111,7 @@ impl<'d> Damaged<'d> {
         files.filter(|id| self.made.contents.contains_key(id)).collect()
     }
 
-    /// Restores all of it, and compares.
+    /// Restores all files, and compares them.
     #[track_caller]
     fn restore(&self) -> Outcome {
         let folder = tempfile::tempdir().expect("a folder");
@@ -143,8 +144,8 @@ impl<'d> Damaged<'d> {
         outcome
     }
 
-    /// Compares a file with what was written. Returns whether it is whole; nothing for what is no
-    /// file.
+    /// Compares a restored file with the written content. Returns whether the file is whole; `None`
+    /// if the entry is not one of the written files.
     #[track_caller]
     fn compare(&self, folder: &Path, entry: &Entry) -> Option<bool> {
         use std::os::unix::ffi::OsStrExt;
@@ -197,7 +198,7 @@ impl Outcome {
     }
 }
 
-/// What is destroyed.
+/// Destroys something.
 fn damage(damaged: &mut Damaged<'_>, rng: &mut Rng) {
     let nodes: Vec<NodeFacts> = damaged.facts.nodes.values().cloned().collect();
     let count = damaged.devices.len();
@@ -269,7 +270,7 @@ fn damage(damaged: &mut Damaged<'_>, rng: &mut Rng) {
         _ => {
             let device = rng.below(count as u64) as usize;
             let len = 4096 << rng.below(9);
-            // Near what is used: most of a volume is empty.
+            // Most of a volume is empty, so the damage is near used places.
             let places: Vec<u64> =
                 nodes.iter().flat_map(|node| &node.copies).map(|at| at.1).collect();
             let data = damaged.facts.files.values().flat_map(|file| &file.data);
@@ -287,7 +288,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// From each seed one volume: what is owed comes back, and no byte is wrong.
+/// Each seed damages one volume. All files that must be whole are restored as a whole, and no byte
+/// is wrong.
 #[test]
 fn restore_brings_back_intact_files_of_damaged_volumes() {
     let volumes: BTreeMap<usize, (Made, Facts)> = Shape::ALL
@@ -317,7 +319,7 @@ fn restore_brings_back_intact_files_of_damaged_volumes() {
     println!("{count} volumes, {written} files: {owed} owed, {whole} whole");
 }
 
-/// Without damage everything is whole, and two devices of two are needed for nothing.
+/// Without damage every file is restored completely.
 #[test]
 fn an_undamaged_volume_comes_back_whole() {
     for shape in Shape::ALL {

@@ -1,4 +1,4 @@
-//! What a restored file has beside its bytes, and what a selection takes.
+//! Tests attributes of restored files, and the options that select files.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -42,7 +42,7 @@ fn small() -> Vec<Arc<MemoryDevice>> {
     vec![device]
 }
 
-/// Modes, times, attributes, links, holes, device files and links between names come along.
+/// Modes, times, attributes, symbolic links, holes, device files and hard links are restored.
 #[test]
 fn attributes_come_along() {
     let devices = small();
@@ -79,8 +79,8 @@ fn attributes_come_along() {
     }
 }
 
-/// A pattern takes what matches, a subvolume is taken by number and by path, a dry run writes
-/// nothing, and what is there stays.
+/// Files are selected by a pattern, and a subvolume by number and by path. A dry run writes
+/// nothing, and existing files stay.
 #[test]
 fn a_selection_is_restored_alone() {
     let made = Shape::Usual.make();
@@ -100,7 +100,7 @@ fn a_selection_is_restored_alone() {
         let mut options = RestoreOptions::default();
         options.subvolume = Some(name.to_owned());
         let (_, summary) = restored(&made.devices, &options, Some(folder.path()));
-        // Sixty files, and the subvolume itself.
+        // These are sixty files and the subvolume itself.
         assert_eq!(summary.whole, 61);
         assert!(folder.path().join("item 7").exists());
     }
@@ -111,14 +111,15 @@ fn a_selection_is_restored_alone() {
     restore(&salvage, &state, &options, None, &mut |_| {}).expect_err("none of that name");
 }
 
-/// A sector that is damaged in all copies is lost alone, and says why. One with a good copy is not.
+/// If a sector is damaged in all copies, only this sector is lost, and the report says why. A
+/// sector with a good copy is not lost.
 #[test]
 fn a_damaged_sector_is_lost_alone() {
     for (shape, is_lost) in [(Shape::Usual, true), (Shape::Mirrored, false)] {
         let made = shape.make();
         let facts = Facts::of(&made.devices);
         let big = made.contents.iter().max_by_key(|(_, content)| {
-            // Not the sparse one: its first sector is a hole.
+            // The sparse file is not chosen, since its first sector is a hole.
             if content[0] == 0 { 0 } else { content.len() }
         });
         let (id, content) = big.expect("files");
@@ -143,7 +144,7 @@ fn a_damaged_sector_is_lost_alone() {
     }
 }
 
-/// Older roots are listed, and used by their generation and by their address.
+/// Older roots are listed. An older root can be chosen by its generation or by its address.
 #[test]
 fn an_older_root_is_used_when_asked_for() {
     let devices = small();

@@ -1,4 +1,4 @@
-//! Files that were deleted come back, as far as their blocks were not used again.
+//! Deleted files are recovered if their blocks were not used again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn undeleted(
     entries
 }
 
-/// A folder that was removed comes back with what is in it; what is still there is left alone.
+/// A removed folder is recovered with its content. Files that still exist are not recovered.
 #[test]
 fn a_removed_folder_comes_back() {
     let devices = made();
@@ -85,7 +85,7 @@ fn a_removed_folder_comes_back() {
     assert_eq!(undeleted(&devices, &options, None).len(), 0);
 }
 
-/// Where blocks were used again no byte of another file is given out.
+/// If blocks of a file were used again, no byte of another file is recovered in its place.
 #[test]
 fn overwritten_blocks_are_said_to_be() {
     let devices = made();
@@ -103,7 +103,7 @@ fn overwritten_blocks_are_said_to_be() {
         root.unlink(format!("old {number}").as_bytes()).expect("removed");
     }
     fs.sync().expect("a commit");
-    // More than half of what there is.
+    // The new files take more than half of the volume's data space.
     for number in 0..60_u64 {
         let file = root.create(format!("new {number}").as_bytes(), 0o640, 0, 0, 0).expect("a file");
         file.write_at(0, &noise(1000 + number, len)).expect("a write");
@@ -136,7 +136,7 @@ fn overwritten_blocks_are_said_to_be() {
     assert!(entries.keys().all(|path| !path.starts_with("new")));
 }
 
-/// A subvolume that was deleted comes back under its name and number.
+/// A deleted subvolume is recovered under its name and number.
 #[test]
 fn a_deleted_subvolume_comes_back() {
     let devices = made();

@@ -1,4 +1,5 @@
-//! What lies where on an undamaged volume: which nodes and sectors each file needs.
+//! The places of nodes and data on an undamaged volume, and the nodes and sectors that each file
+//! needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,10 +23,10 @@ pub(crate) struct NodeFacts {
     pub(crate) copies: Vec<Place>,
 }
 
-/// Is given each item of a tree, and the leaf that it lies in.
+/// A function that is called with each item of a tree and the address of its leaf.
 type Visit<'v> = &'v mut dyn FnMut(Key, &[u8], Logical, &mut Facts);
 
-/// What one file needs.
+/// The nodes and data that one file needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileFacts {
     /// Leaves with its items and its checksums.
@@ -34,7 +35,7 @@ pub(crate) struct FileFacts {
     pub(crate) data: Vec<Extent>,
 }
 
-/// All of it.
+/// All facts of a volume.
 pub(crate) struct Facts {
     pub(crate) superblock: Superblock,
     pub(crate) nodes: BTreeMap<Logical, NodeFacts>,

@@ -1,4 +1,4 @@
-//! Volumes are damaged in every way, and what must come back does.
+//! Volumes are damaged in many ways, and every file that can be restored is restored.
 
 mod campaign;
 mod content;

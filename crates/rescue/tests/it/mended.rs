@@ -1,4 +1,4 @@
-//! What is mended is listed first, and passes the checker after.
+//! Repairs are listed first. After they were applied, the checker finds no fault.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn as_devices(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
 }
 
-/// Plans, sees that nothing was written, applies, and plans again.
+/// Plans a repair, asserts that nothing was written, applies the repair, and plans again.
 #[track_caller]
 fn mended(devices: &[Arc<MemoryDevice>], mend: Mend, words: &[&str]) {
     let list = as_devices(devices);
@@ -43,7 +43,7 @@ fn expect_clean(devices: &[Arc<MemoryDevice>]) {
     let report = check_devices(as_devices(devices), &Options::thorough(), &NoProgress);
     let report = report.expect("a report");
     assert!(report.is_clean(), "{:?}", report.issues);
-    // It can be written again.
+    // The volume can be written again.
     let fs = opened(devices, "rw");
     fs.root().create(b"afterwards", 0o600, 0, 0, 0).expect("a file");
     fs.close().expect("an unmount");
@@ -53,7 +53,7 @@ fn superblock(device: &MemoryDevice) -> Superblock {
     Volume::read_superblock_mirror(device, 0).expect("a superblock")
 }
 
-/// Each copy comes back from the other, and an old one is made new.
+/// Each copy is restored from another copy, and an old copy is updated.
 #[test]
 fn superblocks_come_from_copies() {
     let made = Shape::Mirrored.make();
@@ -68,7 +68,7 @@ fn superblocks_come_from_copies() {
     assert_eq!(plan(&as_devices(&made.devices), Mend::SuperRecover).expect("a plan"), []);
 }
 
-/// The chunk tree is written as it was.
+/// The chunk tree is rewritten with its former items.
 #[test]
 fn the_chunk_tree_is_written_anew() {
     for shape in [Shape::Usual, Shape::Mirrored] {
@@ -86,7 +86,7 @@ fn the_chunk_tree_is_written_anew() {
     }
 }
 
-/// A log goes, and the volume opens for writing.
+/// A log is removed, and the volume opens for writing.
 #[test]
 fn a_log_is_removed() {
     let made = Shape::Usual.make();
@@ -102,7 +102,7 @@ fn a_log_is_removed() {
     expect_clean(&devices);
 }
 
-/// The free-space tree is marked, and made anew by the next mount.
+/// The free-space tree is marked as invalid, and the next mount rebuilds it.
 #[test]
 fn free_space_is_counted_anew() {
     let made = Shape::Usual.make();
@@ -115,7 +115,7 @@ fn free_space_is_counted_anew() {
     assert_eq!(plan(&as_devices(&made.devices), Mend::ClearSpaceCacheV1).expect("a plan"), []);
 }
 
-/// A device that became shorter, behind all that lies on it, gets its size.
+/// If a device became shorter without losing a chunk, its item gets the new size.
 #[test]
 fn sizes_of_devices_are_mended() {
     let made = Shape::Usual.make();

@@ -1,4 +1,4 @@
-//! Volumes with a little of everything, and what is in them.
+//! Volumes with files of every kind, and the content of these files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{CsumType, Profile};
 use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions};
 
-/// What a file has: by subvolume and number.
+/// The content of files, by subvolume and inode number.
 pub(crate) type Contents = BTreeMap<(u64, u64), Vec<u8>>;
 
-/// A volume, and what is in it.
+/// A volume, and its files.
 pub(crate) struct Made {
     pub(crate) devices: Vec<Arc<MemoryDevice>>,
     pub(crate) contents: Contents,
@@ -24,7 +24,7 @@ pub(crate) struct Made {
 pub(crate) enum Shape {
     /// Nodes of 4 KiB: trees have inner nodes.
     Tall,
-    /// As `mkfs` does it.
+    /// The defaults of `mkfs`.
     Usual,
     /// Two devices, everything mirrored.
     Mirrored,

@@ -5,7 +5,8 @@ use buttress_format::{Generation, header::ITEM_LEN};
 use crate::Costs;
 use crate::transaction::Transaction;
 
-/// What a transaction contained when it was counted. Later changes are the difference.
+/// The content of a transaction when it was counted. The later changes are the difference between
+/// its present content and this one.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     /// Items in the overlay, their bytes, and the number of items put again with another length.
@@ -40,7 +41,7 @@ impl Held {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     /// The most nodes that a commit would make if no changes came after the count. Once the commit
-    /// is settled, the number that it made.
+    /// is settled, the number of nodes that it made.
     pub(crate) nodes: u64,
     /// The most nodes that later items may add in the extent, checksum and free-space trees
     /// (`ledger::G6`). `None` if this is unbounded.
@@ -61,8 +62,8 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Creates an empty count. It records what the transaction contains now; later changes are
-    /// measured from there.
+    /// Creates an empty count. The count records the present content of the transaction; later
+    /// changes are measured against it.
     pub(crate) fn begin(transaction: &Transaction, roots: Generation) -> Self {
         Self {
             nodes: 0,
@@ -77,7 +78,7 @@ impl Count {
     }
 
     /// Adds the changes since this count: items of operations, the items that commits add because
-    /// of them, and bytes.
+    /// of the operations, and bytes.
     pub(crate) fn with_changes(self, transaction: &Transaction) -> Known {
         let since = if self.is_settled { Costs::default() } else { self.since(transaction) };
         Known { count: self, since }

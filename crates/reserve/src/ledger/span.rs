@@ -10,14 +10,14 @@
 //!   outer leaf becomes up to three leaves by itself, and takes in a neighbour. The same holds for
 //!   the leaf of the inode item.
 //! - **D2** A part of the data may finish in this transaction, and the rest in the next. Each part
-//!   may dirty all these leaves. In the next transaction they include what this one adds. Leaves
-//!   that are already dirty in this transaction are in the ledger's count. So the leaves that their
-//!   bytes fill are subtracted, except two. Without this inode's leaves, other dirty leaves of the
-//!   tree could form up to two more runs. Leaves that are dirty in a commit under way are
-//!   subtracted, too. That commit frees them, or the next freeze waits for the data (I4 of
-//!   `reserve::inode`).
-//! - **D3** During a commit, the leaves are those that this commit makes of the committed ones.
-//!   These are packed, with all bytes that the commit adds to them (`ledger::G5`).
+//!   may dirty all these leaves. In the next transaction, these leaves include the items that this
+//!   transaction adds. Leaves that are already dirty in this transaction are in the ledger's count.
+//!   So the leaves that their bytes fill are subtracted, except two. Without this inode's leaves,
+//!   other dirty leaves of the tree could form up to two more runs. Leaves that are dirty in a
+//!   commit under way are subtracted, too. That commit frees them, or the next freeze waits for the
+//!   data (I4 of `reserve::inode`).
+//! - **D3** During a commit, the leaves are the new ones that this commit makes of the committed
+//!   ones. The new leaves are packed, with all bytes that the commit adds to them (`ledger::G5`).
 //! - **D4** There is no bound if snapshots may share the leaves, or if there are more than
 //!   `LEAVES_MAX` of them.
 
@@ -50,9 +50,10 @@ impl Span {
         Ok(Self { keys, nodes: survey.under(&Expect::root(root))? })
     }
 
-    /// The most nodes that all dirty data of the inode can dirty, without those that are in `noted`
-    /// already. `noted` has the changes of the running transaction to the inode's tree. During a
-    /// commit, `frozen` has the changes of the frozen transaction. A path has `levels` nodes.
+    /// The most nodes that all dirty data of the inode can dirty, without the nodes that are
+    /// already in `noted`. `noted` has the changes of the running transaction to the inode's tree.
+    /// During a commit, `frozen` has the changes of the frozen transaction. A path has `levels`
+    /// nodes.
     pub(crate) fn nodes(
         &self,
         view: &View,

@@ -1,11 +1,11 @@
-//! Counts the nodes of trees from the nodes above leaves: no leaf is read.
+//! Counts the nodes of trees. Only the nodes above the leaves are read.
 
 use buttress_format::header::FLAG_RELOC;
 use buttress_format::{Extent, Generation, Key, TreeId};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-/// The number of nodes is unknown. A node cannot be read, was moved by a balance or may be shared,
-/// or there are too many leaves.
+/// The number of nodes is unknown. The reason is a node that cannot be read, was moved by a balance
+/// or may be shared, or too many leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown;
 
@@ -84,8 +84,8 @@ pub(crate) fn all_of<const N: usize>(
     Some(all)
 }
 
-/// Counts the nodes of the extent tree, from `at` down, that hold records of `groups`. These are in
-/// ascending order.
+/// Counts the nodes of the extent tree, from `at` down, that hold records of `groups`. The groups
+/// are in ascending order.
 pub(super) fn recording(
     store: &Store,
     at: &Expect,

@@ -6,28 +6,28 @@
 //!   here with the weight that it will have: its committed weight, plus or minus the noted changes.
 //! - **L2** A merge cuts the items between two clean leaves into as few leaves as possible
 //!   (`tree::merge::M6`). So a run of dirty leaves becomes no more leaves than its leaves would
-//!   become one by one. Let `w` be the weight of a leaf's items, `b` that of its heaviest item, and
-//!   `room` the room in a leaf. While `w <= room`, the leaf becomes one leaf. Otherwise it becomes
-//!   at most `2w/room + 1` leaves, since two neighbours hold more than one leaf can. It also
-//!   becomes at most `w/(room - b) + 1`, and the smaller bound counts.
+//!   become one by one. Let `w` be the weight of a leaf's items, `b` the weight of its heaviest
+//!   item, and `room` the room in a leaf. While `w <= room`, the leaf becomes one leaf. Otherwise
+//!   it becomes at most `2w/room + 1` leaves, since two neighbours hold more than one leaf can. It
+//!   also becomes at most `w/(room - b) + 1`, and the smaller bound counts.
 //! - **L3** Only the last leaf of a run of dirty leaves takes in a clean neighbour. It does so only
-//!   while it is under a quarter full (`tree::merge::M5`). That makes one more leaf, and one more
-//!   inner node for each level on which the leaf was under the last child.
+//!   while the leaf is under a quarter full (`tree::merge::M5`). For this, one more leaf counts,
+//!   and one more inner node for each level at which the last leaf was under the last child.
 //! - **L4** An inner node is split only if it gets more children. If a level has `d` dirty nodes
 //!   and gets `g` new children, at most `min(d, g)` of its nodes are split. One more node is added
 //!   for each half node that the new children fill. A node that may lose most of its children takes
 //!   in a neighbour. It counts one node more for this, and one for each level above.
 //! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
-//!   It then changes the tree that the older one makes. Its leaves have two bounds, and the smaller
-//!   one counts.
+//!   The younger transaction then changes the tree that the older one makes. The leaves that the
+//!   younger one makes have two bounds, and the smaller bound counts.
 //!
 //! By leaves: each leaf that the older one makes is at most full. So it becomes at most three when
-//! the younger one changes it. Bytes that the younger one adds there count twice. Leaves that only
-//! the younger one changes count as in L2.
+//! the younger one changes it. Bytes that the younger one adds to such leaves count twice. Leaves
+//! that only the younger one changes count as in L2.
 //!
 //! By weight: leaves that the older one makes count as full. They are packed in runs, together with
-//! all that the younger one adds or changes. A dirty leaf of either transaction may become less
-//! than a quarter full, and take in neighbours. Each such leaf counts two more leaves.
+//! all items that the younger one adds or changes. A dirty leaf of either transaction may become
+//! less than a quarter full, and take in neighbours. Each such leaf counts two more leaves.
 //!
 //! Each inner node that the older one makes counts as three.
 
@@ -52,8 +52,8 @@ struct Leaf {
     /// The weight of the leaf's items as committed, and with all noted changes.
     committed: u64,
     weight: u64,
-    /// The bytes put into the leaf, regardless of what they replace. Then the most bytes that it
-    /// lost.
+    /// `put`: the bytes put into the leaf, whether or not they replace others. `lost`: the most
+    /// bytes that the leaf lost.
     put: u64,
     lost: u64,
     /// The weight of the heaviest item, committed or put.
@@ -91,8 +91,8 @@ pub(crate) struct Tree {
     levels: [u64; MAX_LEVEL as usize],
     /// The number of leaves that the dirty leaves become, each by itself (L2).
     becomes: u64,
-    /// The weight of all dirty leaves, that of their heaviest item, and the number of runs of dirty
-    /// leaves.
+    /// The weight of all dirty leaves, the weight of their heaviest item, and the number of runs of
+    /// dirty leaves.
     weight: u64,
     heaviest: u64,
     runs: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Tree {
     thin: u64,
 }
 
-/// The dirty leaves of a part of a tree: how many, what they weigh, and what was put into them.
+/// The dirty leaves of a part of a tree: their number, their weight, and the bytes put into them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dirty {
     pub(crate) leaves: u64,
@@ -409,7 +409,8 @@ impl Tree {
         self.becomes.min(packed) + self.edges
     }
 
-    /// The most nodes made on top of those that `below` makes of the same committed tree (L5).
+    /// The most nodes made in addition to the nodes that `below` makes of the same committed tree
+    /// (L5).
     pub(crate) fn nodes_beside(&self, below: &Self) -> u64 {
         let made = below.made();
         let is_dirty = |key: &Key| self.leaves.contains_key(key) || below.leaves.contains_key(key);

@@ -33,7 +33,7 @@ impl Current {
         Self { name: name.to_vec(), source, top, walk, sources: HashMap::new() }
     }
 
-    /// Drops every inode but the top.
+    /// Drops every inode except the top.
     pub(super) fn drop_inodes(&mut self) {
         self.walk.forget();
         self.sources.clear();
@@ -164,7 +164,7 @@ impl Current {
         Ok(())
     }
 
-    /// Shares what can be shared, and copies the rest.
+    /// Shares whole sectors where possible, and copies the rest.
     fn clone(
         &self,
         from: &Inode,
@@ -179,7 +179,8 @@ impl Current {
         Ok(())
     }
 
-    /// The subvolume that a clone comes from: this one, or one that was received before.
+    /// The subvolume that a clone comes from: the current one, or a subvolume that was received
+    /// before.
     fn walk_of(&mut self, home: &impl Home, source: &Source) -> Result<&mut Walk> {
         if source.uuid == self.source.uuid {
             return Ok(&mut self.walk);

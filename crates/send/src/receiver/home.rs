@@ -1,4 +1,4 @@
-//! Where subvolumes are received.
+//! The place at which subvolumes are received.
 
 use buttress_format::{Generation, Key, Kind, RootItem, Timespec, TreeId};
 use buttress_fs::{Filesystem, Inode, InodeId, Received};

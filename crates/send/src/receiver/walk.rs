@@ -7,14 +7,14 @@ use buttress_fs::{FileKind, Inode, NameError};
 use crate::error::{Error, Result};
 use crate::stream::StreamPath;
 
-/// The maximum number of remembered directories. Beyond it all are forgotten.
+/// The maximum number of remembered directories. Above this number, all are forgotten.
 const KEPT_MAX: usize = 4096;
 
 /// One subvolume, and directories of it that were found.
 pub(super) struct Walk {
     top: Inode,
     dirs: HashMap<Vec<u8>, Inode>,
-    /// The file that was found last: its data comes in many commands.
+    /// The file that was found last. Its data comes in many commands, so it is looked up only once.
     file: Option<(Vec<u8>, Inode)>,
 }
 

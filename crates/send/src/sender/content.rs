@@ -153,7 +153,7 @@ impl<W: Write> Sender<'_, '_, W> {
         }
     }
 
-    /// Makes a range read as zeros if it does not yet.
+    /// Makes a range read as zeros, if it does not read as zeros already.
     fn zeros(&mut self, target: &mut Target<'_>, range: Range<u64>) -> Result<()> {
         if range.start >= target.reached {
             return Ok(());
@@ -350,8 +350,8 @@ fn is_same(new: &Mapping, old: &Mapping) -> bool {
     }
 }
 
-/// The pieces of a range, without gaps: the whole range, or its first [`PIECES_MAX`] pieces. At
-/// least one piece, if the range is not empty.
+/// The pieces of a range, without gaps: the whole range, or its first [`PIECES_MAX`] pieces.
+/// Returns at least one piece if the range is not empty.
 fn pieces(tree: &super::Tree<'_>, ino: Ino, range: &Range<u64>) -> Result<Vec<(Range<u64>, Made)>> {
     let mut found = Vec::new();
     let mut at = range.start;

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **D1** Neither a node that both trees share nor anything below it is read. So the cost depends
-//!   only on how much changed.
+//!   only on the number of changes.
 //! - **D2** Inodes come in the order of their numbers, each at most once.
 
 use std::cmp::Ordering;
@@ -68,8 +68,8 @@ impl<'t, 'v> Side<'t, 'v> {
         Ok(())
     }
 
-    /// Moves past the position. At the end of a node it goes up, so that the pointers there are
-    /// compared before anything below them is read (D1).
+    /// Moves past the position. At the end of a node the position goes up, so that the pointers
+    /// there are compared before anything below them is read (D1).
     fn skip(&mut self) {
         while let Some((node, slot)) = self.path.last_mut() {
             *slot += 1;

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **F1** Each inode that the stream names is checked: all its names that differ. If none of them
-//!   differs, one of its names is checked.
-//! - **F2** Temporary names that the sender gives on the way are not known here. Their paths are
-//!   checked when the command is written.
+//! - **F1** For each inode that the stream names, all names that differ are checked. If no name
+//!   differs, one name is checked.
+//! - **F2** Temporary names that the sender gives between two steps are not known here. Their paths
+//!   are checked when the command is written.
 
 use std::collections::{HashMap, HashSet};
 

@@ -122,7 +122,7 @@ impl<W: Write> Sender<'_, '_, W> {
     fn inherits(&self, dir: Ino) -> Result<bool> {
         if dir == Ino::ROOT_DIR {
             // An entry that must not inherit is made in the top directory first. For the top itself
-            // there is no other place.
+            // no such place exists.
             return Ok(false);
         }
         let Some(new) = self.new.inode(dir)? else { return Ok(false) };
@@ -165,7 +165,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// The path of a name. Its directory is made if it is not there.
+    /// The path of a name. The directory of the name is made if the receiver does not have it yet.
     fn named(&mut self, link: &Link) -> Result<Vec<u8>> {
         self.make_parents(link.parent)?;
         self.stamps_due.insert(link.parent);
@@ -249,7 +249,7 @@ fn is_deferred(inode: &Inode, name: &[u8]) -> bool {
     is_dir(&inode.item) && is_inherited(name)
 }
 
-/// The name by which an inode is addressed.
+/// The first name of an inode, by which commands address it.
 fn first(inode: &Inode) -> &Link {
     inode.links.first().expect("only the top has no names, and was asked for before")
 }

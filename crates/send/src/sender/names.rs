@@ -4,13 +4,13 @@
 //!
 //! - **N1** A step takes a name only while no inode has it, and never moves a directory below
 //!   itself.
-//! - **N2** An inode in both trees always has a name: extra names are removed first, moves are
-//!   renames.
+//! - **N2** An inode in both trees always has a name: only extra names are removed, and a move is a
+//!   rename.
 //! - **N3** The steps end. A step that waits for a name waits for an inode that will leave it. If
 //!   all steps wait for each other, one inode with a wanted name moves to a temporary name at the
-//!   top, at most once. That frees the name. Some directory can always move: one that has no moving
-//!   directory above it in the new tree. All directories above its target are at their final
-//!   places, so the target does not lie below the directory itself.
+//!   top, at most once. That frees the name. A directory with no moving directory above it in the
+//!   new tree can always move. All directories above its target are at their final places, so the
+//!   target does not lie below the directory itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -58,9 +58,9 @@ enum What {
 /// A name that a file has.
 #[derive(Clone, Copy, Debug)]
 enum Existing {
-    /// One that another step moves.
+    /// A name that another step moves.
     Moved(usize),
-    /// One that stays.
+    /// A name that stays.
     Stays(usize),
 }
 
@@ -279,7 +279,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(busy)
     }
 
-    /// Takes the steps (N3).
+    /// Takes all steps, until none is left (N3).
     fn settle(&mut self, emit: &mut impl FnMut(Command<'_>) -> Result<()>) -> Result<()> {
         loop {
             while let Some(step) = self.queue.pop_front() {
@@ -341,7 +341,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(Outcome::Done)
     }
 
-    /// Records the new place of a step's inode, and wakes the steps that waited for the old one.
+    /// Records the new place of a step's inode, and wakes the steps that waited for the old place.
     fn moved(&mut self, index: usize, from: &Slot, to: Slot) {
         let step = &mut self.steps[index];
         step.at = Some(to.clone());
@@ -477,7 +477,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(item.is_some_and(|item| Dir::new(dir.ino, &item) == dir))
     }
 
-    /// Where a directory is now.
+    /// The current place of a directory.
     fn place(&mut self, dir: Dir) -> Result<Slot> {
         if let Some(slot) = self.now.get(&dir) {
             return Ok(slot.clone());

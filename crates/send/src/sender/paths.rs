@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! For commands about content: by then every directory is at its final place. Before that, `names`
-//! knows where directories are.
+//! These paths are for commands about content, which come after every directory is at its final
+//! place. Before that, `names` knows the places of directories.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::stream::{PATH_BYTES_MAX, StreamPath};
 /// The maximum depth of a path. A deeper path is a loop, which only damage can make.
 pub(super) const DEPTH_MAX: usize = 4096;
 
-/// Paths kept before all are forgotten.
+/// The number of remembered paths above which all are forgotten.
 pub(super) const KEPT_MAX: usize = 64 << 10;
 
 pub(super) struct Paths<'t, 'v> {

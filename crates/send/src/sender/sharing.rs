@@ -4,8 +4,8 @@
 //!
 //! The extent tree lists the users of an extent, either as (tree, inode, offset) or as the address
 //! of a leaf. Snapshots share nodes, and with them references, so the listed tree is seldom a clone
-//! source. The same inode number and offset are likely right in all snapshots, though. So each
-//! listed inode is looked up in each clone source, and its extent is compared.
+//! source. But the inode number and the offset are likely the same in all snapshots. So each listed
+//! inode is looked up in each clone source, and its extent is compared.
 //!
 //! # Invariants
 //!
@@ -90,7 +90,7 @@ impl<'s, 'v> Sharing<'s, 'v> {
             let Some(offset) = base.checked_add(piece.skip) else { continue };
             for (index, tree) in self.sources.iter().copied().chain([self.new]).enumerate() {
                 let here = index == self.sources.len();
-                // The receiver has only those parts of the subvolume that were sent already.
+                // Of the subvolume itself, the receiver has only the parts that were sent already.
                 if here && (ino > piece.ino || ino == piece.ino && offset >= piece.offset) {
                     continue;
                 }
@@ -129,7 +129,7 @@ impl<'s, 'v> Sharing<'s, 'v> {
         Ok(if same { (mapping.end - offset).min(piece.len) } else { 0 })
     }
 
-    /// Cuts a length to what can be cloned: whole sectors, or up to the end of both files.
+    /// Cuts a length to a length that can be cloned: whole sectors, or up to the end of both files.
     fn whole(
         &self,
         tree: &Tree<'v>,

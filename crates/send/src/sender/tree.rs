@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **T1** Only committed nodes are read: a subvolume that is sent is read-only, and was committed
-//!   before.
+//!   before the walk.
 
 use std::collections::BTreeMap;
 

@@ -7,7 +7,7 @@ use super::command::{Encoded, Source, Stamps};
 use super::error::StreamError;
 use super::path::StreamPath;
 
-/// Numbers of attributes, and what they are called in errors.
+/// Numbers of attributes, and their names in errors.
 macro_rules! attributes {
     ($($name:ident = $number:literal, $text:literal;)*) => {
         $(pub(crate) const $name: Attribute = Attribute { number: $number, name: $text };)*
@@ -211,7 +211,7 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// How data is packed.
+    /// The fields that tell how data is packed.
     pub(crate) fn encoded(
         &self,
         file_len: Attribute,
@@ -319,7 +319,7 @@ impl<'b> Builder<'b> {
         self.bytes(uuid, &source.uuid).u64(ctransid, source.ctransid)
     }
 
-    /// The time of creation is there from version 2 on.
+    /// The times of an inode. The time of creation is written from version 2 on.
     pub(crate) fn stamps(
         &mut self,
         atime: Attribute,
@@ -372,7 +372,7 @@ impl<'b> Builder<'b> {
         self.failed.get_or_insert(StreamError::DoesNotFit { what, len, max });
     }
 
-    /// Fills in length and checksum; takes everything back where something did not fit.
+    /// Fills in length and checksum; removes the whole command if a value did not fit.
     pub(crate) fn finish(&mut self) -> Result<(), StreamError> {
         let whole = self.out.len() - self.start;
         let max = if self.version < 2 { ONE_BYTES_MAX } else { TWO_BYTES_MAX };

@@ -1,12 +1,12 @@
-//! Commands: what a stream tells its receiver to do. `table` says how each command is read, written
-//! and printed.
+//! Commands: the steps that a stream gives its receiver. `table` defines how each command is read,
+//! written and printed.
 
 use buttress_format::Timespec;
 
 use super::Uuid;
 use super::path::StreamPath;
 
-/// A subvolume that exists already, by the name that sender and receiver share.
+/// The identity of an existing subvolume, which sender and receiver share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The uuid with which it was received. If it was not received, its own uuid.
@@ -35,7 +35,7 @@ pub struct Encoded {
     pub file_len: u64,
     /// Bytes that the data unpacks to.
     pub ram_bytes: u64,
-    /// Where in the unpacked data the bytes of the file begin.
+    /// The offset of the file's bytes in the unpacked data.
     pub offset: u64,
     /// 0 none, 1 zlib, 2 zstd, 3 to 7 lzo in segments of 4 KiB to 64 KiB.
     pub compression: u32,
@@ -48,12 +48,12 @@ pub struct Encoded {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields are those of the system calls that they stand for")]
 pub enum Command<'a> {
-    /// Make a subvolume; what follows goes into it.
+    /// Make a subvolume, which the following commands fill.
     Subvol {
         name: StreamPath<'a>,
         source: Source,
     },
-    /// Make a snapshot of `parent`; what follows changes it.
+    /// Make a snapshot of `parent`, which the following commands change.
     Snapshot {
         name: StreamPath<'a>,
         source: Source,

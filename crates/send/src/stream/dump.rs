@@ -1,6 +1,6 @@
 //! A stream as text, one line a command, in the words of `btrfs receive --dump`.
 //!
-//! Times are in UTC. What would move the cursor of a terminal is escaped, in values too.
+//! Times are in UTC. Bytes that would move the cursor of a terminal are escaped, in values too.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::Uuid;
 use super::command::{Command, Source};
 use super::path::StreamPath;
 
-/// Where the arguments begin, unless the path is longer.
+/// The column at which the arguments begin, unless the path is longer.
 const ARGUMENTS_AT: usize = 32;
 
 /// Prints commands; remembers which subvolume they are about.
@@ -61,7 +61,7 @@ pub(crate) fn uuid_text(uuid: &Uuid) -> String {
         if matches!(index, 4 | 6 | 8 | 10) {
             text.push('-');
         }
-        // Into a string: nothing can fail.
+        // Writing into a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text

@@ -1,8 +1,8 @@
-//! What can be wrong with a stream.
+//! Errors of a stream.
 
 use std::io;
 
-/// Why a stream cannot be read on.
+/// Why reading or writing a stream failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -12,10 +12,10 @@ pub enum StreamError {
     /// The output failed.
     #[error("cannot write the stream")]
     Write(#[source] io::Error),
-    /// Something that is longer than the stream's fields can say, or than receivers take.
+    /// A value that is longer than the stream's fields can express, or than receivers accept.
     #[error("{what} is {len} bytes long, and a stream holds at most {max}")]
     DoesNotFit {
-        /// What does not fit.
+        /// The kind of value that does not fit.
         what: &'static str,
         /// Its length, in bytes.
         len: usize,
@@ -28,13 +28,13 @@ pub enum StreamError {
     /// The input does not begin as a stream does.
     #[error("not a send stream: it begins with something else than \"btrfs-stream\"")]
     Magic,
-    /// A version that this does not know.
+    /// A version that this crate does not know.
     #[error("stream version {0} is not known; known are 1 and 2")]
     Version(u32),
     /// The input ends before the stream does.
     #[error("the stream ends at byte {at}, in the middle: it is truncated")]
     Truncated {
-        /// Where.
+        /// The offset in the stream, in bytes.
         at: u64,
     },
     /// A command is longer than any sender makes them.
@@ -59,12 +59,12 @@ pub enum StreamError {
         /// Its number.
         number: u16,
     },
-    /// A command that lacks something, or has something wrong.
+    /// A command that lacks an attribute, or has a wrong one.
     #[error("the command at byte {at}: {what} {problem}")]
     Attribute {
         /// Where it begins.
         at: u64,
-        /// Which attribute.
+        /// The attribute.
         what: &'static str,
         /// What is wrong with it.
         problem: &'static str,

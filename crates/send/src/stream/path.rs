@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A path is relative to the top of the subvolume and stays below it: names only, none of
-//!   them empty, `.`, `..`, or longer than the format allows. The empty path is the top itself.
+//! - **P1** A path is relative to the top of the subvolume and stays below it: it consists of
+//!   names, and no name is empty, `.`, `..`, or longer than the format allows. The empty path is
+//!   the top itself.
 //! - **P2** A path has at most [`PATH_BYTES_MAX`] bytes, the limit of a receiver's system call.
 
 use std::fmt;

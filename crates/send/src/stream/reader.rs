@@ -24,7 +24,7 @@ impl<R: Read> StreamReader<R> {
     ///
     /// # Errors
     ///
-    /// When it is the beginning of something else, or of a version that is not known.
+    /// If the input is no stream, or its version is not known.
     pub fn open(mut input: R) -> Result<Option<Self>, StreamError> {
         let mut head = [0; MAGIC.len() + 4];
         let len = fill(&mut input, &mut head)?;
@@ -51,7 +51,7 @@ impl<R: Read> StreamReader<R> {
         self.version
     }
 
-    /// How far it was read, in bytes.
+    /// The number of bytes that were read.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.at

@@ -61,7 +61,7 @@ fn written(version: Version) -> Vec<u8> {
     writer.finish().expect("memory takes everything")
 }
 
-/// Reads to the end or to the first error; says how many commands there were.
+/// Reads to the end or to the first error; returns the number of commands.
 fn read(bytes: &[u8]) -> Result<usize, StreamError> {
     let mut reader = StreamReader::open(bytes)?.ok_or(StreamError::Empty)?;
     let mut count = 0;
@@ -112,7 +112,7 @@ fn every_flipped_bit_is_found() {
     }
 }
 
-/// S1, S2: random commands with right checksums are read or refused; nothing panics.
+/// S1, S2: random commands with right checksums are read or refused, without a panic.
 #[test]
 fn random_commands_are_read_or_refused() {
     let mut rng = Rng::new(11);
@@ -162,8 +162,8 @@ fn monstrous_commands_are_refused() {
     assert!(matches!(read(&stream), Err(StreamError::TooLong { at: 17, len: u32::MAX })));
 }
 
-/// A field longer than its length can say, and a command longer than receivers take, are refused:
-/// nothing is written.
+/// A field longer than its length field can express, and a command longer than receivers accept,
+/// are refused. Nothing is written.
 #[test]
 fn stream_refuses_fields_that_do_not_fit() {
     let long = vec![b'x'; 1 << 16];
@@ -174,7 +174,7 @@ fn stream_refuses_fields_that_do_not_fit() {
         (2, Command::RemoveXattr { path: at, name: &long }),
         (2, Command::Symlink { path: at, ino: 1, target: &long }),
         (1, Command::Write { path: at, offset: 0, data: &long }),
-        // Each field fits, both together do not.
+        // Each field fits, but the two together do not.
         (1, Command::SetXattr { path: at, name: &long[..1000], value: &long[..65_000] }),
     ];
     for (version, command) in unsayable {
@@ -191,7 +191,7 @@ fn stream_refuses_fields_that_do_not_fit() {
     command.encode(2, &mut out).expect_err("no receiver takes it");
 }
 
-/// What is no stream is refused by name.
+/// A file that is no stream is refused with an error that says so.
 #[test]
 fn other_files_are_refused() {
     assert!(matches!(read(b"#!/bin/sh\necho hello world\n"), Err(StreamError::Magic)));

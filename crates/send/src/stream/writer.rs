@@ -65,7 +65,7 @@ impl<W: Write> StreamWriter<W> {
     /// # Errors
     ///
     /// When a write to the output fails; [`StreamError::DoesNotFit`] when the stream cannot
-    /// represent the command. Then nothing of the command is written.
+    /// represent the command. After the latter, nothing of the command is written.
     pub fn command(&mut self, command: &Command<'_>) -> Result<(), StreamError> {
         command.encode(self.version as u32, &mut self.buffer)?;
         if self.buffer.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }

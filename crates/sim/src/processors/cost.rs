@@ -36,7 +36,7 @@ impl Cost {
             }
         });
         for _ in 0..WAKINGS {
-            // By then the thread sleeps, and so does its processor.
+            // After this time the thread and its processor sleep.
             thread::sleep(Duration::from_micros(300));
             let begun = Instant::now();
             sleeper.thread().unpark();

@@ -11,7 +11,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
 }
 
 /// Runs eight threads on `count` processors, a thousand steps of a microsecond each. Each step
-/// takes a lock of its own thread; with `shared`, every fourth step takes a lock of all.
+/// takes a lock that only its thread uses. With `shared`, every fourth step takes a lock that all
+/// threads use.
 fn on_processors(count: usize, shared: bool) -> Report {
     let cost = Cost::Step(Duration::from_micros(1));
     let options =
@@ -61,7 +62,7 @@ fn work_is_shared_by_processors() {
     );
 }
 
-/// M2: work under one lock is serial, however many processors there are.
+/// M2: work under one lock is serial with any number of processors.
 #[test]
 fn a_lock_of_all_is_the_limit() {
     let report = on_processors(64, true);

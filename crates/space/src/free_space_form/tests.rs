@@ -11,7 +11,7 @@ fn group(start: u64, len: u64) -> Extent {
     Extent { start: Logical(start), len }
 }
 
-/// Free extents by chance: runs of up to `run_max` sectors with gaps of as many.
+/// Random free extents: runs of up to `run_max` sectors, with gaps of up to `run_max` sectors.
 fn free_by_chance(rng: &mut Rng, group: Extent, sectorsize: u32, run_max: u64) -> Vec<Extent> {
     let sector = u64::from(sectorsize);
     let mut at = group.start.0 + rng.below(run_max) * sector;
@@ -35,7 +35,8 @@ fn parse_items(
     parse(group, sectorsize, &form.info(count as u32), items)
 }
 
-/// B1: both forms, groups of odd sizes, extents from single sectors to many bitmaps.
+/// B1 holds for both forms, for groups of odd sizes, and for extents from single sectors to many
+/// bitmaps.
 #[test]
 fn reads_back_what_it_wrote() {
     let mut rng = Rng::new(1);
@@ -54,7 +55,7 @@ fn reads_back_what_it_wrote() {
     }
 }
 
-/// The layout of the format, spelled out for a group of one full bitmap and a short one.
+/// The layout of the format, byte by byte, for a group of one full bitmap and a short one.
 #[test]
 fn bitmaps_lie_as_the_format_says() {
     let group = group(MIB, 8 * MIB + 11 * 4096);
@@ -73,7 +74,7 @@ fn bitmaps_lie_as_the_format_says() {
     assert_eq!(second.payload, [0x03, 0x04]);
 }
 
-/// The thresholds of a group of 1 GiB, and of one too small to have a lower one.
+/// The thresholds of a group of 1 GiB, and of a group that is too small to have a lower threshold.
 #[test]
 fn thresholds_are_the_formats() {
     assert_eq!(bitmap_count(1 << 30, SECTOR), 128);
@@ -82,7 +83,8 @@ fn thresholds_are_the_formats() {
     assert_eq!((upper_threshold(8 * MIB, SECTOR), lower_threshold(8 * MIB, SECTOR)), (11, 0));
 }
 
-/// B2: converts above the upper threshold, back below the lower, and keeps its form between.
+/// B2: a group changes to bitmaps above the upper threshold, changes back below the lower one, and
+/// keeps its form between them.
 #[test]
 fn a5_converts_with_hysteresis() {
     let next = |form, count| next_form(form, count, 1 << 30, SECTOR);
@@ -96,7 +98,7 @@ fn a5_converts_with_hysteresis() {
     }
 }
 
-/// Each way for extent items to be wrong is told apart.
+/// Each kind of wrong extent item has an error of its own.
 #[test]
 fn refuses_bad_extents() {
     let group = group(MIB, MIB);
@@ -121,7 +123,7 @@ fn refuses_bad_extents() {
     assert!(matches!(counted, Err(FormError::Count { expected: 2, found: 1, .. })));
 }
 
-/// Each way for bitmaps to be wrong is told apart.
+/// Each kind of wrong bitmap has an error of its own.
 #[test]
 fn refuses_bad_bitmaps() {
     let group = group(MIB, 9 * MIB);
@@ -146,7 +148,7 @@ fn refuses_bad_bitmaps() {
     assert!(matches!(read(&hole), Err(FormError::Count { expected: 1, found: 2, .. })));
 }
 
-/// Bits past the end of the group are no sectors.
+/// Bits past the end of the group are ignored.
 #[test]
 fn ignores_bits_past_the_end() {
     let group = group(0, 3 * 4096);

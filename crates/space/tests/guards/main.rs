@@ -1,5 +1,5 @@
 //! Guards of writers in place, and the transition to read-only, under a scheduler that tries the
-//! orders in which threads may run. The guards are the code itself; the group is a flag.
+//! orders in which threads may run. The guards are the real code; the group is a flag.
 
 #[allow(
     dead_code,
@@ -64,7 +64,7 @@ fn a_drained_group_is_quiet() {
     );
 }
 
-/// W1, W2: two threads drain one after the other, and let writers in again between.
+/// W1, W2: two threads drain one after the other, and allow writers again in between.
 #[test]
 fn drains_take_turns() {
     shuttle::check_random(

@@ -1,5 +1,5 @@
-//! The bitmaps of the index under a scheduler that tries the orders in which threads may run. They
-//! are the code itself.
+//! The bitmaps of the index under a scheduler that tries the orders in which threads may run. The
+//! bitmaps are the real code.
 
 #[allow(
     dead_code,
@@ -30,9 +30,9 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(scheduler, config).run(model);
 }
 
-/// I3: a search finds an entered group, or sees that it may have missed it, while another group
-/// leaves. The two groups share a word or a segment, or each is the only one in its segment. The
-/// search may start anywhere.
+/// I3: while another group leaves, a search finds an entered group, or sees that it may have missed
+/// this group. The two groups share a word or a segment, or each is the only one in its segment.
+/// The search may start anywhere.
 #[test]
 fn entered_group_is_found_or_doubted() {
     for (stays, leaves) in [(65, 64), (65, 200), (5000, 5001), (5000, 4200), (70_000 * 64, 4096)] {
@@ -48,7 +48,8 @@ fn entered_group_is_found_or_doubted() {
             bits.set(ORDER, stays);
             doubts.arrived();
             let begun = doubts.arrival_count();
-            // All entries, because a search goes on behind a group that has nothing for it.
+            // Looks at all entries, because a search goes on behind a group that has too little
+            // space.
             let next = |slot: &usize| bits.next(ORDER, slot + 1);
             let found: Vec<_> = std::iter::successors(bits.next(ORDER, 0), next).collect();
             let sees = found.contains(&stays);

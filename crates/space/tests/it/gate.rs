@@ -1,4 +1,4 @@
-//! Each test checks one property of the gate.
+//! Each test checks one property of [`Space`](buttress_space::Space).
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use buttress_space::{AllocRequest, Error, GroupInit, Outcome, Refused, Space, Sp
 
 use crate::world::*;
 
-/// L1: a transaction does not use a group that a later one made.
+/// L1: a transaction does not use a group that a later transaction made.
 #[test]
 fn x9_a_commit_uses_no_group_of_the_next() {
     let space = empty_space();
@@ -19,7 +19,7 @@ fn x9_a_commit_uses_no_group_of_the_next() {
     assert_eq!(got(space.allocate(of_6)), extent(0, NODE));
 }
 
-/// A group is loaded when no loaded one has enough, and not before.
+/// A group is loaded when no loaded group has enough space, and not before.
 #[test]
 fn asks_for_loading_only_when_it_must() {
     let space = empty_space();
@@ -38,8 +38,8 @@ fn asks_for_loading_only_when_it_must() {
     space.verify().expect("sound");
 }
 
-/// If no group has all that a request wants, it gets the largest run, but none shorter than its
-/// minimum.
+/// If no group has all bytes that a request wants, the request gets the largest run, but none
+/// shorter than its minimum.
 #[test]
 fn gives_less_rather_than_nothing() {
     let space = empty_space();
@@ -51,14 +51,14 @@ fn gives_less_rather_than_nothing() {
     assert!(matches!(space.allocate(request), Outcome::Full { largest: SECTOR }));
 }
 
-/// Nodes of one commit come out ascending and side by side, across a group that is half used.
+/// Nodes of one commit get ascending addresses side by side, across a group that is half used.
 #[test]
 fn nodes_come_out_clustered() {
     let space = empty_space();
     space.add_group(new_group(Metadata, 0, 8 * MIB, 1)).expect("sound");
     let mut nodes: Vec<_> = (0..64).map(|_| got(space.allocate(exactly(Metadata, NODE)))).collect();
     assert!(nodes.windows(2).all(|pair| pair[0].end() == pair[1].start));
-    // The search passes over holes behind the goal until it reaches the end.
+    // The search skips holes before the goal until it reaches the end.
     space.free(nodes.remove(3));
     let next = got(space.allocate(exactly(Metadata, NODE)));
     assert_eq!(next.start, Logical(64 * NODE));
@@ -118,8 +118,7 @@ fn superblocks_stay_out_of_reach() {
     space.verify().expect("sound");
 }
 
-/// G2: free extents that do not add up with the group's use are refused, and the group stays
-/// unloaded.
+/// G2: free extents that do not fit the group's use are refused, and the group stays unloaded.
 #[test]
 fn loading_trusts_nothing() {
     let space = empty_space();
@@ -143,7 +142,7 @@ fn loading_trusts_nothing() {
     assert_eq!(group.largest_free(), 3 * SECTOR);
 }
 
-/// Groups that make no sense are refused, and so are all groups that were added with them.
+/// Invalid groups are refused, and so are all groups that were added in the same call.
 #[test]
 fn refuses_groups_that_make_no_sense() {
     let space = empty_space();
@@ -186,7 +185,7 @@ fn mixed_groups_have_one_account() {
     space.verify().expect("consistent");
 }
 
-/// D1: every address finds its group and no other, and nothing between them.
+/// D1: a lookup finds the group of every address, and finds nothing for addresses between groups.
 #[test]
 fn finds_groups_by_address() {
     let space = empty_space();
@@ -228,7 +227,7 @@ fn a1_group_is_removed_only_without_reservations() {
     space.verify().expect("sound");
 }
 
-/// A read-only group hands out nothing, and its free bytes cannot be reserved.
+/// Nothing is allocated in a read-only group, and its free bytes cannot be reserved.
 #[test]
 fn read_only_groups_only_count() {
     let space = Arc::new(empty_space());

@@ -2,7 +2,7 @@
 //!
 //! Groups of a few sectors are almost full all the time. Threads allocate their reservations from
 //! them and give the extents back; groups come and go beside them. No search for reserved space may
-//! answer that there is nothing.
+//! fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,7 @@ fn come_and_go(space: &Space, stop: &AtomicBool) {
     }
 }
 
-/// L5.
+/// L5: threads always find their reserved space.
 #[test]
 fn reserved_space_is_found() {
     for (seed, policy) in (1..).zip(AllocPolicy::ALL) {

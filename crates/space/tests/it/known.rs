@@ -20,7 +20,7 @@ fn groups(count: u64, processors: usize, policy: AllocPolicy) -> Space {
     space
 }
 
-/// A3: a group that is empty again serves every size, and nodes know no sizes. The class of a
+/// A3: a group that is empty again serves every size, and nodes have no size class. The class of a
 /// loaded group does not depend on its old content.
 #[test]
 fn a3_classes_end_with_their_group() {
@@ -38,7 +38,7 @@ fn a3_classes_end_with_their_group() {
     let goal = Some(Logical(small.start.0 / (32 * MIB) * (32 * MIB)));
     let medium = got(space.allocate(AllocRequest { goal, ..exactly(Data, MIB) }));
     assert_eq!(Some(medium.start), goal, "the group was empty, so it is of no class");
-    // All groups are full but one, which has another class. The search takes that one before a
+    // All groups are full except one, which has another class. The search takes that group before a
     // chunk would be made.
     let rest = got(space.allocate(exactly(Data, 31 * MIB)));
     assert_eq!(rest.start.0, medium.end().0);
@@ -55,7 +55,7 @@ fn a3_classes_end_with_their_group() {
 }
 
 /// X1: small files, each a stream of its own, go into groups that are full to different degrees.
-/// After each folder, all touched groups are full but one for each goal, and the extents of one
+/// After each folder, all touched groups are full except one for each goal, and the extents of one
 /// group lie in one piece. So the files of a folder lie in few pieces, although streams are by file
 /// and the allocator does not know the folder.
 #[test]
@@ -121,12 +121,12 @@ fn x1_a_stream_goes_on_where_it_left_off() {
     }
 }
 
-/// X2: where every group has room but none can serve a request in one piece, the search ends after
-/// a look at few of them. No request asks for more alignment than a unit.
+/// X2: if every group has room but no group can serve a request in one piece, the search ends after
+/// a look at few groups. No request asks for more alignment than a unit.
 #[test]
 fn x2_a_search_in_vain_is_bounded() {
     let space = groups(300, 4, AllocPolicy::IndexGoals);
-    // Every second sector of every group.
+    // Takes every second sector of every group.
     let mut taken = Vec::new();
     while let Outcome::Got(extent) = space.allocate(exactly(Data, SECTOR)) {
         taken.push(extent);
@@ -144,7 +144,7 @@ fn x2_a_search_in_vain_is_bounded() {
 }
 
 /// X8: the last sector, and the last whole unit, of a group can be allocated and given back; no
-/// extent reaches behind it.
+/// extent reaches behind the end.
 #[test]
 fn x8_the_end_of_a_group() {
     for (kind, unit) in [(Data, SECTOR), (Metadata, NODE)] {
@@ -179,7 +179,7 @@ fn x8_the_end_of_a_group() {
 fn x11_threads_stay_in_their_groups() {
     for policy in AllocPolicy::ALL {
         let space = groups(64, 8, policy);
-        // Half full, so that groups are of many orders.
+        // The groups are half full, so that they have many orders.
         let mut rng = Rng::new(11);
         for group in 0..64 {
             let len = rng.range(1..200) * SECTOR;
@@ -248,12 +248,12 @@ fn aged(processors: usize, seed: u64) -> Vec<u64> {
     free
 }
 
-/// Classes of free runs. Each class has twice the length of the one before, from a sector on. The
-/// last class has all runs of 64 KiB and more.
+/// Classes of free runs. Each class has twice the length of the class before; the first is one
+/// sector. The last class has all runs of 64 KiB and more.
 const CLASSES: usize = 5;
 
-/// How many free runs of each class there are, and how many sectors in them, in volumes of so many
-/// seeds.
+/// How many free runs of each class there are, and how many sectors are in them, in the volumes of
+/// several seeds.
 fn histogram(processors: usize) -> [(u64, u64); CLASSES] {
     let mut classes = [(0, 0); CLASSES];
     for len in (13..45).flat_map(|seed| aged(processors, seed)) {
@@ -264,8 +264,8 @@ fn histogram(processors: usize) -> [(u64, u64); CLASSES] {
     classes
 }
 
-/// X13: several goals leave an aged volume as many free runs of each class as one does, and as many
-/// bytes in them, within a tenth.
+/// X13: with several goals, an aged volume has as many free runs of each class as with one goal,
+/// within a tenth. The same holds for the bytes in them.
 #[test]
 fn x13_goals_do_not_fragment() {
     let one = histogram(1);

@@ -31,11 +31,12 @@ struct Tally {
 
 struct World {
     space: Arc<Space>,
-    /// Extents in use that no thread works on: a thread that takes one out owns it alone.
+    /// Extents in use that no thread works on. A thread that takes an extent out of the list owns
+    /// it alone.
     recorded: Mutex<Vec<Extent>>,
     /// Removed groups.
     gone: Mutex<Vec<Arc<Group>>>,
-    /// Extents that threads write in place.
+    /// The groups in which threads write in place.
     writing: Mutex<Vec<Arc<Group>>>,
     tally: Arc<Tally>,
 }
@@ -46,7 +47,7 @@ fn note(count: &AtomicU64) {
 }
 
 impl World {
-    /// Takes one of the extents in use, if there is any.
+    /// Takes one of the extents in use, if there is one.
     fn take(&self, rng: &mut Rng) -> Option<Extent> {
         let mut recorded = self.recorded.lock().expect("no poison");
         let index = rng.below((recorded.len() as u64).max(1)) as usize;
@@ -57,7 +58,7 @@ impl World {
         self.recorded.lock().expect("no poison").push(extent);
     }
 
-    /// The group of an extent that a thread owns; it stays as long as the extent does.
+    /// The group of an extent that a thread owns. The group stays as long as the extent is in use.
     fn home(&self, extent: Extent) -> Arc<Group> {
         let group = self.space.group_at(extent.start).expect("its group was removed");
         assert!(group.range().end() >= extent.end());
@@ -70,7 +71,7 @@ impl World {
         assert!(account.free() >= account.may_use, "reserved and not there: {account}");
     }
 
-    /// Makes a group where there is none.
+    /// Makes a group at a place, if there is none.
     fn make(&self, place: u64) {
         match self.space.add_group(new_group(Data, place * LEN, LEN, 1)) {
             Ok(()) => note(&self.tally.made),
@@ -142,7 +143,7 @@ impl World {
         self.expect_backed();
     }
 
-    /// As a commit: removes groups that look empty.
+    /// Removes groups that look empty, as a commit does.
     fn sweep(&self) {
         for group in self.space.groups_of(Data) {
             if group.used() == 0 {
@@ -151,7 +152,7 @@ impl World {
         }
     }
 
-    /// As a balance: stops a group, waits, and removes it if nothing is there.
+    /// Stops a group, waits, and removes the group if it is empty, as a balance does.
     fn drain(&self, place: u64) {
         let Ok(hold) = self.space.hold_read_only(Logical(place * LEN)) else { return };
         hold.drain();
@@ -163,8 +164,8 @@ impl World {
         self.remove(Logical(place * LEN));
     }
 
-    /// Checks that nothing is left, nothing was counted twice, and no extent came from a removed
-    /// group.
+    /// Checks that no bytes are left in use, no bytes were counted twice, and no extent came from a
+    /// removed group.
     fn finish(&self) {
         let left = std::mem::take(&mut *self.recorded.lock().expect("no poison"));
         assert_eq!(
@@ -230,8 +231,9 @@ fn run(seed: u64, tally: &Arc<Tally>) {
     seeded::run(seed, seeded::Options::default(), work).unwrap_or_else(|stuck| panic!("{stuck}"));
 }
 
-/// N4: groups are made, looked up, found empty and removed in any order. None is removed that holds
-/// an extent, that a thread writes to or that a reservation needs, and each is counted once.
+/// N4: groups are made, looked up, found empty and removed in any order. No group is removed that
+/// holds an extent, that a thread writes to or that a reservation needs. Each group is counted
+/// once.
 #[test]
 fn n4_groups_come_and_go_in_any_order() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! The gate of the crate: its invariants, for any order of calls.
+//! The invariants of the crate, for any order of calls.
 
 mod gate;
 mod kept;

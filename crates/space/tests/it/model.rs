@@ -1,8 +1,8 @@
-//! For any sequence of calls, the crate gives the same answers as an oracle with a byte for every
+//! For any sequence of calls, the crate gives the same answers as a model with a byte for every
 //! sector.
 //!
-//! The oracle walks every sector: so it knows the free ones, and the most that a request can get.
-//! Group, extent and amount come from a seed, which a failure names.
+//! The model walks every sector, so it knows the free sectors, and the most bytes that a request
+//! can get. Group, extent and amount come from a seed, which a failure names.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ enum State {
     Super,
 }
 
-/// One group as the oracle sees it.
+/// One group of the model.
 struct Group {
     kind: SpaceKind,
     birth: u64,
@@ -83,7 +83,8 @@ struct World {
     groups: Vec<Group>,
     next_start: u64,
     data: Vec<DataReservation>,
-    /// How often an allocation got all, got less, wanted loading, failed.
+    /// How often an allocation got all bytes, got fewer bytes, needed a group to be loaded, or
+    /// failed.
     outcomes: [u32; 4],
 }
 
@@ -120,7 +121,7 @@ impl World {
         let mut superblock_stripes = Vec::new();
         if rng.chance(1, 3) {
             let at = rng.below(sectors as u64) as usize;
-            // May reach past the end.
+            // The range may reach past the end of the group.
             superblock_stripes.push(extent(start + at as u64 * SECTOR, 16 * SECTOR));
             states.iter_mut().skip(at).take(16).for_each(|state| *state = State::Super);
         }
@@ -207,7 +208,7 @@ impl World {
         self.compare(request, outcome);
     }
 
-    /// Compares an outcome with a look at every sector.
+    /// Compares an outcome with the result of a walk over every sector.
     fn compare(&mut self, request: AllocRequest, outcome: Outcome) {
         let AllocRequest { kind, want, min, limit, .. } = request;
         let eligible = |group: &&Group| group.kind == kind && group.birth <= limit.0;
@@ -218,8 +219,8 @@ impl World {
         let (loaded, unloaded) = (largest(true), largest(false));
         match outcome {
             Outcome::Got(extent) => {
-                // If a group has all of it, the request gets all. Otherwise it gets more than half
-                // of the largest run.
+                // If a group has all wanted bytes, the request gets all. Otherwise it gets more
+                // than half of the largest run.
                 let most = want.min(loaded);
                 assert!(extent.len <= most && extent.len * 2 > most, "{request:?}");
                 assert_eq!(extent.len == want, loaded >= want, "{request:?}");
@@ -266,7 +267,7 @@ impl World {
         }
     }
 
-    /// Part of a run of sectors in one state, anywhere.
+    /// A random part of a run of sectors in one state.
     fn some(&mut self, state: State) -> Option<Extent> {
         let group = self.rng.choose(&self.groups)?;
         let runs = group.runs(|sector| group.states[sector] == state);
@@ -333,7 +334,7 @@ impl World {
             96 if self.groups.len() < 10 => self.add_group(),
             97 if self.groups.len() > 3 => self.remove_group(),
             _ => {
-                // Not in use, in any state: refused, and nothing changes.
+                // An extent that is not in use is refused, whatever its state, and nothing changes.
                 let state = *self.rng.choose(&[State::Reserved, State::Pinned]).expect("not empty");
                 if let Some(extent) = self.some(state) {
                     self.space.pin(extent).expect_err("not in use");
@@ -377,7 +378,7 @@ impl Drop for Place {
     }
 }
 
-/// G1, G3, S1, L1, L3: against the oracle, from several seeds.
+/// G1, G3, S1, L1, L3: the crate agrees with the model for several seeds.
 #[test]
 fn x5_x6_agrees_with_a_byte_for_every_sector() {
     for seed in 0..12 {

@@ -17,7 +17,7 @@ fn space(policy: LookupPolicy, groups: u64) -> Arc<Space> {
     space
 }
 
-/// N17: with nested holds, nothing is given out, or written in place, before the last one ends.
+/// N17: with nested holds, nothing is allocated or written in place before the last hold ends.
 #[test]
 fn n17_read_only_nests() {
     for policy in LookupPolicy::ALL {
@@ -40,7 +40,7 @@ fn n17_read_only_nests() {
     }
 }
 
-/// A group that is removed while it is held changes nothing when the hold ends.
+/// If a group is removed while it is held, the end of the hold has no effect.
 #[test]
 fn n3_a_held_group_can_go() {
     let space = space(LookupPolicy::Lockfree, 2);
@@ -73,8 +73,8 @@ fn n3_refused_writers_are_not_waited_for() {
     }
 }
 
-/// A hold that another thread ends also ends its drain, whatever is allocated, and gives nothing
-/// back a second time.
+/// If another thread ends a hold, the drain of this hold also ends, whatever is allocated. The hold
+/// does not end a second time.
 #[test]
 fn a_drain_ends_when_the_hold_is_released() {
     for policy in LookupPolicy::ALL {

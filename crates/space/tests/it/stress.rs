@@ -1,6 +1,6 @@
 //! Many threads on few groups: no sector has two owners, and nothing is lost.
 //!
-//! Every thread marks its sectors in a shared map, and finds out at once if another mark is there.
+//! Every thread marks its sectors in a shared map, and fails at once if a sector has another mark.
 //! The work of each thread comes from the seed; the order between threads does not.
 
 use std::sync::Arc;

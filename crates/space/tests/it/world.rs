@@ -1,4 +1,4 @@
-//! Helpers that every test needs.
+//! Helpers for all tests.
 
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 use buttress_space::{AllocRequest, GroupInit, Outcome, Space, SpaceKind};

@@ -1,7 +1,7 @@
 //! The queue of tickets under a scheduler that tries the orders in which threads may run. A failure
 //! prints the schedule that led to it, which `shuttle::replay` runs again.
 //!
-//! The account is a lock around a number; everything else is the code itself.
+//! The account is a lock around a number; everything else is the real code.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/ticket.rs"]
@@ -22,7 +22,7 @@ fn runs() -> usize {
     std::env::var("BUTTRESS_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
 }
 
-/// An account with a queue before it.
+/// An account, and the queue of requests for its space.
 struct World {
     free: Mutex<u64>,
     queue: Queue<u64>,
@@ -93,8 +93,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Q1, Q2, E8: a small demand does not overtake a large one that came before, neither at once nor
-/// in the queue. A demand with priority overtakes it.
+/// Q1, Q2, E8: a small demand does not overtake a large demand that came before, neither at once
+/// nor in the queue. A demand with priority overtakes the large one.
 #[test]
 fn e8_waiters_do_not_overtake() {
     model(|| {
@@ -129,8 +129,8 @@ fn e8_waiters_do_not_overtake() {
     });
 }
 
-/// Q3, E6: a waiter that gives up leaves nothing behind, even if it was granted meanwhile, and
-/// unblocks the waiters behind it.
+/// Q3, E6: a waiter that gives up leaves no entry and keeps no space, even if it was granted
+/// meanwhile. It also unblocks the waiters behind it.
 #[test]
 fn e6_waiter_that_gives_up_leaves_no_trace() {
     model(|| {
@@ -155,7 +155,7 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.get(Priority::Normal, 1))
         };
-        // This is enough only for the patient waiter. It is served only because the other one
+        // This is enough only for the patient waiter, which is served only because the other waiter
         // leaves.
         world.give(1);
         impatient.join().expect("it leaves");
@@ -165,7 +165,7 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
     });
 }
 
-/// E7: a demand that can never be met is refused from the head, and the small one behind it is
+/// E7: a demand that can never be met is refused from the head, and the small demand behind it is
 /// granted.
 #[test]
 fn e7_refused_head_unblocks_the_queue() {
@@ -190,7 +190,7 @@ fn e7_refused_head_unblocks_the_queue() {
     });
 }
 
-/// F2: a request that came during the last step for others is not refused with them.
+/// F2: a request that came during the last flush step for other requests is not refused with them.
 #[test]
 fn late_request_is_not_refused() {
     model(|| {

@@ -1,4 +1,4 @@
-//! The scheduler's own locks instead of those of `src/waiting.rs`.
+//! Locks of the scheduler, which replace those of `src/waiting.rs`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use shuttle::sync::{Condvar, Mutex, MutexGuard};
 #[derive(Debug)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
-/// A guard that a wait can take away and bring back.
+/// A guard that a wait can take out and put back.
 pub(crate) struct Held<'a, T>(Option<MutexGuard<'a, T>>);
 
 impl<T> std::ops::Deref for Held<'_, T> {
@@ -44,7 +44,7 @@ impl Event {
         self.0.notify_one();
     }
 
-    /// A limit of zero is over at once. Any other is infinite, so that a lost wake-up is a
+    /// A limit of zero is over at once. Any other limit is infinite, so that a lost wake-up is a
     /// deadlock, which the scheduler finds.
     pub(crate) fn wait_for<'a, T>(&self, held: &mut Held<'a, T>, limit: Duration) -> bool {
         let guard: MutexGuard<'a, T> = held.0.take().expect("held but while it waits");

@@ -1,12 +1,12 @@
 //! A group becomes read-only while allocators, writers in place and ordered extents use it. The
-//! transition is the code itself (`quiesce`, `group_stop`, `group_state`, `guard`), under a
-//! scheduler that tries the orders in which threads may run. The groups around it are `world`.
+//! transition is the real code (`quiesce`, `group_stop`, `group_state`, `guard`), under a scheduler
+//! that tries the orders in which threads may run. The simpler groups are in `world`.
 //!
 //! # Invariants
 //!
 //! - A drained group is quiet until its hold ends (Q2): no thread allocates in the group or writes
-//!   into it in place, and no ordered extent is there (Q2). No thread sleeps for ever: the
-//!   scheduler calls that a deadlock.
+//!   into it in place, and the group has no ordered extent. No thread sleeps for ever: the
+//!   scheduler reports this as a deadlock.
 //! - If any part is left out, the model finds an order in which the test fails. So the model tries
 //!   enough orders.
 
@@ -57,15 +57,15 @@ mod free_space {
     }
 }
 
-/// The mistake of a run.
+/// The mistake that a run of the model makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// Allocators take the extent that they saw before, though the group was stopped meanwhile.
+    /// Allocators take an extent that they found before, although the group was stopped meanwhile.
     AllocatorsNotDrained,
     WritersNotDrained,
     ExtentsNotDrained,
-    /// Writers in place look at the mark first, and are counted then.
+    /// Writers in place check the mark first, and are counted afterwards.
     WritersLookFirst,
     /// The drain waits for writers before the mark is set.
     MarkedLast,
@@ -73,7 +73,7 @@ enum Wrong {
     Silent,
 }
 
-/// Orders in which each mistake is looked for.
+/// The number of orders that are tried to find each mistake.
 const ENOUGH: usize = 2000;
 /// How often the scheduler interrupts a thread.
 const CHANGES: usize = 3;
@@ -94,7 +94,7 @@ fn loud(space: &Space, group: &Group) {
     expect(space, quiet == 0, "Q2: a drained group is in use");
 }
 
-/// Allocates in the first group that gives something out, and then records the extent or frees it.
+/// Allocates in the first group with space, and then records the extent or frees it.
 fn allocate(space: &Space, at: u64, kept: bool, wrong: Wrong) {
     for group in &space.groups {
         let start = group.start().0 + at * SECTOR;
@@ -119,7 +119,7 @@ fn allocate(space: &Space, at: u64, kept: bool, wrong: Wrong) {
     }
 }
 
-/// Writes in place, or allocates where that is not allowed.
+/// Writes in place, or allocates if the group does not allow writes in place.
 fn overwrite(space: &Arc<Space>, at: u64, wrong: Wrong) {
     let extent = Extent { start: Logical(0), len: SECTOR };
     let group = &space.groups[0];
@@ -143,7 +143,7 @@ fn overwrite(space: &Arc<Space>, at: u64, wrong: Wrong) {
     drop(right);
 }
 
-/// Makes the first group read-only, checks it, and lets it go.
+/// Makes the first group read-only, checks it, and ends the hold.
 fn transition(space: &Arc<Space>, wrong: Wrong) {
     let group = &space.groups[0];
     if wrong == Wrong::MarkedLast {
@@ -187,7 +187,8 @@ fn model(
         let mut threads = Vec::new();
         for user in 0..2 {
             threads.push(spawn(Box::new(move |space| {
-                // Each thread has sectors of its own: the model does not test the choice.
+                // Each thread has sectors of its own, because the model does not test the choice of
+                // extents.
                 for round in 0..2 {
                     allocate(space, 1 + user * 2 + round, round == 0, wrong);
                 }
@@ -207,7 +208,7 @@ fn model(
     }
 }
 
-/// Runs it in many orders, and returns the first failure.
+/// Runs the model in many orders, and returns the first failure.
 fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static str> {
     let complaint = Complaint::default();
     let model = model(policy, stoppers, wrong, &complaint);
@@ -223,8 +224,8 @@ fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static s
             shuttle::check_pct(checked, runs(), CHANGES);
         }
         _ => {
-            // The seed makes sure that the mistake is always found. This scheduler lets threads
-            // stand still for long.
+            // With this seed the mistake is always found. This scheduler lets threads stand still
+            // for long.
             let orders = PctScheduler::new_from_seed(7, CHANGES, ENOUGH);
             shuttle::Runner::new(orders, shuttle::Config::default()).run(model);
         }
@@ -233,7 +234,7 @@ fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static s
     *found
 }
 
-/// Q2: with all threads, and every way of counting writers.
+/// Q2 holds with all threads, and with every way of counting writers.
 #[test]
 fn a_stopped_group_is_quiet() {
     for policy in [LookupPolicy::Lockfree, LookupPolicy::RwlockSingle, LookupPolicy::RwlockDouble] {
@@ -247,7 +248,7 @@ fn holds_nest() {
     assert_eq!(run(LookupPolicy::Lockfree, 2, Wrong::Nothing), None);
 }
 
-/// Each part is needed: without it the model finds an order that fails.
+/// Each part is needed: with each mistake, the model finds an order that fails.
 #[test]
 fn nothing_can_be_left_out() {
     for wrong in [
@@ -262,8 +263,8 @@ fn nothing_can_be_left_out() {
     }
 }
 
-/// Without the wake-up for the last recorded extent, a drain sleeps for ever: the scheduler finds
-/// it.
+/// Without the wake-up for the last recorded extent, a drain sleeps for ever, and the scheduler
+/// finds this.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn drain_deadlocks_without_wake_up() {

@@ -1,6 +1,6 @@
 //! A volume of two groups for the model: the parts that `quiesce`, `group_stop`, `group_state` and
-//! `guard` need, with the scheduler's locks. Groups have a free set instead of a search, and no
-//! account.
+//! `guard` need, with the scheduler's locks. Groups have a set of free extents instead of a search,
+//! and no account.
 
 use std::ops::{Deref, DerefMut};
 
@@ -20,7 +20,7 @@ const GROUP: u64 = 8 * SECTOR;
 #[derive(Debug)]
 pub(crate) struct Lock(shuttle::sync::Mutex<State>);
 
-/// A guard that a wait can take away and bring back.
+/// A guard that a wait can take out and put back.
 pub(crate) struct Held<'a>(Option<MutexGuard<'a, State>>);
 
 impl Lock {
@@ -61,7 +61,7 @@ pub(crate) struct Group {
     pub(crate) writers: AtomicUsize,
     pub(crate) drained: shuttle::sync::Condvar,
     pub(crate) state: Lock,
-    /// Drains that wait for reserved extents are not woken.
+    /// Whether drains that wait for reserved extents are not woken.
     pub(crate) silent: bool,
     /// How many threads rely on a drained group.
     pub(crate) quiet: AtomicUsize,
@@ -113,10 +113,11 @@ impl Directory<'_> {
     }
 }
 
-/// The first failure, in any order. No part of the model: the scheduler does not see it.
+/// The first failure that was found, whatever order of threads led to it. It is no part of the
+/// model, so the scheduler does not see it.
 pub(crate) type Complaint = Arc<std::sync::Mutex<Option<&'static str>>>;
 
-/// A second search asks the same volume.
+/// The baseline's writer finds its group a second time with this value; here it is the volume.
 pub(crate) type Finder = Arc<Space>;
 
 /// A volume as `quiesce` sees it.

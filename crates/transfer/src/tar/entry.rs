@@ -1,4 +1,4 @@
-//! One entry of an archive, and the limits of what is read.
+//! One entry of an archive, and the limits for reading it.
 
 use std::io;
 
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
     pub(crate) atime: Option<(i64, u32)>,
     /// The length of the file in bytes, with holes.
     pub(crate) size: u64,
-    /// Offset and length of the data, in order; only of regular files.
+    /// Offset and length of each part of the data, in order. Empty except for regular files.
     pub(crate) runs: Vec<(u64, u64)>,
     /// Major and minor number.
     pub(crate) device: (u32, u32),
@@ -32,11 +32,11 @@ pub(crate) struct Entry {
     pub(crate) link: Vec<u8>,
     /// Extended attributes, by name.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether it has a list for access control as text.
+    /// Whether the entry has an access control list as text.
     pub(crate) has_acl: bool,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]

@@ -10,13 +10,13 @@ use std::io;
 
 use super::entry::{BLOCK, Entry, Kind, wrong};
 
-/// How files of gzip, zstd, xz and bzip2 begin.
+/// The first bytes of files of gzip, zstd, xz and bzip2.
 const PACKED: [&[u8]; 4] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh"];
 
 /// A header, and the bytes that follow it.
 pub(super) struct Header {
     pub(super) entry: Entry,
-    /// The bytes that are stored behind it.
+    /// The length of the stored content behind the header.
     pub(super) size: u64,
 }
 
@@ -116,7 +116,7 @@ fn small(field: &[u8]) -> io::Result<u32> {
     u32::try_from(signed(field)?).map_err(|_| wrong("a number is too large"))
 }
 
-/// Reads a part of GNU's map of holes: offsets and lengths of data, up to an empty one.
+/// Reads a part of GNU's map of holes: offsets and lengths of data, up to an empty field.
 pub(super) fn sparse_runs(fields: &[u8]) -> io::Result<Vec<(u64, u64)>> {
     let mut runs = Vec::new();
     for field in fields.chunks_exact(24).take_while(|field| field[0] != 0) {

@@ -11,12 +11,12 @@ const ACL: &[u8] = b"SCHILY.acl.";
 /// The length of a file and the parts of it that are stored.
 type Sparse = (u64, Vec<(u64, u64)>);
 
-/// Extensions, in the order in which they stand. Of equal ones the last counts, except for the
-/// parts of a sparse file.
+/// Extensions, in the order in which they stand. If a key repeats, its last value counts, except
+/// for the parts of a sparse file.
 #[derive(Debug, Default)]
 pub(super) struct Pax {
     all: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The bytes that they take in the archive.
+    /// The bytes that the extensions take in the archive.
     len: u64,
 }
 
@@ -64,8 +64,8 @@ impl<'p> Both<'p> {
         found.map(|(_, value)| value.as_slice())
     }
 
-    /// Returns the length of the stored content, if the extensions have it. They do if it is too
-    /// large for the header's field.
+    /// Returns the length of the stored content, if the extensions have it. A length that is too
+    /// large for the header's field is in the extensions.
     pub(super) fn size(&self) -> io::Result<Option<u64>> {
         self.get(b"size").map(decimal).transpose()
     }
@@ -90,7 +90,7 @@ impl<'p> Both<'p> {
                 }
             }
         }
-        // The header of a sparse file has an invented path. This is the real one.
+        // The header of a sparse file has an invented path, and this key has the real path.
         if let Some(name) = self.get(b"GNU.sparse.name") {
             entry.path = name.to_vec();
         }
@@ -126,8 +126,8 @@ impl<'p> Both<'p> {
     }
 }
 
-/// Reads the map at the start of the content: a count, then twice as many numbers, one a line. The
-/// map is padded to whole blocks.
+/// Reads the map at the start of the content: a count, then twice as many numbers, each on a line.
+/// The map is padded to whole blocks.
 fn map_in_content(read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Vec<u64>> {
     let mut block = [0; BLOCK];
     let mut at = BLOCK;
@@ -163,7 +163,7 @@ fn small(bytes: &[u8]) -> io::Result<u32> {
     u32::try_from(decimal(bytes)?).map_err(|_| wrong("an owner has a number that is too large"))
 }
 
-/// Reads seconds with a fraction. Nanoseconds count up, also before 1970.
+/// Reads seconds with a fraction. Nanoseconds count forward in time, also before 1970.
 fn time(bytes: &[u8]) -> io::Result<(i64, u32)> {
     let bad = || wrong("a time is none");
     let text = std::str::from_utf8(bytes).map_err(|_| bad())?;

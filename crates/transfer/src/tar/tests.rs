@@ -169,7 +169,7 @@ fn sparse_files_have_their_parts() {
     assert_eq!(check(&bytes), b"w");
 }
 
-/// T1: what does not add up is an error.
+/// T1: a contradiction in an archive is an error.
 #[test]
 fn damaged_archives_are_errors() {
     let whole = with(header("x", b'0', 3), b"abc");

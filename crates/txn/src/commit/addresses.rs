@@ -17,7 +17,7 @@ use super::cluster::Cluster;
 use super::sharing::{NodeUse, Sharing, State};
 use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction};
 
-/// What became of an address since the last round.
+/// The change of an address since the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// A new node needs an item.
@@ -31,7 +31,7 @@ pub(super) enum Move {
 pub(super) struct Addresses<'e> {
     engine: &'e Engine,
     transaction: &'e Transaction,
-    /// Places for nodes of the chunk tree. `metadata` has those for all other trees.
+    /// Places for nodes of the chunk tree. `metadata` has the places for nodes of all other trees.
     system: Cluster<'e>,
     metadata: Cluster<'e>,
     moves: BTreeMap<Logical, Move>,
@@ -40,8 +40,8 @@ pub(super) struct Addresses<'e> {
     /// Nodes and data of subvolumes that may have several users.
     pub(super) sharing: Sharing,
     last_snapshots: HashMap<TreeId, Generation>,
-    /// For each node that a tree stopped using, the tree that made it and when. `None` without
-    /// simple quotas.
+    /// For each node that a tree stopped using, the tree that made the node, and the time. `None`
+    /// without simple quotas.
     makers: Option<HashMap<Logical, Origin>>,
 }
 
@@ -65,12 +65,12 @@ impl<'e> Addresses<'e> {
         }
     }
 
-    /// The tree that made a node, and when, if some tree stopped using the node in this commit.
+    /// The tree that made a node, and the time, if some tree stopped using the node in this commit.
     pub(super) fn maker(&self, at: Logical) -> Option<Origin> {
         self.makers.as_ref()?.get(&at).copied()
     }
 
-    /// What became of addresses since the last round.
+    /// The addresses that changed since the last round, each with its change.
     pub(super) fn moves(&self) -> impl Iterator<Item = (Logical, Move)> + '_ {
         self.moves.iter().map(|(at, moved)| (*at, *moved))
     }
@@ -83,7 +83,7 @@ impl<'e> Addresses<'e> {
         self.moves.is_empty()
     }
 
-    /// Says that nodes of a tree up to this generation may be shared.
+    /// Records that nodes of a tree up to this generation may be shared.
     pub(super) fn set_last_snapshot(&mut self, tree: TreeId, generation: Generation) {
         self.last_snapshots.insert(tree, generation);
     }
@@ -125,8 +125,8 @@ impl<'e> Addresses<'e> {
         }
     }
 
-    /// The users of a node of `tree`. `None` if no other tree can use it; then its item need not be
-    /// read.
+    /// The users of a node of `tree`. `None` if no other tree can use the node; then the node's
+    /// item is not read.
     pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {
         let generation = node.header().generation;
         let moved = node.header().flags & FLAG_RELOC != 0;
@@ -141,8 +141,8 @@ impl<'e> Addresses<'e> {
         self.sharing.state(&self.engine.store, at, level, born).map(Some)
     }
 
-    /// Notes that a tree stops using a node. Next, the caller moves its entries to new nodes of the
-    /// tree, or drops them. The first of these entries is at slot `from`.
+    /// Notes that a tree stops using a node. Next, the caller takes the node's entries from slot
+    /// `from` on. It moves them to new nodes of the tree, or drops them.
     pub(super) fn stop_using(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<NodeUse> {
         let at = node.logical();
         let born = self.is_born(at);
@@ -213,7 +213,7 @@ impl NodeAlloc for Addresses<'_> {
     fn cancel(&mut self, tree: TreeId, at: Logical, level: u8) -> buttress_tree::Result<()> {
         *self.node_delta.entry(tree).or_default() -= 1;
         match self.moves.remove(&at) {
-            // Its item was never made: the address is free at once.
+            // The node's item was never made, so the address is free at once.
             Some(Move::Born { .. }) => {
                 self.engine.space.free(Extent { start: at, len: self.nodesize() });
             }

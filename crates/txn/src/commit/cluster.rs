@@ -9,10 +9,10 @@
 //!
 //! # Invariants
 //!
-//! - **K1** When the trees are settled or the commit has failed, the rest of each run is free
-//!   again. The next commit begins to allocate at the start of that rest.
-//! - **K2** A run comes from no reservation. In mixed groups there are no runs, because data would
-//!   lack the rest of a run as long as the commit runs.
+//! - **K1** When the trees are settled, or the commit has failed, the unused rest of each run is
+//!   free again. The next commit begins to allocate at the start of that rest.
+//! - **K2** No reservation covers a run. In mixed groups there are no runs, because data would lack
+//!   the rest of a run as long as the commit runs.
 
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
@@ -72,9 +72,9 @@ impl<'e> Cluster<'e> {
             match self.engine.space.allocate(self.request(want, size)) {
                 Outcome::Got(run) => {
                     if run.len < want {
-                        // This was the longest free piece. Others may be nearly as long, and their
-                        // extent items are close to those of this one. Asking for half its length
-                        // uses them.
+                        // This was the longest free piece. Other pieces may be nearly as long, and
+                        // their extent items lie close to those of this run. A search for half of
+                        // its length finds these pieces, too.
                         self.run_max = run.len / 2;
                     }
                     self.engine.reservations.take_frozen(run.len);
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::chunk_alloc::tests::engine;
 
-    /// More than the test takes.
+    /// More bytes than the test takes.
     const NEED: u64 = 64 << 20;
 
     /// P1: whenever a reservation looks, the bytes of the commit's runs are in the account or in

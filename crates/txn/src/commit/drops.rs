@@ -1,25 +1,26 @@
 //! Dead subvolumes, dropped in bounded steps.
 //!
 //! A step cuts the front off a tree. It frees the nodes that only this tree uses, and drops the
-//! references of their entries. For a node that others use, it drops only this tree's reference.
-//! What is left is a valid tree. After a crash another system or a checker finds nothing unusual,
-//! and the next step starts at the new root.
+//! references of their entries. For a node that other trees use, it drops only this tree's
+//! reference. The remaining tree is valid. After a crash another system or a checker finds nothing
+//! unusual, and the next step starts at the new root.
 //!
 //! # Invariants
 //!
-//! - **D1** A step changes no more references than it may, and ends at any place in the tree. It
-//!   stops one node early, because a node is dropped or handed over as a whole. A step that may
-//!   change no more than [`Engine::drop_min`] references goes one node further.
-//! - **D2** A node that the dead tree wrote and that others still use is handed over before the
-//!   tree's reference to it is dropped. It gets the flag FULL_BACKREF, so that it refers to its
-//!   children or data by its own address (B2 of `sharing`). This goes down to the leaves.
+//! - **D1** A step changes no more references than its limit allows, and ends at any place in the
+//!   tree. It stops one node early, because a node is dropped or handed over as a whole. A step
+//!   that may change no more than [`Engine::drop_min`] references goes one node further.
+//! - **D2** A node that the dead tree wrote and that other trees still use is handed over before
+//!   the tree's reference to it is dropped. It gets the flag FULL_BACKREF, so that it refers to its
+//!   children or data by its own address (B2 of `sharing`). The nodes below are handed over in the
+//!   same way, down to the leaves.
 //! - **D3** If Linux began a drop, the root item has the key where the drop continues. Everything
 //!   before that key is already gone.
-//! - **D4** A crash may end a balance of Linux in the middle of a group. It leaves a tree for each
-//!   subvolume, which shares nodes with the subvolume like a snapshot. A drop frees the nodes that
-//!   the subvolume does not use. Owner and flag of each node already say which name its references
-//!   carry (B1 of `sharing`). So nothing has to be handed over. From the first step on, the root
-//!   item says that a drop has begun. So Linux does not try to merge the rest.
+//! - **D4** A crash may end a balance of Linux in the middle of a group. Such a balance leaves a
+//!   tree for each subvolume. This tree shares nodes with the subvolume like a snapshot. A drop
+//!   frees the nodes that the subvolume does not use. Owner and flag of each node already say which
+//!   name its references carry (B1 of `sharing`). So nothing has to be handed over. From the first
+//!   step on, the root item says that a drop has begun. So Linux does not try to merge the rest.
 
 use std::sync::Arc;
 
@@ -45,14 +46,15 @@ struct Step {
     handed: Key,
 }
 
-/// References beside those of one node: new nodes on the path to the rest, and the root item.
+/// References that a step changes besides those of one node: for new nodes on the path to the rest,
+/// and for the root item.
 const PATH_REFS: u64 = 32;
 /// The fewest references that a step changes before it stops.
 const PROGRESS_REFS: u64 = 64;
 
 impl Engine {
-    /// The smallest limit that a step surely keeps (D1): those of the node with the most entries,
-    /// and some more.
+    /// The smallest limit that a step surely keeps (D1): the references of the node with the most
+    /// entries, and some more.
     #[must_use]
     pub fn drop_min(&self) -> u32 {
         u32::try_from(self.refs_of_node_max() + PROGRESS_REFS).unwrap_or(u32::MAX)
@@ -105,8 +107,8 @@ impl Settle<'_> {
         let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
         let node = self.read_node(tree, &Expect::root(ptr))?;
         if self.addresses.state(tree, &node)?.is_some_and(|state| state.full) {
-            // In a root that Linux makes this way, the reference to the node names the node's own
-            // address. Change it to the tree.
+            // Linux references such a root node by the node's own address. Replace this reference
+            // by one that names the tree.
             self.addresses.sharing.refer(ptr.logical, ptr.level, RefName::Node(ptr.logical), -1);
             self.addresses.sharing.refer(ptr.logical, ptr.level, RefName::Tree(tree), 1);
         }

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 pub(super) struct Groups {
     pub(super) records: BTreeMap<Logical, GroupRecord>,
     free_space: BTreeMap<Logical, GroupFreeSpace>,
-    /// Groups with an item that differs from the working tree's.
+    /// Groups with an item that differs from the item in the working tree.
     dirty: BTreeSet<Logical>,
     /// Change of the volume's bytes in use.
     pub(super) used_delta: i64,

@@ -1,5 +1,5 @@
-//! Nodes that a balance moves in a commit, and leaves that point to moved data. Each is made once,
-//! for all trees that use it.
+//! Nodes that a balance moves in a commit, and leaves that point to moved data. Each new node is
+//! made once, for all trees that use it.
 //!
 //! # Invariants
 //!
@@ -9,15 +9,16 @@
 //!   mover left it. The mover must also have read every tree. Until the commit is published,
 //!   operations of the next transaction see the move only by the items that the mover put. If all
 //!   this holds, the overlay's items and references for that data are not applied. Otherwise they
-//!   are applied as those of any operation, and each tree gets leaves of its own.
+//!   are applied like those of any other operation, and each tree gets leaves of its own.
 //! - **V3** Moved nodes may be shared although they are new. So a tree that may share them counts
 //!   as snapshotted in this transaction, as with a balance of Linux.
-//! - **V4** A new node that several trees may use never changes in place. These are all nodes with
-//!   several users, and all nodes below such a node. A snapshot adds no users to the nodes below.
+//! - **V4** A new node that several trees may use never changes in place. Such nodes are all nodes
+//!   with several users, and all nodes below them. A node below may belong to several trees
+//!   although it has one user, because a snapshot adds no users to it.
 //!
 //! # Place
 //!
-//! Runs before all other changes of the file trees in this commit.
+//! The moves come before all other changes of the file trees in this commit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -63,7 +64,7 @@ impl Settle<'_> {
         // A snapshot may have been made that the mover did not read.
         let knows_all =
             |trees: &[TreeId]| roots.iter().all(|(tree, _)| trees.binary_search(tree).is_ok());
-        // Extents that moved one after the other have the same list.
+        // Extents that moved one after the other have the same list of trees.
         let same = |a: &MovedExtent, b: &MovedExtent| Arc::ptr_eq(&a.trees, &b.trees);
         let whole = moves.moved.chunk_by(same).filter(|moved| knows_all(&moved[0].trees)).flatten();
         let moved: Vec<&MovedExtent> = whole.filter(|moved| self.is_as_left(moved)).collect();
@@ -76,7 +77,8 @@ impl Settle<'_> {
             wanted.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
         }
         let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
-            // The next round of the mover finds these nodes again, and has each tree build its own.
+            // The next round of the mover finds these nodes again. Then each tree builds its own
+            // node.
             tracing::debug!("nodes of a balance cannot move as they are shared");
             return Ok(());
         };
@@ -228,8 +230,8 @@ impl Settle<'_> {
     }
 }
 
-/// The nodes that several trees may use, by their old addresses (V4). They include children that do
-/// not move.
+/// The nodes that several trees may use, by their old addresses (V4). The result includes children
+/// that do not move.
 fn shared(movers: &[Mover]) -> HashSet<Logical> {
     let mut shared = HashSet::new();
     // Children come before the nodes above them.

@@ -2,17 +2,17 @@
 //!
 //! Simple quotas charge each extent to the subvolume that made it. The commit knows that subvolume
 //! for each extent that is made or freed, so it counts as Linux does. Full quotas charge an extent
-//! to every subvolume that can reach it. The commit does not count that. It marks the counts as
-//! inconsistent, and the user runs `quota rescan`. The groups themselves stay correct.
+//! to every subvolume that can reach it. The commit does not compute such counts. It marks the
+//! counts as inconsistent, and the user runs `quota rescan`. The groups themselves stay correct.
 //!
 //! # Invariants
 //!
-//! - **Q1** With simple quotas, the use of a group is the sum of the lengths of certain extents.
-//!   Its members made them after quotas were enabled, and they still exist. The maker of data is
-//!   the owner in its item; the maker of a node is the tree in its header.
+//! - **Q1** With simple quotas, the use of a group is a sum of extent lengths. It includes each
+//!   extent that still exists and that a member of the group made after quotas were enabled. The
+//!   maker of data is the owner in its item; the maker of a node is the tree in its header.
 //! - **Q2** With full quotas, the first commit that changes a subvolume sets the flag INCONSISTENT
-//!   in the status and ends a running rescan. A commit that gets new counts clears the flag if
-//!   they are of the commit before, and it changes no subvolume itself.
+//!   in the status and ends a running rescan. A commit that gets new counts clears the flag if the
+//!   counts are of the preceding commit, and if it changes no subvolume itself.
 //! - **Q3** The transaction that makes a subvolume also makes its group.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::QuotaNews};
 
-/// What a commit has to do about quotas.
+/// The work that a commit has to do for quotas.
 #[derive(Default)]
 pub(super) struct Quotas {
     pub(super) status: Option<QuotaStatus>,
@@ -75,7 +75,7 @@ impl Quotas {
         self.add(owner, len as i64);
     }
 
-    /// Subtracts a freed extent from its owner, if it was made since quotas were enabled.
+    /// Subtracts a freed extent from its owner, if the extent was made since quotas were enabled.
     pub(super) fn uncharge(&mut self, origin: Option<Origin>, len: u64) {
         let since = self.status.and_then(|status| status.enabled).unwrap_or(Generation(0));
         if let Some(origin) = origin.filter(|origin| origin.generation >= since) {
@@ -98,7 +98,7 @@ impl Quotas {
     }
 }
 
-/// The quota tree as this commit leaves it: what was read, and what is changed.
+/// The quota tree as this commit leaves it: the items that were read, and the changed items.
 pub(super) struct Work<'m> {
     pub(super) source: &'m Merge<'m>,
     pub(super) root: NodePtr,
@@ -244,7 +244,7 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Takes a group away, and its memberships.
+    /// Removes a group and its memberships.
     pub(super) fn remove(&mut self, group: QuotaGroup) -> Result<()> {
         for other in self.relations(group)? {
             for key in group.relation_keys(other) {
@@ -265,7 +265,7 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
     Ok(found.map(|key| TreeId(key.offset)))
 }
 
-/// What these changes of the tree of simple quotas mean for limits.
+/// The effect that changes of the quota tree have on the limits of simple quotas.
 fn news(changes: &Changes) -> Result<QuotaNews> {
     let mut news = QuotaNews { is_simple: true, ..QuotaNews::default() };
     for (key, change) in changes {

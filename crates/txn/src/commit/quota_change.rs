@@ -1,11 +1,11 @@
-//! Changes of quotas that were asked for: switching them on and off, groups, limits, memberships.
+//! The requested changes of quotas: switching them on and off, groups, limits, memberships.
 //!
 //! # Invariants
 //!
-//! - **C1** A change that contradicts what is there by now is left out. The caller looked before,
-//!   and only a change at the same moment can come between.
+//! - **C1** A change that contradicts the present quotas is left out. The caller has checked the
+//!   quotas, so only a concurrent change can cause this.
 //! - **C2** Simple quotas count from the transaction on that follows the one that enables them. So
-//!   no extent is taken off a group that was never added to it.
+//!   no extent is subtracted from a group without having been added to it.
 
 use std::collections::BTreeSet;
 
@@ -56,15 +56,15 @@ impl Work<'_> {
         }
     }
 
-    /// Puts the items of a group that counts nothing.
+    /// Puts the items of a group, with all counts zero.
     pub(super) fn group(&mut self, group: QuotaGroup) {
         let info = QuotaInfo { generation: self.generation, ..QuotaInfo::default() };
         self.put(group.info_key(), info.to_bytes());
         self.put(group.limit_key(), QuotaLimit::default().to_bytes());
     }
 
-    /// Begins or ends a membership. What the child uses is added to the parent or taken off it. As
-    /// in Linux, counts become inconsistent where a part of it is shared.
+    /// Begins or ends a membership. The use of the child is added to the parent or subtracted from
+    /// it. As in Linux, if a part of this use is shared, the counts become inconsistent instead.
     fn relate(
         &mut self,
         child: QuotaGroup,
@@ -90,8 +90,8 @@ impl Work<'_> {
 }
 
 impl Settle<'_> {
-    /// Switches quotas on or off as this transaction asks for. Returns the status of quotas after
-    /// that; `None` if they are off.
+    /// Switches quotas on or off as this transaction requests. Returns the status of quotas after
+    /// that; `None` if quotas are off.
     pub(super) fn quotas_by_now(&mut self, wanted: &[WantedQuota]) -> Result<Option<QuotaStatus>> {
         let mut now = self.quotas.status;
         for WantedQuota { change, .. } in wanted {
@@ -110,7 +110,7 @@ impl Settle<'_> {
         Ok(now)
     }
 
-    /// Makes the tree, with a group for each subvolume.
+    /// Makes the quota tree, with a group for each subvolume.
     fn make_quota_tree(&mut self, simple: bool) -> Result<QuotaStatus> {
         let generation = self.transaction.generation;
         let key = Key::new(TreeId::QUOTA.0, Kind::ROOT_ITEM, 0);
@@ -139,7 +139,7 @@ impl Settle<'_> {
         Ok(status)
     }
 
-    /// Removes the tree, if there is one.
+    /// Removes the quota tree, if there is one.
     fn remove_quota_tree(&mut self) -> Result<()> {
         let tree = TreeId::QUOTA;
         let Some(root) = self.roots.find(tree) else { return Ok(()) };
@@ -163,7 +163,7 @@ impl Settle<'_> {
         self.merge(TreeId::ROOT, Changes::from([(key, None)]))
     }
 
-    /// The roots of all subvolumes by now, by their numbers.
+    /// The present roots of all subvolumes, in the order of subvolume numbers.
     pub(super) fn subvolume_roots(&mut self) -> Result<Vec<(TreeId, NodePtr)>> {
         let root = self.must_root(TreeId::ROOT)?;
         let items = self.reading(|source| {

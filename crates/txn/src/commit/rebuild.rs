@@ -38,7 +38,8 @@ impl Settle<'_> {
                 let key = Key::new(TreeId::FREE_SPACE.0, Kind::ROOT_ITEM, 0);
                 let item = RootItem { refs: 1, root_dirid: Ino(0), ..RootItem::default() };
                 self.merge(TreeId::ROOT, Changes::from([(key, Some(item.to_bytes().into()))]))?;
-                // A tree without items is one empty leaf. Adding and removing an item makes it.
+                // A tree without items is one empty leaf. Adding and removing an item makes this
+                // leaf.
                 let any = Key::MIN;
                 self.merge(TreeId::FREE_SPACE, Changes::from([(any, Some(Vec::new().into()))]))?;
                 self.merge(TreeId::FREE_SPACE, Changes::from([(any, None)]))
@@ -48,7 +49,7 @@ impl Settle<'_> {
 }
 
 impl Engine {
-    /// Has the next commit record all free space again, and stops trusting the old tree.
+    /// Makes the next commit record all free space again. From now on the old tree is not trusted.
     pub(crate) fn rebuild_free_space(&self) {
         tracing::info!("rebuilding the free-space tree");
         self.groups.trust_free_space(false);

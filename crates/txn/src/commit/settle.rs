@@ -54,11 +54,12 @@ pub(super) struct Settled {
     pub(super) of_items: u64,
     /// The new contents of root items.
     pub(super) trees: BTreeMap<Key, Option<Tree>>,
-    /// What changed for limits of quotas.
+    /// The changes that matter for the limits of quotas.
     pub(super) quota_news: QuotaNews,
 }
 
-/// More rounds than any real commit needs: reaching it is a bug, and the commit fails.
+/// More rounds than any real commit needs. If a commit reaches this number, there is a bug, and the
+/// commit fails.
 const ROUNDS_MAX: u64 = 100;
 
 pub(super) type Changes = BTreeMap<Key, Change>;
@@ -208,7 +209,8 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// The root of a tree by now. `None` for a tree that is not there, or that this commit removed.
+    /// The present root of a tree. `None` for a tree that does not exist, or that this commit
+    /// removed.
     pub(super) fn root_of(&self, tree: TreeId) -> Result<Option<NodePtr>> {
         match self.roots.find(tree) {
             Some(root) => Ok(Some(root)),
@@ -229,7 +231,7 @@ impl Settle<'_> {
         self.roots.find(tree).ok_or_else(|| Error::Malformed(format!("there is no {tree}")))
     }
 
-    /// Reads with the nodes of this transaction visible.
+    /// Calls `read` with a source that also has the nodes of this transaction.
     pub(super) fn reading<R>(&mut self, read: impl FnOnce(&Merge<'_>) -> Result<R>) -> Result<R> {
         let merge = over(self.engine, self.transaction, &mut self.fresh);
         read(&merge)
@@ -341,7 +343,7 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// The first item from a key on, as a change that puts it once more.
+    /// The first item from a key on, as a change that puts the same item again.
     fn first_item(
         &mut self,
         tree: TreeId,

@@ -6,7 +6,7 @@
 //!   has the flag FULL_BACKREF, the reference names the node's address. Otherwise it names the tree
 //!   that the node was written for.
 //! - **B2** A node without the flag is used by the tree it was written for. When this tree stops
-//!   using a node that others still use, it sets the flag. The node's references then name its
+//!   using a node that other trees still use, it sets the flag. The node's references then name its
 //!   address.
 //! - **B3** A reference count is the committed count plus the changes that this commit has made so
 //!   far.
@@ -64,7 +64,8 @@ impl Sharing {
         Self { extent_root, blocks: BTreeMap::new(), data: BTreeMap::new(), known: HashMap::new() }
     }
 
-    /// A node's users as this commit has left them so far (B3). `born` if it has no item yet.
+    /// A node's users as this commit has left them so far (B3). With `born`, the node has no item
+    /// yet.
     pub(super) fn state(
         &mut self,
         store: &Store,

@@ -32,14 +32,14 @@ impl Settle<'_> {
         }
     }
 
-    /// Bytes of the nodes of a tree: those in its root item, and the change in this transaction.
+    /// Bytes of the nodes of a tree: the bytes in its root item, plus the change in this
+    /// transaction.
     pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
         let delta = self.addresses.node_delta.get(&tree).copied().unwrap_or(0);
         item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))
     }
 
-    /// Replaces root address and generations in root items that operations put by the present ones
-    /// (V1).
+    /// Sets the present root address and generations in the root items that operations put (V1).
     pub(super) fn keep_places(&mut self, changes: &mut [(Key, Change)]) -> Result<()> {
         let root = self.must_root(TreeId::ROOT)?;
         for (key, change) in changes.iter_mut().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {

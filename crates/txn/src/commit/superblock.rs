@@ -29,8 +29,9 @@ pub(super) fn next(
     if sb.sys_array_len() > limits::SYS_CHUNK_ARRAY {
         return Err(Error::NoSpace("system chunks in the superblock"));
     }
-    // This engine keeps the uuid tree valid, so its generation moves on with each commit. The
-    // generation of the version 1 free-space cache is not updated. This marks that cache as stale.
+    // This engine keeps the uuid tree valid, so the uuid tree's generation increases with each
+    // commit. The generation of the version 1 free-space cache stays the same, which marks that
+    // cache as stale.
     if last.uuid_tree_generation == last.generation.0 {
         sb.uuid_tree_generation = roots.generation.0;
     }
@@ -39,7 +40,7 @@ pub(super) fn next(
     Ok(sb)
 }
 
-/// The slot after the youngest one, in a circle.
+/// The slot after the youngest backup, in a circle.
 fn oldest_backup(backups: &[RootBackup; 4]) -> usize {
     let youngest = (0..4).max_by_key(|slot| backups[*slot].tree_root_gen).unwrap_or(3);
     if backups[youngest].tree_root_gen.0 == 0 { 0 } else { (youngest + 1) % 4 }

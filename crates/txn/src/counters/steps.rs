@@ -1,11 +1,11 @@
-//! What flush steps gained. Each step is reported to tracing subscribers, and all steps are added
+//! The gains of flush steps. Each step is reported to tracing subscribers, and all steps are added
 //! up.
 //!
 //! # Invariants
 //!
 //! - **S1** Each reported step is counted with the same figures, also without a subscriber.
-//! - **S2** A thread that measures or reports a step holds no lock, because it takes short locks,
-//!   one after the other.
+//! - **S2** A thread that begins to measure or report a step holds no lock, because it then takes
+//!   short locks, one after the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use buttress_space::{FlushState, SpaceKind};
 /// The kinds of space that flush steps run for.
 const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
 
-/// What one step gained.
+/// The gain of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gain {
     /// Whether the step did anything.
@@ -51,12 +51,12 @@ pub struct StepFigures {
     pub yielded: u64,
 }
 
-/// What all steps gained, by the kind of space that the tickets requested.
+/// The gains of all steps, by the kind of space that the tickets requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushSteps([[StepFigures; FlushState::ALL.len()]; KINDS.len()]);
 
 impl FlushSteps {
-    /// What a step gained for the tickets of a kind. All figures are zero for system space, which
+    /// The gains of a step for the tickets of a kind. All figures are zero for system space, which
     /// has no tickets.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, step: FlushState) -> StepFigures {

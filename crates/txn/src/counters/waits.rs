@@ -33,7 +33,7 @@ pub(crate) enum End {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) kind: SpaceKind,
-    /// The other events that the waiting thread could wait for.
+    /// The events for which the waiting thread could wait.
     pub(crate) reach: Reach,
     /// Number of bytes requested.
     pub(crate) bytes: u64,
@@ -169,8 +169,8 @@ impl Waits {
         self.classes.iter().sum()
     }
 
-    /// The waits since an earlier snapshot of the counts. The longest wait remains the longest of
-    /// all.
+    /// The waits since an earlier snapshot of the counts. `nanos_max` remains the longest of all
+    /// waits.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut classes = self.classes;

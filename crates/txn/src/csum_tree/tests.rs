@@ -110,7 +110,7 @@ fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
 
 proptest! {
     /// C1, C2: the items have the old sums, without the freed ones and with the new ones. No two
-    /// items overlap, and none is too long.
+    /// items overlap, and no item is too long.
     #[test]
     fn as_a_map_of_sectors(
         there in proptest::collection::vec(any::<bool>(), SECTORS as usize),

@@ -9,8 +9,8 @@ use crate::counters::waits::{End, Wait, name_of};
 use crate::reserve::Accounts;
 use crate::{Engine, Error};
 
-/// Reports all accounts under the names of section `space` of `buttress stats`. Each is a number of
-/// its own, so that readers need not parse text.
+/// Reports all accounts under the names of section `space` of `buttress stats`. Each figure is a
+/// separate field, so that readers need not parse text.
 fn report_accounts(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
     let Accounts { data, metadata, system, outstanding, running, waiting, .. } = accounts;
     tracing::debug!(

@@ -1,5 +1,6 @@
 //! Operations against the freeze, under a scheduler that tries the orders in which threads may run.
-//! The gate is the code itself; the transaction is a count of puts, and the view a lock around it.
+//! The gate is the real code. The transaction is a count of puts, and the view is a lock around the
+//! transaction.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/gate.rs"]
@@ -28,7 +29,7 @@ struct Transaction {
 struct Engine {
     gate: Gate,
     running: Mutex<Arc<Transaction>>,
-    /// One thread at a time freezes, and commits what it froze.
+    /// One thread at a time freezes a transaction, and commits it.
     commit: Mutex<()>,
     published: AtomicU64,
 }
@@ -62,7 +63,7 @@ impl Engine {
         })
     }
 
-    /// Makes durable what was put before the call; callers that come together share a commit.
+    /// Makes all puts before the call durable; callers that come together share a commit.
     fn commit(&self) {
         let wanted = self.running().generation + 1;
         let _one = self.commit.lock().expect("commits");
@@ -90,7 +91,8 @@ fn together(engine: &Arc<Engine>, works: Vec<fn(&Engine)>) {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
-/// G1: what one operation puts is in one transaction, and none is changed after it was frozen.
+/// G1: all puts of one operation are in one transaction, and no transaction changes after it was
+/// frozen.
 #[test]
 fn an_operation_is_in_one_commit() {
     model(|| {

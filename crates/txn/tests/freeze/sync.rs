@@ -19,7 +19,7 @@ pub(crate) fn shard() -> usize {
     MINE.with(std::cell::Cell::get)
 }
 
-/// Without poisoning, as the one outside.
+/// A lock without poisoning, like the lock that it replaces.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
 

@@ -1,4 +1,4 @@
-//! Volumes to work on, and `btrfs check`, which checks what the engine wrote.
+//! Volumes to work on, and `btrfs check`, which checks the volumes that the engine wrote.
 
 use std::{
     path::Path,
@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path) -> Arc<Engine> {
     engine
 }
 
-/// Panics unless `btrfs check` finds nothing. Without btrfs-progs, it prints so once.
+/// Panics if `btrfs check` finds a fault. Without btrfs-progs, prints once that nothing is checked.
 pub(crate) fn check(path: &Path) {
     static SAID: Once = Once::new();
     let outcome = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(path).output();

@@ -10,7 +10,7 @@ use buttress_fs::make::{MakeOptions, make};
 use buttress_txn::{Cost, Engine, EngineOptions, Urgency};
 use buttress_volume::Volume;
 
-/// The uuid tree takes any item: no checker reads meaning into it.
+/// The uuid tree can have any items, because no checker interprets them.
 const TREE: TreeId = TreeId::UUID;
 const ITEM_BYTES: usize = 1000;
 
@@ -39,8 +39,8 @@ fn volume() -> Arc<Engine> {
     Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
 }
 
-/// Fills metadata of a small volume. Changes items in random order for many commits until its free
-/// space is in pieces, and counts what the last ones wrote.
+/// Fills metadata of a small volume. Changes items in random order for many commits until the free
+/// space is in pieces, and counts the writes of the last commits.
 fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
     let engine = volume();
     let mut rng = Rng::new(items);
@@ -76,7 +76,7 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
     Churned { nodes: nodes as f64 / counted as f64, requests: requests as f64 / counted as f64 }
 }
 
-/// When commits took the next free piece for each node, and no runs, a request had 3.5 and 2.6
+/// When commits used no runs but took the next free piece for each node, a request had 3.5 and 2.6
 /// nodes.
 #[test]
 fn a_commit_writes_in_runs() {

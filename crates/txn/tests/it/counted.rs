@@ -97,7 +97,7 @@ fn nor_beside_commits() {
     }
 }
 
-/// Runs `work`. If `asked`, another thread commits again and again meanwhile.
+/// Runs `work`. With `asked`, another thread commits again and again meanwhile.
 fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -114,8 +114,8 @@ fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Adds and drops references all over an extent tree of many leaves: in runs, one in a leaf, and
-/// many to one extent.
+/// Adds and drops references all over an extent tree of many leaves: in runs, single ones in a
+/// leaf, and many to one extent.
 fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Extent, DataRef)>) {
     let sector = u64::from(engine.store().geometry().sectorsize);
     let user =
@@ -180,8 +180,8 @@ fn extent_key(ino: Ino, block: u64) -> Key {
     Key::new(ino.0, Kind::EXTENT_DATA, block * 4096)
 }
 
-/// Puts an extent of one inode anywhere, splits one in two, or removes one; each with its share of
-/// the reservation. Without `grows`, all extents exist already.
+/// Puts an extent of one inode anywhere, splits an extent in two, or removes an extent; each with
+/// its share of the reservation. Without `grows`, all extents exist already.
 fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
     let key = |block| extent_key(ino, block);
     let at = rng.below(blocks);
@@ -197,9 +197,9 @@ fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool
     }
 }
 
-/// Inodes reserve as much as there is room for: thousands of items, in leaves that they share. Any
-/// part of the data is finished, in this transaction or in later ones. No commit needs any of the
-/// global reserve.
+/// Inodes reserve as much as fits: thousands of items, in leaves that the inodes share. Any part of
+/// the data is finished, in this transaction or in later ones. No commit needs any of the global
+/// reserve.
 fn inodes(seed: u64, nodesize: u32, asked: bool) {
     let grows = seed.is_multiple_of(3);
     let cost = if grows { Cost { items: 4, commit_items: 8, bytes: 456 } } else { Cost::of(2, 0) };

@@ -1,4 +1,4 @@
-//! A crash at any point of a commit leaves the commit before or this one, whatever subset of the
+//! A crash at any point of a commit leaves this commit or the previous one, whatever subset of the
 //! unflushed writes reached the device (T8).
 //!
 //! The test cuts the power at every write and flush of a series of commits. The device then has

@@ -1,5 +1,5 @@
-//! Reservations that shards keep count as reserved. They are given back for requests that need the
-//! space, and at each commit.
+//! Reservations that shards keep count as reserved. Shards give them back for requests that need
+//! the space, and at each commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,8 @@ fn batches(engine: &Engine) -> u64 {
 }
 
 /// One batch serves as many operations as it has shares. A batch of returned reservations is given
-/// back at once. A new batch must fit in the free space, and does not reuse returned ones (B1, B2).
+/// back at once. A new batch must fit in the free space, and does not reuse returned reservations
+/// (B1, B2).
 #[test]
 fn batches_come_and_go() {
     let engine = engine(1024);
@@ -64,7 +65,7 @@ fn batches_come_and_go() {
     assert_eq!(engine.accounts().outstanding, Costs::default());
 }
 
-/// Before a request is refused, every shard gives back what it keeps (B3).
+/// Before a request is refused, every shard gives back its reservations (B3).
 #[test]
 fn no_request_is_refused_for_it() {
     let engine = engine(160);
@@ -74,7 +75,7 @@ fn no_request_is_refused_for_it() {
         }
     });
     assert!(engine.accounts().outstanding.items > 0, "nothing was kept");
-    // Reserves all that fits. This includes what the shards kept.
+    // Reserves as much as fits, including the space that the shards kept.
     let mut all = Vec::new();
     while let Some(reservation) = ask(&engine, Cost::of(500, 1 << 20)) {
         all.push(reservation);
@@ -93,10 +94,11 @@ fn no_request_is_refused_for_it() {
     drop(all);
 }
 
-/// A barrier at which threads wait for each other, under a seed or not.
+/// A barrier at which threads wait for each other, with or without a seeded scheduler.
 struct Meeting {
     count: u64,
-    /// The number of threads that have arrived, and how often all of them have.
+    /// The number of threads that have arrived, and the number of times that all threads have
+    /// arrived.
     here: Mutex<(u64, u64)>,
     all: Condvar,
 }
@@ -120,7 +122,7 @@ impl Meeting {
     }
 }
 
-/// One thread of a race, in one step of it.
+/// One step of one thread of a race.
 fn race_step(
     engine: &Arc<Engine>,
     rng: &mut Rng,
@@ -140,7 +142,7 @@ fn race_step(
             drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
         }
     }
-    // Before this request is refused, all shards give back what they keep.
+    // Before this request is refused, all shards give back their reservations.
     if rng.chance(1, 8) {
         let more = ask(engine, Cost::of(1_000_000, 1 << 30));
         assert!(more.is_none(), "so much there is not");
@@ -149,9 +151,9 @@ fn race_step(
 
 /// Threads of several shards reserve batches, use them up, and give reservations back. Refused
 /// requests make all shards give back what they keep. A seed decides the steps, which the threads
-/// begin together. Between the steps no thread acts. Then the reserved items are at least those
-/// that operations hold, and at most two batches more for each thread. In the end nothing is
-/// reserved.
+/// begin together. Between the steps no thread acts. At these times at least the items that
+/// operations hold are reserved, and at most two batches more for each thread. In the end nothing
+/// is reserved.
 fn race(seed: u64, mib: u64, steps: usize) {
     let engine = engine(mib);
     let meeting = Meeting::of(THREADS + 1);

@@ -29,7 +29,8 @@ fn content(rng_seed: u64, len: usize) -> Vec<u8> {
 /// Files that were written without an error, by name: seed and length of their content.
 type Kept = BTreeMap<String, (u64, usize)>;
 
-/// Whether an operation succeeded; anything but a full volume is a failure of the test.
+/// Returns the result of an operation, or `None` if the volume was full. Any other error is a
+/// failure of the test.
 fn full<T>(outcome: buttress_fs::Result<T>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),

@@ -13,7 +13,7 @@ use buttress_txn::{Cost, Engine, Urgency, View};
 
 use crate::credit::engine;
 
-/// The uuid tree takes any item.
+/// The uuid tree can have any items.
 const TREE: TreeId = TreeId::UUID;
 const OBJECT: u64 = 300;
 /// Most steps that a search may take, at any size: 31 deletions that were not noted yet, and a few.
@@ -102,7 +102,7 @@ fn searches_pass_deletions_in_few_steps_whatever_their_order() {
 }
 
 /// A queue: keys are added at the end and deleted at the front, and each consumer searches for the
-/// first.
+/// first key.
 #[test]
 fn queue_costs_the_same_for_each_entry_however_many_went_before() {
     for count in [500, 2_000, 8_000] {
@@ -223,8 +223,8 @@ fn views_find_what_a_model_has_between_puts_deletions_and_commits() {
                 1 => held = Some((engine.view(), model.clone(), step)),
                 2 => {
                     if let Some((view, _, since)) = held.take() {
-                        // The overlay of the view went on changing until a commit froze it. A
-                        // search must not fail.
+                        // The view has an overlay that changed until a commit froze it. A search in
+                        // such a view must not fail.
                         for found in view.range(TREE, key(0), key(SPAN)) {
                             found.unwrap_or_else(|e| panic!("seed {seed}, since {since}: {e}"));
                         }

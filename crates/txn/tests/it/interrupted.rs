@@ -1,4 +1,4 @@
-//! A wait for space that is interrupted leaves nothing behind, whatever step it had reached.
+//! A wait for space that is interrupted keeps no space, whatever step it had reached.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use buttress_volume::Volume;
 use crate::credit::engine;
 
 thread_local! {
-    /// How many checks of this thread find no interruption before one does.
+    /// The number of checks of this thread that find no interruption. The next check finds one.
     static LOOKS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -33,12 +33,12 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
 
 /// E6: a thread that makes room for itself is interrupted at each step. Afterwards the reservations
 /// are unchanged, the queue is empty, and the next request is served. After the last flush step the
-/// request is refused, as one without interruption is.
+/// request is refused, like a request that is not interrupted.
 #[test]
 fn e6_interrupted_at_each_step() {
     let engine = engine(160);
     let mut all = Vec::new();
-    // Takes all that flush steps can give.
+    // Reserves all space that flush steps can free.
     while let Ok(reservation) = engine.reserve_in_queue(Cost::of(500, 1 << 20), Urgency::Normal) {
         all.push(reservation);
         assert!(all.len() < 10_000);
@@ -76,7 +76,7 @@ fn e6_interrupted_at_each_step() {
     assert_eq!(engine.accounts().outstanding, Costs::default());
 }
 
-/// A device with flushes that wait. They may fail when the test lets them go on.
+/// A device with flushes that wait. When the test lets a flush go on, it may also fail.
 #[derive(Debug)]
 struct Held {
     below: MemoryDevice,
@@ -106,7 +106,7 @@ impl Layer for Held {
 }
 
 /// A thread that waits for a commit under way leaves when it is interrupted. It makes no commit of
-/// its own if the next one is enough. If that commit fails, the thread gets the error.
+/// its own if the next commit is enough. If that commit fails, the thread gets the error.
 #[test]
 fn a_commit_is_waited_for_while_it_is_wanted() {
     for fails in [false, true] {

@@ -1,5 +1,5 @@
 //! Under the published rule, a reservation takes eight nodes for each item, whatever the height of
-//! the trees. It gives back all of them.
+//! the trees. The reservation gives back all of these nodes.
 
 use std::sync::Arc;
 

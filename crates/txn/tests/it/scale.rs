@@ -1,7 +1,7 @@
 //! Inserts, overwrites and deletes in random key order over deep trees, clean at every commit.
 //!
 //! Other implementations passed thousands of lines of tests, and still corrupted volumes with 600
-//! files. Leaves that are split in their middle, at random and many times, are what breaks trees.
+//! files. Trees break when leaves are split in their middle, at random and many times.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use buttress_txn::{Cost, Engine, Urgency};
 
 use crate::checker;
 
-/// The uuid tree takes any item: no checker reads meaning into it.
+/// The uuid tree can have any items, because no checker interprets them.
 const TREE: TreeId = TreeId::UUID;
 
 fn same(engine: &Engine, model: &BTreeMap<Key, Vec<u8>>) {
@@ -33,7 +33,7 @@ struct Churn {
     per_commit: u64,
     payload_max: u64,
     seed: u64,
-    /// The level that the tree must reach. With a lower tree, the run would show nothing.
+    /// The level that the tree must reach. With a lower tree, the run would test too little.
     min_level: u8,
 }
 

@@ -1,5 +1,6 @@
-//! Tests that run in orders which seeds decide: `BUTTRESS_SEED=n` runs seed `n` alone,
-//! `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails again.
+//! Tests that run in orders which seeds decide. `BUTTRESS_SEED=n` runs seed `n` alone,
+//! `BUTTRESS_SEEDS=first..last` runs several. A failing seed is printed, and fails again in the
+//! next run.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -22,7 +22,7 @@ fn space(holes: &[(u64, u64)]) -> DeviceSpace {
     space
 }
 
-/// D1: with short holes, the reported free space is a multiple of what chunks can take.
+/// D1: with short holes, the reported free space is several times the space that chunks can take.
 /// Reservations still get no more than chunks can take.
 #[test]
 fn short_holes_give_no_more_than_chunks_take() {
@@ -35,7 +35,7 @@ fn short_holes_give_no_more_than_chunks_take() {
     assert!(more < space.reservable(kind) && !space.may_reserve(kind, more, false));
     space.keep_for_metadata(reserved);
     assert!(space.leaves_kept(kind));
-    // Data fills two of the three devices with a long hole.
+    // Data fills the long holes of two devices.
     space.take(DeviceId(3), MIB, 342 * MIB);
     space.take(DeviceId(4), MIB, 342 * MIB);
     assert!(space.leaves_kept(kind), "short ones will do beside the last");

@@ -1,4 +1,4 @@
-//! The layout against a model that deals units out one after the other.
+//! Compares the layout with a model that deals units out one after the other.
 
 use buttress_base::Rng;
 use buttress_format::limits::STRIPE_LEN;
@@ -122,7 +122,7 @@ fn agrees_with_dealing_by_hand() {
     }
 }
 
-/// G1: no two bytes share a place, and none shares one with parity.
+/// G1: no two bytes share a place, and no byte shares a place with parity.
 #[test]
 fn places_are_distinct() {
     for &(profile, stripes, sub_stripes) in SHAPES {
@@ -141,7 +141,7 @@ fn places_are_distinct() {
     }
 }
 
-/// G3: a chunk that contradicts itself, or with a layout that would overflow, has no layout.
+/// G3: no layout is made for a chunk that contradicts itself or would overflow the arithmetic.
 #[test]
 fn refuses_what_cannot_be() {
     let good = chunk(BlockGroupFlags::RAID10, 4, 2, 1 << 20);

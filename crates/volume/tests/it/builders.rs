@@ -1,4 +1,4 @@
-//! Builders: superblocks, chunks and volumes small enough to read in a test.
+//! Builders of superblocks, chunks and volumes that are small enough to read in a test.
 
 use std::sync::Arc;
 

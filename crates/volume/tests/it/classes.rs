@@ -1,4 +1,4 @@
-//! What the devices learn about the bytes they get.
+//! Devices learn the class of the bytes they get: data or metadata.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,8 @@ impl Layer for Listening {
     }
 }
 
-/// Data has a class of its own on every copy. Adjacent bytes of two classes are two requests.
+/// Data has another class than metadata, on every copy. Adjacent bytes of two classes are two
+/// requests.
 #[test]
 fn devices_are_told_what_is_metadata() {
     const LEN: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-//! Volumes that `mkfs.btrfs` made: every node of every tree is where our arithmetic says, on every
-//! copy. Skipped where that program is not installed.
+//! Volumes that `mkfs.btrfs` made: every node of every tree is at the computed place, on every
+//! copy. The tests are skipped where that program is not installed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn made(dir: &tempfile::TempDir, profile: &str, count: u64) -> Option<Vec<Arc<dy
     for path in &paths {
         drop(FileDevice::create(path, 300 << 20).expect("a new file"));
     }
-    // Nodes as large as a stripe unit, so that a few nodes are enough for all devices.
+    // Nodes are as large as a stripe unit, so that a few nodes are enough for all devices.
     let status = Command::new("mkfs.btrfs")
         .args(["--quiet", "--force", "--nodesize", "65536", "--metadata", profile])
         .args(&paths)

@@ -20,8 +20,8 @@ const PROFILES: &[(BlockGroupFlags, &[u64])] = &[
     (BlockGroupFlags::RAID10, &[1, 2, 3, 4]),
 ];
 
-/// W1: any sequence of writes and batches, on every profile, agrees with a plain array by way of
-/// every mirror.
+/// W1: any sequence of writes and batches, on every profile, agrees with a plain array when read
+/// from every mirror.
 #[test]
 fn every_mirror_agrees_with_an_array() {
     const LEN: u64 = 6 << 20;
@@ -57,8 +57,8 @@ fn every_mirror_agrees_with_an_array() {
     }
 }
 
-/// Copies are apart: the bytes written are on the devices as often as the profile says, and nothing
-/// else is.
+/// Copies are apart: the devices hold the written bytes as often as the profile says, and no other
+/// bytes.
 #[test]
 fn copies_lie_apart() {
     for &(profile, ids) in PROFILES {
@@ -75,7 +75,7 @@ fn copies_lie_apart() {
     }
 }
 
-/// A batch that is adjacent on the device is one request, up to the limit.
+/// Ranges of a batch that are adjacent on the device are one request, up to the limit.
 #[test]
 fn adjacent_writes_are_joined() {
     let (volume, _devices) = volume(BlockGroupFlags::DUP, &[1, 1]);
@@ -94,7 +94,7 @@ fn adjacent_writes_are_joined() {
     assert_eq!(volume.stats().writes, 2 + 4, "5 MiB do not fit one request of 4 MiB");
 }
 
-/// W2: a batch that writes a byte twice is a bug, and is seen.
+/// W2: a batch that writes a byte twice is a bug, and panics.
 #[test]
 #[should_panic(expected = "W2")]
 fn overlapping_writes_panic() {
@@ -103,7 +103,7 @@ fn overlapping_writes_panic() {
     let _ = volume.write_batch(&[(CHUNK_AT, &node), (CHUNK_AT.end(4096), &node)]);
 }
 
-/// Requests across the end of a chunk go on in the next one, and stop where none is.
+/// Requests across the end of a chunk go on in the next chunk, and stop where there is no chunk.
 #[test]
 fn requests_cross_chunks() {
     let (volume, _devices) = volume(BlockGroupFlags(0), &[1]);
@@ -157,7 +157,7 @@ fn bytes_of_a_device_are_one_chunks() {
         devices[0].read_at(offset << 20, &mut buf).expect("memory");
         assert_eq!(&buf, b"other", "it may be the other chunk's");
     }
-    // One chunk only.
+    // Two stripes of one chunk can share bytes, too.
     let (volume, _devices) = volume(BlockGroupFlags(0), &[1]);
     let mut second = chunk(BlockGroupFlags::DUP, next, 1 << 20, &[1, 1]);
     second.stripes[0].offset = 40 << 20;
@@ -166,7 +166,8 @@ fn bytes_of_a_device_are_one_chunks() {
     assert!(volume.read_only_reason().is_some_and(|why| why.contains("device 1")));
 }
 
-/// M1: chunks that overlap are refused, whole batches of them, and removal gives the place back.
+/// M1: a batch with a chunk that overlaps is refused as a whole. The addresses of a removed chunk
+/// can be used again.
 #[test]
 fn the_map_refuses_overlaps() {
     let (volume, _devices) = volume(BlockGroupFlags(0), &[1]);
@@ -190,9 +191,9 @@ fn the_map_refuses_overlaps() {
     volume.remove_chunk(good.logical).expect_err("it is gone");
 }
 
-/// M1, M2: chunks come and go, one by one and many at once, near others and over them. Every
-/// address is found in the chunk that the model has there. Overlaps are refused as a whole. The
-/// last chunk is the last.
+/// M1, M2: chunks are added and removed, one by one and many at once, near others and over them.
+/// Every address is found in the chunk that the model has there. Overlaps are refused as a whole.
+/// The last chunk of the map is the last chunk of the model.
 #[test]
 fn the_map_agrees_with_a_model() {
     const SLOT: u64 = 1 << 20;
@@ -213,7 +214,7 @@ fn the_map_agrees_with_a_model() {
                 }
                 continue;
             }
-            // Adds few chunks, which may overlap, or many, of which none does.
+            // Adds few chunks, which may overlap, or many chunks without overlap.
             let large = rng.chance(1, 50);
             let (mut grown, mut added, mut fits) = (model.clone(), Vec::new(), true);
             for _ in 0..if large { 400 } else { 1 + rng.below(3) } {
@@ -248,7 +249,7 @@ fn the_map_agrees_with_a_model() {
     }
 }
 
-/// V1: a chunk behind the end of its device, or on a device that is not there, is refused.
+/// V1: a chunk past the end of its device, or on a missing device, is refused.
 #[test]
 fn chunks_lie_within_devices() {
     let (volume, _devices) = volume(BlockGroupFlags(0), &[1]);

@@ -34,7 +34,8 @@ fn mirrors_equal(volume: &Volume, bytes: &[u8]) -> Vec<bool> {
     (0..volume.mirrors(CHUNK_AT)).map(mirror).collect()
 }
 
-/// R1 and R2: whichever copies are bad, the good one is read, the bad ones are rewritten from it.
+/// R1 and R2: whichever copies are bad, the good copy is read, and the bad copies are rewritten
+/// from it.
 #[test]
 fn rewrites_bad_copies() {
     for (profile, ids) in [
@@ -69,7 +70,7 @@ fn rewrites_bad_copies() {
     }
 }
 
-/// A read-only volume reads around a bad copy and leaves it as it is.
+/// A read-only volume reads another copy instead of a bad one, and does not rewrite the bad one.
 #[test]
 fn a_read_only_volume_repairs_nothing() {
     let chunks = [chunk(BlockGroupFlags::DUP, CHUNK_AT, 6 << 20, &[1, 1])];
@@ -83,7 +84,7 @@ fn a_read_only_volume_repairs_nothing() {
     assert_eq!(mirrors_equal(&volume, &[0; 4096]), [false, true]);
 }
 
-/// When no copy is good, the error says where, how many were tried, and what was wrong.
+/// When no copy is good, the error has the address, the number of tried copies, and the reason.
 #[test]
 fn no_good_copy_is_an_error_with_facts() {
     let (volume, devices) = volume(BlockGroupFlags::RAID1, &[1, 2]);
@@ -104,7 +105,8 @@ fn no_good_copy_is_an_error_with_facts() {
     assert_eq!(volume.stats().repairs, 0);
 }
 
-/// Two copies with one bad sector each are as good as one without, when sectors are checked.
+/// When sectors are checked, two copies with one bad sector each are as good as a copy without bad
+/// sectors.
 #[test]
 fn units_come_from_whichever_copy_is_good() {
     let (volume, devices) = volume(BlockGroupFlags::RAID1, &[1, 2]);
@@ -129,7 +131,7 @@ fn units_come_from_whichever_copy_is_good() {
     assert_eq!(logical, CHUNK_AT.end(40 * 4096), "and it is named");
 }
 
-/// A device with reads that fail is read around; its bytes are rewritten.
+/// If reads of a device fail, another copy is read, and the bytes of the device are rewritten.
 #[test]
 fn reads_around_a_device_that_fails() {
     let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });
@@ -150,7 +152,7 @@ fn reads_around_a_device_that_fails() {
     assert_eq!((logical, device), (CHUNK_AT, DeviceId(1)));
 }
 
-/// Without another copy, the error is the one that the device gave.
+/// Without another copy, the error is that of the device.
 #[test]
 fn a_lone_copy_that_fails_keeps_its_cause() {
     let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });
@@ -240,8 +242,8 @@ impl Layer for Batching {
     }
 }
 
-/// M2: several reads are one batch only where the device gains by it. Each is counted once, and a
-/// device that gains nothing is asked once for a read that fails.
+/// M2: several reads are one batch only where the device gains by it. Each read is counted once,
+/// and a device that gains nothing is asked once for a read that fails.
 #[test]
 fn reads_are_a_batch_only_where_the_device_gains() {
     const COUNT: u64 = 5;
@@ -272,8 +274,8 @@ fn reads_are_a_batch_only_where_the_device_gains() {
     }
 }
 
-/// R2: while one thread writes newer and newer bytes and another repairs, no copy ever goes back to
-/// older ones.
+/// R2: while one thread writes ever newer bytes and another thread repairs, no copy ever goes back
+/// to older bytes.
 #[test]
 fn a_repair_never_brings_old_bytes_back() {
     const ROUNDS: u64 = 2000;

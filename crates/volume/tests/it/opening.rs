@@ -1,4 +1,4 @@
-//! Which devices make a volume, and which errors the others give.
+//! Which sets of devices make a volume, and which errors other sets give.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ fn a_whole_volume_opens() {
     assert!(volume.read_only_reason().is_some(), "V2");
 }
 
-/// A device that was cut says so, with both lengths.
+/// The error for a truncated device names both lengths.
 #[test]
 fn a_truncated_image_says_so() {
     let device = Arc::new(changed(|_| ())[0].fork_resized(DEVICE_LEN - 4096));
@@ -45,7 +45,7 @@ fn a_truncated_image_says_so() {
     assert!(matches!(open(&[device], READ), Err(Error::Truncated { .. })));
 }
 
-/// A device without btrfs is named for what it holds.
+/// The error for a device without btrfs names the format that the device holds.
 #[test]
 fn something_else_is_named() {
     let device = MemoryDevice::new(DEVICE_LEN);
@@ -62,7 +62,8 @@ fn something_else_is_named() {
     assert_eq!(text(&MemoryDevice::new(4096)), "memory holds no btrfs");
 }
 
-/// A damaged first copy is replaced by the newest whole one; without any it is an error.
+/// The newest whole copy is read instead of a damaged first copy; without a whole copy it is an
+/// error.
 #[test]
 fn a_damaged_superblock_is_told_from_none() {
     let devices = changed(|_| ());
@@ -79,7 +80,8 @@ fn a_damaged_superblock_is_told_from_none() {
     assert_eq!(error.kind(), Kind::Corrupt);
 }
 
-/// O2: unknown features refuse, by name. Features that only forbid writing make it read-only.
+/// O2: a volume with unknown features is refused with their names. Features that only forbid
+/// writing make it read-only.
 #[test]
 fn unknown_features_are_named() {
     let devices = changed(|superblock| superblock.incompat.0 |= Incompat::ZONED.0 | 1 << 50);
@@ -135,8 +137,8 @@ fn degraded_goes_on_with_what_is_left() {
     assert!(reason.contains("device 2"), "{reason}");
 }
 
-/// A device that fails its writes is left behind, and its superblock says so later. Without another
-/// copy the write fails.
+/// A device that fails its writes gets no more writes, and its old superblock shows that later.
+/// Without another copy the write fails.
 #[test]
 fn a_failing_device_is_left_behind() {
     let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
@@ -159,7 +161,7 @@ fn a_failing_device_is_left_behind() {
     let mut buf = [0; 7];
     volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("a copy");
     assert_eq!(&buf, b"on one!");
-    // Until it is healed its superblock stays old.
+    // Until the device is healed, its superblock stays old.
     volume.write_superblocks(&superblock).expect("written");
     let kept = Volume::read_superblock(&*all[1]).expect("a superblock");
     assert!(kept.generation < superblock.generation);
@@ -225,7 +227,7 @@ fn strangers_and_twins_are_refused() {
     open(&three, READ).expect("as many as there are");
 }
 
-/// A device that missed transactions is read last, and the newest superblock counts.
+/// A device that missed transactions is read last, and the newest superblock is used.
 #[test]
 fn a_stale_device_is_read_last() {
     let chunks = [chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])];

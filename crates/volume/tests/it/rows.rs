@@ -1,4 +1,4 @@
-//! Rows of chunks with parity: written whole, read with devices lost, compared and mended.
+//! Rows of chunks with parity are written whole, read with devices lost, compared and repaired.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const UNIT: u64 = STRIPE_LEN;
 const SECTOR: usize = 4096;
 const ROWS: u64 = 12;
 
-/// A chunk with parity over so many devices, and a model of what is in it.
+/// A chunk with parity, and a model of its content.
 struct Striped {
     chunk: Chunk,
     row: u64,
@@ -55,7 +55,8 @@ impl Striped {
         volume
     }
 
-    /// Writes some rows anew, in several parts; the last of them in part. Returns which.
+    /// Writes some rows anew, each in several ranges, and the last row only in part. Returns their
+    /// numbers.
     fn write(&mut self, volume: &Volume, rng: &mut Rng) -> std::ops::Range<u64> {
         let first = rng.below(ROWS);
         let most = (ROWS - first).min(3) * self.row / SECTOR as u64;
@@ -81,7 +82,7 @@ impl Striped {
         rows
     }
 
-    /// Compares what can be read of rows with the model.
+    /// Reads rows and compares them with the model.
     fn expect(&self, volume: &Volume, rows: &BTreeSet<u64>, what: &str) {
         for row in rows {
             let start = row * self.row;
@@ -92,7 +93,7 @@ impl Striped {
         }
     }
 
-    /// Compares a row; everything in it is in use and has a checksum.
+    /// Compares a row of which all data is in use and has a checksum.
     fn compare(&self, volume: &Volume, row: u64) -> (u64, u64, u64, u64) {
         let start = (row * self.row) as usize;
         let classify = |within: usize, bytes: &[u8]| {
@@ -105,8 +106,8 @@ impl Striped {
     }
 }
 
-/// N1: with any writes and any missing devices, all of it is readable when as many devices are lost
-/// as there are parity units.
+/// N1: after any writes, with or without missing devices, all data is readable when as many devices
+/// are lost as there are parity units.
 #[test]
 fn rows_survive_any_loss() {
     for seed in 0..10 {
@@ -117,7 +118,7 @@ fn rows_survive_any_loss() {
         let mut written = BTreeSet::new();
         let all = count as usize;
         for round in 0..3 {
-            // Some rows are written while a device is away, which then stays away.
+            // In one round rows are written without one device, which then stays missing.
             let away = if round == 2 { vec![rng.below(count) as usize] } else { Vec::new() };
             let volume = striped.without(&away);
             for _ in 0..=rng.below(4) {
@@ -197,8 +198,8 @@ fn rows_are_compared_and_mended() {
     }
 }
 
-/// A device that missed writes is read by parity until its rows were compared. That includes data
-/// without checksums.
+/// A device that missed writes is read by parity until its rows were compared. Data without
+/// checksums is read by parity, too.
 #[test]
 fn a_device_that_missed_writes_catches_up() {
     for (count, parity) in [(3, 1), (5, 2)] {
@@ -236,7 +237,7 @@ fn a_device_that_missed_writes_catches_up() {
     }
 }
 
-/// Nodes with parity are not written, and a refused write leaves nothing where it was meant to go.
+/// Nodes with parity are not written, and a refused write does not change its target.
 #[test]
 fn refused_parity_write_leaves_its_target_alone() {
     let striped = Striped::new(3, 1);

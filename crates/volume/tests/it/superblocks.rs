@@ -1,4 +1,4 @@
-//! Superblocks of a whole volume: each device its own, each copy that fits.
+//! Superblocks of a whole volume: each device has its own, in every copy that fits.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn each_device_carries_its_own_item() {
     assert_eq!(volume.stats().flushes, 2);
 }
 
-/// The third copy is written where the device is long enough, and the filesystem says so.
+/// The third copy is written only if both the device and its item are long enough.
 #[test]
 fn the_third_copy_needs_a_long_device() {
     let chunks = [chunk(BlockGroupFlags(0), CHUNK_AT, 6 << 20, &[1])];
@@ -54,7 +54,7 @@ fn the_third_copy_needs_a_long_device() {
     }
 }
 
-/// A read-only volume writes none.
+/// A read-only volume writes no superblock.
 #[test]
 fn a_read_only_volume_writes_none() {
     let devices = devices(1, &[chunk(BlockGroupFlags(0), CHUNK_AT, 6 << 20, &[1])]);
@@ -63,7 +63,8 @@ fn a_read_only_volume_writes_none() {
     assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
 }
 
-/// Another filesystem's superblock is a bug of the caller; it panics before a write.
+/// Writing the superblock of another filesystem is a bug of the caller, and panics before any
+/// write.
 #[test]
 #[should_panic(expected = "another filesystem")]
 fn a_foreign_superblock_panics() {

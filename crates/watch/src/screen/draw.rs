@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - Drawing fits any size: panes that find no room are left out, and nothing panics.
+//! - Drawing fits any size: panes without enough room are left out, and no size causes a panic.
 
 mod panes;
 
@@ -19,10 +19,10 @@ use crate::quantity;
 
 /// The width from which two panes stand side by side.
 const WIDE: u16 = 100;
-/// Lines of the time lines, with their frame.
+/// Rows that the time lines take, with their frame.
 const HISTORY_LINES: u16 = 6;
 
-/// What the keys do.
+/// The keys and their effects.
 const KEYS: [(&str, &str); 8] = [
     ("q", "quit"),
     ("j k ↓ ↑", "select a mount"),
@@ -79,7 +79,7 @@ fn draw_list(view: &View, area: Rect, cells: &mut Buffer) {
     let head = std::iter::once(Cell::from("MOUNT"));
     let head = head.chain(numbers.into_iter().map(|name| right(name.to_owned())));
     let selected = view.selected().unwrap_or(0);
-    // The selected one is always among those that are shown.
+    // The selected server is always among the shown ones.
     let room = usize::from(area.height.saturating_sub(1)).max(1);
     let skipped = (selected + 1).saturating_sub(room);
     let rows = view.servers().iter().enumerate().skip(skipped).map(|(at, server)| {

@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - A drawing is one file without scripts, and asks the network for nothing.
-//! - Names of mounts reach it as text, never as markup.
+//! - A drawing is one file without scripts, and loads nothing from the network.
+//! - Names of mounts are in the drawing as text, never as markup.
 
 use std::fmt::Write as _;
 
@@ -65,7 +65,7 @@ fn is_alike(a: &Cell, b: &Cell) -> bool {
         && (shape(a).is_none() && shape(b).is_none() || a.symbol() == b.symbol())
 }
 
-/// Draws cells of one look.
+/// Draws neighbouring cells with the same style.
 fn draw_run(run: &[Cell], left: f64, top: f64, svg: &mut String) {
     let first = &run[0];
     let (mut front, mut back) = (colour(first.fg, FRONT), colour(first.bg, BACK));
@@ -130,7 +130,7 @@ fn colour(colour: Color, otherwise: &'static str) -> &'static str {
     }
 }
 
-/// A text without what XML takes for markup, and without what it cannot hold.
+/// Escapes the characters that are markup in XML, and replaces those that XML cannot hold.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -30,7 +30,7 @@ pub(crate) struct Point {
 /// One mount or server.
 pub struct Server {
     now: Answer,
-    /// The answer before, and the seconds between the two.
+    /// The previous answer, and the seconds between the two answers.
     before: Option<(Answer, f64)>,
     history: VecDeque<Point>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Requests {
     pub(crate) bytes: f64,
     /// The mean time of the last answers in microseconds.
     pub(crate) mean_us: u64,
-    /// Of all answers of this server.
+    /// The 99th percentile of the times of all answers of this server.
     pub(crate) p99_us: u64,
     pub(crate) max_us: u64,
 }
@@ -131,7 +131,8 @@ impl Server {
         self.grown(section, name) as f64 / self.seconds()
     }
 
-    /// Bytes that programs read a second; where requests are not counted, those of the devices.
+    /// Bytes a second that programs read. If requests are not counted, this is the speed of reads
+    /// from the devices.
     pub(crate) fn read_speed(&self) -> f64 {
         match self.figures("latency") {
             [] => self.speed("devices", "read_bytes"),
@@ -147,7 +148,8 @@ impl Server {
         }
     }
 
-    /// Requests a second of all kinds; where they are not counted, those to the devices.
+    /// Requests a second of all kinds. If requests of programs are not counted, this is the speed
+    /// of requests to the devices.
     pub(crate) fn request_speed(&self) -> f64 {
         let counted = self.figures("requests");
         if counted.is_empty() {
@@ -171,7 +173,7 @@ impl Server {
         if all == 0 { 0.0 } else { sum("used") as f64 / all as f64 }
     }
 
-    /// The kinds of requests that were answered, those that took most time lately first.
+    /// The kinds of requests that were answered. Kinds that took the most time lately come first.
     pub(crate) fn requests(&self) -> Vec<Requests> {
         let mut all: Vec<(u64, Requests)> = Vec::new();
         for (kind, _) in self.figures("latency") {
@@ -245,7 +247,7 @@ mod tests {
         assert_eq!(requests[0].p99_us, 64);
     }
 
-    /// A counter that went back is another process's.
+    /// A counter that went back belongs to another process.
     #[test]
     fn a_counter_that_fell_has_no_speed() {
         let mut server = Server::new(answer(10, 1));

@@ -1,4 +1,4 @@
-//! The looks that all panes share.
+//! The styles that all panes share.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
@@ -8,7 +8,7 @@ use crate::quantity;
 
 /// Headings.
 pub(super) const HEAD: Style = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
-/// What matters less.
+/// Less important text.
 pub(super) const DIM: Style = Style::new().fg(Color::DarkGray);
 
 /// The frame of a pane.

@@ -1,4 +1,5 @@
-//! The state of the screen: the servers, their order, the selected one, and what keys change.
+//! The state of the screen: the servers, their order, the selected server, and the settings that
+//! keys change.
 //!
 //! # What must hold
 //!
@@ -44,16 +45,16 @@ impl Order {
     }
 }
 
-/// What the program does after a key.
+/// The action of the program after a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Draw the screen again, and go on.
     Go,
     /// End.
     Quit,
-    /// Write what the screen shows to files.
+    /// Write the content of the screen to files.
     Save,
-    /// Wait longer (`true`) or shorter between two looks.
+    /// Wait longer (`true`) or shorter between two updates.
     Pace(bool),
 }
 
@@ -67,7 +68,7 @@ pub struct View {
     shows_keys: bool,
     /// A message until the next key.
     message: Option<String>,
-    /// The message is the failure of a look: the next good one removes it.
+    /// The message says why an update failed. The next successful update removes the message.
     has_failed: bool,
     seen: Option<Instant>,
     delay: f64,
@@ -118,12 +119,12 @@ impl View {
         self.message.as_deref()
     }
 
-    /// Returns the seconds between two looks.
+    /// Returns the seconds between two updates.
     pub fn delay(&self) -> f64 {
         self.delay
     }
 
-    /// Sets the seconds between two looks.
+    /// Sets the seconds between two updates.
     pub fn set_delay(&mut self, delay: f64) {
         self.delay = delay;
     }
@@ -134,7 +135,7 @@ impl View {
         self.has_failed = false;
     }
 
-    /// Shows why a look failed, until the next good one or the next key.
+    /// Shows why an update failed, until the next successful update or the next key.
     pub fn fail(&mut self, message: String) {
         self.message = Some(message);
         self.has_failed = true;
@@ -155,7 +156,8 @@ impl View {
             }
         }
         self.sort();
-        // The shown server stays the same when another order makes another one the first.
+        // Select the first server by its process. Otherwise, the shown server would change with the
+        // order of the list.
         if !self.servers.iter().any(|server| Some(server.pid()) == self.selected) {
             self.selected = self.servers.first().map(Server::pid);
         }
@@ -183,7 +185,7 @@ impl View {
         }
     }
 
-    /// Does what a key asks for.
+    /// Carries out the request of a key.
     pub fn key(&mut self, key: KeyCode) -> Next {
         self.message = None;
         match key {

@@ -1,4 +1,4 @@
-//! Makes the corpora that fuzzers begin with: `cargo run -p buttress-hostile --bin seeds --
+//! Makes the first corpora of the fuzzers: `cargo run -p buttress-hostile --bin seeds --
 //! fuzz/corpus`.
 
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
-//! Every target, many times, from seeds. A failure names its seed; `BUTTRESS_HOSTILE_SEED` runs
-//! that one alone, `BUTTRESS_HOSTILE_ROUNDS` many more, `BUTTRESS_HOSTILE_SECONDS` as many as there
-//! is time for.
+//! Every target, many times, from seeds. A failure names its seed. `BUTTRESS_HOSTILE_SEED` runs
+//! that seed alone. `BUTTRESS_HOSTILE_ROUNDS` runs many more seeds. `BUTTRESS_HOSTILE_SECONDS` runs
+//! as many as fit into the time.
 
 mod parsers;
 mod regressions;
@@ -16,31 +16,31 @@ use buttress_base::Rng;
 use buttress_sim::campaign;
 use parking_lot::Mutex;
 
-/// Panics of all threads since the last look: also of threads that are never joined.
+/// Panics of all threads since the last check, also of threads that are never joined.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// One case at a time, so that a panic of a thread in the background is of the case at hand.
+/// One case runs at a time, so that a panic of a background thread belongs to the present case.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// No case takes this long. What ends by itself is told by counting steps; this is for what does
-/// not.
+/// No case takes this long. Endless requests are found by counting steps, and this limit finds all
+/// other endless cases.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a target runs, whatever its rounds are.
+/// The duration of each target, whatever its number of rounds.
 const SECONDS: &str = "BUTTRESS_HOSTILE_SECONDS";
 
 fn watch_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
-            // A test that fails is reported by itself, and is no finding of the next one.
+            // A failing test reports itself, and must not count as a panic of the next case.
             if info.location().is_some_and(|at| at.file().contains("tests/it/")) {
                 eprintln!("{info}");
             } else {
                 PANICS.lock().push(info.to_string());
             }
         }));
-        // What a number of the input alone asked for fails then, loudly.
+        // An allocation whose size comes from a number of the input then fails loudly.
         let limit = rustix::process::getrlimit(rustix::process::Resource::As);
         let current = Some(12 << 30);
         let _ = rustix::process::setrlimit(
@@ -66,7 +66,7 @@ fn case(what: &str, target: impl FnOnce() + Send + 'static) -> Option<String> {
         Err(RecvTimeoutError::Disconnected) => true,
     };
     if !ends {
-        // Nothing else can be told apart from this one any more.
+        // Later cases could not be told apart from this one, so the process ends.
         eprintln!("{what} does not end; {panics:#?}");
         std::process::exit(101);
     }
@@ -74,14 +74,14 @@ fn case(what: &str, target: impl FnOnce() + Send + 'static) -> Option<String> {
     (!is_good).then(|| format!("{what}: {panics:#?}"))
 }
 
-/// No target takes so many seeds in one round.
+/// The distance between the seeds of two rounds. No target uses so many seeds in one round.
 const STRIDE: u64 = 10_000_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok())
 }
 
-/// Seeds of a target, as many as it has rounds; without an end if it is told how long to run.
+/// The seeds of a target, as many as it has rounds. The range is endless if a duration is set.
 fn seeds(first: u64, rounds: u64) -> std::ops::Range<u64> {
     if let Some(seed) = number("BUTTRESS_HOSTILE_SEED") {
         return seed..seed + 1;
@@ -122,7 +122,7 @@ fn each(
     }
     campaign::count("mutations", count);
     if !found.is_empty() {
-        // Past the hook, which would keep it to itself.
+        // This prints directly, because the panic hook would swallow the text.
         eprintln!("{} found:\n{}", found.len(), found.join("\n"));
         panic!("{name}: see above");
     }

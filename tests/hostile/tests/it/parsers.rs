@@ -1,4 +1,4 @@
-//! Bytes of one structure.
+//! Targets that take the bytes of one structure.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use buttress_hostile::{cache, requests, seeds, small, stores, streams, targets, 
 
 use crate::{choices, each};
 
-/// Superblocks that almost are.
+/// Superblocks that are almost valid.
 #[test]
 fn superblocks() {
     let mut good = vec![0; 4096];
@@ -22,7 +22,7 @@ fn superblocks() {
     );
 }
 
-/// Chunks from a good superblock, edited, overlapping, with each other's addresses.
+/// Chunks of a good superblock, edited: they overlap, or have the addresses of each other.
 #[test]
 fn chunk_maps() {
     let mut good = vec![0; 4096];
@@ -79,8 +79,8 @@ fn items() {
     );
 }
 
-/// Superblock and entries of write-back caches, edited: half of them anywhere, half of them in
-/// numbers of entries that are likely to mean something.
+/// Superblock and entries of write-back caches, edited: half of the edits anywhere, and half in
+/// numbers of entries that are likely to matter.
 #[test]
 fn caches() {
     let good = cache::front();
@@ -116,7 +116,7 @@ fn nbd_clients() {
     each("nbd", (0, 3000), |seed| targets::edited(&good, &choices(seed, 12)), targets::nbd);
 }
 
-/// Logs of fsync: one to four things wrong in a log, and a mount that replays it.
+/// Logs of fsync: a log has one to four faults, and a mount replays it.
 #[test]
 fn logs() {
     let image = Arc::new(Image::scan_log(small::logged()));
@@ -135,7 +135,7 @@ fn logs() {
 fn streams_of_subvolumes() {
     let large = streams::good(&buttress_hostile::sample::filled());
     let good = streams::good(&small::filled(small::Make::PLAIN));
-    // One that is right is received.
+    // A good stream is received.
     for good in [&large, &good] {
         streams::stream(targets::fresh(), good, &[]);
     }
@@ -149,7 +149,7 @@ fn streams_of_subvolumes() {
     );
 }
 
-/// What no kernel would ask.
+/// Requests that no kernel would send.
 #[test]
 fn requests_of_fuse() {
     let base = small::filled(small::Make::PLAIN);

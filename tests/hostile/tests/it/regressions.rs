@@ -1,4 +1,4 @@
-//! What was found once, and shall not be found again.
+//! Faults that were found once and must not come back.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use buttress_hostile::targets;
 
 use crate::{case, choices, sample};
 
-/// Where an extent's item has its kind, and its length on disk.
+/// The offset of the kind in a file extent item.
 const EXTENT_TYPE: usize = 20;
-/// Where an extent of a file says its address, and how long it is on disk.
+/// The places of the address and of the length on disk in a file extent item.
 const DISK_BYTENR: std::ops::Range<usize> = 21..29;
 const DISK_NUM_BYTES: usize = 29;
 const DISK_LEN: usize = 29;
@@ -31,8 +31,8 @@ fn both_ways(what: &str, device: MemoryDevice) {
     }
 }
 
-/// Each leaf was in order and the tree was not: a commit took the order for granted, and its
-/// builder panicked. A node's keys end before the next one's begin.
+/// Each leaf was in order but the tree was not. A commit relied on the order, and its builder
+/// panicked. All keys of a node must lie before the keys of the next node.
 #[test]
 fn keys_of_two_leaves_overlap() {
     let mut changed = 0;
@@ -46,8 +46,8 @@ fn keys_of_two_leaves_overlap() {
     both_ways("overlapping leaves", device);
 }
 
-/// An extent that is no number of sectors long had more checksums than sectors, and the last was
-/// put behind the end.
+/// An extent that was no whole number of sectors long had more checksums than sectors. The last
+/// checksum was written behind the end.
 #[test]
 fn an_extent_ends_within_a_sector() {
     for less in [1, 100, 4095] {
@@ -63,7 +63,7 @@ fn an_extent_ends_within_a_sector() {
     }
 }
 
-/// A scrub took the extent tree's word for where sectors and nodes begin and end.
+/// A scrub relied on the extent tree for the boundaries of sectors and nodes.
 #[test]
 fn extents_in_use_lie_between_sectors() {
     for kind in [Kind::EXTENT_ITEM, Kind::METADATA_ITEM] {
@@ -81,7 +81,7 @@ fn extents_in_use_lie_between_sectors() {
     }
 }
 
-/// A checksum item between sectors.
+/// A checksum item began within a sector.
 #[test]
 fn checksums_begin_within_a_sector() {
     let mut rng = Rng::new(9);
@@ -93,8 +93,8 @@ fn checksums_begin_within_a_sector() {
     both_ways("checksums between sectors", device);
 }
 
-/// A file was cut, its extents could not be read, and it kept the new length in memory and the old
-/// one on disk: the next change of it panicked.
+/// A file was truncated, but its extents could not be read. It kept the new length in memory and
+/// the old one on disk, and the next change of the file panicked.
 #[test]
 fn a_cut_that_fails_leaves_the_length() {
     let device = edited(&sample::ours(), |_, items| {
@@ -126,8 +126,7 @@ fn a_cut_that_fails_leaves_the_length() {
     assert_eq!(found, None);
 }
 
-/// A folder that uses the last index that there is: the number behind it was taken for the next
-/// name.
+/// A folder used the last possible index, and the number after that was used for the next name.
 #[test]
 fn no_index_is_left_in_a_folder() {
     for last in [u64::MAX, u64::MAX - 1] {
@@ -156,21 +155,22 @@ fn no_index_is_left_in_a_folder() {
     }
 }
 
-/// A node of which the damage before had changed the number of pointers was damaged beyond its end:
-/// the fuzzer's own mistake.
+/// Earlier damage had changed the number of pointers of a node, and further damage went beyond its
+/// end. This was a fault of the fuzzer itself.
 #[test]
 fn damage_stays_within_a_node() {
     let image = &sample::small()[0];
     let is_inner = |place: &Place| place.bytes[100] > 0;
     let at = image.nodes.iter().position(is_inner).expect("a tree has several leaves") as u16;
-    // Two places: the number in the header, and then the last pointer of as many.
+    // The damage has two places: the number in the header, and then the last pointer according to
+    // that number.
     let choices = [1_u16, 1, at, 0, 4, 16, 1, at, 1, 60_000, 1, at, 3, 0];
     let choices: Vec<u8> = choices.iter().flat_map(|choice| choice.to_le_bytes()).collect();
     drop(damaged(image, &choices));
 }
 
-/// Two files of one transaction that say different lengths of one extent: the second took the
-/// program down.
+/// Two files of one transaction had different lengths for one extent. The second file made the
+/// program panic.
 #[test]
 fn two_files_dispute_the_length_of_an_extent() {
     let mut seen = Vec::new();
@@ -179,7 +179,7 @@ fn two_files_dispute_the_length_of_an_extent() {
             if item.payload.get(EXTENT_TYPE) != Some(&1) {
                 continue;
             }
-            // Every second one uses the extent of the one before, and a longer one.
+            // Every second item uses the extent of the previous item, with a greater length.
             match seen.pop() {
                 None => seen.push(item.payload[DISK_BYTENR].to_vec()),
                 Some(other) => {
@@ -208,11 +208,12 @@ fn two_files_dispute_the_length_of_an_extent() {
     assert_eq!(found, None);
 }
 
-/// Where the first stripe and the second of a chunk say where they lie.
+/// The places of the offsets of a chunk's first and second stripe.
 const FIRST_STRIPE: std::ops::Range<usize> = 56..64;
 const SECOND_STRIPE: std::ops::Range<usize> = 88..96;
 
-/// It is read, and says why it is not written: at once, or as soon as its block groups are known.
+/// Checks that a volume is readable and refuses writes with the reason: at once, or as soon as its
+/// block groups are known.
 fn is_only_read(what: &'static str, device: MemoryDevice, expected: &'static str) {
     both_ways(what, device.fork());
     for groups in ["first", "behind"] {
@@ -243,7 +244,7 @@ fn is_only_read_with(
     assert_eq!(found, None);
 }
 
-/// Where the first chunk begins that has one copy, on its device.
+/// The offset on the device of the first chunk with one copy.
 fn first_data(image: &Image) -> u64 {
     let mut data = None;
     drop(edited(image, |_, items| {
@@ -255,7 +256,8 @@ fn first_data(image: &Image) -> u64 {
     u64::from_le_bytes(data.try_into().expect("eight bytes"))
 }
 
-/// Both copies of a chunk at one place of a device: a batch had two writes for the same bytes.
+/// Both copies of a chunk were at one place of a device, so a batch had two writes for the same
+/// bytes.
 #[test]
 fn copies_lie_at_one_place() {
     let mut changed = 0;
@@ -271,8 +273,8 @@ fn copies_lie_at_one_place() {
     is_only_read("copies at one place", device, "claim the same bytes");
 }
 
-/// The copy of one chunk lies over another chunk: what was written to one, or put right in it, was
-/// written over the other.
+/// A copy of one chunk lay over another chunk, so writes and repairs of the first chunk overwrote
+/// the second.
 #[test]
 fn a_copy_lies_over_another_chunk() {
     let data = first_data(&sample::ours()).to_le_bytes();
@@ -285,8 +287,8 @@ fn a_copy_lies_over_another_chunk() {
     is_only_read("a copy over another chunk", device, "claim the same bytes");
 }
 
-/// The superblock has a copy of the chunk tree's own chunk over another chunk, before the chunk
-/// tree told of that one: what lay there was a bad copy, and was "put right".
+/// The superblock placed a copy of the chunk tree's own chunk over another chunk. Before the chunk
+/// tree was read, the content there looked like a bad copy, and was "repaired".
 #[test]
 fn a_copy_of_the_superblock_lies_over_another_chunk() {
     for stripe in 0..2 {
@@ -317,7 +319,7 @@ fn a_copy_of_the_superblock_lies_over_another_chunk() {
     }
 }
 
-/// A chunk that the device tree does not have: the next new chunk could be put over it.
+/// The device tree lacked a chunk, so the next new chunk could be placed over it.
 #[test]
 fn a_chunk_lies_in_unallocated_space() {
     let device = edited(&sample::ours(), |_, items| {
@@ -328,8 +330,8 @@ fn a_chunk_lies_in_unallocated_space() {
 
 /// Findings of the fuzzer, as it found them. A group claims more used bytes than there can be, and
 /// a scrub added them up. A tree's node lies in space that is recorded as free. A commit put a new
-/// node there, and then took that for the old one. Both copies of a chunk lie at one place, where a
-/// log was written twice.
+/// node there, and then mistook it for the old node. Both copies of a chunk lie at one place, where
+/// a log was written twice.
 #[test]
 fn inputs_of_the_fuzzer() {
     let bases = buttress_hostile::sample::small_bases();
@@ -339,8 +341,8 @@ fn inputs_of_the_fuzzer() {
     }
 }
 
-/// A finding of seeds: a leaf in two places. The count of a commit's nodes subtracted for one the
-/// leaf that it had added for the other.
+/// A finding from seeds: a tree has one leaf in two places. The node count of a commit subtracted
+/// the leaf for one place after it had added it for the other.
 #[test]
 fn inputs_from_seeds() {
     let images = sample::small();
@@ -360,8 +362,8 @@ const INPUTS: &[&[u8]] = &[
     b"\xa5\xaa\x88\x9a\xe0\x03\xff\xff\xff\x10\xed\x8b\x0a\x41\x5d\x00\x00\x17\x6b\xe7\xaa\x07\x2f\x1b\x91\x0a\x00\x5c\xed\x2d\xa6\x00\xe0\xe6\x1f\xad\x40\x80\x80\x80\x49\x80\x64\x7d\x2a\xff\x4a\x54\x34\x55\xa8\xff\xff\xff\x04\xfb\xfd\xff\x7a\x7a\x7a\x7a\x7a\x41\xbe\x27\x85\xb9\x30\x34\x23\xd6\xd3\xff\x86\x85\xff\x7a\x7a\x7a\x7a\xa9\x7a",
 ];
 
-/// A chunk of another object was a chunk for the checker, and nowhere else: its repair could not be
-/// found.
+/// The checker accepted a chunk item with another object number, which no other code accepts. So
+/// the checker's repair could not be found.
 #[test]
 fn the_checker_knows_the_same_chunks() {
     let input =
@@ -372,9 +374,8 @@ fn the_checker_knows_the_same_chunks() {
     assert_eq!(case("judge", move || checker::checker(&images, input)), None);
 }
 
-/// While there was a log, what was in the trees might be of the next generation. The log was
-/// damaged and removed, all was said to be mended, and what was in the trees was an error from then
-/// on.
+/// While a volume has a log, its trees may have items of the next generation. A damaged log was
+/// removed and everything was reported as repaired, but these items were errors from then on.
 #[test]
 fn only_logs_are_of_the_next_generation() {
     let input = b"\xff\x01\x00\x00\x0f\x41\xff\xa5\xaa\x88\x15\x00\x00\x00\x9a\x00\x9a\x9f\x98\xf7\xcb\x03\x65\x00\x98\xf7\xcb\x03\x65";
@@ -382,8 +383,8 @@ fn only_logs_are_of_the_next_generation() {
     assert_eq!(case("judge", move || checker::checker(&images, input)), None);
 }
 
-/// A chunk had two block groups of two lengths, and the checker looked at one: it repaired the item
-/// of the other.
+/// A chunk had two block groups of different lengths. The checker looked at one of them and
+/// repaired the item of the other.
 #[test]
 fn a_chunk_has_one_block_group() {
     let input = b"\x0a\x0a\x76\x24\x00\x97\xff\x31\xff\xff\x20\x32\x00\xf7\xff\xff\xff\xff\xff\xff\x7f\xf4\x04\x10\x00\x00\x75\xff\x75\x13\xff\x2c\x2c\x2c\x2c\x2c\x2c\x2c\x75\x75\x00\x00\x00\x01\x2a\x99\x2c";

@@ -4,19 +4,19 @@ use std::sync::{Arc, OnceLock};
 
 use buttress_hostile::image::Image;
 
-/// A volume that this program made and filled: every kind of item there is.
+/// A volume that this program made and filled, with every kind of item.
 pub(crate) fn ours() -> Arc<Image> {
     static MADE: OnceLock<Arc<Image>> = OnceLock::new();
     Arc::clone(MADE.get_or_init(|| Arc::new(Image::scan(buttress_hostile::sample::filled()))))
 }
 
-/// Small ones of both.
+/// Small volumes, ours and Linux's.
 pub(crate) fn small() -> Arc<Vec<Image>> {
     static MADE: OnceLock<Arc<Vec<Image>>> = OnceLock::new();
     Arc::clone(MADE.get_or_init(|| Arc::new(buttress_hostile::sample::small_bases())))
 }
 
-/// A volume that `mkfs.btrfs` made and filled, if it is here.
+/// A volume that `mkfs.btrfs` made and filled. `None` without that program.
 pub(crate) fn linux(nodesize: u32) -> Option<Arc<Image>> {
     let device = buttress_hostile::sample::linux(nodesize, "crc32c");
     if device.is_none() {

@@ -1,5 +1,4 @@
-//! Whole volumes with one to four things wrong and every checksum right: opened, listed, read,
-//! changed.
+//! Whole volumes with one to four faults and right checksums are opened, listed, read and changed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use buttress_hostile::{checker, exercise, mutate, targets};
 
 use crate::{choices, each, sample};
 
-/// Where an extent's item says how it is compressed, and whether it is in the tree.
+/// The offsets of the compression and of the kind in a file extent item.
 const EXTENT_CODEC: usize = 16;
 const EXTENT_TYPE: usize = 20;
 
@@ -19,14 +18,14 @@ fn damage(name: &str, image: Arc<Image>, seeds: (u64, u64)) {
     each(name, seeds, |seed| choices(seed, 96), one);
 }
 
-/// Undamaged volumes pass without an error, so that what the others meet is the damage.
+/// Undamaged volumes pass without an error, so errors of the other tests come from the damage.
 #[test]
 fn good_volumes_have_no_errors() {
     let images = [Some(sample::ours()), sample::linux(4096), sample::linux(16384)];
     for image in images.into_iter().flatten() {
         let outcome = exercise::exercise(image.device.fork(), false);
         assert!(outcome.opened && outcome.names > 100, "{outcome:?}");
-        // Places beyond the end of a file hold no data, and that is an error by its name.
+        // The search for data beyond the end of a file fails, which counts as an error.
         let found = exercise::exercise(image.device.fork(), true);
         assert!(found.opened && found.done > outcome.done, "{found:?}");
         for (writes, first) in [(false, outcome), (true, found)] {
@@ -36,13 +35,13 @@ fn good_volumes_have_no_errors() {
     }
 }
 
-/// Ours.
+/// Volumes of ours.
 #[test]
 fn our_volumes() {
     damage("ours", sample::ours(), (0, 200));
 }
 
-/// Small ones of both, with every kind of item.
+/// Small volumes, ours and Linux's, with every kind of item.
 #[test]
 fn small_volumes() {
     let images = sample::small();
@@ -50,8 +49,8 @@ fn small_volumes() {
         let outcome = exercise::exercise(image.device.fork(), true);
         assert!(outcome.opened && outcome.names > 10, "{outcome:?}");
     }
-    // Of ours, what is compressed in every way lies in the tree, where damage has its checksum put
-    // right.
+    // In our volume, inline data with each compression lies in the tree, where damage gets a right
+    // checksum.
     let leaves = images[0].nodes.iter().flat_map(|place| mutate::leaf_items(&place.bytes));
     let extents = leaves.filter(|item| item[8] == Kind::EXTENT_DATA.0);
     let inline = extents.filter(|item| item[Key::LEN + EXTENT_TYPE] == 0);
@@ -61,7 +60,7 @@ fn small_volumes() {
     each("small", (0, 2000), |seed| choices(seed, 96), any);
 }
 
-/// Linux's, with large nodes, and with small ones, which make more storeys.
+/// Volumes of Linux, with large nodes, and with small nodes, which make deeper trees.
 #[test]
 fn linux_volumes() {
     for nodesize in [16384, 4096] {
@@ -71,7 +70,7 @@ fn linux_volumes() {
     }
 }
 
-/// The checker reads them, and repairs all repairable faults.
+/// The checker reads damaged volumes, and repairs all repairable faults.
 #[test]
 fn the_checker_answers() {
     for image in [Some(sample::ours()), sample::linux(4096)].into_iter().flatten() {

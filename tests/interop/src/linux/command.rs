@@ -1,4 +1,4 @@
-//! Running a program, with everything it said in the failure.
+//! Runs programs. A failure has all output of the program.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 ///
 /// # Panics
 ///
-/// If it cannot be started or fails, with the command line and all it said.
+/// If the program cannot be started or fails, with the command line and all output.
 #[track_caller]
 pub fn run<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> String {
     match try_run(program, arguments) {
@@ -16,11 +16,11 @@ pub fn run<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A
     }
 }
 
-/// As [`run`], for what may fail.
+/// As [`run`], for a program that may fail.
 ///
 /// # Errors
 ///
-/// The command line, how it ended and all it said.
+/// The command line, the exit status and all output.
 pub fn try_run<A: AsRef<OsStr>>(
     program: &str,
     arguments: impl IntoIterator<Item = A>,

@@ -10,20 +10,20 @@ use super::loop_device::Loop;
 use super::mount::Mount;
 use crate::scratch::Scratch;
 
-/// Copies an image without its holes, which are most of it; what was at `to` is gone.
+/// Copies an image without its holes, which are most of it. Replaces the file at `to`.
 ///
 /// # Panics
 ///
-/// When it cannot be copied.
+/// If the image cannot be copied.
 pub fn sparse_copy(from: &Path, to: &Path) {
     run("cp", ["--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()]);
 }
 
-/// Writes what a device holds into a new image, without the zeroes.
+/// Writes the content of a device into a new image, without the zeroes.
 ///
 /// # Panics
 ///
-/// When one of them fails.
+/// If the device or the image fails.
 pub fn save(device: &dyn Device, path: &Path) {
     drop(std::fs::remove_file(path));
     let file = FileDevice::create(path, device.len()).expect("an image");
@@ -42,23 +42,23 @@ pub fn save(device: &dyn Device, path: &Path) {
 ///
 /// # Panics
 ///
-/// If it cannot.
+/// If the file cannot be made.
 pub fn sparse_file(path: &Path, len: u64) {
     File::create(path)
         .and_then(|file| file.set_len(len))
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-/// Lets `btrfs check` look at an unmounted volume, data checksums included.
+/// Runs `btrfs check` on an unmounted volume, including data checksums.
 ///
 /// # Panics
 ///
-/// If it finds anything, with its report.
+/// If `btrfs check` finds anything, with its report.
 #[track_caller]
 pub fn check(image: &Path) {
     let arguments = ["check".as_ref(), "--check-data-csum".as_ref(), image.as_os_str()];
     match try_run("btrfs", arguments) {
-        // Leaks of space and stale caches are printed, not counted, by some versions.
+        // Some versions print leaks of space and stale caches, but do not count them.
         Ok(text) if !text.contains("ERROR") => {}
         Ok(text) | Err(text) => panic!("btrfs check: {text}"),
     }
@@ -102,13 +102,14 @@ impl Images {
         Self { scratch, paths }
     }
 
-    /// A volume on some of the files of others, which outlive it. The first one is mounted.
+    /// A volume on existing files of other volumes, which outlive it. The first file is the one
+    /// that is mounted.
     #[must_use]
     pub fn over(paths: Vec<PathBuf>) -> Self {
         Self { scratch: Scratch::new(), paths }
     }
 
-    /// Where the files are, in the order of their devices.
+    /// The paths of the files, in the order of their devices.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
@@ -120,17 +121,17 @@ impl Images {
         &self.paths[0]
     }
 
-    /// The folder that they are in.
+    /// The folder of the files.
     #[must_use]
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// Makes a volume of them with Linux's tool.
+    /// Makes a volume on the files with Linux's tool.
     ///
     /// # Panics
     ///
-    /// If it refuses.
+    /// If the tool refuses.
     #[track_caller]
     pub fn mkfs(&self, arguments: &[&str]) {
         let paths = self.paths.iter().map(|path| path.as_os_str());
@@ -148,7 +149,7 @@ impl Images {
         self.mount_some(&self.paths, options)
     }
 
-    /// As [`Images::mount`], without one of the devices, which only is read then.
+    /// As [`Images::mount`], without one of the devices, and read-only.
     ///
     /// # Panics
     ///
@@ -164,7 +165,7 @@ impl Images {
     #[track_caller]
     fn mount_some(&self, paths: &[PathBuf], options: &str) -> Mount {
         let loops: Vec<Loop> = paths.iter().map(|path| Loop::attach(path)).collect();
-        // Linux drops subvolumes once a commit interval: not half a minute, then.
+        // Linux drops subvolumes once in a commit interval, so the interval is short here.
         let mut list = format!("noatime,commit=1,{options}");
         for device in &loops {
             if loops.len() > 1 {
@@ -174,11 +175,11 @@ impl Images {
         Mount::new(&self.scratch, loops, list.trim_matches(','))
     }
 
-    /// Lets our own checker look at the volume, data and all.
+    /// Runs our own checker on the volume, including its data.
     ///
     /// # Panics
     ///
-    /// If it finds anything, with its report.
+    /// If the checker finds anything, with its report.
     #[track_caller]
     pub fn check_volume(&self) {
         let report =
@@ -187,7 +188,7 @@ impl Images {
         assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
     }
 
-    /// Lets `btrfs check` look at the volume, and our own checker.
+    /// Runs `btrfs check` and our own checker on the volume.
     ///
     /// # Panics
     ///

@@ -31,19 +31,19 @@ impl Mount {
         mount
     }
 
-    /// Where the volume is shown.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The block devices that it is shown from.
+    /// The block devices of the volume.
     #[must_use]
     pub fn devices(&self) -> Vec<&str> {
         self.loops.iter().map(|device| device.device.as_str()).collect()
     }
 
-    /// Adds a device to the volume, which a mount of a seed makes a new volume, and allows writes.
+    /// Adds a device to the volume, and allows writes. A seed becomes a new volume by this.
     ///
     /// # Panics
     ///
@@ -61,7 +61,7 @@ impl Mount {
     ///
     /// # Panics
     ///
-    /// If it fails.
+    /// If `btrfs` fails.
     #[track_caller]
     pub fn btrfs(&self, command: &str) -> String {
         let words = command.split_whitespace().map(AsRef::as_ref);
@@ -79,7 +79,7 @@ impl Mount {
         run("bash", ["-c", &script])
     }
 
-    /// Unmounts, and says so when it does not work.
+    /// Unmounts, and reports a failure.
     ///
     /// # Panics
     ///
@@ -99,12 +99,12 @@ impl Mount {
     }
 }
 
-/// Unmounts what a test mounted by itself. A program that a test beside this one starts holds open
-/// files of it for a moment, so that `umount` finds it busy.
+/// Unmounts a mount that a test made by itself. A program that another test starts inherits open
+/// files for a moment, so `umount` may find the mount busy.
 ///
 /// # Panics
 ///
-/// If it stays busy.
+/// If the mount stays busy.
 #[track_caller]
 pub fn unmount(place: impl AsRef<Path>) {
     if let Err(text) = try_unmount(place.as_ref()) {

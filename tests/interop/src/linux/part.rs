@@ -23,18 +23,18 @@ impl Part {
         Self { disk: disk.to_owned(), range: (start, len) }
     }
 
-    /// Makes a volume there with Linux's tool.
+    /// Makes a volume in this part with Linux's tool.
     ///
     /// # Panics
     ///
-    /// If it refuses.
+    /// If the tool refuses.
     #[track_caller]
     pub fn mkfs(&self) {
         let device = Loop::attach_part(&self.disk, self.range);
         run("mkfs.btrfs", ["-q", "-f", &device.device]);
     }
 
-    /// Shows the volume there through Linux until the guard drops.
+    /// Shows the volume in this part through Linux until the guard drops.
     ///
     /// # Panics
     ///
@@ -45,7 +45,7 @@ impl Part {
         Mount::new(scratch, vec![Loop::attach_part(&self.disk, self.range)], options)
     }
 
-    /// Lets `btrfs check` look at the volume there.
+    /// Runs `btrfs check` on the volume in this part.
     ///
     /// # Panics
     ///
@@ -60,7 +60,7 @@ impl Part {
     ///
     /// # Panics
     ///
-    /// If it finds no table.
+    /// If util-linux finds no table.
     #[track_caller]
     #[must_use]
     pub fn all(disk: &Path) -> Vec<(u32, u64, u64)> {

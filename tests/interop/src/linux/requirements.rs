@@ -1,17 +1,17 @@
-//! What of this machine the tests need, and saying so where it lacks.
+//! The requirements of the tests, with messages about missing ones.
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Set by CI: what lacks is a failure there, not a skip.
+/// CI sets this variable: a missing requirement is then a failure, not a skip.
 const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
 
-/// Whether tests against Linux's own btrfs can run. Says loudly what lacks, once.
+/// Whether tests against Linux's own btrfs can run. Prints what is missing, once.
 ///
 /// # Panics
 ///
-/// If something lacks and `BUTTRESS_REQUIRE_LINUX` is set.
+/// If something is missing and `BUTTRESS_REQUIRE_LINUX` is set.
 #[must_use]
 pub fn has_linux_btrfs() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
@@ -41,7 +41,7 @@ pub fn has_linux_btrfs() -> bool {
     })
 }
 
-/// Whether tests through a mount of ours can run. Says loudly what lacks, once.
+/// Whether tests through a mount of ours can run. Prints what is missing, once.
 ///
 /// # Panics
 ///
@@ -66,7 +66,7 @@ pub fn can_mount_fuse() -> bool {
     })
 }
 
-/// Whether a program is on the search path, or where administrators' programs are.
+/// Whether a program is on the search path, or in the folders of administrators' programs.
 #[must_use]
 pub fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -84,7 +84,7 @@ fn answer(what: &str, lacking: &[String]) -> bool {
         lacking.join(", ")
     );
     assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set.{text}");
-    // Past the test harness, which keeps what a passing test prints to itself.
+    // This bypasses the test harness, which hides the output of a passing test.
     let _ = std::io::stderr().write_all(text.as_bytes());
     false
 }

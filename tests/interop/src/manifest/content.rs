@@ -1,11 +1,11 @@
-//! The fingerprint of a file's content, and where its data is.
+//! The fingerprint of a file's content, and the ranges of its data.
 
 use xxhash_rust::xxh64::Xxh64;
 
-/// Files up to this length are read whole, holes included; longer ones where they have data.
+/// Files up to this length are read whole, including holes. Of longer files, only the data is read.
 pub(super) const WHOLE_MAX: u64 = 64 << 20;
 
-/// Data ranges beyond this many are summed up in the last.
+/// If a file has more ranges of data, the last one covers the rest.
 const RANGES_MAX: usize = 4096;
 
 const BLOCK: u64 = 4096;
@@ -20,7 +20,7 @@ pub(super) trait Source {
     fn hole(&self, offset: u64) -> Result<u64, Self::Error>;
 }
 
-/// Where there is data.
+/// The ranges of data.
 pub(super) fn ranges<S: Source>(source: &S, size: u64) -> Result<Vec<(u64, u64)>, S::Error> {
     let mut found: Vec<(u64, u64)> = Vec::new();
     let mut at = 0;
@@ -40,7 +40,7 @@ pub(super) fn ranges<S: Source>(source: &S, size: u64) -> Result<Vec<(u64, u64)>
     Ok(found)
 }
 
-/// The fingerprint: blocks of zeros do not count, so that a hole is as good as zeros.
+/// The fingerprint. Blocks of zeros do not count, so a hole is equal to zeros.
 pub(super) fn fingerprint<S: Source>(
     source: &S,
     size: u64,
@@ -67,7 +67,7 @@ pub(super) fn fingerprint<S: Source>(
                 }
             }
             if have < want {
-                // Shorter than its size says: a fingerprint that no other file has.
+                // The file is shorter than its size, and gets a fingerprint that no other file has.
                 hash.update(b"short");
                 break;
             }

@@ -9,8 +9,8 @@ use super::content::{Source, fingerprint, ranges};
 use super::{Entry, Manifest, Time, join, join_links};
 
 impl Manifest {
-    /// Takes the manifest of all that a mounted volume shows. What cannot be read is listed as
-    /// such.
+    /// Takes the manifest of all that a mounted volume shows. Objects that cannot be read are
+    /// listed as errors.
     #[must_use]
     pub fn of_library(filesystem: &Filesystem) -> Self {
         let mut manifest = Self::default();
@@ -35,7 +35,7 @@ impl Manifest {
     }
 }
 
-/// Looks every name up, as a door does, and wants the lookup and the listing to agree.
+/// Looks every name up, as a front end does. The lookup and the listing must agree.
 fn list(
     inode: &Inode,
     path: &[u8],

@@ -1,6 +1,6 @@
 //! Content from a seed.
 
-/// One step of splitmix64: a well mixed number from any.
+/// One step of splitmix64: a well mixed number from any number.
 pub(super) fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

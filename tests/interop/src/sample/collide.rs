@@ -1,12 +1,14 @@
 //! Names with equal hashes, which share one item of a directory.
 //!
-//! The hash is a CRC: flipping one bit of a name changes it by an amount that depends on the bit's
-//! place alone. Of 32 + n such changes n combinations cancel, and elimination finds them.
+//! The hash is a CRC: a flip of one bit of a name changes the hash by a value that depends on the
+//! bit's place alone. Among 32 + n such changes, n independent combinations cancel, and Gaussian
+//! elimination finds them.
 
 /// Bits of a CRC.
 const BITS: usize = 32;
 
-/// Letters of a name that carry a choice: eight combinations more than are asked for would do.
+/// Letters of a name that carry a choice: more than the 32 bits of the hash, so that combinations
+/// cancel.
 const LETTERS: usize = BITS + 10;
 
 /// The CRC-32C register after `bytes`, without the usual inversions.
@@ -18,13 +20,13 @@ fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// Makes `count` names, up to a thousand, that begin with `prefix` and have one hash: as names of a
-/// directory, as attributes, and as links of an inode, since equal lengths cancel whatever the
-/// start.
+/// Makes `count` names, up to a thousand, that begin with `prefix` and have one hash. They collide
+/// as names of a directory, as attributes, and as links of an inode: with equal lengths, changes
+/// cancel for any start value.
 ///
 /// # Panics
 ///
-/// If more are asked for than there are.
+/// If `count` is too large.
 #[must_use]
 pub fn colliding_names(prefix: &str, count: usize) -> Vec<String> {
     let basis = cancelling_choices(prefix.len());

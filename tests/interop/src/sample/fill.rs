@@ -17,7 +17,7 @@ pub fn fill(target: &dyn Target, scale: &Scale) {
     times(target);
 }
 
-/// Lengths around every border there is: nothing, inline, a sector, several.
+/// Lengths around every limit: empty, inline, a sector, several sectors.
 const LENGTHS: [u64; 16] =
     [0, 1, 15, 100, 900, 2000, 2047, 2048, 2049, 4095, 4096, 4097, 6000, 8192, 20_000, 70_000];
 
@@ -50,14 +50,14 @@ fn big_files(target: &dyn Target, scale: &Scale) {
         ("big/zeros", vec![0; len / 2]),
     ] {
         target.make_file(name.as_bytes(), 0o644);
-        // In pieces that fit nothing, so that they are joined on the way down, or not.
+        // The pieces match no unit of the format, so that writeback must join them.
         let mut at = 0;
         for piece in data.chunks(300_007) {
             target.write(name.as_bytes(), at, piece);
             at += piece.len() as u64;
         }
     }
-    // Written backwards, and then again in its middle.
+    // The file is written backwards, and then again in its middle.
     target.make_file(b"big/backwards", 0o644);
     for place in (0..40_u64).rev() {
         target.write(b"big/backwards", place * 8192, &noise(place, 8192));
@@ -183,7 +183,7 @@ fn collisions(target: &dyn Target, scale: &Scale) {
         let value = vec![b'v'; number];
         target.set_xattr(b"collide/links", &format!("user.{name}"), &value);
     }
-    // Names of one inode that collide, too: enough that they leave the ordinary item.
+    // Colliding names of one inode, so many that they need an extended item.
     for name in &names {
         target.link(at!("collide/{}", names[0]), at!("collide/links/{name}"));
     }
@@ -263,7 +263,7 @@ fn moves(target: &dyn Target, scale: &Scale) {
         match number % 4 {
             0 => target.rename(name.as_bytes(), at!("moved/into/{number}")),
             1 => target.remove_file(name.as_bytes()),
-            // Over one that is there.
+            // The new name exists already.
             2 => target.rename(name.as_bytes(), b"moved/the last one"),
             _ => {}
         }

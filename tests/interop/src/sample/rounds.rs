@@ -1,4 +1,4 @@
-//! Changes to the sample: what a second and a third writer do to it.
+//! Changes to the sample by a second and a third writer.
 
 use super::bytes::mix;
 use super::{Scale, Target, at, noise, words};
@@ -14,7 +14,7 @@ pub fn change(target: &dyn Target, scale: &Scale, round: u64) {
     replaced_files(target, scale, round, seed);
 }
 
-/// A directory of this round's; half of the last round's goes.
+/// Makes a directory for this round, and removes half of the last round's directory.
 fn new_files(target: &dyn Target, scale: &Scale, round: u64, seed: u64) {
     target.make_dir(at!("round-{round}"), 0o755);
     for file in 0..scale.dirs * scale.files / 3 {
@@ -74,7 +74,7 @@ fn attributes(target: &dyn Target, round: u64) {
     target.set_times(b"times/1970", i64::try_from(round).unwrap_or(0) * 1_000_000, 17);
 }
 
-/// As editors do it: a new file beside the old one, then over it.
+/// Replaces files as editors do: a new file is made beside the old one and renamed over it.
 fn replaced_files(target: &dyn Target, scale: &Scale, round: u64, seed: u64) {
     for dir in 0..scale.dirs {
         let directory = format!("small/d{dir:03}");

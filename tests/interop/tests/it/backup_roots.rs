@@ -1,4 +1,4 @@
-//! Volumes with damage that the words of `rescue=` open, beside Linux.
+//! Damaged volumes that the words of `rescue=` open, compared with Linux.
 
 use std::os::unix::fs::FileExt;
 
@@ -9,8 +9,8 @@ use buttress_volume::Volume;
 
 use crate::open::{close, open_with};
 
-/// Linux goes back with `rescue=usebackuproot`, and so do we, to the same files; without it both
-/// refuse.
+/// With `rescue=usebackuproot`, Linux and we go back to the same older root. Without it, both
+/// refuse the volume.
 #[test]
 fn an_older_root_is_read_where_linux_reads_it() {
     if !has_linux_btrfs() {
@@ -26,7 +26,7 @@ fn an_older_root_is_read_where_linux_reads_it() {
     let device = FileDevice::open(images.path(), buttress_block::OpenOptions::READ).expect("opens");
     let superblock = Volume::read_superblock(&device).expect("a superblock");
     drop(device);
-    // Both copies: every node that says it is the root.
+    // Both copies are damaged: every node with the address of the root.
     let file = std::fs::File::options().read(true).write(true).open(images.path()).expect("opens");
     let mut damaged = 0;
     for at in (0..file.metadata().expect("metadata").len()).step_by(4096) {
@@ -73,7 +73,7 @@ fn an_older_root_is_read_where_linux_reads_it() {
     }
 }
 
-/// Every place on a device where a node says that it lives at an address.
+/// Every place on a device with a node that has this logical address.
 fn places(images: &Images, logical: u64) -> Vec<u64> {
     let file = std::fs::File::open(images.path()).expect("opens");
     let len = file.metadata().expect("metadata").len();
@@ -102,7 +102,7 @@ fn root_of(images: &Images, tree: &str) -> u64 {
     at.1.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
-/// What `cat` of the one file says through Linux, and through us, with the same options.
+/// The content of the only file through Linux, and through us, with the same options.
 fn both(images: &Images, options: &str) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     let path = images.path().display().to_string();
     let point = images.scratch().join("point");
@@ -126,8 +126,8 @@ fn both(images: &Images, options: &str) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     (linux, ours)
 }
 
-/// What each word of `rescue=` opens for Linux it opens for us, and what stays closed without it
-/// stays closed for both.
+/// Each word of `rescue=` opens the same volumes for us as for Linux. Without the word, both refuse
+/// them.
 #[test]
 fn words_of_rescue_open_what_linux_opens() {
     if !has_linux_btrfs() {
@@ -147,7 +147,7 @@ fn words_of_rescue_open_what_linux_opens() {
             }
         }),
         ("ignoredatacsums", |images| {
-            // The checksum, and not the data: what is read is right.
+            // The checksum is damaged, and not the data, so the bytes that are read are right.
             for at in places(images, root_of(images, "CSUM_TREE")) {
                 reseal(images, at, |node| {
                     let end = node.len();

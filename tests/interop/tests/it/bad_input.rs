@@ -1,4 +1,4 @@
-//! Bytes that are not what they should be: never a panic, never a wrong answer, never a change.
+//! Wrong bytes on a device cause no panic, no wrong answer, and no change.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -23,7 +23,7 @@ const FLIPPED_BYTES: u64 = 64 << 20;
 /// Flips tried, each on a fresh copy.
 const FLIPS: u64 = 1000;
 
-/// Every this many flips, the volume is opened for writing and written to.
+/// One in this many volumes is opened for writing and written to.
 const WRITTEN_EVERY: u64 = 10;
 
 const BLOCK: u64 = 4096;
@@ -56,7 +56,7 @@ fn opened(device: Arc<dyn Device>, options: &str) -> buttress_fs::Result<Filesys
     Filesystem::open(vec![device], MountOptions::parse(options).expect("known options"))
 }
 
-/// A bit flipped anywhere in the first 64 MiB: what is read is right, or is an error.
+/// A bit is flipped anywhere in the first 64 MiB: every read is right, or an error.
 #[test]
 fn flipped_bits() {
     let base = populated();
@@ -69,7 +69,7 @@ fn flipped_bits() {
     let mut rng = Rng::new(11);
     let mut errors = 0;
     for flip in 0..FLIPS {
-        // Half of them anywhere, half where there is something.
+        // Half of the flips are anywhere, and half in blocks that are not empty.
         let byte = match flip % 2 {
             0 => rng.below(FLIPPED_BYTES),
             _ => used[rng.below(used.len() as u64) as usize] + rng.below(BLOCK),
@@ -95,7 +95,7 @@ fn used_bytes(base: &MemoryDevice) -> Vec<u64> {
         .collect()
 }
 
-/// Opens, reads everything and maybe writes; says whether anything was noticed.
+/// Opens the volume, reads everything and maybe writes. Returns whether the damage was noticed.
 fn within_limits(what: &str, device: MemoryDevice, good: &Arc<Manifest>, writes: bool) -> bool {
     let (answer, wait) = channel();
     let good = Arc::clone(good);
@@ -121,7 +121,7 @@ fn examine(device: Arc<MemoryDevice>, good: &Manifest, writes: bool) -> Result<b
         match good.entries.get(path) {
             None => return Err(format!("{path_text} appeared")),
             Some(there) if !found.errors.is_empty() => {
-                // Its other names may lie in what cannot be read.
+                // The other names of the inode may lie in a directory that cannot be read.
                 let same_as = there.same_as.clone();
                 if (buttress_interop::manifest::Entry { same_as, ..entry.clone() }) != *there {
                     return Err(format!("{path_text} is {entry:?}, was {there:?}"));
@@ -137,7 +137,7 @@ fn examine(device: Arc<MemoryDevice>, good: &Manifest, writes: bool) -> Result<b
         return Err(format!("{} of {} names", found.entries.len(), good.entries.len()));
     }
     if writes && found.errors.is_empty() && filesystem.read_only_reason().is_none() {
-        // May fail, where a change needs what is damaged; the helper panics then, with a text.
+        // This may fail if a change needs a damaged node. The helper then panics with a text.
         let library = Library::new(&filesystem);
         let changed = catch_unwind(AssertUnwindSafe(|| change(&library, &scale(), 1)));
         if let Err(panic) = changed {
@@ -152,7 +152,7 @@ fn examine(device: Arc<MemoryDevice>, good: &Manifest, writes: bool) -> Result<b
     Ok(!found.errors.is_empty() || closed.is_err())
 }
 
-/// Cut off anywhere: refused, or read with errors; the file stays as it was.
+/// An image that is cut off anywhere is refused, or read with errors. The file is not changed.
 #[test]
 fn truncated_images() {
     let base = populated();
@@ -171,7 +171,7 @@ fn truncated_images() {
     }
 }
 
-/// What opening says; it must not work.
+/// Opens a volume, which must fail, and returns the error.
 #[track_caller]
 fn refused(path: &Path, options: OpenOptions) -> String {
     let device = match FileDevice::open(path, options) {
@@ -185,7 +185,7 @@ fn refused(path: &Path, options: OpenOptions) -> String {
     }
 }
 
-/// Things that are no volume at all.
+/// Files and devices that are no volume.
 #[test]
 fn wrong_types() {
     let scratch = Scratch::new();
@@ -205,8 +205,9 @@ fn wrong_types() {
     }
 }
 
-/// Unknown features: one that only writers must know means read-only, with its name. One that
-/// readers must know is refused, with its name. Nothing is written either way.
+/// With an unknown feature that only writers must know, the volume is read-only, and the reason
+/// names the feature. With an unknown feature that readers must know, the volume is refused by that
+/// name. Nothing is written in either case.
 #[test]
 fn unknown_features() {
     let base = populated();
@@ -240,7 +241,7 @@ fn unknown_features() {
     }
 }
 
-/// A fingerprint of all that is on a device.
+/// A fingerprint of the whole content of a device.
 fn contents(device: &MemoryDevice) -> u64 {
     let mut buf = vec![0; 1 << 20];
     (0..device.len()).step_by(buf.len()).fold(0, |sum, at| {

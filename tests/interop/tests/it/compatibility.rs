@@ -1,4 +1,4 @@
-//! The table of features in `docs/format/compatibility.md` is what the code does.
+//! The table of features in `docs/format/compatibility.md` agrees with the code.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{CompatRo, CsumType, Incompat};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 
-/// What becomes of a volume, in the words of the table.
+/// The treatment of a volume, in the words of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Yes,
@@ -48,7 +48,7 @@ fn table() -> Vec<Row> {
     rows
 }
 
-/// Finds the row of a bit: by its name, else the one for unknown bits.
+/// Finds the row of a bit by its name. A bit without a name has the row for unknown bits.
 fn row<'t>(table: &'t [Row], flag: &str, name: Option<&str>) -> &'t Row {
     let name = name.unwrap_or("unknown bits");
     let mut rows =
@@ -126,14 +126,15 @@ fn the_table_is_what_the_code_does() {
             let (read, written) = outcome(&with_bit(at, bit));
             let mut expected = (row.read, row.written);
             if at == INCOMPAT_AT && bit == Incompat::MIXED_GROUPS.0 {
-                // These groups are not mixed, which a writer refuses; `features` has some that are.
+                // The block groups here are not mixed, so a writer refuses the flag. `features`
+                // tests volumes with mixed groups.
                 assert_eq!(row.written, Answer::Yes);
                 expected.1 = Answer::Refused;
             }
             assert_eq!((read, written), expected, "{flag} bit {shift}, {name:?}: {row:?}");
         }
     }
-    // And the other way round: no row names what does not exist.
+    // Conversely, no row names a bit that does not exist.
     let known: Vec<&str> = Incompat::NAMED
         .iter()
         .map(|(_, name)| *name)

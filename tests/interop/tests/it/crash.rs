@@ -1,4 +1,5 @@
-//! Volumes that Linux did not unmount: with a log of what was synced since the last commit.
+//! Volumes that Linux did not unmount: with a log of the files that were synced since the last
+//! commit.
 
 use buttress_interop::linux::{Images, has_linux_btrfs, sparse_copy};
 use buttress_interop::manifest::{Depth, Manifest};
@@ -43,8 +44,8 @@ fn a_log_of_linux() {
     assert!(found.entries.contains_key(&b"logged"[..]), "the log was dropped");
 }
 
-/// Linux is stopped in the middle of dropping a subvolume: what it wrote down of its progress is
-/// gone on with here, and nothing that a snapshot still has is lost.
+/// Linux is stopped while it drops a subvolume. We continue from its recorded progress, and no data
+/// of a snapshot is lost.
 #[test]
 pub(crate) fn a_drop_that_linux_began() {
     if !has_linux_btrfs() {
@@ -91,6 +92,6 @@ pub(crate) fn a_drop_that_linux_began() {
         before.assert_same("before", &crate::open::manifest(&paths), "after", Depth::Volume);
     }
     mount.unmount();
-    // How far Linux was is its own affair.
+    // The test does not depend on the progress of Linux.
     println!("{met} of 6 copies were in the middle of a drop");
 }

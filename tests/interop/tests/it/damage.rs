@@ -1,4 +1,5 @@
-//! One bad copy of two: reads must still be right, and a writer mends what it reads.
+//! If one copy of two is bad, reads must still be right, and a writer repairs the copies that it
+//! reads.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -20,7 +21,7 @@ struct Copy {
     len: u64,
 }
 
-/// Reads where the copies of all chunks are, from Linux's tool.
+/// Reads the places of the copies of all chunks from the output of Linux's tool.
 fn copies(images: &Images) -> Vec<Copy> {
     let arguments = ["inspect-internal", "dump-tree", "-t", "chunk"];
     let image = images.path().to_str().expect("an ASCII path");
@@ -48,7 +49,7 @@ fn copies(images: &Images) -> Vec<Copy> {
     found
 }
 
-/// Overwrites every copy with this number, of chunks of this kind, where there is anything.
+/// Overwrites copy `number` of all chunks of these kinds, where it is not empty.
 fn damage(images: &Images, copies: &[Copy], kinds: &[&str], number: usize) {
     let wanted = |copy: &&Copy| kinds.contains(&copy.kind.as_str()) && copy.number == number;
     let mut hit = 0;
@@ -58,7 +59,7 @@ fn damage(images: &Images, copies: &[Copy], kinds: &[&str], number: usize) {
         let mut block = vec![0; 4096];
         for at in (copy.offset..copy.offset + copy.len).step_by(block.len()) {
             file.read_exact_at(&mut block, at).expect("a block");
-            // Superblocks lie within chunks and belong to none.
+            // Superblocks lie within chunks, but belong to no chunk.
             if buttress_interop::holds_data(&block) && !matches!(at, 0x1_0000 | 0x400_0000) {
                 file.write_all_at(&noise(at, block.len()), at).expect("damage");
                 hit += 1;
@@ -94,8 +95,9 @@ fn survives(devices: usize, mkfs: &[&str], kinds: &[&str]) {
         linux.assert_same("Linux, before the damage", &ours, "damaged copy", Depth::Volume);
     }
 
-    // Copy 0 is what readers try first: a writer reads all, mends it, and can do without copy 1.
-    // (On several devices readers take turns, and only a scrub reads all.)
+    // On one device, readers try copy 0 first. So a writer that reads everything repairs copy 0,
+    // and can then do without copy 1. On several devices, readers alternate between copies, and
+    // only a scrub reads all.
     let filesystem = open(images.paths(), true);
     let writable = filesystem.read_only_reason().is_none() && devices == 1;
     let ours = Manifest::of_library(&filesystem);
@@ -108,26 +110,26 @@ fn survives(devices: usize, mkfs: &[&str], kinds: &[&str]) {
     }
 }
 
-/// The trees of a single device.
+/// One copy of the trees on a single device is bad.
 #[test]
 fn one_copy_of_dup_metadata() {
     survives(1, &[], &["METADATA|DUP"]);
 }
 
-/// Data and trees of a single device.
+/// One copy of data and trees on a single device is bad.
 #[test]
 fn one_copy_of_all() {
     survives(1, &["-d", "dup"], &["METADATA|DUP", "DATA|DUP"]);
 }
 
-/// One of two devices.
+/// All copies on one of two devices are bad.
 #[test]
 fn one_device_of_raid1() {
     let kinds = ["METADATA|RAID1", "DATA|RAID1", "SYSTEM|RAID1"];
     survives(2, &["-m", "raid1", "-d", "raid1"], &kinds);
 }
 
-/// Data with one copy: an error for the damaged files, never wrong bytes.
+/// Data with only one copy: reads of damaged files give errors, never wrong bytes.
 #[test]
 fn the_only_copy() {
     if !has_linux_btrfs() {
@@ -148,7 +150,8 @@ fn the_only_copy() {
     }
 }
 
-/// A device that is not there: its number is named, and nothing opens without being asked to.
+/// If a device is missing, the error names its number. The volume opens only with the option for
+/// that.
 #[test]
 fn a_missing_device() {
     if !has_linux_btrfs() {

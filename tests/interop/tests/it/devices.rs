@@ -1,5 +1,5 @@
-//! Devices that are missing, that come back, that lie: nothing is lost, and a scrub heals all of
-//! it.
+//! Devices that are missing, that come back, or that return wrong data: nothing is lost, and a
+//! scrub repairs everything.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -30,8 +30,8 @@ fn made(profile: Profile, devices: usize) -> Images {
     images
 }
 
-/// Each device in turn is unplugged, written without, plugged in again and healed; then each of the
-/// others can be unplugged.
+/// Each device in turn is unplugged, and the volume is written without it. After the device is back
+/// and was repaired, each of the others can be unplugged.
 fn every_device_in_turn(profile: Profile, devices: usize) {
     if !has_linux_btrfs() {
         return;
@@ -53,7 +53,7 @@ fn every_device_in_turn(profile: Profile, devices: usize) {
         let written = Manifest::of_library(&filesystem);
         close(filesystem);
 
-        // What the old device holds is not taken for what it should hold.
+        // The old content of the returned device is not mistaken for the present content.
         let before = manifest(images.paths());
         written.assert_same("without a device", &before, "with it again", Depth::Volume);
         let filesystem = open(images.paths(), true);
@@ -67,7 +67,7 @@ fn every_device_in_turn(profile: Profile, devices: usize) {
     }
 }
 
-/// Two mirrors.
+/// Two mirrored devices.
 #[test]
 pub(crate) fn raid1_without_a_device() {
     every_device_in_turn(Profile::Raid1, 2);
@@ -85,7 +85,7 @@ pub(crate) fn raid10_without_a_device() {
     every_device_in_turn(Profile::Raid10, 4);
 }
 
-/// A mirror full of noise is rewritten from the other one, superblocks included; Linux agrees.
+/// A mirror full of noise is rewritten from the other one, including superblocks. Linux agrees.
 #[test]
 pub(crate) fn a_scrub_heals_a_mirror() {
     if !has_linux_btrfs() {
@@ -99,7 +99,7 @@ pub(crate) fn a_scrub_heals_a_mirror() {
     close(filesystem);
     let file = OpenOptions::new().write(true).open(&images.paths()[1]).expect("an image");
     for at in (2 << 20..LEN).step_by(1 << 20) {
-        // But for the first superblock, which names its device.
+        // The first superblock stays, because it identifies the device.
         file.write_all_at(&noise(at, 64 << 10), at).expect("damage");
     }
     drop(file);
@@ -149,7 +149,7 @@ fn a_scrub_beside_writers() {
     written.assert_same("before closing", &after, "after opening again", Depth::Volume);
 }
 
-/// Volumes of Linux with parity are read with everything that parity allows to be lost.
+/// Volumes of Linux with parity are read with as many missing devices as parity allows.
 fn parity_is_used(profile: &str, devices: usize, may_lose: usize) {
     if !has_linux_btrfs() {
         return;
@@ -200,8 +200,9 @@ fn scrub_once(filesystem: &Filesystem) -> ScrubProgress {
     filesystem.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub").0
 }
 
-/// A volume with parity is read-only, unless what comes is to be mirrored: then it is changed,
-/// loses a device, and is converted. What parity keeps stays as good as it was.
+/// A volume with parity is read-only, except with the option that mirrors new data. With that
+/// option it is changed, loses a device, and is converted. Data with parity stays as safe as
+/// before.
 fn parity_is_left(data: &str, metadata: &str, devices: usize, to: Profile) {
     if !has_linux_btrfs() {
         return;

@@ -1,5 +1,5 @@
 //! Volumes that `mkfs` fills: with subvolumes and flags, from archives, cut to their size. Linux
-//! sees what the source holds.
+//! sees the content of the source.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use buttress_interop::sample::{Folder, Scale, fill};
 
 use crate::open::manifest;
 
-/// A folder with the sample tree, and what only root can make.
+/// A folder with the sample tree, and with objects that only root can make.
 fn source(images: &Images) -> std::path::PathBuf {
     let folder = images.scratch().join("source");
     std::fs::create_dir(&folder).expect("a folder");
@@ -18,7 +18,7 @@ fn source(images: &Images) -> std::path::PathBuf {
     fill(&Folder::new(&folder), &scale);
     // GNU tar leaves sockets out.
     std::fs::remove_file(folder.join("kinds/socket")).expect("a socket");
-    // Too long to read for programs that do not seek.
+    // The file is too long for programs that do not skip holes.
     std::fs::remove_file(folder.join("holes/a tebibyte")).expect("a file");
     let script = format!(
         "set -eu; cd '{}'; mknod null c 1 3; mknod whiteout c 0 0; mknod disk b 259 70000; \
@@ -38,7 +38,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("ASCII")
 }
 
-/// A new volume with these words.
+/// Makes a new volume with these arguments.
 fn made(images: &Images, words: &[&str]) {
     drop(std::fs::remove_file(images.path()));
     buttress(["mkfs", text(images.path())].iter().chain(words).copied());
@@ -56,8 +56,8 @@ fn same_as(images: &Images, folder: &Path) {
     linux.assert_same("Linux", &here, "here", Depth::Volume);
 }
 
-/// An archive in each form that GNU tar writes gives what unpacking it gives, from a file and from
-/// a pipe; twice the same bytes.
+/// An archive in each form that GNU tar writes gives the same files as unpacking it, from a file
+/// and from a pipe. Two runs give the same bytes.
 #[test]
 fn archives_become_what_they_hold() {
     if !has_linux_btrfs() || !has_program("tar") {
@@ -81,7 +81,7 @@ fn archives_become_what_they_hold() {
         made(&images, &["--from-tar", text(&archive)]);
         same_as(&images, &source);
     }
-    // Without attributes of files, and with the holes in GNU's own form.
+    // This archive has no attributes of files, and has the holes in GNU's own form.
     let unpacked = images.scratch().join("unpacked");
     std::fs::create_dir(&unpacked).expect("a folder");
     let script = format!(
@@ -170,7 +170,7 @@ fn a_cut_image_is_as_small_as_that_of_btrfs_progs() {
     }
     let images = Images::new(1, 0);
     let source = source(&images);
-    // btrfs-progs 6.2 writes its hole out.
+    // btrfs-progs 6.2 would write the hole of this file as zeros.
     std::fs::remove_file(source.join("plain/sparse")).expect("a file");
     let theirs = images.scratch().join("theirs.img");
     std::fs::File::create(&theirs).expect("a file");

@@ -1,4 +1,5 @@
-//! Volumes inside disk images: in partitions, and at offsets. Nothing beside them is written.
+//! Volumes inside disk images: in partitions, and at offsets. Nothing outside of the volumes is
+//! written.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -107,7 +108,7 @@ fn disk(table: fn(&File)) -> Images {
     images
 }
 
-/// What lies before and behind the volume's place.
+/// The bytes before and after the volume's place.
 fn beside(path: &Path) -> (Vec<u8>, Vec<u8>) {
     let mut file = File::open(path).expect("the disk");
     let (_, start, len) = PARTS[1];
@@ -126,7 +127,8 @@ fn scale() -> Scale {
     Scale { dirs: 6, files: 10, big_bytes: 2 << 20, ..Scale::default() }
 }
 
-/// Fills the volume by a mount of ours, and compares with Linux; nothing beside it changed.
+/// Fills the volume through a mount of ours, and compares with Linux. The bytes beside the volume
+/// must not change.
 fn work(images: &Images, name: &str, folder: &str) {
     let part = Part::new(images.path(), PARTS[1].1, PARTS[1].2);
     let around = beside(images.path());
@@ -145,7 +147,8 @@ fn work(images: &Images, name: &str, folder: &str) {
     assert!(around == beside(images.path()), "what lies beside the volume changed");
 }
 
-/// A partition of a GPT, by its name: made and filled here, then by Linux, then here again.
+/// A partition of a GPT, by its name: the volume is made and filled here, filled by Linux, and then
+/// filled here again.
 #[test]
 pub(crate) fn a_partition_made_here_is_mounted_by_linux() {
     if !has_linux_btrfs() || !can_mount_fuse() {
@@ -165,7 +168,7 @@ pub(crate) fn a_partition_made_here_is_mounted_by_linux() {
     work(&images, &at(&images, "#2"), "three");
 }
 
-/// A logical partition of an MBR, made by Linux: by its number, and by its place.
+/// A logical partition of an MBR with a volume that Linux made, by its number and by its place.
 #[test]
 pub(crate) fn a_partition_made_by_linux_is_written_here() {
     if !has_linux_btrfs() || !can_mount_fuse() {

@@ -22,12 +22,12 @@ use buttress_sim::campaign;
 
 const FILES: u64 = 12;
 
-/// What was acknowledged, over all kills.
+/// The data that was acknowledged, over all kills.
 #[derive(Default)]
 struct Word {
     /// For each file of the counter: its durable version, and the one that was begun.
     files: BTreeMap<u64, (u64, u64)>,
-    /// The last row that sqlite said was committed.
+    /// The last row that sqlite reported as committed.
     row: u64,
     /// Bytes that were appended.
     appended: u64,
@@ -45,8 +45,8 @@ fn bytes(file: u64, version: u64) -> Vec<u8> {
 
 /// Writes versions of files anew, over or beside the old one, until the mount is gone.
 fn count(mount: &Path, rng: &mut Rng, word: &Mutex<Word>) {
-    // Opened while the volume is shown there: between the end of the mount and that of its folder a
-    // sync of what lies below succeeds, and says nothing.
+    // The folder is opened while the volume is mounted on it. After the end of the mount, a sync of
+    // the folder below would succeed although it proves nothing.
     let Ok(folder) = File::open(mount) else { return };
     let mut step = || -> std::io::Result<()> {
         let file = rng.below(FILES);
@@ -56,7 +56,8 @@ fn count(mount: &Path, rng: &mut Rng, word: &Mutex<Word>) {
         word.lock().expect("no panic").files.insert(file, (durable, next));
         let (path, beside) =
             (mount.join(format!("count-{file}")), mount.join(format!("beside-{file}")));
-        // As an editor does: a new file, synced, renamed over the old one, and the folder synced.
+        // As an editor does: a new file is synced and renamed over the old one, and the folder is
+        // synced.
         let mut out = File::create(&beside)?;
         out.write_all(&bytes(file, next))?;
         out.sync_all()?;
@@ -86,12 +87,12 @@ fn append(mount: &Path, word: &Mutex<Word>) {
             word.lock().expect("no panic").appended = at + 3000;
         }
     };
-    // It ends with the mount.
+    // The work ends with the mount.
     let _ = work();
 }
 
 fn sqlite(mount: &Path, wal: bool) -> Child {
-    // A database that deletes its journal instead gets no error when syncing the folder fails. The
+    // A database that deletes its journal gets no error when the sync of the folder fails. The
     // mount is gone and the transaction is rolled back, although it was reported as durable.
     let journal = if wal { "wal" } else { "truncate" };
     let mut child = Command::new("sqlite3")
@@ -164,7 +165,7 @@ fn live(mounted: Mounted, source: &Path, rng: &mut Rng, number: u64, word: &Mute
     }
 }
 
-/// What is there after the next mount.
+/// Checks the content after the next mount.
 fn verify(mount: &Path, source: &Path, word: &mut Word, about: &str) {
     for (file, (durable, begun)) in &mut word.files {
         let read = std::fs::read(mount.join(format!("count-{file}")));
@@ -236,8 +237,8 @@ fn archive(scratch: &Scratch) -> std::path::PathBuf {
     path
 }
 
-/// Before any replay of the log. Copies of the superblock may be a commit behind: the next one
-/// writes them.
+/// Checks the volume before any replay of the log. Copies of the superblock may be a commit behind:
+/// the next commit writes them.
 fn check_volume(images: &[std::path::PathBuf], about: &str) {
     let report = buttress_check::check_images(images, &buttress_check::Options::thorough());
     let report = report.unwrap_or_else(|error| panic!("{about}: {error}"));
@@ -268,8 +269,8 @@ fn killed_in_the_midst_of_everything() {
     let mut rng = Rng::new(campaign::round());
     let word = Mutex::new(Word::default());
     let options = ["", "commit=1", "notreelog", "commit=300"];
-    // Requests that come by io_uring die with the program in another way; where the kernel has none
-    // both are the same.
+    // Requests by io_uring end in another way when the program is killed. If the kernel has no
+    // io_uring for FUSE, the two ways are the same.
     let ways = ["io_uring", "noio_uring", "noio_uring", "io_uring"];
     for number in 0..kills {
         let about = format!("round {}, kill {number}", campaign::round());
@@ -280,7 +281,7 @@ fn killed_in_the_midst_of_everything() {
         check_volume(images.paths(), &about);
         let mounted = Mounted::new(images.path(), "");
         verify(mounted.path(), &source, &mut word.lock().expect("no panic"), &about);
-        // No more of these than there is room for.
+        // The number of trees and files is limited by the space of the volume.
         {
             let mut held = word.lock().expect("no panic");
             held.trees.clear();

@@ -1,4 +1,5 @@
-//! Layouts that distributions use, made by btrfs-progs, written here, checked there.
+//! Layouts that distributions use. They are made by btrfs-progs, written here, and checked by
+//! Linux.
 
 use buttress_fs::{Filesystem, TreeId};
 use buttress_interop::linux::{Images, has_linux_btrfs};
@@ -15,7 +16,7 @@ fn tree_of(filesystem: &Filesystem, path: &str) -> TreeId {
     filesystem.resolve(path).unwrap_or_else(|error| panic!("{path}: {error}")).id().tree
 }
 
-/// Both sides see one volume, from its very top.
+/// Both sides see the same volume, from its top level on.
 #[track_caller]
 fn same_everywhere(images: &Images, options: &str) {
     let filesystem = open_with(images.paths(), &format!("ro,noatime,{options}"));
@@ -38,8 +39,8 @@ fn dropped(filesystem: &Filesystem) {
 }
 
 /// openSUSE: nested subvolumes below `@`, snapper's snapshots in `.snapshots/N/snapshot`, the
-/// default subvolume one of them, quotas on. A rollback is made here: a snapshot becomes the
-/// default.
+/// default subvolume is one of these snapshots, and quotas are on. A rollback is made here: a
+/// snapshot becomes the default.
 #[test]
 fn opensuse() {
     if !has_linux_btrfs() {
@@ -68,7 +69,7 @@ fn opensuse() {
     fill(&Folder::new(&top.path().join("@/home")), &scale(2));
     top.unmount();
 
-    // What is mounted by default is the first snapshot, here as there.
+    // The first snapshot is mounted by default, here as in Linux.
     let filesystem = open_with(images.paths(), "rw,noatime");
     assert_eq!(filesystem.read_only_reason(), None);
     assert!(filesystem.resolve("small").is_ok() && filesystem.resolve("@").is_err());
@@ -128,7 +129,7 @@ fn fedora() {
         images.check();
         let mount = images.mount(&options);
         change(&Folder::new(mount.path()), &scale(seed), 2);
-        // Not everything: Linux looks at each page of a hole of tebibytes.
+        // Only these folders, because Linux looks at each page of a hole of tebibytes.
         mount.shell("btrfs filesystem defragment -r -czstd big small");
         mount.unmount();
         images.check();
@@ -137,8 +138,8 @@ fn fedora() {
     same_everywhere(&images, "subvolid=5");
 }
 
-/// The storage driver of Docker: each layer a snapshot of the one below it, containers snapshots of
-/// images, two hundred in all; half of them made here, a third of them deleted here.
+/// The storage driver of Docker: each layer is a snapshot of the layer below it, and containers are
+/// snapshots of images. Of two hundred in all, half are made here, and a third are deleted here.
 #[test]
 fn docker() {
     if !has_linux_btrfs() {
@@ -151,7 +152,7 @@ fn docker() {
     mount.shell("mkdir -p btrfs/subvolumes; btrfs -q subvolume create btrfs/subvolumes/0");
     let few = Scale { dirs: 2, files: 8, links: 20, ..scale(9) };
     fill(&Folder::new(&mount.path().join("btrfs/subvolumes/0")), &few);
-    // A graph: parents are chosen by arithmetic, some of them are many layers' parents.
+    // Parents are chosen by arithmetic, so that some layers are the parents of many.
     let parent = |layer: u64| layer * 7 / 10;
     let script: String = (1..count / 2)
         .map(|layer| {

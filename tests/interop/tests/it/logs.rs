@@ -1,8 +1,8 @@
 //! Logs that Linux left are replayed as Linux replays them.
 //!
 //! Each case changes a committed volume through Linux and makes some of it durable with fsync; the
-//! image is copied as a crash leaves it. Linux replays one copy, the library another: both must
-//! show the same.
+//! image is copied as a crash leaves it. Linux replays one copy, and the library replays another.
+//! Both must show the same files.
 
 use std::path::{Path, PathBuf};
 
@@ -14,9 +14,9 @@ use crate::open::{close, open};
 struct Case {
     name: &'static str,
     mkfs: &'static [&'static str],
-    /// Made durable by a commit.
+    /// The script that a commit makes durable.
     before: &'static str,
-    /// Made durable by fsync, as far as it is.
+    /// The script with its own fsyncs.
     after: &'static str,
 }
 
@@ -131,8 +131,8 @@ fn crash(case: &Case) -> (Images, PathBuf) {
     (images, crashed)
 }
 
-/// A folder's times say when its names were replayed; of a file that was there all along, when a
-/// name went.
+/// Removes times that depend on the replay. A folder's times are those of the replay of its names.
+/// So is the time of an older file that lost a name.
 fn without_times(mut manifest: Manifest) -> Manifest {
     for entry in manifest.entries.values_mut() {
         entry.ctime = (0, 0);
@@ -151,7 +151,7 @@ fn through_linux(images: &Images, image: &Path) -> Manifest {
     manifest
 }
 
-/// Both ways of replaying a crashed image lead to the same, and to a sound volume.
+/// Both replays of a crashed image give the same files, and a sound volume.
 fn replay(what: &str, images: &Images, crashed: &Path) -> Manifest {
     let ours = [crashed.to_path_buf()];
     let theirs = images.scratch().join("theirs.img");
@@ -183,7 +183,8 @@ fn logs_of(cases: &[Case]) {
         drop(device);
         replay(case.name, &images, &crashed);
     }
-    // Where a log is hard to write Linux commits; which cases those are depends on its version.
+    // If a log is hard to write, Linux commits instead. The version of Linux decides in which
+    // cases.
     assert!(committed.len() <= 2, "Linux wrote no log for {committed:?}");
 }
 
@@ -197,16 +198,17 @@ pub(crate) fn more_logs_of_linux() {
     logs_of(&CASES[CASES.len() / 2..]);
 }
 
-/// A case of ours: a script (see [`perform`]), its first part committed, its second with fsyncs.
+/// A case of ours: a script (see [`perform`]). Its first part is committed, and its second part has
+/// fsyncs.
 struct Script {
     name: &'static str,
     mkfs: &'static [&'static str],
     before: &'static str,
     after: &'static str,
-    /// Paths that must be after the crash what they were, `gone` those that must not be there.
+    /// Paths that must be unchanged after the crash. `gone` has the paths that must not exist.
     kept: &'static str,
     gone: &'static str,
-    /// What a log cannot say, so that a commit comes in between. In the end there is a log.
+    /// The changes that a log cannot express, so that an fsync commits. At the end there is a log.
     commits: &'static str,
 }
 
@@ -507,7 +509,7 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
             unnamed.sync()?;
             dir(1).link(&unnamed, name(1))
         }),
-        // Of names that are long, the short ones being their beginnings.
+        // Makes links with long names, which begin with the short names.
         "links" => (number(3)..number(4)).try_for_each(|i| {
             let short = format!("{}{i}", split(words[2]).1.escape_ascii());
             let long = format!("{short:-<200}");
@@ -532,7 +534,7 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
     outcome.unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// Data that the library synced is there after a crash, for either replay of its log.
+/// Data that the library synced is there after a crash, for each of the two replays of its log.
 #[test]
 pub(crate) fn logs_of_ours() {
     if !has_linux_btrfs() {

@@ -1,5 +1,5 @@
-//! Ordinary programs on a mount of ours: what they wrote is there after the next mount, Linux sees
-//! the same, and `btrfs check` finds nothing.
+//! Ordinary programs on a mount of ours: their files are there after the next mount, Linux sees the
+//! same files, and `btrfs check` finds nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ use buttress_interop::scratch::Scratch;
 
 use crate::open::manifest;
 
-/// A volume made by the program, and the checks of what was done to it.
+/// A volume that the program made, and checks of its content.
 pub(crate) struct Volume {
     pub(crate) images: Images,
 }
 
 impl Volume {
     pub(crate) fn new(size: &str) -> Self {
-        // The program makes the file; the folder is what is wanted here.
+        // The program makes the file, so only the folder is needed here.
         let images = Images::new(1, 0);
         std::fs::remove_file(images.path()).expect("it was just made");
         buttress(["mkfs", images.path().to_str().expect("ASCII"), "--size", size]);
@@ -54,7 +54,7 @@ impl Volume {
     }
 }
 
-/// Whether the tests here can run; says so when they cannot.
+/// Whether the tests here can run. Prints a message if they cannot.
 pub(crate) fn ready() -> bool {
     can_mount_fuse() && rustix::process::geteuid().is_root()
 }
@@ -74,7 +74,8 @@ fn larger() -> Scale {
     Scale { dirs: 60, files: 50, big_bytes: 8 << 20, ..Scale::default() }
 }
 
-/// The sample tree by system calls, and changes in later mounts, with Linux's in between.
+/// The sample tree is made by system calls, and changed in later mounts, with changes by Linux in
+/// between.
 #[test]
 fn the_sample_in_rounds() {
     if !ready() {
@@ -105,7 +106,8 @@ fn the_sample_in_rounds() {
     }
 }
 
-/// `cp -a`, `tar` and `rsync` copy a tree of several thousand files, and it is the same.
+/// `cp -a`, `tar` and `rsync` copy a tree of several thousand files, and the copies are equal to
+/// it.
 #[test]
 fn copies() {
     if !ready() {
@@ -129,7 +131,7 @@ fn copies() {
         same_copy(&source, copy_manifest, copy);
     }
 
-    // Change the source, and let rsync bring the copies up to date, in place and beside.
+    // The source is changed, and rsync updates the copies, in place and with new files.
     let changed = Folder::new(&scratch.join("source"));
     std::fs::write(scratch.join("source/holes/a tebibyte"), "small now").expect("a file");
     change(&changed, &larger(), 1);
@@ -146,7 +148,7 @@ fn copies() {
     volume.check_volume(mount);
 }
 
-/// Compares a copy, but for the parts that its tools do not guarantee.
+/// Compares a copy, except for the properties that its tools do not keep.
 #[track_caller]
 fn same_copy(source: &Manifest, mut copy: Manifest, what: &str) {
     for (path, entry) in &mut copy.entries {
@@ -161,11 +163,11 @@ fn same_copy(source: &Manifest, mut copy: Manifest, what: &str) {
     source.entries.retain(|path, entry| {
         entry.mode & 0o170_000 != 0o140_000 || copy.entries.contains_key(path)
     });
-    // A directory's times change when a socket is left out, not otherwise: all else must be equal.
+    // Only the times of a directory without its socket differ. Everything else must be equal.
     source.assert_same("the source", &copy, what, Depth::Copy);
 }
 
-/// A repository: made, committed to, packed, cloned, checked.
+/// A git repository is made, committed to, packed, cloned and checked.
 #[test]
 fn git() {
     if !ready() {
@@ -195,7 +197,7 @@ fn git() {
     volume.check_volume(mount);
 }
 
-/// A database, with both kinds of journal, written by several at a time.
+/// A database with each kind of journal, which several processes write at a time.
 #[test]
 fn sqlite() {
     if !ready() {
@@ -232,7 +234,8 @@ fn sqlite() {
     mount.unmount();
 }
 
-/// What fio writes it reads back: through the page cache, past it, and mapped.
+/// fio reads back the bytes that it wrote: through the page cache, with direct I/O, and through
+/// mappings.
 #[test]
 fn fio() {
     if !ready() {
@@ -306,11 +309,11 @@ fn churn() {
     volume.check_volume(mount);
 }
 
-/// How large the large tree must be, at least.
+/// The least size of the large tree.
 const FULL_FILES: usize = 50_000;
 const FULL_BYTES: u64 = 2 << 30;
 
-/// 50,000 files and 2 GiB of this machine's own folders. Takes minutes: only with
+/// 50,000 files and 2 GiB of this machine's own folders. This takes minutes, so it runs only with
 /// `BUTTRESS_FULL=1`.
 #[test]
 fn full_size() {
@@ -364,10 +367,11 @@ fn full_size() {
     }
 }
 
-/// Full, emptied, full again: writers are told, removing works, and so do umount and mount.
+/// A volume is filled, emptied and filled again. Writers get errors, and removing, umount and mount
+/// work.
 ///
-/// What the kernel took into its cache before it knew that nothing fits any more is lost, as the
-/// writer was told; so what is there is compared from the next mount on.
+/// Data that the kernel cached before it knew that the volume is full is lost, as the error told
+/// the writer. So the content is compared from the next mount on.
 #[test]
 fn a_full_volume() {
     if !ready() {
@@ -405,7 +409,7 @@ fn a_full_volume() {
     volume.check_volume(mount);
 }
 
-/// A second writer is refused with the first one's number.
+/// A second writer is refused, and the message has the process number of the first.
 #[test]
 fn one_writer() {
     if !ready() {

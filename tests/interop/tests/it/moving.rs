@@ -1,5 +1,5 @@
-//! Block groups that move: balance, conversion, devices that come and go. Linux agrees with all of
-//! it.
+//! Block groups that move: balance, conversion, and added or removed devices. Linux agrees with
+//! every result.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ fn profiles(filesystem: &Filesystem) -> Vec<String> {
     kinds.iter().map(|kind| kind.flags.to_string()).collect()
 }
 
-/// Everything moves, also what snapshots and clones share, and Linux can go on and move it back.
+/// Everything moves, also extents that snapshots and clones share. Linux can then use the volume
+/// and move everything again.
 #[test]
 fn a_full_balance() {
     if !has_linux_btrfs() {
@@ -70,7 +71,7 @@ fn a_full_balance() {
     images.check();
 }
 
-/// From one copy to others and back, on devices that are added and taken away.
+/// Profiles are converted from one copy to several and back, on devices that are added and removed.
 #[test]
 pub(crate) fn profiles_are_converted() {
     if !has_linux_btrfs() {
@@ -108,7 +109,7 @@ pub(crate) fn profiles_are_converted() {
         let after = manifest(&paths);
         before.assert_same("before", &after, "converted", Depth::Volume);
     }
-    // Down to two devices, the first one gone.
+    // Back to two devices, without the first one.
     let filesystem = open(&paths, true);
     balanced(&filesystem, &convert(Profile::Raid1, Profile::Raid1));
     for id in [1, 3] {
@@ -118,7 +119,7 @@ pub(crate) fn profiles_are_converted() {
     let left = vec![paths[1].clone(), paths[3].clone()];
     check_all(&left);
     before.assert_same("before", &manifest(&left), "on two devices", Depth::Volume);
-    // And to one. Its mirror is lost.
+    // Back to one device, after its mirror was lost.
     let filesystem = open_with(&left[..1], "rw,noatime,degraded");
     balanced(&filesystem, &convert(Profile::Single, Profile::Dup));
     let missing = filesystem.missing_devices().expect("known");
@@ -132,7 +133,7 @@ pub(crate) fn profiles_are_converted() {
     changed.assert_same("changed", &manifest(&left[..1]), "again", Depth::Volume);
 }
 
-/// A device is cut to less than its chunks reach, and grows again.
+/// A device is made smaller than the end of its last chunk, and grows again.
 #[test]
 fn a_device_is_resized() {
     if !has_linux_btrfs() {
@@ -155,7 +156,7 @@ fn a_device_is_resized() {
     before.assert_same("before", &manifest(images.paths()), "grown by Linux", Depth::Volume);
 }
 
-/// Filters choose what they say.
+/// Filters choose the block groups that they describe.
 #[test]
 fn filters_choose() {
     if !has_linux_btrfs() {
@@ -178,7 +179,7 @@ fn filters_choose() {
     images.check();
 }
 
-/// Stops a balance behind its first group.
+/// Stops a balance after its first group.
 fn paused(filesystem: &Filesystem, options: &BalanceOptions) {
     let done = filesystem.balance(options, &mut |done| done.completed == 0).expect("a balance");
     assert!(done.is_paused && done.completed > 0 && done.completed < done.expected, "{done:?}");
@@ -187,8 +188,8 @@ fn paused(filesystem: &Filesystem, options: &BalanceOptions) {
     assert!(again.to_string().contains("paused"), "{again}");
 }
 
-/// What was paused here goes on in Linux, or here, or is forgotten; the volume can be written
-/// meanwhile.
+/// A balance that was paused here continues in Linux, or here, or is cancelled. The volume can be
+/// written meanwhile.
 #[test]
 pub(crate) fn a_paused_balance_goes_on() {
     if !has_linux_btrfs() {
@@ -213,7 +214,7 @@ pub(crate) fn a_paused_balance_goes_on() {
     mount.unmount();
     images.check();
 
-    // And here, with a change between.
+    // The balance continues here, after a change of the volume.
     let filesystem = open(images.paths(), true);
     assert_eq!(filesystem.paused_balance().expect("none"), None);
     paused(&filesystem, &BalanceOptions::full());
@@ -235,7 +236,7 @@ pub(crate) fn a_paused_balance_goes_on() {
     mount.unmount();
 }
 
-/// What Linux paused is understood here.
+/// A balance that Linux paused can be resumed here.
 #[test]
 pub(crate) fn a_balance_that_linux_paused() {
     if !has_linux_btrfs() {
@@ -243,7 +244,7 @@ pub(crate) fn a_balance_that_linux_paused() {
     }
     let images = filled(&[], 1, |_| ());
     let mount = images.mount("");
-    // Linux may be done before it is told to pause.
+    // Linux may finish the balance before the request to pause arrives.
     let script = "head -c 120M /dev/urandom > more; sync; for turn in 1 2 3; do \
                   btrfs balance start -musage=100 -dusage=99,vrange=0..1099511627776 . &>/dev/null & \
                   for i in $(seq 200); do btrfs balance pause . &>/dev/null && break; done; \
@@ -271,8 +272,8 @@ fn writable(path: &PathBuf) -> Arc<dyn Device> {
     Arc::new(FileDevice::open(path, OpenOptions::WRITE).expect("a device"))
 }
 
-/// A device is replaced by another, while it is there, while it is there and full of noise, and
-/// while it is missing; Linux agrees each time.
+/// A device is replaced by another: a good device, a device full of noise, and a missing device.
+/// Linux agrees each time.
 #[test]
 pub(crate) fn a_device_is_replaced() {
     if !has_linux_btrfs() {
@@ -290,8 +291,7 @@ pub(crate) fn a_device_is_replaced() {
         let count = if profile == "raid5" { 3 } else { 2 };
         let images = filled(&["-m", "raid1", "-d", profile], count, |mount| {
             mount.shell("head -c 3000000 /dev/urandom > summed; sync");
-            // Without checksums noise cannot be told from data: it is copied as it is, by Linux
-            // too.
+            // Without checksums, noise cannot be told from data, so it is copied, also by Linux.
             if how != "noise" {
                 mount.shell("touch plain; chattr +C plain; cat summed > plain; sync");
             }
@@ -340,7 +340,7 @@ pub(crate) fn a_device_is_replaced() {
         check_all(&paths);
         changed.assert_same("changed", &manifest(&paths), "again", Depth::Volume);
         if profile == "raid1" {
-            // The new one alone has everything.
+            // The new device alone has all data.
             let alone = open_with(&paths[1..], "ro,degraded");
             let found = Manifest::of_library(&alone);
             close(alone);

@@ -9,7 +9,7 @@ use buttress_fs::{Filesystem, MountOptions, Result, ScrubOptions, ScrubProgress}
 use buttress_interop::linux::Images;
 use buttress_interop::manifest::{Depth, Manifest};
 
-/// Opens the image files for reading alone, or for writing.
+/// Opens the image files for reading only, or for writing.
 pub(crate) fn try_open(paths: &[PathBuf], writable: bool) -> Result<Filesystem> {
     try_open_with(paths, if writable { "rw,noatime" } else { "ro,noatime" })
 }
@@ -28,7 +28,8 @@ fn try_open_with(paths: &[PathBuf], options: &str) -> Result<Filesystem> {
     Filesystem::open(paths.iter().map(device).collect(), options)
 }
 
-/// Opens one image file. Linux lets go of a loop device a moment after it was told to.
+/// Opens one image file. Linux releases a loop device only a moment after the request to detach it,
+/// so this tries several times.
 fn opened(path: &Path, how: OpenOptions) -> FileDevice {
     let mut tries = 0;
     loop {
@@ -75,11 +76,11 @@ pub(crate) fn try_device(path: &Path) -> std::result::Result<FileDevice, String>
     FileDevice::open(path, OpenOptions::WRITE).map_err(|error| error.to_string())
 }
 
-/// How many of the bytes in use a commit beside a scrub may change.
+/// The most bytes by which a commit during a scrub may change the bytes in use.
 const BESIDE_MAX: u64 = 1 << 20;
 
-/// Scrubs from the first address to the last; what is wrong could be mended. Without a commit
-/// beside it, it looks at exactly the bytes in use.
+/// Scrubs from the first address to the last. All errors must be correctable. Without a commit
+/// meanwhile, the scrub checks exactly the bytes in use.
 #[track_caller]
 pub(crate) fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgress {
     let options = ScrubOptions { read_only, ..ScrubOptions::default() };
@@ -96,8 +97,8 @@ pub(crate) fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgres
     let before = seen();
     let (progress, complete) = filesystem.scrub(options, watch).expect("a scrub");
     assert!(complete && progress.uncorrectable_errors == 0, "{progress:?}");
-    // The engine's own work behind an opening, such as the removal of empty groups, may commit
-    // beside the scrub: a few nodes come and go.
+    // The engine's own work after an opening, such as the removal of empty groups, may commit
+    // during the scrub. A few nodes are then added or freed.
     let is_still = !before.0 && seen() == before;
     let allowed = if is_still { 0 } else { BESIDE_MAX };
     let unlike = progress.done.abs_diff(in_use);
@@ -105,14 +106,14 @@ pub(crate) fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgres
     progress
 }
 
-/// The images but one.
+/// The images without one.
 pub(crate) fn without(paths: &[PathBuf], lost: usize) -> Vec<PathBuf> {
     let mut left = paths.to_vec();
     left.remove(lost);
     left
 }
 
-/// Linux sees the same, and finds nothing to mend.
+/// Linux sees the same files, and finds nothing to repair.
 #[track_caller]
 pub(crate) fn expect_of_linux(images: &Images, written: &Manifest) {
     let mount = images.mount("");
@@ -125,7 +126,7 @@ pub(crate) fn expect_of_linux(images: &Images, written: &Manifest) {
     mount.unmount();
 }
 
-/// Waits until what deleted subvolumes held is given back.
+/// Waits until the space of deleted subvolumes is freed.
 #[track_caller]
 pub(crate) fn drop_all(filesystem: &Filesystem) {
     for _ in 0..1200 {

@@ -1,5 +1,5 @@
-//! Data written with parity: right for Linux with a device lost, right after a scrub, right after a
-//! conversion.
+//! Data that was written with parity is right for Linux without a device, after a scrub, and after
+//! a conversion.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use crate::open::{close, expect_of_linux, open, open_with, scrubbed, without};
 
 const LEN: u64 = 700 << 20;
 
-/// Linux finds the same with every device in turn missing, and with all of them.
+/// Linux finds the same files with all devices, and without each device in turn.
 #[track_caller]
 fn expect_everywhere(images: &Images, written: &Manifest) {
     images.check();
@@ -33,8 +33,8 @@ fn expect_everywhere(images: &Images, written: &Manifest) {
     expect_of_linux(images, written);
 }
 
-/// Linux's volume is changed here, also without a device, which then comes back; what is spoiled of
-/// it is mended, data and parity.
+/// A volume of Linux is changed here, also without a device, which then comes back. Damaged data
+/// and parity of that device are repaired.
 fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     if !has_linux_btrfs() {
         return;
@@ -58,7 +58,7 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     close(filesystem);
     expect_everywhere(&images, &written);
 
-    // Written without a device, which comes back and is healed.
+    // The volume is written without a device, which comes back and is repaired.
     let filesystem = open_with(&without(images.paths(), 1), "rw,noatime,degraded");
     assert_eq!(filesystem.read_only_reason(), None);
     change(&Library::new(&filesystem), &Scale::default(), 2);
@@ -74,7 +74,7 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     assert!(!scrubbed(&filesystem, false).has_errors());
     close(filesystem);
 
-    // A unit of noise now and then: where parity is, too.
+    // Noise is written at regular distances, so it also hits parity.
     let file = OpenOptions::new().write(true).open(&images.paths()[0]).expect("an image");
     for at in (6 << 20..LEN - (1 << 20)).step_by(192 << 10) {
         file.write_all_at(&noise(at, 64 << 10), at).expect("damage");

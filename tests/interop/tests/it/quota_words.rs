@@ -15,7 +15,7 @@ fn text(images: &Images) -> &str {
     images.path().to_str().expect("ASCII")
 }
 
-/// What the program prints under the name of `btrfs`, on standard output.
+/// The standard output of the program under the name `btrfs`.
 #[track_caller]
 fn as_btrfs(words: &[&str]) -> String {
     let output = Command::new(program()).arg0("btrfs").args(words).output().expect("it starts");
@@ -23,8 +23,8 @@ fn as_btrfs(words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The lines of a table. What btrfs-progs 6.2 says in the place of a path of groups above is cut
-/// off: it counts the groups above them.
+/// The lines of a table. For groups of higher levels, btrfs-progs 6.2 prints a count of groups in
+/// place of a path. This text is cut off.
 fn rows(text: &str) -> Vec<String> {
     let is_above = |line: &str| line.starts_with(|digit: char| ('1'..='9').contains(&digit));
     let row = |line: &str| match line.rsplit_once("  ") {
@@ -34,7 +34,7 @@ fn rows(text: &str) -> Vec<String> {
     text.lines().map(row).collect()
 }
 
-/// Makes a volume with subvolumes, a snapshot, shared files, and groups above.
+/// Makes a volume with subvolumes, a snapshot, shared files, and groups of higher levels.
 fn volume(simple: bool) -> Images {
     let images = Images::new(1, 600 << 20);
     let image = text(&images);
@@ -87,7 +87,7 @@ pub(crate) fn full_quotas_are_counted_as_linux_counts_them() {
     assert_eq!(before, groups(&mount), "what Linux counts anew");
     mount.unmount();
     images.check();
-    // What is off is gone, and nothing of it stays behind.
+    // After `disable`, quotas leave nothing behind.
     buttress(["quota", "disable", image]);
     assert!(buttress(["quota", "status", image]).contains("no"));
     images.check();
@@ -132,7 +132,7 @@ pub(crate) fn simple_quotas_are_made_by_both() {
     images.check_volume();
 }
 
-/// Runs a script on a mount, and returns what it says of its failure.
+/// Runs a script on a mount, which must fail, and returns its error output.
 fn refused(mount: &Mounted, script: &str) -> String {
     let script = format!("cd '{}' && {script}", mount.path().display());
     let output = Command::new("bash").args(["-c", &script]).output().expect("bash");
@@ -140,8 +140,8 @@ fn refused(mount: &Mounted, script: &str) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Writers end with `EDQUOT` at the limit of a group, direct ones and those that set space aside
-/// too. They go on when there is room again. Linux refuses more there as well.
+/// Writers get `EDQUOT` at the limit of a group, also direct writes and preallocations. After space
+/// was freed, they can write again. Linux refuses writes above the limit as well.
 #[test]
 fn limits_stop_writers() {
     if !has_linux_btrfs() || !can_mount_fuse() {
@@ -169,12 +169,12 @@ fn limits_stop_writers() {
     assert!(said.contains("quota"), "{said}");
     let said = refused(&mount, "fallocate -l 15M a/aside");
     assert!(said.contains("quota"), "{said}");
-    // What is not limited goes on, and so does what frees.
+    // Writes without a limit still work, and so do removals.
     mount.shell(&write("free", 60, ""));
-    // What was removed counts until a commit, which an fsync of the top waits for.
+    // Removed data counts until a commit, which an fsync of the top makes.
     mount.shell("rm -f a/*; sync .");
     mount.shell(&write("a/third", 15, ""));
-    // Both together have their limit, too.
+    // The two groups together have a limit, too.
     mount.shell(&write("b/first", 15, ""));
     let said = refused(&mount, &write("b/second", 15, ""));
     assert!(said.contains("quota"), "{said}");

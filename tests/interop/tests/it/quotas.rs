@@ -1,5 +1,5 @@
-//! Volumes with quotas: simple ones are counted as Linux counts them, full ones are marked as what
-//! they are, with every group in its place.
+//! Volumes with quotas: simple quotas are counted as in Linux. Full quotas are marked as
+//! inconsistent, and every subvolume has its group.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn scale() -> Scale {
     Scale { dirs: 4, files: 20, big_bytes: 1 << 20, links: 50, ..Scale::default() }
 }
 
-/// What every group of level 0 and 1 says, as `btrfs qgroup show` prints it.
+/// Every group of level 0 and 1, as `btrfs qgroup show` prints it.
 pub(crate) fn groups(mount: &Mount) -> Vec<String> {
     let text = mount.btrfs("qgroup show --raw");
     let is_group = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
@@ -83,7 +83,7 @@ pub(crate) fn enable_simple_quotas(mount: &Mount) -> bool {
     }
 }
 
-/// What is on the volume, read here and by Linux, is the same.
+/// The content of the volume is the same here and in Linux.
 fn same_everywhere(images: &Images) {
     let filesystem = open_with(images.paths(), "ro,noatime,subvolid=5");
     let here = Manifest::of_library(&filesystem);
@@ -103,7 +103,7 @@ fn begin(mount: &Mount) {
     mount.shell("echo more > live/more; sync");
 }
 
-/// The checker counts what Linux counted, and what is counted here; Linux goes on from there.
+/// The checker confirms the counts of Linux and our counts. Linux continues from our counts.
 #[test]
 pub(crate) fn simple_quotas_are_kept() {
     if !has_linux_btrfs() {
@@ -112,7 +112,7 @@ pub(crate) fn simple_quotas_are_kept() {
     let images = Images::new(1, 600 << 20);
     images.mkfs(&[]);
     let mount = images.mount("");
-    // An older file, which no group is charged for.
+    // This file is older than the quotas, so no group is charged for it.
     mount.shell("head -c 300000 /dev/urandom > before; sync");
     if !enable_simple_quotas(&mount) {
         return;
@@ -140,7 +140,7 @@ pub(crate) fn simple_quotas_are_kept() {
         images.check_volume();
     }
     same_everywhere(&images);
-    // What is not what Linux counted is found.
+    // The checker finds a count that differs from that of Linux.
     for (field, offset) in [("referenced", 8), ("exclusive", 24)] {
         let before = std::fs::read(images.path()).expect("the image");
         miscount(&images, offset);
@@ -165,7 +165,7 @@ fn miscount(images: &Images, offset: usize) {
     let geometry = Geometry::of(&superblock);
     let store = Store::new(Arc::clone(&volume), geometry, 0);
     boot::load_chunks(&store, &superblock).expect("chunks");
-    // Linux's tool of this age does not show the tree of a volume with simple quotas.
+    // This version of Linux's tool does not show the quota tree of a volume with simple quotas.
     let find = |tree, root, key: Key| {
         let found = Cursor::find(&store, tree, root, &key).expect("a tree");
         found.unwrap_or_else(|| panic!("no {key} in {tree}"))
@@ -185,7 +185,8 @@ fn miscount(images: &Images, offset: usize) {
     volume.write(leaf.logical(), &node).expect("damage");
 }
 
-/// The counts are marked as inconsistent, every subvolume has its group, and a new count is right.
+/// The counts are marked as inconsistent, every subvolume has its group, and a rescan gives the
+/// right counts.
 #[test]
 fn full_quotas_are_marked() {
     if !has_linux_btrfs() {
@@ -211,12 +212,12 @@ fn full_quotas_are_marked() {
         assert_eq!(listed.lines().collect::<Vec<_>>(), known, "round {round}");
         let limits = mount.btrfs("qgroup show -r --raw");
         let limited = limits.lines().filter(|line| line.contains("314572800")).count();
-        // `live`, and what was copied from it.
+        // `live`, and the snapshots of it.
         assert!(limited >= 2, "{limits}");
         mount.btrfs("quota rescan -w");
         mount.shell("sync");
         mount.unmount();
-        // Linux counted, and the checker counts along.
+        // Linux has counted, and the checker verifies the counts.
         images.check();
     }
     let filesystem = open_with(images.paths(), "rw,noatime,subvolid=5");

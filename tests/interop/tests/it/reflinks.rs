@@ -1,5 +1,5 @@
-//! Files that share extents, compressed and not: Linux and this library write in turns, each into
-//! the other's shared files. All views are the same, and no checker finds anything wrong.
+//! Files that share extents, compressed and not: Linux and this library take turns and write into
+//! the shared files of each other. All views are the same, and no checker finds a fault.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ const FILES: u64 = 6;
 const STEPS: u64 = 120;
 const PAGE: u64 = 4096;
 
-/// What both can do to files by name.
+/// The operations on files, by name, that both sides have.
 trait Door {
     fn write(&self, name: &str, offset: u64, data: &[u8]);
     fn cut(&self, name: &str, len: u64);
@@ -198,7 +198,7 @@ fn assert_same(door: &dyn Door, model: &Model, side: &str) {
 }
 
 fn work(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
-    // Every file is there before it is looked for.
+    // Every file is created before its first use.
     for number in 0..FILES {
         let name = format!("f{number}");
         model.entry(name.clone()).or_insert_with(|| {
@@ -219,7 +219,7 @@ fn back_and_forth(seed: u64, mkfs: &[&str], linux: &str, ours: &str) {
     images.mkfs(mkfs);
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
-    // What is overwritten in place cannot be.
+    // Files that are overwritten in place cannot be compressed.
     let packs = linux != "nodatacow";
     for round in 0..3 {
         let mount = images.mount(linux);
@@ -245,19 +245,19 @@ fn back_and_forth(seed: u64, mkfs: &[&str], linux: &str, ours: &str) {
     mount.unmount();
 }
 
-/// Nothing is compressed but what a property says.
+/// Only files with the property are compressed.
 #[test]
 fn plain() {
     back_and_forth(1, &[], "", "rw");
 }
 
-/// Everything is compressed, each side its own way.
+/// Everything is compressed, by each side with another codec.
 #[test]
 fn packed() {
     back_and_forth(2, &[], "compress-force=zstd", "compress-force=lzo");
 }
 
-/// The other way round, where looks decide.
+/// The codecs are exchanged, and each side compresses only if that seems worthwhile.
 #[test]
 fn packed_where_it_looks_worth_it() {
     back_and_forth(3, &[], "compress=lzo", "compress=zstd:1");
@@ -270,7 +270,7 @@ fn explicit_holes() {
     back_and_forth(4, &mkfs, "compress-force=zlib", "compress-force=zlib");
 }
 
-/// Nothing has checksums, and Linux overwrites in place what is not shared; so do we.
+/// Nothing has checksums. Linux and we overwrite extents that are not shared in place.
 #[test]
 fn in_place() {
     back_and_forth(5, &[], "nodatacow", "nodatacow");

@@ -1,5 +1,5 @@
-//! Random work on subvolumes against a model, by this library and by Linux in turns: each finds the
-//! model's state, and so does every checker.
+//! Random work on subvolumes, by this library and by Linux in turns, compared with a model. Each
+//! side finds the state of the model, and no checker finds a fault.
 //!
 //! `BUTTRESS_SEED` and `BUTTRESS_ROUNDS` choose another run; each failure prints its seed.
 
@@ -100,7 +100,7 @@ impl Door {
                 let (source, target) = (open(from.0, false), open(to.0, true));
                 let (mut at, mut into, mut left) = (from.1, to.1, len as usize);
                 while left > 0 {
-                    // Linux shares where it can.
+                    // Linux shares the data if it can.
                     let (at, into) = (Some(&mut at), Some(&mut into));
                     let done = rustix::fs::copy_file_range(&source, at, &target, into, left);
                     left -= done.expect("a copy");
@@ -188,7 +188,7 @@ impl Model {
         if self.rng.chance(1, 2) {
             self.rng.fill(&mut bytes);
         } else {
-            // What is worth packing.
+            // These bytes compress well.
             let word = self.rng.next_u64().to_le_bytes();
             bytes.iter_mut().zip(word.iter().cycle()).for_each(|(byte, from)| *byte = *from);
         }
@@ -283,7 +283,7 @@ impl Model {
         put(self.file(&to.0, &to.1), into as usize, shared);
     }
 
-    /// Every name and every byte is what the model says.
+    /// Every name and every byte equals that of the model.
     fn verify(&self, door: &Door, when: &str) {
         let names: Vec<_> = self.subvolumes.keys().cloned().collect();
         assert_eq!(door.list(""), names, "{when}: subvolumes");

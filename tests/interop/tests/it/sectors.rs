@@ -1,6 +1,6 @@
-//! Sectors of 8, 16 and 64 KiB: volumes that `mkfs.btrfs` made, written here, and volumes that were
-//! made here. Linux does not mount them where they are larger than its pages, so `btrfs check` and
-//! `btrfs restore` decide.
+//! Sectors of 8, 16 and 64 KiB: volumes that `mkfs.btrfs` made and that are written here, and
+//! volumes that are made here. Linux does not mount volumes with sectors larger than its pages, so
+//! `btrfs check` and `btrfs restore` check the results.
 
 use std::path::Path;
 
@@ -43,8 +43,8 @@ fn made_here(sector: u32) -> Images {
     images
 }
 
-/// Fills, overwrites, shares, sets aside, moves and scrubs; both checkers find nothing, and Linux's
-/// tool gets out what was written.
+/// Fills, overwrites, shares, preallocates, moves and scrubs. Both checkers find nothing, and
+/// Linux's tool restores all written files.
 #[track_caller]
 fn written(images: &Images, sector: u64, options: &str) {
     let filesystem = open_with(images.paths(), &format!("rw,noatime,{options}"));
@@ -69,7 +69,8 @@ fn written(images: &Images, sector: u64, options: &str) {
     restored(images.path(), &filesystem_files(&written, images));
 }
 
-/// Writes about the ends of sectors: whole ones, parts, holes, clones, cuts and direct writes.
+/// Writes around the ends of sectors: whole sectors, parts, holes, clones, truncations and direct
+/// writes.
 fn edges(filesystem: &Filesystem, sector: u64) {
     let top = filesystem.root();
     let [one, two] = ["edges", "edges-shared"]
@@ -131,7 +132,7 @@ fn restored(image: &Path, files: &[(String, Vec<u8>)]) {
     }
 }
 
-/// Made by Linux's tool, with the size of ARM's pages.
+/// The volume is made by Linux's tool. The sectors have the size of ARM's pages.
 #[test]
 pub(crate) fn sectors_of_16k_made_by_linux_are_written_here() {
     if can_run() {
@@ -139,7 +140,7 @@ pub(crate) fn sectors_of_16k_made_by_linux_are_written_here() {
     }
 }
 
-/// Made by Linux's tool, with the size of POWER's pages.
+/// The volume is made by Linux's tool. The sectors have the size of POWER's pages.
 #[test]
 pub(crate) fn sectors_of_64k_made_by_linux_are_written_here() {
     if can_run() {
@@ -147,7 +148,7 @@ pub(crate) fn sectors_of_64k_made_by_linux_are_written_here() {
     }
 }
 
-/// Data and nodes in the same groups, with nodes of one sector.
+/// Data and nodes share block groups, with nodes of one sector.
 #[test]
 fn mixed_groups_with_large_sectors_are_written() {
     if can_run() {
@@ -155,7 +156,7 @@ fn mixed_groups_with_large_sectors_are_written() {
     }
 }
 
-/// Made here in each size.
+/// Volumes are made here with sectors of each size.
 #[test]
 pub(crate) fn sectors_of_every_size_are_made_here() {
     if can_run() {

@@ -1,5 +1,5 @@
-//! Volumes that grow from a seed: grown here and by Linux, written by both, and without the seed in
-//! the end. The seed keeps every byte.
+//! Volumes that grow from a seed: They are grown here and by Linux, written by both, and at the end
+//! opened without the seed. No byte of the seed changes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -35,14 +35,14 @@ fn seed_of_linux(mkfs: &[&str], devices: usize) -> (Images, Images) {
     seed.mkfs(mkfs);
     let mount = seed.mount("");
     fill(&Folder::new(mount.path()), &scale());
-    // A file that is written in place, where that is allowed.
+    // The file is overwritten in place, if that is allowed.
     mount.shell("touch here; chattr +C here; head -c 300000 /dev/zero | tr '\\0' a > here; sync");
     mount.unmount();
     make_seed(&seed);
     (all, seed)
 }
 
-/// Sets the flag of a seed. Linux's tool finds other devices as block devices alone.
+/// Sets the flag of a seed. Linux's tool finds other devices only among block devices.
 fn make_seed(seed: &Images) {
     if let [only] = seed.paths() {
         run("btrfstune", ["-f".as_ref(), "-S".as_ref(), "1".as_ref(), only.as_os_str()]);
@@ -51,7 +51,8 @@ fn make_seed(seed: &Images) {
     seed.paths().iter().for_each(|path| set_seed_flag(path));
 }
 
-/// Linux sees the same. Its scrub takes the nodes of a seed for damaged, so there is none.
+/// Linux sees the same files. Linux's scrub reports the nodes of a seed as damaged, so this runs no
+/// scrub.
 fn expect_of_linux_with_seed(images: &Images, written: &Manifest) {
     let mount = images.mount("");
     let linux = Manifest::of_folder(mount.path());
@@ -59,7 +60,7 @@ fn expect_of_linux_with_seed(images: &Images, written: &Manifest) {
     mount.unmount();
 }
 
-/// Why a volume does not open, with all causes.
+/// The reason why a volume does not open, with all causes.
 fn refusal(paths: &[PathBuf]) -> String {
     let error = try_open(paths, true).expect_err("it must not open");
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
@@ -80,7 +81,8 @@ fn bytes(seed: &Images) -> Vec<Vec<u8>> {
     seed.paths().iter().map(|path| std::fs::read(path).expect("an image")).collect()
 }
 
-/// Grown here, it shows the seed's files to both, and both write it. Without the seed it is whole.
+/// A volume that is grown here shows the seed's files to both sides, and both sides write it. After
+/// the seed is removed, the volume is complete.
 #[track_caller]
 fn grown_here(mkfs: &[&str], devices: usize) {
     let (all, seed) = seed_of_linux(mkfs, devices);
@@ -121,7 +123,7 @@ fn grown_here(mkfs: &[&str], devices: usize) {
     expect_of_linux(&alone, &linux);
 }
 
-/// One device with the defaults.
+/// The seed has one device, with the defaults.
 #[test]
 pub(crate) fn a_volume_grown_here_is_written_by_linux() {
     if can_run() {
@@ -137,7 +139,7 @@ fn a_volume_grows_from_parity() {
     }
 }
 
-/// Data and nodes in the same groups.
+/// The seed has data and nodes in the same block groups.
 #[test]
 fn a_volume_grows_from_mixed_groups() {
     if can_run() {
@@ -145,7 +147,7 @@ fn a_volume_grows_from_mixed_groups() {
     }
 }
 
-/// Linux grows it; it is written here, and the seed is removed here.
+/// Linux grows the volume. It is written here, and the seed is removed here.
 #[test]
 pub(crate) fn a_volume_that_linux_grew_is_written_here() {
     if !can_run() {
@@ -180,7 +182,8 @@ pub(crate) fn a_volume_that_linux_grew_is_written_here() {
     expect_of_linux(&alone, &written);
 }
 
-/// What grew becomes a seed itself. Two volumes grow from it, which are open at the same time.
+/// A volume that has grown becomes a seed itself. Two volumes grow from this seed, and are open at
+/// the same time.
 #[test]
 pub(crate) fn a_volume_grows_from_one_that_grew() {
     if !can_run() {
@@ -201,7 +204,7 @@ pub(crate) fn a_volume_grows_from_one_that_grew() {
     close(filesystem);
     let mount = middle.mount("");
     mount.unmount();
-    // Linux's tool asks for all devices, which it finds as block devices alone.
+    // Linux's tool needs all devices, and finds them only among block devices.
     set_seed_flag(&images.paths()[1]);
     for new in [2, 3] {
         assert_eq!(grow(middle.paths(), &images.paths()[new]), DeviceId(3));
@@ -264,8 +267,8 @@ fn a_volume_needs_the_seed_it_grew_from() {
     close(filesystem);
 }
 
-/// The program grows a volume from a seed that it shows by a mount, and adds another device to it.
-/// The mount goes on showing the seed.
+/// The program has a seed mounted. It grows a volume from this seed, and adds another device to the
+/// volume. The mount still shows the seed.
 #[test]
 fn the_program_grows_a_volume_from_a_mounted_seed() {
     if !can_run() || !can_mount_fuse() {

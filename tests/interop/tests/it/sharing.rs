@@ -1,4 +1,4 @@
-//! Volumes with snapshots: made by Linux and written here, made here and written by Linux.
+//! Volumes with snapshots that Linux made and that are written here, and the reverse.
 
 use buttress_interop::linux::{Images, Mount, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
@@ -9,7 +9,7 @@ use crate::open::{close, drop_all, manifest, open_with};
 struct Row {
     mkfs: &'static [&'static str],
     mount: &'static str,
-    /// What Linux does to the volume between its snapshots and our writing.
+    /// The work of Linux on the volume between its snapshots and our writes.
     then: &'static str,
     scale: Scale,
 }
@@ -22,7 +22,7 @@ impl Default for Row {
     }
 }
 
-/// Writes into one subvolume through the library, and lets `btrfs check` look at it.
+/// Writes into one subvolume through the library, and runs `btrfs check`.
 #[track_caller]
 fn write_into(images: &Images, subvolume: &str, write: impl FnOnce(&Library)) {
     let filesystem = open_with(images.paths(), &format!("rw,noatime,subvol={subvolume}"));
@@ -85,7 +85,7 @@ impl Row {
         write_into(&images, "live", |library| change(library, &self.scale, 3));
         same_everywhere(&images, self.mount);
 
-        // Linux goes on from there: it drops one user after the other.
+        // Linux continues, and deletes one user of the shared nodes after the other.
         let mount = images.mount(self.mount);
         change(&folder(&mount, "live"), &self.scale, 4);
         for (name, before) in frozen.iter().zip(&before) {
@@ -120,13 +120,13 @@ macro_rules! rows {
 }
 
 rows! {
-    /// As btrfs-progs makes volumes.
+    /// The defaults of btrfs-progs.
     defaults: Row::default();
-    /// Small nodes: sharing many levels deep.
+    /// Small nodes, so that nodes are shared on many levels.
     nodes_of_4k: Row { mkfs: &["-n", "4096"], ..Row::default() };
     /// A balance leaves full back references behind.
     after_a_balance: Row { then: "btrfs balance start --full-balance .", ..Row::default() };
-    /// The same many levels deep, on larger node records.
+    /// A balance with shared nodes on many levels, and with the larger records of nodes.
     after_a_balance_of_4k: Row {
         mkfs: &["-n", "4096", "-O", "^skinny-metadata"],
         then: "btrfs balance start --full-balance .",
@@ -144,7 +144,7 @@ rows! {
     };
 }
 
-/// Deletes a subvolume at the top, and waits until what it held is given back.
+/// Deletes subvolumes at the top, and waits until their space is freed.
 #[track_caller]
 fn delete_here(images: &Images, names: &[&str]) {
     let filesystem = open_with(images.paths(), "rw,noatime,subvolid=5");
@@ -157,7 +157,8 @@ fn delete_here(images: &Images, names: &[&str]) {
     images.check();
 }
 
-/// Snapshots made here: Linux sees them as its own, changes them, deletes some; the rest goes here.
+/// Snapshots made here: Linux sees them as its own, changes them and deletes some. The others are
+/// deleted here.
 #[test]
 pub(crate) fn snapshots_made_here_are_changed_by_linux() {
     if !has_linux_btrfs() {
@@ -208,7 +209,7 @@ pub(crate) fn snapshots_made_here_are_changed_by_linux() {
         delete_here(&images, &["first"]);
         third.assert_same("before", &of(&images, "third"), "after", Depth::Volume);
 
-        // Linux deletes and leaves the work to us; the nested one first.
+        // Linux deletes the subvolumes, the nested one first, and leaves the dropping to us.
         let mount = images.mount("");
         mount.shell(
             "btrfs -q subvolume delete live/nested; btrfs -q subvolume delete --commit-after live",

@@ -1,4 +1,4 @@
-//! What `statfs` says of a volume, beside what Linux says of the same image.
+//! The results of `statfs` for a volume, compared with Linux on the same image.
 
 use buttress_fs::{Filesystem, MakeOptions};
 use buttress_interop::linux::{Images, has_linux_btrfs};
@@ -26,7 +26,8 @@ fn linux(images: &Images, options: &str) -> (u64, u64, u64) {
     (mib(stat.f_blocks), mib(stat.f_blocks - stat.f_bfree), mib(stat.f_bavail))
 }
 
-/// Holds both against each other: the size to the MiB, the rest within the reserves of each.
+/// Compares the two: the sizes are equal to the MiB, and the other numbers differ only by the
+/// reserves.
 #[track_caller]
 fn compare(what: &str, ours: (u64, u64, u64), linux: (u64, u64, u64)) {
     eprintln!("{what}: ours {ours:?}, Linux {linux:?}");
@@ -57,7 +58,7 @@ fn used_is_what_linux_calls_used() {
         let empty = |fs: &Filesystem| {
             fs.root().unlink(b"f").expect("removed");
             fs.sync().expect("durable");
-            // The space of an empty chunk is available when the commit behind its removal is
+            // The space of an empty chunk is available once the commit after the chunk's removal is
             // durable.
             fs.root().create(b"next", 0o644, 0, 0, 0).expect("made");
             fs.sync().expect("durable");
@@ -67,7 +68,7 @@ fn used_is_what_linux_calls_used() {
     }
 }
 
-/// A volume of ours that was just made has no more in use than one of Linux.
+/// A new volume of ours has no more space in use than a new volume of Linux.
 #[test]
 fn a_new_volume_is_empty() {
     if !has_linux_btrfs() {

@@ -1,4 +1,4 @@
-//! Free space is recorded anew, and mostly empty block groups give their space back.
+//! Free space is recorded anew, and mostly empty block groups are reclaimed.
 
 use std::os::unix::fs::FileExt;
 
@@ -16,7 +16,7 @@ fn has_tree(filesystem: &Filesystem) -> bool {
     filesystem.info().expect("figures").superblock.compat_ro.has(valid)
 }
 
-/// Takes the mark from a volume that says that its free-space tree is right.
+/// Removes the flag that says that the free-space tree of a volume is valid.
 fn invalidate(images: &Images) {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(images.path());
     let file = file.expect("the image");
@@ -30,7 +30,7 @@ fn invalidate(images: &Images) {
     }
 }
 
-/// A tree that is marked as wrong, one that is not trusted, and one that never was.
+/// The free-space tree is invalid, or not trusted, or does not exist.
 #[test]
 pub(crate) fn free_space_is_recorded_anew() {
     if !has_linux_btrfs() {

@@ -1,12 +1,12 @@
-//! sqlite works on a mount with a device that records its requests, and the power goes at every
-//! flush. Each transaction that sqlite reported as committed is there, whole, and none that was
-//! never begun.
+//! sqlite works on a mount with a device that records its requests, and the power is cut at every
+//! flush. Each transaction that sqlite reported as committed is there as a whole. There is no
+//! transaction that was never begun.
 //!
 //! This process serves the mount, so that its device can be in memory; sqlite is a process of its
 //! own. The library mounts the state after a cut, and the files of the database are copied out for
-//! sqlite to recover. Linux mounts a part of the states, too. It replays our logs its own way, and
-//! must have the same files for sqlite. `BUTTRESS_SQLITE_TRANSACTIONS` sets their number, for each
-//! kind of journal.
+//! sqlite to recover. Linux mounts a part of the states, too. Linux replays our logs with its own
+//! code, and must show the same files of the database. `BUTTRESS_SQLITE_TRANSACTIONS` sets the
+//! number of transactions for each kind of journal.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -28,7 +28,7 @@ use buttress_volume::Volume;
 struct Way {
     journal: &'static str,
     synchronous: &'static str,
-    /// How many transactions sqlite itself may roll back though it said that they are committed.
+    /// How many transactions sqlite itself may roll back although it reported them as committed.
     forgets: usize,
 }
 
@@ -37,24 +37,24 @@ const WAYS: [Way; 5] = [
     Way { journal: "truncate", synchronous: "FULL", forgets: 0 },
     Way { journal: "persist", synchronous: "FULL", forgets: 0 },
     Way { journal: "delete", synchronous: "EXTRA", forgets: 0 },
-    // Here the deletion of the journal is the commit, and the folder is not synced behind it.
+    // Here the deletion of the journal is the commit, and sqlite does not sync the folder after it.
     Way { journal: "delete", synchronous: "FULL", forgets: 1 },
 ];
 
 const MOUNTS: [&str; 4] = ["rw", "rw,notreelog", "rw,commit=1", "rw,compress=zstd"];
 
 const DATABASE: &str = "rows.db";
-/// What belongs to a database; the memory that processes share is made anew.
+/// The files of a database. The file of memory that processes share is made anew.
 const FILES: [&str; 3] = [DATABASE, "rows.db-wal", "rows.db-journal"];
 
 const ACCOUNTS: usize = 60;
 
 const LEN: u64 = 192 << 20;
 
-/// One in so many states is shown to Linux.
+/// One in this many states is shown to Linux.
 const SHOWN: u64 = 12;
 
-/// A mount that this process serves; it goes with its owner, also when a test fails.
+/// A mount that this process serves. It ends when this value is dropped, also if a test fails.
 struct Served {
     fs: Option<Filesystem>,
     serving: Option<buttress_fuse::Serving>,
@@ -86,7 +86,7 @@ impl Drop for Served {
     }
 }
 
-/// sqlite, told one thing after the other.
+/// A sqlite process that gets one script after the other.
 struct Sqlite {
     child: Child,
     input: ChildStdin,
@@ -125,7 +125,7 @@ impl Sqlite {
     }
 }
 
-/// What the database holds after so many transactions.
+/// The content of the database after a number of transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     balances: Vec<i64>,
@@ -139,7 +139,8 @@ fn text(row: usize) -> String {
     bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect()
 }
 
-/// The next transaction: a row, and a few amounts that change hands; and what is there then.
+/// Returns the next transaction, and the state after it. A transaction adds a row and moves a few
+/// amounts.
 fn transaction(rng: &mut Rng, state: &State) -> (String, State) {
     let mut next = state.clone();
     next.rows += 1;
@@ -158,7 +159,7 @@ fn transaction(rng: &mut Rng, state: &State) -> (String, State) {
     (script + "COMMIT;", next)
 }
 
-/// The work of another program that opens the files after a cut.
+/// Opens the database after a cut, as another program would, and returns its state.
 fn recovered(folder: &Path) -> Result<State, String> {
     let database = folder.join(DATABASE);
     let said = try_run(
@@ -187,7 +188,8 @@ fn recovered(folder: &Path) -> Result<State, String> {
     Ok(State { balances, rows })
 }
 
-/// Copies the files of the database out of what a cut left; says whether a journal was among them.
+/// Copies the files of the database from the state after a cut. Returns whether a journal was among
+/// them.
 fn copy_out(device: &Arc<dyn Device>, folder: &Path) -> Result<bool, String> {
     let options = MountOptions::parse("rw,noatime").expect("options");
     let fs = Filesystem::open(vec![Arc::clone(device)], options);
@@ -203,7 +205,7 @@ fn copy_out(device: &Arc<dyn Device>, folder: &Path) -> Result<bool, String> {
         std::fs::write(&path, bytes).expect("a file");
         journal |= name.ends_with("-journal");
     }
-    // A mount that changes nothing leaves a copy of the superblock torn, if it was.
+    // A change makes this mount write a torn superblock copy again.
     fs.root()
         .set_xattr(b"user.seen", b"1", buttress_fs::XattrFlags::default())
         .map_err(|error| error.to_string())?;
@@ -216,11 +218,11 @@ fn files(folder: &Path) -> Vec<Option<Vec<u8>>> {
     FILES.iter().map(|name| std::fs::read(folder.join(name)).ok()).collect()
 }
 
-/// Linux mounts what a cut left: nothing if it refuses the superblock that was being written, else
-/// the files that it shows. What it leaves is sound.
+/// Linux mounts the state after a cut. Returns the files that Linux shows, or `None` if the cut
+/// tore the superblock. The volume is sound afterwards.
 fn shown_by_linux(crash: &Crash, images: &Images) -> Option<Vec<Option<Vec<u8>>>> {
     let found = &crash.devices[0];
-    // Linux looks at the first copy of the superblock alone.
+    // Linux reads only the first copy of the superblock.
     Volume::read_superblock_mirror(found, 0).ok()?;
     save(found, images.path());
     let mount = images.mount("");
@@ -230,7 +232,7 @@ fn shown_by_linux(crash: &Crash, images: &Images) -> Option<Vec<Option<Vec<u8>>>
     Some(shown)
 }
 
-/// Both checkers find nothing in what is left after the next mount.
+/// Both checkers find nothing on the volume after the next mount.
 fn check_volume(device: &Arc<dyn Device>, folder: &Path, with_linux: bool) {
     let options = buttress_check::Options::thorough();
     let report = buttress_check::check_devices(
@@ -248,11 +250,11 @@ fn check_volume(device: &Arc<dyn Device>, folder: &Path, with_linux: bool) {
     }
 }
 
-/// What one way came to.
+/// The counts of one way.
 #[derive(Default)]
 struct Seen {
     states: usize,
-    /// Of these, before Linux.
+    /// The states that Linux was shown.
     shown: usize,
     acknowledged: usize,
     forgotten: usize,
@@ -279,7 +281,7 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
          WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {ACCOUNTS} - 1)
          INSERT INTO accounts SELECT i, 0, '{pad}' FROM n;"
     ));
-    // From here on, what was set up must be there, too.
+    // From here on, the initial content must be there, too.
     std::fs::File::open(&at).and_then(|top| top.sync_all()).expect("sync");
     log.start(&[&device]);
     let mut rng = Rng::new(seed);
@@ -324,7 +326,8 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
         assert!(found.rows + way.forgets >= done, "{about}: {} rows", found.rows);
         assert!(found == states[found.rows.min(transactions)], "{about}: a part of a transaction");
         if found.rows < done {
-            // It rolled back because the deletion of a journal had not been synced.
+            // sqlite rolled the transaction back because the deletion of a journal had not been
+            // synced.
             assert!(has_journal, "{about}: {} rows without a journal", found.rows);
             seen.forgotten += 1;
         }
@@ -344,7 +347,7 @@ fn sqlite_keeps_commits_over_power_cuts() {
     let round = campaign::round();
     let set = std::env::var("BUTTRESS_SQLITE_TRANSACTIONS").ok();
     let set = set.map(|text| text.parse::<usize>().expect("a number"));
-    // A round of a long search looks at one way, and well.
+    // A round of a long search tests one way thoroughly.
     let ways = match round {
         0 => &WAYS[..],
         _ => &WAYS[round as usize % WAYS.len()..][..1],

@@ -1,9 +1,10 @@
-//! States that a power cut may leave are shown to Linux, which replays our logs its own way.
+//! States that a power cut may leave are shown to Linux, which replays our logs with its own code.
 //!
-//! The workload and its model are those of the library's own tests of fsync: the synced state is as
-//! it was then, or as it was at some time since. Linux mounts some of the states. It must show a
-//! state that the story allows, and exactly the state of our own replay. `btrfs check` looks at the
-//! results of both. `BUTTRESS_STATES` sets how many states of each kind of workload are checked.
+//! The workload and its model are those of the library's own tests of fsync: each synced file has
+//! its content from the sync, or from some time after it. Linux mounts some of the states. Linux
+//! must show a state that the model allows, and exactly the state of our own replay. `btrfs check`
+//! checks the results of both replays. `BUTTRESS_STATES` sets how many states of each kind of
+//! workload are checked.
 
 mod full;
 #[path = "../../../../crates/fs/tests/it/fsync/model.rs"]
@@ -28,7 +29,7 @@ use buttress_volume::Volume;
 use model::{Object, State, World};
 use story::{Story, survey};
 
-/// Set for more than a look: how many states of each kind Linux is shown.
+/// The variable with the number of states of each kind that Linux is shown.
 const STATES: &str = "BUTTRESS_STATES";
 
 /// The number of all folders that stand for a subvolume which a snapshot does not have.
@@ -38,10 +39,10 @@ const LEN: u64 = 256 << 20;
 
 const OPERATIONS: u64 = 70;
 
-/// How what a cut left is mounted.
+/// The mount options for the state after a cut.
 const OPTIONS: &str = "rw,noatime,commit=3000";
 
-/// Kinds of workloads; nothing is written but for what the test does.
+/// Kinds of workloads. The options prevent all writes that the test does not make.
 const KINDS: [(&str, &str); 4] = [
     ("plain", "rw,noatime,commit=3000"),
     ("compressed", "rw,noatime,commit=3000,compress=zstd"),
@@ -76,8 +77,8 @@ fn list(dir: &Inode) -> Vec<String> {
     names
 }
 
-/// What Linux shows of a mounted volume, or of a subvolume in it; others in that have nothing to
-/// say, nor have the empty folders that stand for them in a snapshot.
+/// The files that Linux shows of a mounted volume, or of a subvolume in it. Nested subvolumes are
+/// left out, and so are the empty folders for them in a snapshot.
 fn survey_of_linux(top: &Path) -> State {
     let mut state = State::new();
     let own = top.metadata().expect("a folder").dev();
@@ -115,7 +116,7 @@ fn survey_of_linux(top: &Path) -> State {
     state
 }
 
-/// What differs between two surveys, said shortly.
+/// The difference between two surveys, in a short text.
 fn difference(ours: &State, theirs: &State) -> Option<String> {
     let inos: BTreeSet<&u64> = ours.keys().chain(theirs.keys()).collect();
     let ino = inos.into_iter().find(|ino| ours.get(ino) != theirs.get(ino))?;
@@ -136,12 +137,12 @@ fn through_linux(images: &Images) -> State {
     state
 }
 
-/// How many states were seen, and of what sort.
+/// The number of states of each sort.
 #[derive(Debug, Default)]
 struct Seen {
     states: usize,
     logs: usize,
-    /// Linux looks at the first copy of the superblock alone, and refuses a torn one.
+    /// States with a torn first superblock. Linux reads only that copy, and refuses it.
     torn: usize,
 }
 
@@ -166,8 +167,8 @@ fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Re
         }
         Err(_) => seen.torn += 1,
     }
-    // What our replay leaves is sound for Linux, and the same. A mount that changes nothing would
-    // leave a torn copy.
+    // The volume after our replay is sound for Linux, and shows the same. The change is needed
+    // because a mount without one would leave a torn superblock copy.
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
     fs.close().map_err(|error| error.to_string())?;
     save(&*device, images.path());
@@ -181,7 +182,7 @@ fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Re
     Ok(())
 }
 
-/// A volume that once had another file: no file may ever show its content.
+/// A volume that once had another file. No file may ever show the content of that one.
 fn used(seed: u64) -> MemoryDevice {
     let base = Arc::new(MemoryDevice::new(LEN));
     let nodesize = if seed.is_multiple_of(2) { 16 << 10 } else { 4096 };
@@ -217,7 +218,7 @@ fn run(seed: u64, wanted: usize, images: &Images, seen: &mut Seen) {
         story.states.push(world.state.clone());
         log.mark(done);
     }
-    // Nothing, all, and one subset by chance at each point that is looked at.
+    // Each examined point has three states: no later write, all of them, and one random subset.
     let stride = (log.len() * 2).div_ceil(wanted);
     let shown = log.crashes(&mut Rng::new(seed), 1, stride, |crash| {
         if let Err(what) = examine(crash, &story, images, seen) {

@@ -1,5 +1,5 @@
-//! Streams of random histories: ours received by Linux, Linux's received by us, ours by us; damaged
-//! ones.
+//! Streams of random histories: Linux receives ours, we receive Linux's, and we receive ours. Also
+//! damaged streams.
 
 mod history;
 mod long;
@@ -23,7 +23,7 @@ use history::History;
 
 const SNAPSHOTS: usize = 4;
 
-/// A volume of Linux's with read-only snapshots `s0`, `s1`, ... of a history, and what is in them.
+/// A volume of Linux with read-only snapshots `s0`, `s1`, ... of a history, and their contents.
 struct Original {
     images: Images,
     manifests: Vec<Manifest>,
@@ -48,7 +48,8 @@ impl Original {
         Self { images, manifests }
     }
 
-    /// Our streams of all snapshots: the first full, each other from the one before.
+    /// Our streams of all snapshots. The first stream is full, and each later one has the previous
+    /// snapshot as its parent.
     fn our_streams(&self, version: Version) -> Vec<PathBuf> {
         let filesystem = open(self.images.paths(), false);
         let streams = (0..SNAPSHOTS)
@@ -91,8 +92,8 @@ impl Original {
         streams
     }
 
-    /// Linux's sender makes new inodes at the top, moves them, and leaves the top with the time of
-    /// that.
+    /// Linux's sender makes new inodes at the top and moves them, so the top has the time of the
+    /// moves.
     fn forgive_top(&self, received: &mut [Manifest]) {
         for (sent, received) in self.manifests.iter().zip(received) {
             let tops = (sent.entries.get(&b""[..]), received.entries.get_mut(&b""[..]));
@@ -120,7 +121,7 @@ fn tree(filesystem: &Filesystem, number: usize) -> TreeId {
     filesystem.resolve(format!("snapshots/s{number}")).expect("a snapshot").id().tree
 }
 
-/// A volume of Linux's that receives with `btrfs receive`.
+/// Makes a volume with Linux that receives streams with `btrfs receive`.
 fn linux_receives(streams: &[PathBuf]) -> (Images, Mount) {
     let images = Images::new(1, 2 << 30);
     images.mkfs(&[]);
@@ -134,7 +135,7 @@ fn linux_receives(streams: &[PathBuf]) -> (Images, Mount) {
     (images, mount)
 }
 
-/// A volume of ours.
+/// Makes an empty volume of ours.
 fn our_volume() -> Images {
     let images = Images::new(1, 2 << 30);
     let device = FileDevice::create(images.path(), 2 << 30).expect("the image opens");
@@ -147,7 +148,7 @@ fn try_receive(filesystem: &Filesystem, stream: &[u8]) -> Result<usize, Error> {
     receive(&Subvolumes::new(filesystem, filesystem.root()), stream, |_| {})
 }
 
-/// A volume of ours that received, and what is in it: for us, and for Linux.
+/// Receives streams into a volume of ours. Returns its content as we see it, and as Linux sees it.
 #[track_caller]
 fn we_receive(streams: &[PathBuf]) -> (Vec<Manifest>, Vec<Manifest>) {
     let images = our_volume();
@@ -185,7 +186,7 @@ fn we_receive(streams: &[PathBuf]) -> (Vec<Manifest>, Vec<Manifest>) {
     (ours, linux)
 }
 
-/// Linux makes of our streams what was sent; data that was shared is shared.
+/// From our streams, Linux makes the files that were sent. Shared data is shared again.
 #[test]
 pub(crate) fn linux_receives_our_streams() {
     if !has_linux_btrfs() {
@@ -202,7 +203,7 @@ pub(crate) fn linux_receives_our_streams() {
     }
 }
 
-/// The same and the reverse for as many histories as `BUTTRESS_SEEDS` says, from 100 on.
+/// Sends in both directions for as many histories as `BUTTRESS_SEEDS` says, from seed 100 on.
 #[test]
 #[ignore = "for long runs"]
 fn many_histories() {
@@ -225,7 +226,7 @@ fn many_histories() {
     }
 }
 
-/// We make of Linux's streams, and of ours, what was sent; Linux finds nothing to complain of.
+/// From Linux's streams, and from ours, we make the files that were sent. Linux finds no fault.
 #[test]
 pub(crate) fn we_receive_streams() {
     if !has_linux_btrfs() {
@@ -274,8 +275,8 @@ pub(crate) fn clone_sources_save_data() {
     original.assert_received("what we received", &ours);
 }
 
-/// A stream that is cut or damaged ends in an error that names what is incomplete; the volume stays
-/// whole.
+/// A stream that is cut or damaged ends in an error that names the incomplete subvolume. The volume
+/// stays sound.
 #[test]
 fn damaged_streams_are_refused() {
     if !has_linux_btrfs() {
@@ -304,7 +305,8 @@ fn damaged_streams_are_refused() {
     images.check();
 }
 
-/// What changes without its parent, or is a subvolume twice, is refused in the words users know.
+/// A stream without its parent, or for an existing subvolume, is refused with the messages that
+/// users know.
 #[test]
 fn streams_without_their_parent_are_refused() {
     if !has_linux_btrfs() {
@@ -332,7 +334,7 @@ fn streams_without_their_parent_are_refused() {
 }
 
 /// The program does what the library does, prints what `btrfs receive --dump` prints, and refuses
-/// in the words that users know.
+/// with the messages that users know.
 #[test]
 fn the_program_sends_and_receives() {
     if !has_linux_btrfs() {
@@ -355,7 +357,7 @@ fn the_program_sends_and_receives() {
         buttress(words);
         let ours = buttress(["receive", "--dump", "-f", stream]);
         let theirs = run("env", ["TZ=UTC", "btrfs", "receive", "--dump", "-f", stream]);
-        // Values that are no text are printed as they are there.
+        // `btrfs receive --dump` prints values that are no text unescaped.
         let lines = |text: &str| -> Vec<String> {
             text.lines().filter(|line| !line.contains("set_xattr")).map(str::to_owned).collect()
         };

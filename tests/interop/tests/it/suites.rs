@@ -1,10 +1,11 @@
-//! Outside suites of file systems, on a mount of ours. `fsx` does everything to one file and knows
-//! its required content. `pjdfstest` knows the rules of POSIX on names, modes, owners and times.
-//! `stress-ng` asks a kernel for what programs seldom do, many processes at once.
+//! Outside suites of file systems, on a mount of ours. `fsx` makes all kinds of changes to one file
+//! and knows the expected content. `pjdfstest` knows the rules of POSIX on names, modes, owners and
+//! times. `stress-ng` makes rare requests, with many processes at once.
 //!
-//! Each runs through both doors: by the device, and by io_uring where it is on. CI installs them.
-//! Elsewhere `cargo install fsx pjdfstest` and Debian's `stress-ng` add them. Without them the
-//! tests report that and are skipped. `BUTTRESS_REQUIRE_SUITES` makes that a failure.
+//! Each suite runs over both transports: by the device, and by io_uring if it is on. CI installs
+//! the suites. Elsewhere `cargo install fsx pjdfstest` and Debian's `stress-ng` add them. A test
+//! without its suite reports that and is skipped. With `BUTTRESS_REQUIRE_SUITES`, a missing suite
+//! is a failure.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +15,7 @@ use buttress_interop::program::Mounted;
 
 use crate::mounted::{Volume, ready};
 
-/// Mount options for the two ways to a server: what the machine offers, and the device.
+/// Mount options for the two transports: the best that the machine offers, and the device.
 const DOORS: [&str; 2] = ["", "noio_uring"];
 
 /// Every operation that `fsx` has, with lengths that cross extents and pages.
@@ -38,7 +39,7 @@ posix_fadvise = 2.0
 copy_file_range = 6.0
 ";
 
-/// Without what needs other systems, or a mount of its own.
+/// The configuration, without tests that need other systems or a mount of their own.
 const PJDFSTEST: &str = "[features]
 posix_fallocate = {}
 utime_now = {}
@@ -49,7 +50,7 @@ naptime = 0.01
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// Where a program of a suite is, as `cargo install` leaves it.
+/// The path of a suite's program, on the search path or where `cargo install` puts it.
 fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo/bin"));
@@ -64,7 +65,7 @@ fn found(program: &str) -> Option<PathBuf> {
     found
 }
 
-/// Waits for programs that run through each of the doors at once, then compares all views.
+/// Waits for the programs on all mounts, then compares all views.
 fn check_volume(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
     let mut ended = Vec::new();
     for ((volume, mount, children), door) in runs.into_iter().zip(DOORS) {
@@ -81,7 +82,8 @@ fn check_volume(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
     }
 }
 
-/// Two files at once by each door, with seeds of their own; `BUTTRESS_FSX` is their operations.
+/// Works on two files at once on each mount, with different seeds. `BUTTRESS_FSX` sets the number
+/// of operations.
 #[test]
 fn fsx() {
     let Some(program) = found("fsx").filter(|_| ready()) else { return };
@@ -104,8 +106,8 @@ fn fsx() {
     check_volume(DOORS.map(begin).into(), "fsx");
 }
 
-/// What `stress-ng` calls file systems, each stressor for a second. Not among them is what asks
-/// other parts of the kernel.
+/// The stressors of `stress-ng` for file systems, each for a second. Stressors of other parts of
+/// the kernel are left out.
 #[test]
 fn stress() {
     let Some(program) = found("stress-ng").filter(|_| ready()) else { return };
@@ -115,7 +117,7 @@ fn stress() {
         let mut run = Command::new(&program);
         run.args(["--class", "filesystem", "--sequential", "1", "--timeout", "1", "--verify"]);
         run.args(["--exclude", "procfs,binderfs,eventfd,ioprio,dnotify"]);
-        // With its own sizes some take all of the volume and end.
+        // With the default sizes, some stressors fill the volume and end.
         run.args(["--hdd-bytes", "32m", "--iomix-bytes", "32m", "--fallocate-bytes", "32m"]);
         run.arg("--temp-path").arg(mount.path());
         let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -139,8 +141,8 @@ fn failures(program: &Path, config: &Path, folder: &Path) -> Vec<String> {
     failed
 }
 
-/// What fails on Linux's btrfs fails here, and nothing else: a folder has one link there, whatever
-/// folders are in it.
+/// The same tests fail here as on Linux's btrfs, and no others. On btrfs, a folder has one link,
+/// whatever folders are in it.
 #[test]
 fn pjdfstest() {
     let Some(program) = found("pjdfstest").filter(|_| ready() && has_linux_btrfs()) else { return };

@@ -1,4 +1,5 @@
-//! Undamaged volumes of other makes: our checker finds no error where `btrfs check` finds none.
+//! Undamaged volumes that other programs made: if `btrfs check` finds no error, our checker finds
+//! none.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")
 }
 
-/// Demands that neither finds an error, and answers what ours says besides.
+/// Checks that neither checker finds an error. Returns the report of our checker.
 #[track_caller]
 fn check_volume(image: &Path, what: &str) -> Report {
     check(image);
@@ -25,7 +26,7 @@ fn check_volume(image: &Path, what: &str) -> Report {
     report
 }
 
-/// What an ext4 holds before it is converted, as a script.
+/// Scripts that fill an ext4 before it is converted.
 const CONTENTS: &[(&str, &str)] = &[
     ("nothing", ""),
     ("holes", "truncate -s 300M hole; echo end >> hole; truncate -s 1000 empty"),
@@ -78,7 +79,7 @@ fn converted_volume_is_clean() {
     }
 }
 
-/// What `btrfs-image` restores lacks the copies of the superblock and all data.
+/// A volume that `btrfs-image` restores lacks the copies of the superblock and all data.
 #[test]
 fn restored_dump_is_clean() {
     if !has_linux_btrfs() || !has_program("btrfs-image") {
@@ -98,7 +99,7 @@ fn restored_dump_is_clean() {
         }
         run("btrfs-image", [text(images.path()), text(&dump)]);
         run("btrfs-image", ["-r", text(&dump), text(&image)]);
-        // The data is not in the dump: its checksums are not asked for.
+        // The data is not in the dump, so its checksums are not checked.
         run("btrfs", ["check", text(&image)]);
         let report = check_image(&image, &Options::default()).expect("a check");
         assert!(report.is_clean(), "{former}:\n{}", report.to_text());
@@ -107,7 +108,7 @@ fn restored_dump_is_clean() {
     }
 }
 
-/// Files of Linux that share what is allocated ahead, of which some write into it.
+/// Files of Linux share preallocated extents, and some of them write into these extents.
 #[test]
 fn shared_allocation_of_linux_is_clean() {
     if !has_linux_btrfs() {

@@ -23,7 +23,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")
 }
 
-/// A worker that writes files and looks at them, until a file tells it to stop.
+/// A worker that writes files and reads them, until a certain file exists.
 struct Busy {
     child: Child,
     stop: PathBuf,
@@ -50,7 +50,7 @@ impl Busy {
     }
 }
 
-/// Devices come, go and change under a mount that is used; Linux agrees with what is left.
+/// Devices are added, removed and changed under a busy mount. Linux agrees with the result.
 #[test]
 pub(crate) fn devices_change_under_a_mount() {
     if !ready() || !has_linux_btrfs() {
@@ -106,7 +106,7 @@ fn status(place: &str) -> String {
     buttress(["balance", "status", "--json", place])
 }
 
-/// Waits until a balance runs that was begun by `child`; says whether it ran at all.
+/// Waits until the balance of `child` runs. Returns whether it ran at all.
 fn running(child: &mut Child, place: &str) -> bool {
     for _ in 0..3000 {
         if status(place).contains("running") {
@@ -126,8 +126,7 @@ fn balance(place: &str) -> Child {
     command.stdout(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// A balance is paused, told about, gone on with and forgotten: of a volume that is mounted, and of
-/// one that is not.
+/// A balance is paused, shown, resumed and cancelled, on a mounted volume and on an image.
 #[test]
 fn a_balance_is_paused() {
     if !ready() {
@@ -138,12 +137,12 @@ fn a_balance_is_paused() {
     buttress(["mkfs", image, "--force"]);
     let mount = Mounted::new(images.path(), "");
     mount.shell("for i in $(seq 30); do head -c 9M /dev/urandom > $i; done");
-    // Many extents: moving them takes longer than asking.
+    // So many extents take longer to move than the requests below take.
     mount.shell("head -c 48M /dev/urandom | split -a 4 -b 8k - s; sync .");
     let sums = mount.shell("md5sum *");
     let nothing = try_run(text(program()), ["balance", "pause", image]);
     assert!(nothing.is_err(), "none is running");
-    // It may end before the pause comes: then there is another.
+    // The balance may end before the pause arrives. In that case another one begins.
     let pause = |place: &str| {
         for _ in 0..50 {
             let mut child = balance(place);
@@ -173,7 +172,7 @@ fn a_balance_is_paused() {
     pause(image);
     buttress(["balance", "cancel", image]);
     assert!(status(image).contains("none"));
-    // One that runs is stopped by that, too, and by the unmount.
+    // A running balance is also stopped by a cancel, and by the unmount.
     let mut child = balance(image);
     if running(&mut child, image) {
         buttress(["balance", "cancel", image]);
@@ -194,8 +193,8 @@ fn a_balance_is_paused() {
     check(images.path());
 }
 
-/// A volume with its image on another volume of Linux, which can copy it in an instant. A copy has
-/// the state that a crash would have left.
+/// A volume with its image on another volume of Linux, which can copy it in an instant. Such a copy
+/// has the state that a crash would have left.
 struct Outer {
     scratch: Scratch,
     mount: Option<Mount>,
@@ -223,7 +222,7 @@ impl Outer {
         std::fs::create_dir(&inner).expect("a folder");
         run("mount", ["-o", "loop,noatime", text(&image), text(&inner)]);
         let filled = try_run("bash", ["-c", &format!("cd '{}'; {FILLING}", inner.display())]);
-        // What a machine has to do besides decides how many copies fall into the middle of a group.
+        // The load of the machine decides how many copies are made in the middle of a group.
         let mut copies = Vec::new();
         let outcome = filled.and_then(|_| {
             (0..10).try_for_each(|round| {
@@ -238,7 +237,7 @@ impl Outer {
         copies
     }
 
-    /// Balances once, and copies what has been committed meanwhile.
+    /// Balances once, and copies the image several times meanwhile.
     fn balanced(&self, inner: &Path, image: &Path, round: u32) -> Result<Vec<PathBuf>, String> {
         let copies = self.path().join(format!("round{round}"));
         std::fs::create_dir(&copies).expect("a folder");
@@ -267,7 +266,7 @@ impl Outer {
 
 const COPIES: usize = 40;
 
-/// What the volume holds: small files, a large one, and snapshots that differ.
+/// The content of the volume: small files, a large file, and snapshots that differ.
 const FILLING: &str = "set -euo pipefail; btrfs -q subvolume create sub; \
      for d in 0 1 2 3 4 5 6 7; do mkdir sub/$d; for f in $(seq 500); do \
      head -c $((f * 7 % 2900 + 1)) /dev/urandom > sub/$d/$f; done; done; \
@@ -284,7 +283,8 @@ impl Drop for Outer {
     }
 }
 
-/// What a crash left of a balance of Linux is read, dropped and gone on with.
+/// After a crash in a balance of Linux, the volume is read here, and the balance is cancelled or
+/// resumed.
 #[test]
 pub(crate) fn a_balance_that_a_crash_interrupted() {
     if !has_linux_btrfs() {
@@ -315,7 +315,7 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
         expected.assert_same("the volume", &manifest(&copies), "what is left", Depth::Copy);
         let said = run("btrfs", ["inspect-internal", "dump-tree", "-t", "root", text(copy)]);
         assert!(!said.contains("TREE_RELOC ROOT_ITEM"), "{said}");
-        // Linux goes on where we did not.
+        // Linux continues the balance that we did not continue.
         let folder = Scratch::new();
         run("mount", ["-o", "loop", text(copy), text(folder.path())]);
         let seen = Manifest::of_folder(folder.path());
@@ -328,8 +328,8 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
     }
 }
 
-/// Changes and deletes what shares nodes, some of which their owner comes to by the address of
-/// another.
+/// Changes and deletes subvolumes that share nodes, also nodes that the interrupted balance has
+/// moved.
 fn use_up(copy: &Path) {
     let copies = vec![copy.to_owned()];
     for deleted in ["first", "sub"] {

@@ -1,4 +1,4 @@
-//! Our checker beside `btrfs check`, on volumes that Linux made, with a little damage.
+//! Our checker compared with `btrfs check`, on volumes that Linux made, with a little damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -16,10 +16,10 @@ use buttress_interop::sample::{Folder, Scale, fill};
 use buttress_tree::{Cursor, Expect, Geometry, Node, NodePtr, NodeSource, Store, boot};
 use buttress_volume::Volume;
 
-/// How many bits are flipped, by default and when `BUTTRESS_FLIPS` says otherwise.
+/// The default number of flipped bits. `BUTTRESS_FLIPS` sets another number.
 const FLIPS: u64 = 150;
 
-/// A node, and where it lies in the image.
+/// A node, and its place in the image.
 struct Place {
     tree: TreeId,
     node: Arc<Node>,
@@ -64,8 +64,7 @@ fn places(image: &Path) -> Vec<Place> {
     found
 }
 
-/// What `btrfs check` thinks: true when it finds something, or does not come to an end.
-/// Whether Linux's tool finds anything, and what it says of that.
+/// Runs `btrfs check`. Returns whether it finds a fault or does not end, and its output.
 fn linux_finds(image: &Path) -> (bool, String) {
     let mut command = Command::new("timeout");
     command.args(["20", "btrfs", "check", "--check-data-csum"]).arg(image);
@@ -80,9 +79,10 @@ fn we_find(image: &Path) -> (bool, Option<Report>) {
     }
 }
 
-/// Where we are stricter: what Linux's tool does not look at, and the kernel trips over.
+/// Faults that only our checker reports: Linux's tool does not look at them, but the kernel fails
+/// on them.
 const STRICTER: &[&str] = &[
-    // The kernel looks names up by their hash; entries and references are compared in full.
+    // The kernel looks names up by their hash, and we compare entries and references in full.
     "name-hash",
     "dir-entry-kind",
     "dir-entry-missing",
@@ -92,7 +92,7 @@ const STRICTER: &[&str] = &[
     "item-malformed",
     "item-unexpected",
     "item-generation",
-    // A child that several parents share is held by Linux's tool against one of them.
+    // Linux's tool compares a child that several parents share with only one of them.
     "node-damaged",
     "node-bounds",
     "node-owner",
@@ -129,8 +129,8 @@ fn make(images: &Images) {
     mount.unmount();
 }
 
-/// Bits flipped in nodes, half of them with checksums that fit: what Linux's tool finds we find,
-/// too, and what we find besides is of a kind that it does not look at.
+/// Bits are flipped in nodes, half of them with corrected checksums. We find every fault that
+/// Linux's tool finds. All further findings are of kinds that the tool does not check.
 #[test]
 fn agrees_on_flipped_bits() {
     if !has_linux_btrfs() {
@@ -182,7 +182,7 @@ fn agrees_on_flipped_bits() {
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
     let few = usize::try_from(flips.unwrap_or(FLIPS) / 50).expect("a count");
     assert!(odd.len() <= few, "{} found by us alone:\n{}", odd.len(), odd.join("\n"));
-    // As it was: nothing of a flip is left.
+    // The image is as before, so no flip is left.
     images.check();
 }
 
@@ -222,14 +222,14 @@ fn agrees_on_nodes_of_a_balance() {
     images.check();
 }
 
-/// Makes a node's checksum fit.
+/// Corrects the checksum of a node.
 fn seal(bytes: &mut [u8]) {
     let digest = buttress_format::CsumType::Crc32c.digest(&bytes[32..]);
     bytes[..32].copy_from_slice(&digest);
 }
 
-/// Flips a bit of what a node uses; half of the time its checksum is made to fit. Returns which
-/// byte, and whether it fits.
+/// Flips a bit in the used bytes of a node. Half of the time, corrects the checksum. Returns the
+/// byte, and whether the checksum was corrected.
 fn flip(file: &File, place: &Place, rng: &mut Rng) -> (u64, bool) {
     let mut bytes = place.node.bytes().to_vec();
     let table = if place.node.level() == 0 { 25 } else { 33 } * place.node.len() as u64;
@@ -266,7 +266,7 @@ fn memory_and_threads_do_not_show() {
     assert_eq!(small.totals, large.totals);
 }
 
-/// What we mend, `btrfs check` finds whole and Linux mounts and goes on with.
+/// `btrfs check` finds no fault on volumes that we repaired, and Linux mounts and uses them.
 #[test]
 fn linux_accepts_repairs() {
     if !has_linux_btrfs() {
@@ -316,7 +316,7 @@ fn linux_accepts_repairs() {
     images.check();
     works_in_linux();
 
-    // Block groups say what is not so.
+    // The items of block groups have wrong values.
     std::fs::write(image, &whole).expect("the image as it was");
     edit(TreeId::EXTENT, Kind::BLOCK_GROUP_ITEM, &|item| item[1] ^= 0x10);
     assert!(linux_finds(image).0);
@@ -324,7 +324,7 @@ fn linux_accepts_repairs() {
     images.check();
     works_in_linux();
 
-    // Free space is counted anew by the next mount.
+    // The next mount rebuilds the records of free space.
     std::fs::write(image, &whole).expect("the image as it was");
     edit(TreeId::FREE_SPACE, Kind::FREE_SPACE_INFO, &|item| item[0] ^= 1);
     assert!(linux_finds(image).0);

@@ -1,4 +1,4 @@
-//! Our own process, killed at any moment, again and again: no acknowledged flush is lost.
+//! Our own process is killed at any moment, again and again. No acknowledged flush is lost.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,14 +11,14 @@ use buttress_writecache_rig::{Work, has_guest};
 
 use crate::{SECTORS, blank, content, file, guest, linux, make, open, program};
 
-/// Rounds of a test; `BUTTRESS_RIG_ROUNDS` names another number for all.
+/// The rounds of a test. `BUTTRESS_RIG_ROUNDS` sets another number for all tests.
 pub(crate) fn rounds(default: u64) -> u64 {
     let asked = std::env::var("BUTTRESS_RIG_ROUNDS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(default)
 }
 
-/// Works in a process of its own, which is killed after so many flushes; returns how many steps
-/// were durable.
+/// Works in a separate process, which is killed after `until` flushes. Returns the number of
+/// durable steps.
 fn killed(origin: &Path, cache: &Path, list: &str, work: &Work, until: u64) -> usize {
     let mut child = Command::new(program())
         .arg("cached")
@@ -30,7 +30,7 @@ fn killed(origin: &Path, cache: &Path, list: &str, work: &Work, until: u64) -> u
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let mut flushed = 0;
     let mut take = |line: String| {
-        // With persistent memory it says first how that is mapped.
+        // With persistent memory, the first line tells how the memory is mapped.
         let Some(count) = line.strip_prefix("flushed ") else { return };
         flushed = count.parse().expect("a number");
     };
@@ -39,14 +39,14 @@ fn killed(origin: &Path, cache: &Path, list: &str, work: &Work, until: u64) -> u
     }
     child.kill().expect("it is ours");
     child.wait().expect("it is ours");
-    // What it said before it died counts; a line that was cut does not.
+    // Lines from before the kill count, except a line that was cut.
     lines.map_while(Result::ok).filter(|line| line.len() > 8).for_each(&mut take);
     flushed
 }
 
 #[test]
 fn ours_is_killed_again_and_again() {
-    // Less than elsewhere, so that more goes round.
+    // The device is smaller than in other tests, so that blocks are reused more often.
     const SECTORS: usize = 4096;
     let scratch = Scratch::new();
     let mut rng = Rng::new(1);
@@ -58,7 +58,7 @@ fn ours_is_killed_again_and_again() {
     ];
     for (index, block_size) in [(0, 512), (1, 1024), (2, 4096)] {
         let origin = blank(scratch.join(&format!("origin-{index}")), SECTORS);
-        // A third of what is written fits.
+        // The cache has room for a third of the written blocks.
         let cache = blank(scratch.join(&format!("cache-{index}")), SECTORS / 3);
         make(&origin, &cache, block_size);
         let mut model = vec![0; SECTORS];
@@ -80,8 +80,9 @@ fn ours_is_killed_again_and_again() {
     }
 }
 
-/// Linux is killed and we recover; we are killed and Linux recovers, drains, and lets go; and so on
-/// with what the one before left, for each block size, with room and without.
+/// Linux is killed and we recover. We are killed and Linux recovers, drains, and removes its
+/// device. This is repeated with the cache of the previous round, for each block size, with a large
+/// and a small cache.
 #[test]
 fn either_is_killed_and_the_other_recovers() {
     if !has_guest() {

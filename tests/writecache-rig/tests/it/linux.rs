@@ -25,9 +25,9 @@ pub(crate) fn do_work(work: &Work) -> String {
     format!("rig-work device {DEVICE} {} {} {}", work.seed, work.steps, work.align)
 }
 
-/// Formatted and dirtied by Linux, killed in the midst of it: read and drained here, nothing
-/// acknowledged lost, and then Linux goes on with what we left; for each block size, with room and
-/// without.
+/// Linux formats and fills a cache, and is killed meanwhile. The cache is read and drained here,
+/// and no acknowledged write is lost. Then Linux continues with our cache. This runs for each block
+/// size, with a large and a small cache.
 #[test]
 fn linux_is_killed_and_we_recover() {
     if !has_guest() {
@@ -61,13 +61,13 @@ fn linux_is_killed_and_we_recover() {
             cached.drain(|_| {}).expect("files");
         }
         cached.close().expect("files");
-        // The locks go with it.
+        // This releases the locks.
         drop(cached);
         if block_size == 1024 {
             assert_eq!(content(&*file(&origin)), model);
         }
 
-        // Linux takes what we left, adds to it, and lets go of it in good order.
+        // Linux uses the cache that we left, adds blocks to it, and closes it cleanly.
         let second = work(2, 100, block_size);
         let script = format!(
             "{}\nrig-work sum {DEVICE} 65536\n{}\ndmsetup remove wc",
@@ -86,8 +86,8 @@ fn linux_is_killed_and_we_recover() {
     }
 }
 
-/// Formatted and dirtied by us, left without closing: Linux reads it, drains it, and what it leaves
-/// is empty, with our stamp untouched; in both modes, which share the layout.
+/// We format and fill a cache, and do not close it. Linux reads and drains it. The cache is then
+/// empty, and our stamp is unchanged. This runs in both modes, which share the layout.
 #[test]
 fn we_leave_and_linux_drains() {
     if !has_guest() {
@@ -101,7 +101,7 @@ fn we_leave_and_linux_drains() {
         let origin = blank(guest().path(&format!("left-origin-{block_size}")), SECTORS);
         let cache = blank(guest().path(&format!("left-cache-{block_size}")), 6000);
         make(&origin, &cache, block_size);
-        // Sectors, not blocks: parts of blocks are ours to put together.
+        // Writes are aligned to sectors, not blocks, so our cache must combine parts of blocks.
         let ours = Work { seed: 3, steps: 300, sectors: SECTORS, align: 1 };
         let status = std::process::Command::new(crate::program())
             .arg("cached")
@@ -124,7 +124,7 @@ fn we_leave_and_linux_drains() {
         let expected = format!("sum {:08x}", checksum(&model));
         let sums: Vec<_> = said.lines.iter().filter(|line| line.starts_with("sum ")).collect();
         assert_eq!(sums, [&expected, &expected], "the cached device, then the origin alone");
-        // 0 LEN writecache, then the fourteen fields of which we print the same.
+        // The line is `0 LEN writecache`, then fourteen fields, which we print in the same way.
         assert_eq!(said.line("status ").split_whitespace().count(), 3 + 14);
 
         let scan = inspect::scan(file(&cache), Some(&*file(&origin)), 0).expect("a cache");
@@ -139,8 +139,8 @@ fn we_leave_and_linux_drains() {
     }
 }
 
-/// An empty cache of ours without a stamp is byte for byte one of Linux's, as far as the format
-/// goes.
+/// An empty cache of ours without a stamp equals one of Linux byte for byte, in all bytes that the
+/// format defines.
 #[test]
 fn both_format_alike() {
     if !has_guest() {
@@ -155,7 +155,7 @@ fn both_format_alike() {
         let end =
             inspect::scan(file(&ours), None, 0).expect("a cache").superblock.geometry.entries_end();
         let front = |path| std::fs::read(path).expect("a file")[..end as usize].to_vec();
-        // Behind the last entry Linux leaves whatever its memory held.
+        // After the last entry, Linux writes undefined bytes of its memory.
         assert!(front(&ours) == front(&theirs), "block size {block_size}");
     }
 }

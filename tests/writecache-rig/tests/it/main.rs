@@ -1,4 +1,4 @@
-//! Caches go to and fro between Linux and us, dirtied, drained and killed on either side.
+//! Linux and we use each other's caches. Each side fills and drains them, and is killed meanwhile.
 
 mod killed;
 mod linux;
@@ -33,7 +33,7 @@ fn blank(path: PathBuf, sectors: usize) -> PathBuf {
 }
 
 fn file(path: &Path) -> Arc<dyn Device> {
-    // A guest's last process may take a moment to let go of the file.
+    // A guest's last process may take a moment to release the file.
     for _ in 0..1000 {
         if let Ok(file) = FileDevice::open(path, OpenOptions::WRITE) {
             return Arc::new(file);

@@ -1,17 +1,18 @@
-//! In which order Linux's dm-writecache writes to its origin, beside ours, on one disk.
+//! The order in which Linux's dm-writecache writes to its origin, compared with ours on one
+//! simulated disk.
 
 use buttress_bench::writeback::{self, Writeback};
 use buttress_writecache_rig::has_guest;
 
 use crate::{blank, guest};
 
-/// MiB of the cache; `BUTTRESS_RIG_ORDER_MIB` names another number.
+/// MiB of the cache. `BUTTRESS_RIG_ORDER_MIB` sets another number.
 const MIB: u64 = 8;
 
-/// Random writes, twice the cache, then a flush of everything, beneath Linux's module and beneath
-/// ours: what either sent to the origin, played on the same simulated disk. Sorting pays twofold
-/// while writing goes on, and the flush of everything is no slower than Linux's, which is sorted,
-/// too. `BUTTRESS_RIG_TRACE` keeps the log.
+/// Random writes of twice the cache, then a flush of everything, through Linux's module and through
+/// our cache. The writes of each to the origin are played on the same simulated disk. With sorting,
+/// ours is twice as fast while writes continue. The flush of everything is no slower than Linux's,
+/// which is sorted, too. `BUTTRESS_RIG_TRACE` keeps the log.
 #[test]
 fn linux_and_we_on_one_disk() {
     if !has_guest() {
@@ -22,7 +23,7 @@ fn linux_and_we_on_one_disk() {
     let sectors = |mib: u64| (mib << 11) as usize;
     let origin = blank(guest().path("order-origin"), sectors(2 * mib));
     let cache = blank(guest().path("order-cache"), sectors(mib));
-    // Everything that reaches the origin, and a sector for each request.
+    // The log has all data that reaches the origin, and a sector for each request.
     let log = blank(guest().path("dm-writecache.log"), sectors(6 * mib));
     let count = 2 * (mib << 8);
     let script = format!(

@@ -1,7 +1,8 @@
-//! Caches in persistent memory with DAX: Linux's in its own mode for it, and ours in a file that is
-//! mapped with `MAP_SYNC`.
+//! Caches in persistent memory with DAX: Linux's cache in the mode for persistent memory, and ours
+//! in a file that is mapped with `MAP_SYNC`.
 //!
-//! The machine is emulated: a start takes some seconds. `BUTTRESS_RIG_ROUNDS` asks for more rounds.
+//! The machine is emulated, so a start takes some seconds. `BUTTRESS_RIG_ROUNDS` sets the number of
+//! rounds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -26,7 +27,7 @@ fn work(seed: u64, steps: usize, align: usize) -> Work {
     Work { seed, steps, sectors: SECTORS, align }
 }
 
-/// The line after which one of the first flushes is known to be durable.
+/// The line that reports one of the first flushes as durable.
 fn some_flush(work: &Work, rng: &mut Rng) -> String {
     let steps = (1..).zip(work.list());
     let flushes: Vec<_> =
@@ -34,9 +35,9 @@ fn some_flush(work: &Work, rng: &mut Rng) -> String {
     format!("flushed {}", flushes[rng.below(flushes.len() as u64 * 3 / 4) as usize])
 }
 
-/// Linux's persistent-memory mode, killed in the midst of it: read from outside, nothing
-/// acknowledged lost. What we add there, mapped, is what Linux reads and drains, and the other way
-/// round again.
+/// Linux in its persistent-memory mode is killed. The cache is read from outside, and no
+/// acknowledged write is lost. We map the cache and add blocks, which Linux then reads and drains.
+/// Then the roles are exchanged again.
 #[test]
 fn linux_has_its_cache_in_persistent_memory() {
     if !has_machine() {
@@ -51,7 +52,7 @@ fn linux_has_its_cache_in_persistent_memory() {
     let mut rng = Rng::new(1);
     let mut model = vec![0; SECTORS];
     for round in 0..rounds(1) {
-        // Linux, killed.
+        // Linux fills the cache and is killed.
         let theirs = work(3 * round + 1, 600, 8);
         let script = format!(
             "cat /sys/block/pmem0/queue/dax\n{create}\n\
@@ -63,7 +64,7 @@ fn linux_has_its_cache_in_persistent_memory() {
         let scan = inspect::scan(file(&machine.memory()), None, START_SECTOR).expect("a cache");
         assert!(scan.faults.is_empty(), "{:?}", scan.faults);
 
-        // Ours, from outside, and left dirty.
+        // We open the cache from outside, and leave it dirty.
         let memory = PmemDevice::open(machine.memory(), OpenOptions::WRITE).expect("it is mapped");
         let list = format!("mode=pmem,start_sector={START_SECTOR},pause_writeback=0");
         let options = CacheOptions::parse(&list).expect("right");
@@ -84,9 +85,10 @@ fn linux_has_its_cache_in_persistent_memory() {
         ours.apply(&mut model, ours.steps);
         drop(cached);
 
-        // Ours again, in the machine, by the block device, which cannot be mapped with MAP_SYNC;
-        // then Linux. It is read block by block: in this mode Linux (6.1.192) answers a longer read
-        // with bytes of other sectors when it goes from cached blocks to others and back.
+        // We use the cache again, in the machine, through the block device, which cannot be mapped
+        // with MAP_SYNC. Then Linux uses it. The test reads block by block. In this mode, Linux
+        // (6.1.192) may return bytes of other sectors for a read that spans cached and uncached
+        // blocks.
         let inside = work(3 * round + 3, 200, 1);
         let script = format!(
             "rig-work cached /dev/nvme1n1 /dev/pmem0 mode=pmem {} {} 1\n{create}\n\
@@ -105,8 +107,8 @@ fn linux_has_its_cache_in_persistent_memory() {
     }
 }
 
-/// Ours in a file on ext4 with DAX: it is mapped with `MAP_SYNC`, and when the machine is killed
-/// nothing acknowledged is lost; what is left is read from outside.
+/// Our cache is a file on ext4 with DAX, and is mapped with `MAP_SYNC`. When the machine is killed,
+/// no acknowledged write is lost. The cache is then read from outside.
 #[test]
 fn our_cache_is_a_file_with_dax() {
     if !has_machine() {
@@ -116,7 +118,7 @@ fn our_cache_is_a_file_with_dax() {
     let origin = blank(machine.path("origin"), SECTORS);
     let volume = machine.path("volume");
     let image = blank(volume.clone(), ((MEMORY - PMEM_START) / 512) as usize);
-    // With DAX a block is a page.
+    // DAX needs blocks of the size of a page.
     let image = image.display().to_string();
     run("mke2fs", ["-q", "-t", "ext4", "-b", "4096", &image]);
     let mut rng = Rng::new(2);
@@ -124,7 +126,7 @@ fn our_cache_is_a_file_with_dax() {
     for round in 0..rounds(1) {
         put(&volume, &machine.memory());
         let ours = work(round + 1, 1500, 1);
-        // A kernel that finds no mode for the namespace gives it one first, beside what is there.
+        // A kernel that finds no mode for the namespace sets one first. That changes no data.
         let list =
             "mode=pmem,autocommit_time=5,pause_writeback=0,high_watermark=30,low_watermark=5";
         let script = format!(
@@ -153,14 +155,14 @@ fn our_cache_is_a_file_with_dax() {
     }
 }
 
-/// Puts a filesystem into the memory, where `/dev/pmem0` is.
+/// Copies a filesystem into the memory, at the place of `/dev/pmem0`.
 fn put(volume: &Path, memory: &Path) {
     let bytes = std::fs::read(volume).expect("a file");
     let memory = File::options().write(true).open(memory).expect("a file");
     memory.write_all_at(&bytes, PMEM_START).expect("there is room");
 }
 
-/// Takes it out again.
+/// Copies the filesystem out of the memory.
 fn take(memory: &Path, volume: &Path) {
     let mut bytes = vec![0; (MEMORY - PMEM_START) as usize];
     let memory = FileDevice::open(memory, OpenOptions::READ).expect("a file");
@@ -168,9 +170,9 @@ fn take(memory: &Path, volume: &Path) {
     std::fs::write(volume, bytes).expect("there is room");
 }
 
-/// Takes the file of the cache out of a filesystem that was not unmounted.
+/// Copies the cache file out of a filesystem that was not unmounted.
 fn extract(machine: &Machine, volume: &Path) -> std::path::PathBuf {
-    // 1: it had something to do, the journal.
+    // The exit code 1 means that e2fsck made a change: it replayed the journal.
     let repaired = std::process::Command::new("e2fsck").arg("-fp").arg(volume).output();
     let repaired = repaired.expect("it starts");
     assert!(matches!(repaired.status.code(), Some(0 | 1)), "{repaired:?}");

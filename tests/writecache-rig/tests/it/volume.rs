@@ -1,5 +1,5 @@
-//! A btrfs volume on a cached device: checked by `btrfs check` and by Linux as on a plain one, and
-//! its origin alone after a complete cut.
+//! A btrfs volume on a cached device: `btrfs check` and Linux check it as on a plain device. After
+//! a power cut, the origin alone is a volume.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ fn mount(device: &Arc<CacheDevice>) -> Filesystem {
     Filesystem::open(vec![Arc::clone(device) as Arc<dyn Device>], options).expect("it opens")
 }
 
-/// Made, filled and changed over several openings through a small cache that drains all the while;
-/// then flushed: the checker finds nothing, and Linux sees what we see.
+/// A volume is made, filled and changed over several openings, through a small cache that drains
+/// meanwhile. After a flush, the checker finds nothing, and Linux sees the same files as we do.
 #[test]
 fn linux_checks_a_volume_that_was_cached() {
     if !has_program("btrfs") {
@@ -53,7 +53,7 @@ fn linux_checks_a_volume_that_was_cached() {
         device.close().expect("files");
         drop(device);
 
-        // Another process, as it were: what is committed is all there is.
+        // This opens the cache as another process would, so only committed blocks are there.
         let device = Arc::new(open(origin, &cache, "high_watermark=100,low_watermark=90"));
         let fs = mount(&device);
         let ours = Manifest::of_library(&fs);
@@ -76,9 +76,9 @@ fn linux_checks_a_volume_that_was_cached() {
     }
 }
 
-/// Power cuts while a volume is written through a cache with a consistent origin. Where the cache
-/// reports a whole origin, the cache can be lost for good, and the origin opens as a volume of its
-/// own. Elsewhere the two together do.
+/// Power cuts while a volume is written through a cache with a consistent origin. If the cache
+/// reports a whole origin, the origin alone opens as a volume, even if the cache is lost for good.
+/// Otherwise, the origin and the cache together open as a volume.
 #[test]
 fn the_origin_alone_is_a_volume_after_every_cut() {
     const LEN: u64 = 128 << 20;
@@ -116,7 +116,7 @@ fn the_origin_alone_is_a_volume_after_every_cut() {
         let report = report.unwrap_or_else(|error| panic!("buttress check: {error}"));
         assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
         let read_only = MountOptions::parse("ro").expect("known");
-        // Reads every file: what it holds has its checksums.
+        // Reads every file, so all checksums are verified.
         drop(Manifest::of_library(&Filesystem::open(vec![device], read_only).expect("a volume")));
     };
     let images = has_program("btrfs").then(|| Images::new(1, LEN));
@@ -139,15 +139,15 @@ fn the_origin_alone_is_a_volume_after_every_cut() {
     assert!(alone > 20 && together > 5, "{alone} {together}");
 }
 
-/// Makes an image of what is in memory.
+/// Saves the content of a device as an image.
 fn save(device: &dyn Device, path: &std::path::Path) {
     let mut bytes = vec![0; device.len() as usize];
     device.read_at(0, &mut bytes).expect("memory");
     std::fs::write(path, bytes).expect("a file");
 }
 
-/// What the crash of a whole program leaves is a volume: a cache file and an origin file, opened
-/// again.
+/// A volume in a cache file and an origin file is opened again, read-only. The opening changes no
+/// byte of the cache.
 #[test]
 fn read_only_opening_changes_nothing() {
     let images = Images::new(1, 256 << 20);

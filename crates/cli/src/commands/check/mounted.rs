@@ -5,7 +5,7 @@
 //!
 //! - **M1** The check writes nothing, and programs can write through the mount meanwhile.
 //! - **M2** Errors count only if the server held the commit until the end. If the server ended
-//!   before, the space of the commit may have been overwritten, and the check fails instead.
+//!   earlier, the space of the commit may have been overwritten, and the check fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, Hold};
 use crate::ui::Ui;
 
-/// What happens to the volume on the command line.
+/// The result for the volume on the command line.
 pub(super) enum Found {
     /// The check was made.
     Checked(Exit),
-    /// No mount has it open. The caller checks this volume.
+    /// No mount has the volume open. The caller checks the volume at this path.
     AtRest(PathBuf),
 }
 
@@ -91,7 +91,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
 }
 
 /// Opens the devices in spite of the server's lock. Uses the devices of the command line if it
-/// names all of them, otherwise those that the server names.
+/// names all of them, otherwise the devices that the server names.
 fn open(args: &Args, hold: &Hold) -> Result<Vec<Arc<dyn Device>>> {
     let others = &args.devices.devices;
     let are_named = !args.image.is_dir() && (hold.devices.len() == 1 || !others.is_empty());

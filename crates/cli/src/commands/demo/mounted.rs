@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Mounted {
     image: PathBuf,
     target: PathBuf,
-    /// The server. `None` when it has ended, or when it must stay.
+    /// The server. `None` when the server has ended, or when it keeps running after the demo.
     server: Option<Child>,
     /// The file that `append` and `read` use. It stays open, because opening it for each piece
     /// would distort the measurement.
@@ -174,8 +174,8 @@ impl Access for Mounted {
     fn sync(&mut self) -> Result<()> {
         self.open = None;
         let dir = File::open(&self.target).context(|| "the mount")?;
-        // The first call writes the kernel's dirty data to the server. Only the second one asks the
-        // server to make it durable.
+        // The first call writes the kernel's dirty data to the server. Only the second call asks
+        // the server to make the data durable.
         rustix::fs::syncfs(&dir).context(|| "syncing the mount")?;
         dir.sync_all().context(|| "syncing the mount")
     }

@@ -1,4 +1,4 @@
-//! Trees and superblocks for scripts.
+//! Trees and superblocks as JSON, for scripts.
 //!
 //! # Place
 //!
@@ -108,7 +108,7 @@ fn names(at: &Key, bytes: &[u8]) -> Option<Value> {
     })
 }
 
-/// A superblock: its fields as the text has them, in its order.
+/// A superblock: its fields in the form and the order of the text.
 pub(super) fn superblock(device: &str, label: &[u8], lines: &[u8]) -> Value {
     let lines = String::from_utf8_lossy(lines);
     let lines: Vec<&str> = lines.lines().collect();

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Start at this offset in each file.
     #[arg(long, short, default_value = "0", value_parser = size::parse)]
     start: u64,
-    /// Number of bytes in each file. The default is up to its end.
+    /// Number of bytes in each file. The default is up to the end of the file.
     #[arg(long, short, value_parser = size::parse)]
     len: Option<u64>,
     /// Leave extents of at least this length as they are.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::exit::{Context, Result};
 use crate::inspect::Inspect;
 
-/// The deepest nesting of subvolumes. A deeper path is given up as a cycle.
+/// The deepest nesting of subvolumes. A deeper path counts as a cycle and is not followed.
 const DEPTH_MAX: usize = 256;
 
 /// Everything that is shown; sizes are in bytes.
@@ -119,8 +119,8 @@ fn space(inspect: &Inspect) -> Result<Vec<SpaceRow>> {
         let root = inspect.tree(TreeId::BLOCK_GROUP)?;
         inspect.each(TreeId::BLOCK_GROUP, root, |key, bytes| group(key, bytes, &mut rows))?;
     } else {
-        // In the extent tree, these items are spread among the extent items. The chunks give their
-        // keys, so that the tree need not be read as a whole.
+        // In the extent tree, block group items are spread among the extent items. The chunks give
+        // the keys of the block group items, so that the tree need not be read as a whole.
         let root = inspect.tree(TreeId::EXTENT)?;
         for chunk in &inspect.chunks.chunks {
             let key = Key::new(chunk.logical.0, Kind::BLOCK_GROUP_ITEM, chunk.len);
@@ -165,8 +165,8 @@ fn trees(inspect: &Inspect) -> Result<Vec<TreeRow>> {
     Ok(rows.collect())
 }
 
-/// Names from the top level down to a subvolume. Directories between subvolumes are left out: their
-/// names lie in other trees.
+/// Names from the top level down to a subvolume. The directories between two subvolumes are left
+/// out, because their names lie in other trees.
 fn path(tree: u64, names: &BTreeMap<u64, (u64, Vec<u8>)>) -> Option<String> {
     let mut parts = Vec::new();
     let mut at = tree;

@@ -23,7 +23,7 @@ text{font-family:Inter,'Helvetica Neue','Segoe UI',Helvetica,Arial,'DejaVu Sans'
 .e{fill:#23282e}.line{stroke:#2a3037}.D{fill:#6aa3dc}.M{fill:#e0a552}.S{fill:#ab93d6}.H{fill:#4fbcb2}}
 ";
 
-/// Where the cells of a block group are drawn.
+/// The place of a block group's cells in the picture.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Card {
     pub(super) x: f64,
@@ -32,7 +32,7 @@ pub(super) struct Card {
     pub(super) pitch: f64,
 }
 
-/// A drawing, and where in it each block group is.
+/// A drawing, and the place of each block group in it.
 pub(super) struct Drawing {
     pub(super) title: String,
     pub(super) svg: String,
@@ -245,7 +245,7 @@ fn card(group: &MapGroup, card: Card, width: f64, sheet: &mut Sheet) {
     sheet.text((x, below), "mut x n", &facts);
 }
 
-/// Returns the class of a cell. It is the one for shared data if most of its data is shared.
+/// Returns the class of a cell. A cell gets the class of shared data if most of its data is shared.
 fn shade(cell: &MapCell, class: &'static str) -> &'static str {
     if cell.shared * 2 > cell.used { "H" } else { class }
 }

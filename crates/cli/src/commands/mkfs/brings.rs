@@ -1,4 +1,4 @@
-//! What the words of the command line make of parts of a source: subvolumes, and flags.
+//! The options of the command line for parts of a source: subvolumes, and flags of inodes.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,12 +7,12 @@ use buttress_fs::Filesystem;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::transfer::{Flags, Special};
 
-/// What a subvolume is, beside one.
+/// The properties of a new subvolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Role {
-    /// It cannot be changed.
+    /// The subvolume cannot be changed.
     is_read_only: bool,
-    /// It is mounted where no other is asked for.
+    /// The subvolume is mounted if a mount names no other.
     is_default: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Flagged {
     path: PathBuf,
 }
 
-/// Reads a path below the source, without anything that leads elsewhere.
+/// Reads a path below the source. Refuses a path that leads out of the source.
 fn below(text: &str) -> Result<PathBuf, String> {
     let mut path = PathBuf::new();
     for part in Path::new(text).components() {
@@ -74,7 +74,7 @@ pub(super) fn flagged(text: &str) -> Result<Flagged, String> {
     Ok(Flagged { flags, path: below(path)? })
 }
 
-/// Returns what a copy has to do.
+/// Returns the paths that the copy treats specially.
 pub(super) fn special(subvolumes: &[Subvolume], flags: &[Flagged]) -> Result<Special> {
     if subvolumes.iter().filter(|one| one.role.is_default).count() > 1 {
         return Err(Failure::new(Exit::Usage, "--subvol: only one subvolume can be the default"));
@@ -89,15 +89,16 @@ pub(super) fn special(subvolumes: &[Subvolume], flags: &[Flagged]) -> Result<Spe
     Ok(special)
 }
 
-/// The failure for a path for which the source has nothing.
+/// The failure for a path that does not exist in the source.
 pub(super) fn nothing_at(path: &Path, exit: Exit) -> Failure {
     Failure::new(exit, format!("{}: the source has nothing there for it", path.display()))
 }
 
-/// Does what is left when all is copied. A path that was not there is an error.
+/// Does the work that is left after the copy. A path that was not in the source is an error.
 pub(super) fn finish(special: &Special, fs: &Filesystem, subvolumes: &[Subvolume]) -> Result<()> {
     if let Some(path) = special.unused() {
-        // The volume was made already: the source is standard input, or has changed meanwhile.
+        // The volume is already made: the source is standard input, or has changed since the first
+        // check.
         return Err(nothing_at(path, Exit::Failure));
     }
     for Subvolume { role, path } in subvolumes {
@@ -117,7 +118,7 @@ pub(super) fn finish(special: &Special, fs: &Filesystem, subvolumes: &[Subvolume
 mod tests {
     use super::*;
 
-    /// Words as btrfs-progs has them, and paths that lead nowhere else.
+    /// The words of btrfs-progs are accepted, and only paths within the source.
     #[test]
     fn words_are_read() {
         let read = |text| subvolume(text).map(|one| (one.role, one.path));

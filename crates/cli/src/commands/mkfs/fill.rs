@@ -27,7 +27,7 @@ use crate::ui::{self, Ui};
 /// The least size of a device in bytes.
 const LEAST: u64 = 16 << 20;
 
-/// What fills a volume.
+/// The source that fills a volume.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     /// Everything in a folder.
@@ -47,8 +47,8 @@ impl<'a> Source<'a> {
         archive.or(args.rootdir.as_deref().map(Self::Folder))
     }
 
-    /// Counts what is in it, unless that needs standard input (F1). Refuses a path of `special` for
-    /// which it has nothing.
+    /// Counts the content of the source, unless that would read standard input (F1). Refuses a path
+    /// of `special` that the source does not have.
     pub(super) fn survey(self, special: &Special) -> Result<Option<Census>> {
         let mut search = Search::new(special);
         let census = match self {
@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Adds its content to a number that identifiers follow from.
+    /// Adds the content of the source to the number from which identifiers are derived.
     pub(super) fn add_to(self, chain: &mut Chain, images: &[(u64, u64)]) -> Result<()> {
         match self {
             Self::Folder(dir) => digest(open_dir(dir)?, images, chain),
@@ -84,14 +84,15 @@ fn open(path: &Path) -> Result<BufReader<File>> {
     Ok(BufReader::with_capacity(1 << 20, file))
 }
 
-/// A source, with what is known of it and how it is copied.
+/// A source, its census, and the recipe if two runs are to be equal.
 pub(super) struct Brings<'a> {
     pub(super) source: Source<'a>,
     pub(super) census: Census,
     pub(super) recipe: Option<Recipe>,
 }
 
-/// Copies the source into the volume. Returns the size in bytes that it was cut to, if it was.
+/// Copies the source into the volume. Returns the new size of the volume in bytes, if the volume
+/// was cut.
 pub(super) fn fill(
     devices: Vec<Arc<dyn Device>>,
     args: &Args,
@@ -103,7 +104,8 @@ pub(super) fn fill(
     let name = || image.display().to_string();
     let mut options = match args.memory {
         Some(_) => memory::options(args.memory),
-        // Where a commit ends must not follow from the machine if two runs are to be equal.
+        // If two runs are to be equal, the points at which commits end must not depend on the
+        // machine.
         None => memory::to_fill(recipe.is_some()),
     };
     options.compress = args.compress.and_then(|packing| packing.0);
@@ -155,7 +157,8 @@ fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
     loop {
         let least = fs.least_device_len(only)?.max(LEAST);
         fs.resize_device(only, least, &mut |_| true)?;
-        // One sector less moves what is in the last block group, if the others have room.
+        // A size of one sector less moves the content of the last block group, if the other groups
+        // have room.
         match fs.resize_device(only, least - sector, &mut |_| true) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSpace || least == LEAST => {
@@ -183,12 +186,12 @@ fn cut(image: &Path, len: u64) -> Result<()> {
 /// Returns a size for a tree of files, with room to spare. The file is sparse, so unused space
 /// costs nothing. For each entry, an inode, two directory items, a reference and one extent with
 /// its records take about 500 bytes. That is doubled because nodes are half full, and doubled again
-/// for DUP. A volume that is cut afterwards is made smaller, because its chunks are then smaller,
-/// too: each has up to a tenth of the volume.
+/// for DUP. A volume that is cut afterwards begins with a smaller size. Its chunks, each up to a
+/// tenth of the volume, are then smaller, too.
 pub(super) fn estimate(census: Census, is_cut: bool) -> u64 {
     const PER_ENTRY: u64 = 2048;
     const LEAST: u64 = 256 << 20;
-    /// The first chunks of metadata and of the system, with their copies.
+    /// Bytes of the first metadata chunk and the first system chunk, with all copies.
     const FIRST: u64 = 96 << 20;
     let metadata = census.entries.saturating_mul(PER_ENTRY).saturating_add(4 * census.name_bytes);
     let checksums = census.data_bytes / 512;

@@ -13,7 +13,7 @@ use buttress_fuse::{Options, Session};
 
 use crate::ui::Ui;
 
-/// The kernel's switch, there since Linux 6.14.
+/// The kernel's switch, which exists since Linux 6.14.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Prints the hint (V1).

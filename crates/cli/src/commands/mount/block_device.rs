@@ -1,9 +1,10 @@
-//! A mount of a whole block device, which the kernel itself knows as one (`fuseblk`).
+//! A mount of a whole block device, with the type by which the kernel knows the device (`fuseblk`).
 //!
 //! # Invariants
 //!
-//! - **BD1** Until the volume is closed, this program or the kernel has claimed the device, but for
-//!   the moment in which the claim changes hands. This program's lock stays all the time.
+//! - **BD1** Until the volume is closed, this program or the kernel has claimed the device. The
+//!   exception is the moment between the end of the program's claim and the kernel's claim. This
+//!   program holds its lock all the time.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -15,8 +16,8 @@ use buttress_remote::Opened;
 use crate::exit::{Context, Result};
 use crate::names;
 
-/// Mounts a volume. The kernel mounts a block device itself where it can: then `sync` reaches the
-/// volume, and an unmount waits until it is closed.
+/// Mounts a volume. If possible, the kernel mounts a block device itself: then `sync` reaches the
+/// volume, and an unmount waits until the volume is closed.
 pub(super) fn mount(
     fs: &Filesystem,
     target: &Path,
@@ -24,8 +25,8 @@ pub(super) fn mount(
     first: Option<&Opened>,
     is_cached: bool,
 ) -> Result<Session> {
-    // A volume that becomes writable later takes its claim then, and a cache is closed behind the
-    // volume.
+    // A volume that becomes writable later claims its device at that time. A cache is closed after
+    // the volume.
     let device = first.and_then(Opened::file);
     let device =
         device.filter(|_| door.may_be_block_device && door.shared && !door.read_only && !is_cached);

@@ -70,7 +70,7 @@ pub(super) fn join(
     Ok(Some(answer.pid))
 }
 
-/// Returns those of the wished options that differ from the first mount's (J1).
+/// Returns the options among `wished` that differ from the first mount's (J1).
 pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
     let with = |more: Option<&str>| -> Option<(MountOptions, String)> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
@@ -96,8 +96,8 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Each option of a second mount in an fstab belongs to that mount, or is equal to the first
-    /// mount's, or is reported.
+    /// Each option of a second mount in an fstab belongs to that mount, or equals the first mount's
+    /// option, or is reported.
     #[test]
     fn options_that_differ_are_named() {
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();

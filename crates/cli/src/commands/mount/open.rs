@@ -32,7 +32,7 @@ pub(super) fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item =
     std::iter::once(image).chain(more).chain(by_option.map(Path::new))
 }
 
-/// Opens the devices and the volume on them.
+/// Opens the devices, and the volume on these devices.
 pub(super) fn open(
     args: &Args,
     image: &Path,

@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **M1** When memory is short, the kernel frees some by writing dirty pages to this server. So
+//! - **M1** When memory is short, the kernel frees memory by writing dirty pages to this server. So
 //!   an allocation by the server must not wait for such a write. Also, the kernel must not delay
 //!   the server's writes to its devices because other programs have made pages dirty. A process
-//!   state of the kernel ensures both. Threads inherit it, so it is set before any is started.
+//!   state of the kernel ensures both of these. Threads inherit this state, so it is set before any
+//!   thread is started.
 //! - **M2** Without the privilege for this state, the mount works without it.
-//! - **M3** No memory of the server is in huge pages. The allocator has parts of them in use for
-//!   each thread, so under a load the rest of each would be resident for nothing.
+//! - **M3** No memory of the server is in huge pages. The allocator uses only parts of a huge page
+//!   for each thread, so under a load the rest of the page would be resident without use.
 
 use std::fs;
 

@@ -11,13 +11,13 @@ use super::{Args, words};
 use crate::exit::{Exit, Failure, Result};
 use crate::figures::Figures;
 
-/// Says whether a mount option is one of volumes in stores.
+/// Returns whether a mount option is for volumes in stores.
 pub(super) fn takes(word: &str) -> bool {
     let name = word.split_once('=').map_or(word, |(name, _)| name);
     MOUNT_OPTION_NAMES.contains(&name)
 }
 
-/// How the volume is to be opened, by the command line.
+/// Returns how the command line asks to open the volume.
 pub(super) fn asked(args: &Args, image: &Path) -> Result<Asked> {
     let mut asked = args.devices.asked();
     for word in words(&args.options).filter(|word| takes(word)) {
@@ -31,8 +31,8 @@ pub(super) fn asked(args: &Args, image: &Path) -> Result<Asked> {
     Ok(asked)
 }
 
-/// The name of the volume with its option `follow`. A mount that follows is found by another name
-/// than a mount that writes: it has a server of its own.
+/// The name of the volume with its option `follow`. A mount that follows has a server of its own,
+/// so it needs another name than a mount that writes.
 pub(super) fn shown_name(image: PathBuf, asked: &Asked) -> PathBuf {
     let follow = asked.options.iter().find(|(name, _)| name == "follow");
     let Some((name, value)) = follow else { return image };
@@ -44,22 +44,22 @@ pub(super) fn shown_name(image: PathBuf, asked: &Asked) -> PathBuf {
     PathBuf::from(format!("{text}{mark}{name}={value}"))
 }
 
-/// Says whether the mount goes on to newer commits of a device. Another machine writes it then.
+/// Returns whether the mount moves to newer commits of a device, which another machine writes.
 pub(super) fn is_followed(device: &Opened) -> bool {
     matches!(device, Opened::Remote(device) if device.follows().is_some())
 }
 
 /// An open volume in a store, for its figures.
 pub(super) enum Shown {
-    /// One device for as long as the volume is mounted.
+    /// One device during the whole mount.
     Same(Arc<RemoteDevice>),
     /// A device for each commit.
     Follows(Newest),
 }
 
 impl Shown {
-    /// The volume in a store, if the first device is one. If the mount goes on to newer commits,
-    /// the devices are left to the volume: it closes each when nothing reads from it any more.
+    /// The volume in a store, if the first device is one. If the mount moves to newer commits, the
+    /// volume owns the devices, and closes each when its last read has ended.
     pub(super) fn of(files: &mut Vec<Opened>, door: &mut Options) -> Result<Option<Self>> {
         let Some(Opened::Remote(device)) = files.first() else { return Ok(None) };
         let device = Arc::clone(device);

@@ -72,7 +72,7 @@ struct Column {
     cells: Vec<String>,
 }
 
-/// The lines of the table. Widths are those of btrfs-progs, and so is the blank behind the head.
+/// The lines of the table. The widths and the blank behind the head are those of btrfs-progs.
 pub(super) fn lines(args: &Show, groups: &[Group]) -> Vec<String> {
     let bytes = |bytes: u64| if args.raw { bytes.to_string() } else { size::human(bytes) };
     let limit = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), bytes);

@@ -4,8 +4,8 @@ use super::*;
 use crate::make::MakeOptions;
 
 /// Y1: a snapshot without space for headroom is refused, and changes nothing. Once there is space,
-/// the snapshot succeeds, and all files that it shares can be deleted. With the option off it
-/// succeeds without headroom.
+/// the snapshot succeeds, and all files that it shares can be deleted. With the option off, the
+/// snapshot succeeds without headroom.
 #[test]
 fn a_snapshot_without_room_is_refused() {
     let device = volume(256);
@@ -104,7 +104,8 @@ fn a_snapshot_with_room_is_one_commit() {
 }
 
 /// Y1: a read-only snapshot does not become writable if there is no space for the headroom of its
-/// shared nodes, and nothing changes. If there is space, all its files can be deleted.
+/// shared nodes, and nothing changes. If there is space, it becomes writable, and all its files can
+/// be deleted.
 #[test]
 fn subvolume_becomes_writable_only_with_room() {
     let device = volume(256);
@@ -117,8 +118,8 @@ fn subvolume_becomes_writable_only_with_room() {
     drop(made);
     fs.root().delete_subvolume(b"made").expect("deleted");
     wait_for_drops(&fs);
-    // Shared nodes of read-only subvolumes cannot change, so the headroom is small. The rest of it
-    // is for nodes that the filler alone uses.
+    // Shared nodes of read-only subvolumes cannot change, so the headroom is small. Most of the
+    // headroom is for nodes that the filler alone uses.
     let kept = fs.space_stats().accounts.all_for_copies();
     assert!(kept < 2 * MIB, "{}", fs.space_stats().accounts);
     let more = fill_up(&fs, &fs.root(), "more");

@@ -27,8 +27,8 @@ struct Tried {
     committed: bool,
 }
 
-/// Runs some rounds of two fsyncs, one of an old file and one of a new. Their request `n` fails
-/// and, with `sticky`, each later one.
+/// Runs some rounds of two fsyncs, of an old file and of a new file. Request `n` of these rounds
+/// fails and, with `sticky`, each later request.
 fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
     let base = MemoryDevice::new(128 << 20);
     Filesystem::make(&base, &MakeOptions { seed: Some(n), ..MakeOptions::default() })
@@ -46,7 +46,7 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
     log.start(&[&recorder]);
     faults.fail(n, sticky);
     // From a mark on, the old file may hold the content that was acknowledged then, or any later
-    // one.
+    // content.
     let mut tried = vec![pattern(0, LEN)];
     let mut acknowledged = vec![(0, 0)];
     let mut made = Vec::new();

@@ -1,8 +1,8 @@
 //! Power is cut while a volume is full (`wall`).
 //!
-//! The test takes states from every interval between two flushes. Each must mount, although replay
-//! has no free space. It must have the synced files and complete snapshots, and it must be possible
-//! to empty it.
+//! The test takes states from every interval between two flushes. Each state must mount, although
+//! replay has no free space. It must have the synced files and complete snapshots, and all files
+//! can be deleted.
 
 use std::sync::Arc;
 
@@ -59,8 +59,8 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
         let file = root.create(b"next", 0o644, 0, 0, 0).expect("there is room again");
         file.write_at(0, &pattern(1, 4 << 20)).expect("there is room again");
     } else {
-        // A mount that changes nothing would not mend a torn copy of the superblock. So this
-        // changes something.
+        // A mount that changes nothing would not repair a torn copy of the superblock, so change an
+        // attribute.
         full(root.set_xattr(b"user.seen", b"1", buttress_fs::XattrFlags::default()));
         fs.sync().map_err(|error| format!("a commit where it is full: {error}"))?;
     }

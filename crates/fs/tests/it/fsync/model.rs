@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) history: Vec<String>,
     kind: &'static str,
     in_place: BTreeSet<u64>,
-    /// A place that a new file is about to take, and the number of steps until then.
+    /// A name at which a new file will replace the old one, and the number of steps until then.
     replacing: Option<((u64, &'static str), u32)>,
 }
 
@@ -230,8 +230,8 @@ impl World {
         data
     }
 
-    /// In worlds of the kind "in place", makes some files that have no content yet files without
-    /// copy-on-write.
+    /// In worlds of the kind "in place", turns off copy-on-write for some files that have no
+    /// content yet.
     fn set_kind(&mut self, ino: u64) {
         if self.kind == "in place" && self.rng.chance(1, 2) {
             self.note(format!("{ino} is written in place"));

@@ -1,4 +1,4 @@
-//! The queue for a log: which fsyncs wait for it, and which get a commit instead.
+//! The queue for a log: some fsyncs wait for a log, and some get a commit instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

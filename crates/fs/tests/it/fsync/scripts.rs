@@ -14,7 +14,7 @@ use super::{open, open_with};
 use crate::checker::{check, expect_sound};
 use crate::volume::{content, file_with, pattern};
 
-/// What fsync writes, by the options of the mount: a log, or a commit.
+/// The options of the mount decide whether fsync writes a log or makes a commit.
 #[test]
 fn options_say_what_is_written() {
     let cases = [
@@ -64,7 +64,7 @@ fn replay_counts_the_bytes_of_extents() {
             let copy: Arc<dyn Device> = Arc::new(base.fork());
             let again = open(Arc::clone(&copy));
             let found = again.resolve("/a").expect("a file").attr();
-            // The first block overwrites one that was there.
+            // The first block overwrites an existing block.
             assert_eq!(found.blocks, (3 + block - 1) * BLOCK / 512, "after {block}");
             again.close().expect("a clean end");
             expect_sound(&copy);
@@ -96,7 +96,7 @@ fn a_commit_flushes_everything_if_asked() {
         dir.sync().expect("sync");
         let again = open(Arc::new(base.fork()));
         let found = content(&again.resolve("/other").expect("it was synced"));
-        // Without the option, the data may be written too. The file has all of the data or none.
+        // Without the option, the data may also be written. The file has all of the data or none.
         assert!(found == pattern(2, 9000) || !all && found.is_empty(), "{options}");
         again.close().expect("a clean end");
         drop((dir, other, root));
@@ -169,8 +169,8 @@ fn many_names_are_logged() {
     fs.close().expect("a clean end");
 }
 
-/// A log with nothing left in it, because its only file has lost its name. Replay changes no tree,
-/// and the commit that ends the log can be opened.
+/// A log becomes empty, because its only file has lost its name. Replay changes no tree, and the
+/// commit that ends the log can be opened.
 #[test]
 fn a_log_that_changes_nothing_ends() {
     let base = MemoryDevice::new(128 << 20);
@@ -262,9 +262,9 @@ pub(crate) fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
     copy
 }
 
-/// After a crash, another file may have an extent again that it has lost since the last commit or
-/// log. A write in place does not overwrite such an extent. This holds for extents in the committed
-/// trees and in the log.
+/// After a crash, a file may get back an extent that it has lost since the last commit or log. A
+/// write in place to another file does not overwrite such an extent. This holds for extents in the
+/// committed trees and in the log.
 #[test]
 fn write_in_place_spares_extents_of_others_after_a_crash() {
     for in_log in [false, true] {

@@ -56,7 +56,8 @@ pub(crate) fn survey_below(fs: &Filesystem, top: Inode) -> State {
     state
 }
 
-/// The state before the first operation and after each, and what each operation synced.
+/// The state before the first operation and after each operation, and the inodes that each
+/// operation synced.
 pub(crate) struct Story {
     pub(crate) states: Vec<State>,
     pub(crate) synced: Vec<Synced>,
@@ -100,7 +101,7 @@ impl Story {
         Ok(())
     }
 
-    /// A synced directory has the names that it had at its sync, or later ones.
+    /// A synced directory has the names that it had at its sync, or its names at some later time.
     fn check_entries(
         &self,
         found: &State,
@@ -136,8 +137,8 @@ impl Story {
     }
 }
 
-/// Checks that each found property existed in an allowed state. `always` says that the inode
-/// existed in all of them.
+/// Checks that each found property existed in an allowed state. `always` means that the inode
+/// existed in all allowed states.
 fn check_object(is: &Object, were: &[&Object], always: bool) -> Result<(), String> {
     for name in &is.names {
         if !were.iter().any(|object| object.names.contains(name)) {

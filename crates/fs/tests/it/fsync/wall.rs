@@ -1,6 +1,6 @@
 //! A volume that is kept full: files are written to the last sector, synced, replaced, cut and
-//! removed. Snapshots are taken and deleted where nothing fits any more. The model knows what must
-//! be there after a cut. The tests beside Linux use it, too.
+//! removed. Snapshots are taken and deleted where nothing fits any more. The model knows the
+//! required content after a power cut. The tests beside Linux use it, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) const ASIDE: &str = "aside";
 
 const OPERATIONS: u64 = 60;
 
-/// How a mount of each seed makes room.
+/// Mount options that determine how room is made; each seed uses one.
 const MOUNTS: [&str; 4] = [
     "rw,noatime,commit=3000",
     "rw,noatime,commit=3000,preempt=off,dirty=1M",
@@ -54,8 +54,8 @@ pub(crate) fn full<T>(outcome: buttress_fs::Result<T>) -> Option<T> {
     outcome.inspect_err(|error| assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}")).ok()
 }
 
-/// Allocates all free space but `spare` bytes to a file in a subvolume of its own, without any
-/// data.
+/// Allocates all free space, except `spare` bytes, to a file without data in a subvolume of its
+/// own.
 pub(crate) fn fill(fs: &Filesystem, spare: u64) {
     let aside = fs.root().create_subvolume(ASIDE.as_bytes(), 0o755, 0, 0).expect("a subvolume");
     let filler = aside.create(b"filler", 0o644, 0, 0, 0).expect("a file");
@@ -187,7 +187,7 @@ impl Wall {
         Synced::Nothing
     }
 
-    /// Renames a file over another one.
+    /// Renames a file over another file.
     fn replace(&mut self, ino: u64, name: &str) {
         let Some((other, target)) = self.any().filter(|(other, _)| *other != ino) else { return };
         let root = self.root();

@@ -1,5 +1,5 @@
-//! A full volume under one seed. Threads that fill, delete, cut, copy and sync there meet `ENOSPC`
-//! and no other failure, in any order. Some are interrupted while they wait, and no thread waits
+//! A full volume under one seed. Threads fill, delete, cut, copy and sync on this volume. In any
+//! order, `ENOSPC` is their only failure. Some are interrupted while they wait, and no thread waits
 //! for ever. Debug builds compare the accounts with groups and tokens at every commit.
 
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ fn a_full_volume_in_every_order() {
     assert!(refusals > 0, "it was never full");
 }
 
-/// One client on a full volume: it removes what fills it, and writes.
+/// One client on a full volume: it removes the file that fills the volume, and writes.
 fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
     let work = move || {
         let mut rng = Rng::new(seed ^ 0xf112);
@@ -216,8 +216,8 @@ fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
     device
 }
 
-/// A thread that removed a file and closed it has its space, even if another was about to write the
-/// file back at that moment.
+/// A thread that removed and closed a file can use the file's space. Another thread may have been
+/// about to write the file back at that moment.
 #[test]
 fn removed_file_gives_its_space_beside_writeback() {
     for seed in campaign::seeds_or(210..222) {

@@ -1,6 +1,6 @@
 //! Writers that take a volume from each other while a reader follows and garbage is collected.
 //!
-//! What one of them acknowledged is there after every later crash and takeover. A reader shows a
+//! The files that a writer acknowledged survive every later crash and takeover. A reader shows a
 //! whole commit, or gets an error.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use buttress_sim::campaign;
 use super::{LEN, REQUEST, check_cut, open, reader, site, stride};
 use crate::volume::{content, list, pattern};
 
-/// How often the volume changes hands, and the files of each writer at most.
+/// How often the volume changes hands, and the most files of each writer.
 const TURNS: u64 = 4;
 const FILES: u64 = 40;
 
@@ -27,7 +27,8 @@ fn name(turn: u64, file: u64) -> String {
     format!("f{turn}-{file}")
 }
 
-/// Writes files and syncs each, until the volume is taken. Each that was acknowledged has a mark.
+/// Writes files and syncs each file, until another writer takes the volume. Each acknowledged file
+/// has a mark.
 fn work(store: &Arc<TimedStore>, turn: u64, may_end: &AtomicBool) {
     let device = Arc::new(site(store.clone(), true).open().expect("a volume"));
     let Ok(fs) = open(Arc::clone(&device)) else { return };
@@ -58,7 +59,7 @@ fn work(store: &Arc<TimedStore>, turn: u64, may_end: &AtomicBool) {
     let _ = device.close();
 }
 
-/// Says whether each file that is there has its content, and none of `marks` is missing.
+/// Checks that each existing file has its content, and that no file of `marks` is missing.
 fn whole(fs: &Filesystem, marks: &[u64]) -> Result<(), String> {
     let names = list(&fs.root());
     for (turn, file) in (0..TURNS).flat_map(|turn| (0..FILES).map(move |file| (turn, file))) {
@@ -72,7 +73,7 @@ fn whole(fs: &Filesystem, marks: &[u64]) -> Result<(), String> {
         }
         let inode = fs.root().lookup(name.as_bytes()).map_err(|error| error.to_string())?;
         let (found, right) = (content(&inode), expected(turn, file));
-        // What was not acknowledged may have been named without its content.
+        // A file that was not acknowledged may have a name without its content.
         if found != right && (is_marked || !right.starts_with(&found)) {
             return Err(format!("{name} has {} bytes of another content", found.len()));
         }

@@ -13,13 +13,13 @@ impl Door {
     ///
     /// # Errors
     ///
-    /// `EINVAL` where it is open on nothing, `EXDEV` where it is open on another file system.
+    /// `EINVAL` if the descriptor is not open, `EXDEV` if it is open on another file system.
     pub(super) fn inode_of_descriptor(&self, caller: Caller, descriptor: i64) -> Answer<InodeId> {
         // Linux takes the low half of the field.
         let number = descriptor as i32;
         let opened = format!("/proc/{}/fd/{number}", caller.task);
-        // What the kernel knows is enough. The server of another file system may never answer, and
-        // this thread carries out the commands of all callers.
+        // The attributes that the kernel has cached are enough. The server of another file system
+        // may never answer, and this thread carries out the commands of all callers.
         let how = AtFlags::STATX_DONT_SYNC;
         let found = rustix::fs::statx(CWD, &*opened, how, StatxFlags::INO);
         let found = found.map_err(|_| Errno::EINVAL)?;

@@ -10,13 +10,13 @@ use super::is_top;
 use crate::attr::{time_from_wire, time_to_wire};
 use crate::errno::Answer;
 
-/// The permission bits of a new subvolume, but for the umask.
+/// The permission bits of a new subvolume, before the umask is applied.
 const ALL_BITS: u32 = 0o777;
-/// The least number of a subvolume beside the top level.
+/// The least number of a subvolume other than the top level.
 const TREE_MIN: u64 = 256;
 
 impl Door {
-    /// Makes an empty subvolume. As in Linux it has the umask and the group of the caller, whatever
+    /// Makes an empty subvolume. As in Linux, the umask and the group of the caller apply, whatever
     /// the directory says.
     pub(super) fn create_subvolume(
         &self,
@@ -163,7 +163,7 @@ impl Door {
             if tree == dir.inode.id().tree {
                 return Err(Errno::EINVAL);
             }
-            // As in Linux, where nothing of a read-only subvolume is writable, its top included.
+            // As in Linux, nothing of a read-only subvolume is writable, its top included.
             self.expect_changeable(victim)?;
             self.expect_access(rights, victim, WRITE | EXECUTE)?;
         }
@@ -212,14 +212,15 @@ impl Door {
         if (item.flags & RootFlags::READONLY != 0) == read_only {
             return Ok(());
         }
-        // Data of a subvolume that becomes writable is there.
+        // For a subvolume that was read-only, the kernel holds no unsent data.
         if read_only {
             self.write_back(Some(tree))?;
         }
         self.fs.set_subvolume_read_only(tree, read_only).map_err(refuse)
     }
 
-    /// Records the origin of a received subvolume, and returns when it was recorded.
+    /// Records the origin of a received subvolume. Returns the transaction and the time of the
+    /// record.
     pub(super) fn set_received(
         &self,
         caller: Caller,

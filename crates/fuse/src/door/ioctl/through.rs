@@ -1,12 +1,13 @@
-//! By which mount a command comes, where some mounts are read-only.
+//! Finds the mount through which a command came, if some mounts are read-only.
 //!
-//! The kernel does not say that, and does not refuse the command: a mount that is read-only beside
-//! writable ones, or a read-only bind mount, passes it on. So the server looks for the file among
-//! the descriptors of the calling process, each of which belongs to a mount.
+//! The kernel does not name the mount of a command. Nor does it refuse the command: a read-only
+//! mount beside writable ones, or a read-only bind mount, passes the command on. So the server
+//! looks for the file among the descriptors of the calling process, each of which belongs to a
+//! mount.
 //!
 //! # What must hold
 //!
-//! - A command is refused only if every descriptor that the process has of the file is of a
+//! - A command is refused only if every descriptor that the process has of the file belongs to a
 //!   read-only mount. Where `/proc` hides the process, no command is refused.
 //! - The descriptors are looked at only if the process sees a read-only mount of the volume.
 

@@ -2,7 +2,8 @@
 //!
 //! # Rules that it has in common with Linux
 //!
-//! - A request of a processor goes into an entry of that processor, and waits while there is none.
+//! - A request of a processor goes into an entry of that processor, and waits while no entry is
+//!   free.
 //! - A request arrives on the thread that gave the entry. While this thread waits uninterruptibly,
 //!   the request waits, too.
 //! - An entry must not outlive the thread that gave it (R5).
@@ -33,7 +34,7 @@ pub(super) struct Kernel {
 
 #[derive(Default)]
 struct State {
-    /// By queue and index.
+    /// The entries, by queue and index.
     entries: HashMap<(usize, u16), Entry>,
     /// Requests without an entry, by processor.
     pending: HashMap<u16, VecDeque<Ask>>,
@@ -144,7 +145,7 @@ impl Kernel {
         self.moved.notify_all();
     }
 
-    /// Unmounts: free entries end at once, held entries when the driver returns them.
+    /// Unmounts. Free entries end at once, and held entries end when the driver returns them.
     pub(super) fn go(&self) {
         let mut state = self.state.lock();
         state.is_gone = true;

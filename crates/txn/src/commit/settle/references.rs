@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** An extent that lost its last reference is pinned, and its checksums go in the same
-//!   commit.
+//! - **R1** An extent that lost its last reference is pinned, and its checksums are removed in the
+//!   same commit.
 
 use std::collections::btree_map::Entry;
 
@@ -45,8 +45,8 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// All changes of data references: those of operations, and those that follow from nodes which
-    /// became shared or unshared.
+    /// All changes of data references: the changes of operations, and the changes that follow from
+    /// nodes which became shared or unshared.
     fn data_changes(&mut self) -> Result<Vec<ExtentChange>> {
         const DISPUTED: &str = "two leaves disagree about its length";
         if let Some(at) = self.transaction.refs.disputed() {

@@ -1,7 +1,7 @@
 //! Many threads that keep a full volume full, each with a model of its files.
 //!
 //! `BUTTRESS_STORM_SECONDS` is the length of a storm. `ENOSPC` is the only failure, and removing
-//! always works. All accepted changes are there in the end.
+//! always works. In the end the volume has all accepted changes.
 
 use std::sync::{
     Arc,
@@ -31,7 +31,8 @@ const THREADS: usize = 8;
 /// because reservations then include copies of these nodes.
 const GIVEN_BACK: usize = 40;
 const GIVEN_BACK_TO_SHARE: usize = 400;
-/// Files that take the metadata, and the snapshot that has them, too.
+/// The name of the folder with files that take the metadata, and of the snapshot that shares these
+/// files.
 const SHARED_CROWD: &[u8] = b"shared-crowd";
 const FIRST: &[u8] = b"first";
 /// The time limit in which a storm must fill the volume.
@@ -41,16 +42,16 @@ const FULL_MAX_MILLIS: u128 = 120_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nodes {
     Plenty,
-    /// A few leaves, and no tree shares nodes. From the first request for a snapshot on, even a
-    /// refused one, reservations include copies of nodes. Then hardly anything fits, so threads
-    /// request snapshots only in the second half.
+    /// A few leaves are free, and no tree shares nodes. From the first request for a snapshot on,
+    /// even if it is refused, reservations include copies of nodes. Then hardly anything fits, so
+    /// threads request snapshots only in the second half.
     Few,
-    /// Some leaves, and reservations include copies from the beginning. Files fill these leaves,
-    /// and snapshots share them.
+    /// Some leaves are free, and reservations include copies from the beginning. Files fill these
+    /// leaves, and snapshots share them.
     Shared,
-    /// A few leaves. Files that snapshots share take the rest, and room is kept for copies of their
-    /// nodes. Each thread has one snapshot. The shared files are removed meanwhile, in random
-    /// order.
+    /// A few leaves are free. Files that snapshots share take the rest of the metadata, and room is
+    /// kept for copies of their nodes. Each thread has one snapshot. The shared files are removed
+    /// during the storm, in random order.
     Kept,
 }
 
@@ -60,7 +61,7 @@ struct Storm {
     nodes: Nodes,
     begun: Instant,
     refused_before: u64,
-    /// Files that the first snapshot shares, in random order, and the index of the next one to
+    /// Files that the first snapshot shares, in random order, and the index of the next file to
     /// remove.
     crowd: Vec<usize>,
     removed: AtomicUsize,
@@ -79,7 +80,7 @@ impl Storm {
         storm
     }
 
-    /// Removes the next of the files that the first snapshot has; says whether there was one.
+    /// Removes the next file that the first snapshot shares. Returns whether there was such a file.
     fn remove_shared(&self) -> bool {
         let next = self.removed.fetch_add(1, Ordering::Relaxed);
         let Some(next) = self.crowd.get(next) else { return false };
@@ -102,8 +103,8 @@ impl Storm {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Whether the storm goes on. It does until the refusals and changes that it tests have
-    /// happened, however slow the machine is.
+    /// Whether the storm goes on. However slow the machine is, the storm lasts until the refusals
+    /// and changes that it tests have happened.
     fn goes_on(&self) -> bool {
         let passed = self.begun.elapsed().as_millis();
         let has_met = || self.refused() > 0 && (self.nodes == Nodes::Few || self.written() > 0);
@@ -189,12 +190,12 @@ fn number(count: usize) -> Vec<u8> {
     format!("{count}").into_bytes()
 }
 
-/// Keeps a full volume full for a while: threads create files, through memory and directly,
-/// overwrite, clone, cut and remove them, here and in snapshots. They also take and delete
-/// snapshots. Debug builds compare the accounts with groups and tokens at every commit of it.
+/// Keeps a full volume full for a while. Threads create files, through memory and directly, and
+/// overwrite, clone, cut and remove them, in the live tree and in snapshots. They also take and
+/// delete snapshots. Debug builds compare the accounts with groups and tokens at every commit.
 ///
-/// Before the storm, the volume is filled up to `left` bytes of the devices and the metadata that
-/// `nodes` says.
+/// Before the storm, the volume is filled, except for `left` bytes of the devices and some
+/// metadata, according to `nodes`.
 fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = checker::volume(dir.path(), size, &MakeOptions::default());
@@ -258,7 +259,7 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     checker::check(&path);
 }
 
-/// What remains of a storm's thread: its files, and a snapshot with its files there.
+/// The files that a thread of a storm leaves, and its snapshot with the files in it.
 struct Left {
     model: Model,
     snapshot: Option<(String, Model, bool)>,
@@ -316,7 +317,7 @@ impl Turn {
     }
 }
 
-/// Runs one thread of a storm. Returns what remains of it.
+/// Runs one thread of a storm. Returns the files and the snapshot that it leaves.
 fn stay_full(storm: &Storm, turn: Turn) -> Left {
     let fs = &storm.fs;
     let Turn { thread, mut rng, mut live, mut snapshot } = turn;
@@ -364,20 +365,20 @@ fn e12_a_storm_at_the_edge() {
     storm(1, 160 << 20, (0, Nodes::Plenty), "dirty=8M");
 }
 
-/// The same without preemptive flushing.
+/// E12: a storm at the edge of a full volume, without preemptive flushing.
 #[test]
 fn e12_a_storm_without_preemption() {
     storm(2, 128 << 20, (0, Nodes::Plenty), "preempt=off,dirty=4M");
 }
 
-/// The same while the last chunks are added: there is room for one data chunk, or for two.
+/// E12: a storm while the last chunks are added: there is room for one data chunk, or for two.
 #[test]
 fn e12_a_storm_for_the_last_chunk() {
     let (size, chunks) = (160 << 20, 1 + campaign::round() % 2);
     storm(4, size, (chunks * size / 10, Nodes::Plenty), "dirty=8M");
 }
 
-/// The same with full metadata: clones and new names are refused, too.
+/// E12: a storm with full metadata: clones and new names are refused, too.
 #[test]
 fn e12_a_storm_for_the_last_node() {
     let rules = ["clamp", "off", "clamp,reserve=levels"];
@@ -385,8 +386,8 @@ fn e12_a_storm_for_the_last_node() {
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
 }
 
-/// The same with metadata full of leaves that snapshots share. A thread that removes or cuts a
-/// file, here or in a snapshot, copies some leaves first.
+/// E12: a storm with metadata full of leaves that snapshots share. A thread that removes or cuts a
+/// file, in the live tree or in a snapshot, copies some leaves first.
 #[test]
 fn e12_a_storm_for_the_last_shared_node() {
     let rules = ["clamp", "clamp,reserve=levels", "off"];
@@ -395,8 +396,8 @@ fn e12_a_storm_for_the_last_shared_node() {
     storm(6, 128 << 20, (0, Nodes::Shared), &options);
 }
 
-/// The same with room kept for copies: files that a snapshot shares are removed, in random order,
-/// while other threads fill the space that becomes free.
+/// E12: a storm with room kept for copies: files that a snapshot shares are removed, in random
+/// order, while other threads fill the space that becomes free.
 #[test]
 fn e12_a_storm_where_room_is_kept() {
     let rules = ["clamp", "off", "clamp,reserve=levels"];
@@ -418,7 +419,7 @@ fn e12_a_cut_of_nothing() {
     while full(fs.root().create(format!("{names}").as_bytes(), 0o100_644, 0, 0, 0)).is_some() {
         names += 1;
     }
-    // From now on reservations include copies of nodes, and none fits any more.
+    // From now on reservations include copies of nodes, and no reservation fits any more.
     full(fs.root().snapshot(b"snapshot", fs.root().id().tree, true));
     let none = SetAttr { size: Some(0), ..SetAttr::default() };
     file.set_attr(&none).expect("shrinking always works");

@@ -44,7 +44,7 @@ fn table<const N: usize>(heads: [&str; N], rows: Vec<(String, [String; N])>) -> 
     Table::new(rows, widths).header(Row::new(head).style(DIM))
 }
 
-/// The kinds of requests, those that took most time lately first.
+/// The kinds of requests. Kinds that took the most time lately come first.
 pub(super) fn requests(server: &Server, area: Rect, cells: &mut Buffer) {
     let rows = server.requests().into_iter().map(|requests| {
         let values = [
@@ -255,8 +255,8 @@ fn bar<'l>(width: u16, label: &str, parts: &[Part], total: u64, behind: String) 
     Line::from(spans)
 }
 
-/// The number of cells of each part. A part that is not zero has at least one cell, while cells are
-/// left.
+/// The number of cells of each part. A part that is not zero gets at least one cell, as long as
+/// cells are left.
 fn lengths(parts: &[Part], total: u64, cells: usize) -> Vec<usize> {
     let mut left = cells;
     let length = |part: &Part| {

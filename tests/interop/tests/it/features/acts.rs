@@ -1,6 +1,6 @@
-//! What each side does with a feature, beside the sample that every volume is filled with. Linux
-//! works in a folder `there`, we in a folder `here`, each with what the other left, where it left
-//! any.
+//! The work of each side with a feature, besides the sample that fills every volume. Linux works in
+//! a folder `there`, and we work in a folder `here`. Each side also uses the files that the other
+//! side left.
 
 use buttress_format::{DeviceId, Profile};
 use buttress_fs::{
@@ -27,7 +27,7 @@ fn at(filesystem: &Filesystem, path: &str) -> Inode {
     filesystem.resolve(path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Clones all of a file.
+/// Clones a whole file.
 fn clone_of(source: &Inode, dir: &Inode, name: &str) -> Inode {
     let target = file(dir, name, b"");
     source.clone_range(0, &target, 0, 0).expect("a clone");
@@ -158,7 +158,7 @@ pub(super) fn in_place_here(filesystem: &Filesystem) {
     let mode = FallocateMode::Allocate { keep_size: false };
     allocated.fallocate(0, 3 << 20, mode).expect("space");
     allocated.write_at(99 * 4096, &noise(7, 40_960)).expect("a write");
-    // Shared, it is copied once more.
+    // The file is now shared, so a write to it is copied once more.
     clone_of(&made, &here, "clone").write_at(0, &words(7, 50_000)).expect("a write");
     made.write_at(1000, &noise(8, 100_000)).expect("a write");
     if let Ok(theirs) = filesystem.resolve("there/file") {
@@ -310,7 +310,8 @@ pub(super) fn default_there(mount: &Mount) {
 }
 
 pub(super) fn default_here(filesystem: &Filesystem) {
-    // What is shown is the default by now where Linux made one, and has all the sample.
+    // If Linux has set a default subvolume, the mount now shows that subvolume, which has the whole
+    // sample.
     let made = subvolume(&filesystem.root(), "here");
     for name in ["big", "holes", "links", "small", "times"] {
         let target = made.mkdir(name.as_bytes(), 0o755, 0, 0).expect("a folder");
@@ -339,7 +340,7 @@ pub(super) fn balance_here(filesystem: &Filesystem) {
 }
 
 pub(super) fn convert_there(mount: &Mount) {
-    // The new chunks go to the same device: a profile is changed, not the count of devices.
+    // The new chunks go to the same device, because only the profile changes.
     mount.btrfs("balance start -f -mconvert=single -sconvert=single");
     mount.shell("cp -a small there");
 }

@@ -1,9 +1,9 @@
-//! Every feature of the format, in both directions: a volume that Linux made, read and changed
-//! here; one made here, read and changed by Linux. Each sees the state that the other left, and
-//! both checkers find nothing.
+//! Every feature of the format, in both directions. A volume that Linux made is read and changed
+//! here, and a volume that was made here is read and changed by Linux. Each side sees the state
+//! that the other left, and both checkers find no fault.
 //!
-//! The features are in [`table`], a row and two tests each. Features with a course of their own are
-//! named there, too.
+//! The features are in [`table`], a row and two tests each. Features with tests of their own are
+//! listed there, too.
 //!
 //! # Invariants
 //!
@@ -25,24 +25,25 @@ use buttress_interop::sample::{Folder, Library, Scale, change, fill};
 
 use crate::open::{close, manifest, open_with};
 
-/// A feature: how each side asks for it, and what each does with it besides filling the volume.
+/// A feature: the options of each side for it, and the work of each side besides filling the
+/// volume.
 pub(crate) struct Feature {
     devices: usize,
     mib: u64,
-    /// What Linux's `mkfs.btrfs` is told.
+    /// The arguments of Linux's `mkfs.btrfs`.
     mkfs: &'static [&'static str],
-    /// What ours is told.
+    /// Sets the options of our `mkfs`.
     make: fn(&mut MakeOptions),
     /// Linux's mount options.
     linux: &'static str,
     /// Our mount options.
     ours: &'static str,
     scale: Scale,
-    /// What Linux does.
+    /// The work of Linux.
     there: fn(&Mount),
-    /// What we do.
+    /// Our work.
     here: fn(&Filesystem),
-    /// Linux moves all of it in the end.
+    /// Whether Linux balances the whole volume at the end.
     balance: bool,
 }
 
@@ -88,7 +89,8 @@ impl Feature {
             return;
         }
         let images = Images::new(self.devices, self.mib << 20);
-        // Linux knows volumes on several devices by their identifiers: no two tests may share one.
+        // Linux knows volumes on several devices by their identifiers, so no two tests may share an
+        // identifier.
         let seed = (self.devices == 1).then_some(1);
         let mut options = MakeOptions { seed, ..MakeOptions::default() };
         (self.make)(&mut options);
@@ -109,7 +111,7 @@ impl Feature {
         self.ends(&images);
     }
 
-    /// Lets Linux write, and both checkers look at the result.
+    /// Lets Linux write, and runs both checkers on the result.
     #[track_caller]
     fn linux_works(&self, images: &Images, write: impl FnOnce(&Folder), act: Option<fn(&Mount)>) {
         let mount = images.mount(self.linux);
@@ -121,7 +123,7 @@ impl Feature {
         images.check();
     }
 
-    /// Writes through the library; what it shows before it closes is what is there afterwards.
+    /// Writes through the library. The content after the close must equal the content before.
     #[track_caller]
     fn we_work(&self, images: &Images, write: impl FnOnce(&Library), act: Option<fn(&Filesystem)>) {
         let filesystem = open_with(images.paths(), &format!("rw,noatime,{}", self.ours));
@@ -146,7 +148,8 @@ impl Feature {
         linux.assert_same("Linux", &manifest(images.paths()), "the library", Depth::Volume);
     }
 
-    /// Linux reads every copy, and moves everything where it can; neither side complains.
+    /// Linux reads every copy, and balances everything if that is possible. Neither side reports a
+    /// fault.
     #[track_caller]
     fn ends(&self, images: &Images) {
         let mount = images.mount(self.linux);
@@ -165,7 +168,7 @@ impl Feature {
     }
 }
 
-/// All that is in the files, as a fingerprint of their blocks.
+/// The whole content of the files, as fingerprints of their blocks.
 fn contents(paths: &[PathBuf]) -> Vec<u64> {
     let folder = paths[0].parent().expect("images are in a folder");
     let manifest = Manifest::of_folder(folder);

@@ -7,8 +7,8 @@ use buttress_interop::sample::Scale;
 
 use super::{Feature, acts};
 
-/// Size in MiB of devices on which Linux can balance three and four copies: on 2 GiB it finds no
-/// space for that, on volumes of its own neither.
+/// Size in MiB of devices on which Linux can balance three and four copies. On 2 GiB it finds no
+/// space for that, even on its own volumes.
 const ROOMY: u64 = 6 << 10;
 
 macro_rules! features {
@@ -35,20 +35,19 @@ macro_rules! features {
     };
 }
 
-/// A volume on which these switches are on, or off, here.
+/// Sets the features of a volume that is made here.
 fn switched(options: &mut MakeOptions, list: &str) {
     options.features = Features::parse(list).expect("known features");
 }
 
-/// Data and metadata spread alike.
+/// Gives data and metadata the same profile.
 fn spread(options: &mut MakeOptions, profile: Profile) {
     options.metadata = Some(profile);
     options.data = Some(profile);
 }
 
 features! {
-    /// What each makes when it is not asked for anything; here, the block-group tree is part of
-    /// that.
+    /// The defaults of each side. Ours include the block-group tree.
     defaults: Feature::default();
 
     /// Nodes of 4 KiB: deep trees, and few items a leaf.
@@ -116,7 +115,7 @@ features! {
         make: |options| spread(options, Profile::Single),
         ..Feature::default()
     };
-    /// What several devices get by default.
+    /// The default on several devices.
     raid1_of_single: Feature { devices: 2, ..Feature::default() };
     /// Stripes over three devices.
     raid0: Feature {
@@ -164,7 +163,7 @@ features! {
         },
         ..Feature::default()
     };
-    /// The same, in two copies on two devices.
+    /// Data and metadata in the same block groups, with two copies on two devices.
     mixed_groups_in_two_copies: Feature {
         devices: 2,
         mkfs: &["--mixed", "-n", "4k", "-m", "raid1", "-d", "raid1"],
@@ -176,7 +175,7 @@ features! {
         ..Feature::default()
     };
 
-    /// Block groups in the extent tree, as volumes without a tree for them have them.
+    /// Block groups in the extent tree, as on volumes without a block-group tree.
     no_block_group_tree: Feature {
         make: |options| switched(options, "^block-group-tree"),
         ..Feature::default()
@@ -200,14 +199,14 @@ features! {
         scale: Scale { links: 150, ..Feature::default().scale },
         ..Feature::default()
     };
-    /// Free space remembered in files, the old way.
+    /// Free space in files: the old space cache.
     space_cache_v1: Feature {
         mkfs: &["-R", "^free-space-tree"],
         make: |options| switched(options, "^block-group-tree,^free-space-tree"),
         linux: "space_cache=v1",
         ..Feature::default()
     };
-    /// Free space remembered nowhere.
+    /// Free space is not recorded anywhere.
     no_space_cache: Feature {
         mkfs: &["-R", "^free-space-tree"],
         make: |options| switched(options, "^block-group-tree,^free-space-tree"),
@@ -239,26 +238,26 @@ features! {
         ours: "compress-force=lzo",
         ..Feature::default()
     };
-    /// Compressed with zstd where it looks worth it here, with LZO there.
+    /// Compressed here with zstd if that seems worthwhile, and there with LZO.
     compressed_zstd: Feature {
         linux: "compress=lzo",
         ours: "compress=zstd:1",
         ..Feature::default()
     };
-    /// All three in one folder by its property, cut up and shared.
+    /// All three codecs in one folder by its property, with files that are cut up and shared.
     compressed_by_property: Feature {
         there: acts::compress_there,
         here: acts::compress_here,
         ..Feature::default()
     };
 
-    /// Extents that files share: cloned, and made one where they are equal.
+    /// Extents that files share, by clones and by deduplication.
     reflinks: Feature {
         there: acts::reflink_there,
         here: acts::reflink_here,
         ..Feature::default()
     };
-    /// Space set aside, zeroed and given back in shared files.
+    /// Space of shared files is preallocated, zeroed and freed.
     fallocate_of_shared: Feature {
         there: acts::allocate_shared_there,
         here: acts::allocate_shared_here,
@@ -281,7 +280,7 @@ features! {
 
     /// Subvolumes within subvolumes.
     subvolumes: Feature { there: acts::nest_there, here: acts::nest_here, ..Feature::default() };
-    /// Snapshots, writable and not, of each other; some deleted again.
+    /// Writable and read-only snapshots, and snapshots of those. Some are deleted again.
     snapshots: Feature {
         mib: 1024,
         there: acts::snapshot_there,
@@ -319,12 +318,12 @@ features! {
     };
 }
 
-/// A feature with two directions that take a course of their own.
+/// A feature with tests of its own in both directions.
 struct Elsewhere {
     name: &'static str,
-    /// Tests in which Linux made it, and it is read or changed here.
+    /// Tests in which Linux made the volume, and it is read or changed here.
     made_by_linux: &'static [fn()],
-    /// Tests in which it is made here, and Linux reads or changes it.
+    /// Tests in which the volume is made here, and Linux reads or changes it.
     made_here: &'static [fn()],
 }
 
@@ -442,7 +441,7 @@ const ELSEWHERE: &[Elsewhere] = &[
     },
 ];
 
-/// The page on the format says of each feature that is written by which row that is seen.
+/// The page on the format names a row of this table for each feature that is written.
 #[test]
 fn every_documented_feature_has_a_row() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

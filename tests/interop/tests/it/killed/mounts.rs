@@ -1,5 +1,5 @@
 //! Several mounts of one volume, each with programs at work, when their server is killed. Every
-//! program ends with an error, and what was synced is there.
+//! program ends with an error, and all synced data is there.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,15 @@ use buttress_sim::campaign;
 
 use super::check_volume;
 
-/// What does not end in this time hangs.
+/// A program that does not end in this time hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Two subvolumes, one of them at two places.
 const PLACES: [(&str, &str); 3] = [("a", "a"), ("b", "b"), ("a-again", "a")];
 
-/// Loops that only an error ends. The first prints each line that is durable. Each asks the server
-/// for something again and again: what the kernel has cached it gives without a server, too.
+/// Loops that only an error ends. The first prints each durable line. Each loop makes requests that
+/// reach the server again and again: from its caches, the kernel would answer even without a
+/// server.
 const LOOPS: [&str; 5] = [
     "i=0; while echo line-$i >>\"$0\" && sync \"$0\"; do echo $i; i=$((i + 1)); done; exit 1",
     "while mkdir \"$0\" && echo x >\"$0/x\" && mv \"$0/x\" \"$0/y\" && rm -r \"$0\"; do :; done; exit 1",
@@ -32,7 +33,7 @@ const LOOPS: [&str; 5] = [
         --ioengine=libaio --iodepth=8 --direct=1 --output=/dev/null; exit 1",
 ];
 
-/// A program at work in a place; killed with this.
+/// A program at work in a place. It is killed when this value is dropped.
 struct Running {
     child: Child,
     what: String,
@@ -48,7 +49,7 @@ impl Running {
         Self { child: command.spawn().expect("bash starts"), what }
     }
 
-    /// Waits for its end, which is a failure.
+    /// Waits for the program's end, which must be a failure.
     #[track_caller]
     fn ends(mut self, about: &str) {
         let begun = Instant::now();
@@ -69,7 +70,7 @@ impl Drop for Running {
     }
 }
 
-/// A mount of a volume at several places, taken away with this.
+/// Mounts of a volume at several places. They are unmounted when this value is dropped.
 struct Places {
     places: Vec<PathBuf>,
 }
@@ -96,7 +97,7 @@ impl Drop for Places {
     }
 }
 
-/// The server is killed at a moment from a seed, under programs in all places.
+/// The server is killed at a moment that the seed chooses, while programs work in all places.
 #[test]
 fn killed_under_all_mounts_of_a_volume() {
     let programs = ["fio", "umount", "btrfs"];

@@ -1,5 +1,5 @@
-//! Volumes on which nothing fits: Linux replays a log where there is no room, shows what was
-//! synced, whole snapshots, and what our replay shows; `btrfs check` looks at what either left.
+//! Full volumes. Linux replays a log without free space, and shows all synced data, whole
+//! snapshots, and the same files as our replay. `btrfs check` checks the volume after each replay.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ use super::{OPTIONS, STATES, Seen, difference, open_with, survey_of_linux};
 /// The longest of these volumes.
 const LEN: u64 = 160 << 20;
 
-/// What Linux shows of a mounted volume and its snapshots.
+/// The files that Linux shows of a mounted volume and its snapshots.
 fn shown(top: &Path) -> Shown {
     let own = top.metadata().expect("a folder").dev();
     let mut snapshots = BTreeMap::new();
@@ -40,7 +40,7 @@ fn through_linux(images: &Images) -> Shown {
     shown
 }
 
-/// What differs between what two show, said shortly.
+/// The difference between two results, in a short text.
 fn differ(ours: &Shown, theirs: &Shown) -> Option<String> {
     if let Some(what) = difference(&ours.state, &theirs.state) {
         return Some(what);
@@ -79,8 +79,8 @@ fn examine(crash: &Crash, tale: &Tale, images: &Images, seen: &mut Seen) -> Resu
         }
         Err(_) => seen.torn += 1,
     }
-    // A mount that changes nothing leaves a copy of the superblock torn, if it was; where not even
-    // this fits, it stays so.
+    // A change makes this mount write a torn superblock copy again. If the volume has no space for
+    // the change, the copy stays torn.
     full(fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()));
     fs.sync().map_err(|error| format!("a commit where it is full: {error}"))?;
     fs.close().map_err(|error| error.to_string())?;
@@ -121,7 +121,7 @@ fn full_volumes_are_shown_to_linux() {
     eprintln!("{states} states of full volumes, {logs} with a log, {torn} with a torn superblock");
     campaign::count("states", states);
     campaign::count("logs", logs);
-    // Of other seeds a dozen states may have none.
+    // With other seeds, a dozen states may have no log.
     let expected = usize::from(campaign::round() == 0);
     assert!(states >= wanted / 3 && logs >= expected, "only {states} states, {logs} with a log");
 }

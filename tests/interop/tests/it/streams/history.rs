@@ -1,5 +1,5 @@
-//! A random history of a tree, from a seed: everything that streams have to carry, and all that
-//! makes it hard.
+//! A random history of a tree, from a seed. It has everything that streams have to carry, including
+//! the difficult cases.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -11,13 +11,13 @@ use rustix::fs::{
     XattrFlags,
 };
 
-/// A tree on a mount of Linux, and chance.
+/// A tree on a mount of Linux, and the random choices.
 pub(crate) struct History {
     top: PathBuf,
     rng: Rng,
-    /// Directories, the top first; relative.
+    /// Relative paths of directories, the top first.
     dirs: Vec<PathBuf>,
-    /// Everything else.
+    /// Relative paths of all other objects.
     files: Vec<PathBuf>,
     count: u64,
 }
@@ -29,13 +29,14 @@ impl History {
         Self { top: top.to_owned(), rng: Rng::new(seed), dirs, files, count: 0 }
     }
 
-    /// Does so many things; those that Linux refuses (a directory into itself) count.
+    /// Makes `steps` random changes. Changes that Linux refuses, such as a directory into itself,
+    /// count too.
     pub(crate) fn go_on(&mut self, steps: usize) {
         for step in 0..steps {
             if step % 20 == 0 {
                 self.look();
             }
-            // Refusals are a part of chance.
+            // Random changes may be refused.
             let _ = self.step();
         }
         self.look();
@@ -43,7 +44,7 @@ impl History {
         rustix::fs::syncfs(top).expect("a sync");
     }
 
-    /// Learns what there is.
+    /// Lists the present files and directories.
     fn look(&mut self) {
         self.dirs = vec![PathBuf::new()];
         self.files.clear();
@@ -79,7 +80,7 @@ impl History {
         self.top.join(&self.files[index])
     }
 
-    /// A new name, or one out of a few that many want.
+    /// A new name, or one of a few names that are used often.
     fn new_name(&mut self) -> PathBuf {
         let dir = self.any_dir();
         self.count += 1;
@@ -185,7 +186,7 @@ impl History {
                 }
             }
             25 => {
-                // The same name, another kind of thing.
+                // The name gets an object of another kind.
                 let file = self.any_file();
                 std::fs::remove_file(&file)?;
                 std::fs::create_dir(&file)?;

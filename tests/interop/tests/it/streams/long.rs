@@ -1,4 +1,5 @@
-//! Paths about as long as a stream can say: sent where Linux sends them, refused where it refuses.
+//! Paths of about the greatest length in a stream. We send those that Linux sends, and refuse those
+//! that Linux refuses.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::open::{close, open};
 /// Bytes that the directories' names and the slashes behind them take.
 const DIRS: usize = 16 * 255;
 
-/// Opens the last of 16 directories below each other; makes those that lack.
+/// Opens the last of 16 nested directories, and makes missing ones.
 fn bottom(top: &Path, below: usize) -> OwnedFd {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY;
     let mut at = rustix::fs::openat(CWD, top, flags, Mode::empty()).expect("the top");
@@ -33,7 +34,7 @@ fn file(dir: &OwnedFd, name: &str) -> OwnedFd {
     file
 }
 
-/// Changes of the subvolume `top`, each of which gives a path of `len` bytes something to do.
+/// Changes the subvolume `top` so that its stream needs a path of `len` bytes.
 type Change = fn(top: &Path, len: usize);
 
 const CHANGES: [(&str, Change); 6] = [
@@ -71,8 +72,8 @@ fn tree(filesystem: &Filesystem, name: &str) -> TreeId {
     filesystem.resolve(name).expect("a snapshot").id().tree
 }
 
-/// Every way to a long path, whole and from a parent: both senders agree, and a refusal comes
-/// before the first byte and names the path.
+/// Every kind of long path, in full and incremental streams. Both senders agree. Our refusal comes
+/// before the first byte of the stream and names the path.
 #[test]
 fn long_paths_are_refused_where_linux_refuses() {
     if !has_linux_btrfs() {

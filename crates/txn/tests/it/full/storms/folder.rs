@@ -9,8 +9,8 @@ use buttress_fs::{Error, Inode, NameError, SetAttr, XattrFlags};
 use super::super::{Kept, content, full, verify};
 
 const SECTOR: usize = 4096;
-/// Seed and length of a file that all threads of a storm clone and none changes: it ends within a
-/// sector.
+/// Seed and length of a file that all threads of a storm clone and no thread changes. It ends
+/// within a sector.
 pub(super) const SHARED: (u64, usize) = (0x5a4ed, (300 << 10) + 100);
 /// A thread with this many files clones no more, because clones take no data, and the storm must
 /// fill the data space, too.
@@ -21,9 +21,9 @@ pub(super) const LEAF: (&[u8], &[u8]) = (b"user.leaf", &[1; 12_000]);
 /// The content of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// Extents, most of them.
+    /// Most files have extents.
     Data,
-    /// No data, and every second file has a leaf for itself.
+    /// The files have no data, and every second file has a leaf for itself.
     Metadata,
 }
 
@@ -36,7 +36,7 @@ impl Filled {
     }
 }
 
-/// What is in a folder.
+/// The expected content of a folder.
 #[derive(Clone, Default)]
 pub(super) struct Model {
     kept: Kept,
@@ -45,7 +45,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Panics unless a folder has the files that were kept, and no others.
+    /// Panics if a folder lacks a file of the model, or has any other file.
     pub(super) fn verify(&self, dir: &Inode) {
         let mut names = BTreeSet::new();
         let list = dir.read_dir(0, |entry| {
@@ -143,11 +143,11 @@ impl Folder {
         self.model.leaves.remove(name);
     }
 
-    /// Writes all of a file that is no longer than that.
+    /// Writes all of a file that is no longer than `len`.
     fn overwrite(&mut self, name: &str, len: usize, rng: &mut Rng) {
         let put_now = (rng.next_u64(), len);
-        // A write is done as a whole, or not at all, or is in doubt. In the last case the file is
-        // not compared any more.
+        // A write is done as a whole, or not at all, or the result is unknown. In the last case the
+        // file is removed.
         if put(&self.file(name), put_now, rng.chance(1, 3)) {
             self.model.kept.insert(name.to_owned(), put_now);
         } else {
@@ -186,7 +186,7 @@ impl Folder {
         self.model.kept.insert(name, shown);
     }
 
-    /// Panics unless the folder is as its model.
+    /// Panics if the folder differs from its model.
     pub(super) fn verify(&self) {
         self.model.verify(&self.dir);
     }

@@ -1,4 +1,4 @@
-//! A snapshot of everything, and what one thread of a storm knows of it.
+//! A snapshot of everything, and the expected content of one thread's folder in it.
 
 use buttress_base::Rng;
 use buttress_fs::{Filesystem, Inode};
@@ -34,14 +34,14 @@ impl Snapshot {
         Some(Self { name, folder: of.in_snapshot(dir, shared), top, is_written })
     }
 
-    /// Panics unless the snapshot has the content that it was taken from, and what was written to
+    /// Panics if the snapshot differs from its content when it was taken, with the later writes to
     /// it.
     pub(super) fn verify(&self) {
         self.folder.verify();
         verify(&self.top, &shared_alone());
     }
 
-    /// Deletes it, at times while its files are still in use.
+    /// Deletes the snapshot, at times while its files are still in use.
     pub(super) fn delete(self, fs: &Filesystem, rng: &mut Rng) {
         self.verify();
         let Self { name, top, folder, .. } = self;
