@@ -51,6 +51,9 @@ struct Line {
     /// Print more messages.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
+    /// Show no progress and no notes.
+    #[arg(long, global = true)]
+    quiet: bool,
     /// Output format. JSON is printed by the commands that print it in `buttress`.
     #[arg(long, global = true, default_value = "text", value_parser = ["text", "json"])]
     format: String,
@@ -125,7 +128,7 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
         }
     };
     let is_json = line.format == "json";
-    let ui = Ui::new(is_json);
+    let ui = Ui::new(is_json).quiet(line.quiet);
     match log::start(false, is_json).and_then(|()| line.carry_out(&ui)) {
         Ok(Exit::Usage) => Some(2),
         Ok(exit) => Some(u8::from(exit != Exit::Success)),

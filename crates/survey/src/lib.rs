@@ -6,6 +6,7 @@
 //! [`Trees`] are the trees of one commit. One pass over the extent tree finds extents and nodes
 //! with several users ([`Sharing`]), or the places of all extents ([`map`]). A [`walk`] calls a
 //! visitor for the files below a place; [`folders`], [`shares`] and [`packing`] are visitors.
+//! [`NodeFigures`] and [`smallest_device`] compute figures from what their callers read.
 //!
 //! # Invariants
 //!
@@ -19,9 +20,11 @@ mod find;
 mod folders;
 mod holders;
 mod map;
+mod nodes;
 mod packing;
 mod shares;
 mod sharing;
+mod shrink;
 mod trees;
 mod walk;
 
@@ -29,8 +32,10 @@ pub use find::{Change, find_new, names};
 pub use folders::{FolderRow, folders};
 pub use holders::{Holder, holders};
 pub use map::{Map, MapCell, MapDevice, MapGroup, map};
+pub use nodes::NodeFigures;
 pub use packing::{Kinds, Packing, Sums, packing};
 pub use shares::{ShareRow, shares};
 pub use sharing::Sharing;
+pub use shrink::smallest_device;
 pub use trees::Trees;
 pub use walk::{File, Piece, Start, Visitor, walk};

@@ -2,17 +2,21 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use buttress_control::named::Named;
-use buttress_survey::Holder;
+use buttress_format::TreeId;
+use buttress_survey::{Holder, NodeFigures, smallest_device};
 use serde::Deserialize;
 
 use super::subvolume;
+use super::usage::{self, Units};
 use crate::client;
 use crate::commands::du::below;
 use crate::commands::dump;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
+use crate::inspect::Inspect;
 use crate::location::show;
 use crate::order::{Act, Order, Shown, SurveyRequest};
 use crate::ui::Ui;
@@ -36,10 +40,23 @@ pub(super) enum Verb {
     InodeResolve { ino: u64, place: OsString },
     /// Print the paths of the files that hold the byte at an address of the volume.
     LogicalResolve(Resolve),
+    /// Print how far a device can be shrunk without a need for more room.
+    MinDevSize {
+        /// The device, by its number.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        id: u64,
+        place: PathBuf,
+    },
     /// Print the number of the subvolume that a place is in.
     Rootid { place: OsString },
     /// Print the path of the subvolume with a number.
     SubvolidResolve { id: u64, place: OsString },
+    /// Print how the nodes of trees lie on a volume.
+    TreeStats {
+        #[command(flatten)]
+        units: Units,
+        image: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -79,6 +96,26 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             }
         }
         Verb::LogicalResolve(resolve) => logical_resolve(&resolve, ui)?,
+        Verb::MinDevSize { id, place } => {
+            let image = usage::image_of(&place)?;
+            let inspect = Inspect::open_quietly(&image, &Devices::default())?;
+            let chunks = &inspect.chunks.chunks;
+            let pieces = chunks.iter().flat_map(|chunk| {
+                let own = chunk.stripes.iter().filter(|stripe| stripe.device.0 == id);
+                own.map(|stripe| (stripe.offset, chunk.stripe_bytes()))
+            });
+            let bytes = smallest_device(pieces.collect());
+            if inspect.chunks.devices.iter().all(|device| device.devid.0 != id) {
+                return Err(Failure::new(Exit::Failure, format!("no device with id {id}")));
+            }
+            ui.line(format!("{bytes} bytes ({})", crate::size::human(bytes)))?;
+        }
+        Verb::TreeStats { units, image } => {
+            let inspect = Inspect::open(&image, &Devices::default())?;
+            for (id, name) in NodeFigures::TREES {
+                tree_stats(&inspect, id, name, units, ui)?;
+            }
+        }
         Verb::Rootid { place } => {
             let Named { volume, spot, .. } = Named::parse(&place)?;
             let order = Order::Subvolume(Act::Show { at: spot });
@@ -94,6 +131,18 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
     }
     Ok(Exit::Success)
+}
+
+fn tree_stats(inspect: &Inspect, id: TreeId, name: &str, units: Units, ui: &Ui) -> Result<()> {
+    ui.line(format!("Calculating size of {name} tree"))?;
+    let (began, mut figures) = (Instant::now(), NodeFigures::default());
+    dump::walk::nodes(inspect, id, inspect.tree(id)?, |node| {
+        figures.add(node).map_err(std::io::Error::other)
+    })?;
+    figures
+        .lines(began.elapsed(), |bytes| units.show(bytes))
+        .iter()
+        .try_for_each(|line| ui.line(line))
 }
 
 fn logical_resolve(resolve: &Resolve, ui: &Ui) -> Result<()> {

@@ -6,7 +6,7 @@
 //! server also reports the size of its global reserve.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use buttress_base::text;
 
@@ -66,6 +66,14 @@ pub(super) struct Space {
     available: u64,
     /// Bytes that the server keeps in reserve for metadata, if a server runs.
     reserve: Option<u64>,
+}
+
+/// The image or device of a volume that is named by it, or by a folder of a mount. A mounted volume
+/// commits first.
+pub(super) fn image_of(place: &Path) -> Result<PathBuf> {
+    let Some((_, answer)) = live::find(place)? else { return Ok(place.to_owned()) };
+    client::commit(place);
+    Ok(answer.subject.image)
 }
 
 impl Space {

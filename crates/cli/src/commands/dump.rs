@@ -6,7 +6,7 @@
 //! output of both programs, and the two outputs can be compared line by line.
 
 mod json;
-mod walk;
+pub(crate) mod walk;
 
 use std::io::Write;
 use std::path::PathBuf;

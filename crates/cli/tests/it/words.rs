@@ -10,7 +10,7 @@ use crate::{Bench, text};
 
 /// Command lines with `X` for the mount. Each line may need the results of earlier lines. Both
 /// programs print the same for each, except for numbers, identifiers and times.
-const LINES: [&str; 59] = [
+const LINES: [&str; 61] = [
     "replace status X",
     "replace status -1 X",
     "replace cancel X",
@@ -44,6 +44,8 @@ const LINES: [&str; 59] = [
     "inspect-internal inode-resolve 999 X/s",
     "inspect-internal logical-resolve 1 X",
     "inspect-internal logical-resolve -P 1 X/s",
+    "inspect-internal min-dev-size X",
+    "inspect-internal min-dev-size --id 1 X",
     "filesystem show X",
     "filesystem label X",
     "filesystem label X named",
@@ -277,6 +279,51 @@ fn addresses_lead_to_the_files_that_linux_finds() {
         assert!(said.lines().any(|line| line.ends_with(&format!(":/{name}"))), "{name}: {said}");
     }
     assert_eq!(said.lines().count(), 6, "{said}");
+}
+
+/// `tree-stats` prints the lines of btrfs-progs, with the same sizes and numbers of nodes; and a
+/// device can be shrunk to what `min-dev-size` prints.
+#[test]
+fn trees_and_sizes_are_told() {
+    if !has(&["mkfs.btrfs", "btrfs"], None) {
+        return;
+    }
+    let bench = crate::bench();
+    let (image, folder) = (bench.path("image"), bench.path("folder"));
+    std::fs::create_dir(&folder).expect("a folder");
+    for number in 0..3000 {
+        std::fs::write(folder.join(number.to_string()), vec![b'x'; number / 2]).expect("a file");
+    }
+    std::fs::File::create(&image).expect("a file").set_len(1 << 30).expect("a size");
+    run("mkfs.btrfs", &["-q", "-r", text(&folder), text(&image)]);
+    let ours = bench.path("btrfs");
+    symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
+    let theirs = run("btrfs", &["inspect-internal", "tree-stats", "-b", text(&image)]);
+    let mut words = program(&bench, &ours);
+    let output = words.args(["inspect-internal", "tree-stats", "-b", text(&image)]).output();
+    let output = String::from_utf8_lossy(&output.expect("it starts").stdout).into_owned();
+    // How far nodes lie apart depends on the order of the walk, and times on the machine. Only
+    // btrfs-progs draw the lengths of seeks.
+    let is_equal = |line: &&str| {
+        let own = ["seek", "Seek", " - ", "cluster", "read time", "fanout"];
+        !own.iter().any(|word| line.contains(word))
+    };
+    let (theirs, said): (Vec<_>, Vec<_>) =
+        (theirs.lines().filter(is_equal).collect(), output.lines().filter(is_equal).collect());
+    assert_eq!(theirs, said, "{output}");
+    assert!(output.contains("Inline data: ") && output.contains("avg fanout"), "{output}");
+
+    let min = || {
+        let mut words = program(&bench, &ours);
+        let output = words.args(["inspect-internal", "min-dev-size", text(&image)]).output();
+        let output = String::from_utf8_lossy(&output.expect("it starts").stdout).into_owned();
+        output.split(' ').next().and_then(|word| word.parse::<u64>().ok()).expect("a number")
+    };
+    let smallest = min();
+    assert!(smallest < 1 << 30, "{smallest}");
+    bench.ok(&["filesystem", "resize", &smallest.to_string(), "image"]);
+    check(&image);
+    assert!(min() <= smallest, "it was the smallest");
 }
 
 /// A line of btrbk and its replacement. btrbk accepts only the type `btrfs`, but FUSE mounts have

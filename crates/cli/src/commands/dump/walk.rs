@@ -26,7 +26,7 @@ pub(super) fn tree(
 }
 
 /// Visits the nodes of a tree in the order of [`tree`].
-pub(super) fn nodes(
+pub(crate) fn nodes(
     inspect: &Inspect,
     id: TreeId,
     root: NodePtr,
