@@ -151,7 +151,7 @@ fn nothing_is_mended_where_a_device_missed_writes() {
     }
     damage_size(&all);
     for offset in &SUPER_OFFSETS[..2] {
-        edit_super(&*parts[1], *offset, |bytes| {
+        edit_super(&parts[1], *offset, |bytes| {
             let generation = get64(bytes, 72);
             put64(bytes, 72, generation - 3);
         });
