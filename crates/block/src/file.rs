@@ -1,7 +1,5 @@
 //! A device that is a regular file or a block device of the machine.
 //!
-//! # Place
-//!
 //! No other code of the program opens storage. All reads and writes are positioned system calls, so
 //! any number of threads can share one descriptor.
 //!

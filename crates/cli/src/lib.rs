@@ -7,13 +7,12 @@ mod btrfs;
 mod commands;
 mod helper;
 mod inspect;
-mod log;
 mod manual;
 mod salvage;
 mod space;
 
 use buttress_control::{
-    cached, client, closing, execute, figures, image, live, memory, order, size,
+    cached, client, closing, execute, figures, image, live, log, memory, order, size,
 };
 use buttress_dump::when;
 

@@ -20,6 +20,7 @@ pub mod figures;
 pub mod image;
 pub mod live;
 pub mod location;
+pub mod log;
 pub mod memory;
 pub mod named;
 pub mod names;

@@ -24,10 +24,9 @@ use crate::statfs::{DeviceInfo, Info, StatFs};
 use crate::upkeep::{BalanceStatus, ReplaceStatus, Work};
 use buttress_make::clock::now;
 
-/// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], the
-/// drop still commits, and can only log a failure.
-///
-/// All clones show the same state. [`Filesystem::renew`] moves all of them to a newer state.
+/// One mounted volume. Cheap to clone; all clones show the same state. If the last clone drops
+/// without [`Filesystem::close`], the drop still commits, and can only log a failure.
+/// [`Filesystem::renew`] moves all clones to a newer state.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     /// Unranked: nothing is taken under it.
@@ -94,11 +93,11 @@ impl Drop for Mounted {
 }
 
 impl Filesystem {
-    /// Makes an empty volume on `device`. Calls [`make`](make::make).
+    /// Makes an empty volume on `device`.
     ///
     /// # Errors
     ///
-    /// The errors of [`make`](make::make).
+    /// As [`make`](make::make).
     pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
         make::make(device, options)
     }
@@ -125,7 +124,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `NotFound`, also for an inode that has lost its last name and has no user.
+    /// `NotFound`, also for an inode without a name and a user.
     pub fn inode(&self, id: InodeId) -> Result<Inode> {
         Inode::of(&self.mount(), id)
     }
@@ -232,8 +231,7 @@ impl Filesystem {
         self.mount().status.read_only_reason()
     }
 
-    /// Whether the volume was opened for reading, and [`Filesystem::set_read_only`] may make it
-    /// writable.
+    /// Whether [`Filesystem::set_read_only`] may make a volume opened for reading writable.
     #[must_use]
     pub fn can_begin_writing(&self) -> bool {
         let mount = self.mount();

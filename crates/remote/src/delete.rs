@@ -111,8 +111,8 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while another writer seems to be alive, [`Error::Pin`] while a pin or a
-    /// reader needs the volume, [`Error::NoVolume`] if there is no object of a volume.
+    /// [`Error::Busy`] while another writer seems to be alive. [`Error::Pin`] while a pin or a
+    /// reader needs the volume. [`Error::NoVolume`] if there is no object of a volume.
     pub fn delete(&self) -> Result<u64> {
         let chain = self.chain();
         let wrong = |why: String| Err(Error::Pin { place: self.place.clone(), why });

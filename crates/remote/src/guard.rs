@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **G1** The examination changes nothing: no file is made or grown, and nothing is locked.
-//! - **G2** A range of a disk is free only if the disk has no file system as a whole, and the range
-//!   overlaps no partition table. Besides, the range must be equal to a partition, or overlap no
+//! - **G2** A range of a disk is free only if the whole disk has no file system. The range must
+//!   overlap no partition table. Besides, the range must be equal to a partition, or overlap no
 //!   partition.
 
 use std::path::Path;

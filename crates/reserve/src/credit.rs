@@ -16,7 +16,7 @@
 //! - **B3** Shards keep nothing while a ticket waits for metadata. A request first makes all shards
 //!   give back before it waits or is refused. A thread that puts something into its shard checks
 //!   afterwards for waiting tickets. A waiting request joins the queue before it empties the
-//!   shards, so the thread sees the request, or the request finds the reservation in the shard.
+//!   shards. So the thread sees the request, or the request finds the reservation in the shard.
 //! - **B4** A batch is reserved only if at least half of the free space stays free, by the crude
 //!   bound. The policy `Levels`, a baseline, never reserves batches. A shard that was refused a
 //!   batch keeps nothing for the next `REST` reservations. Otherwise other requests would have to

@@ -6,8 +6,8 @@
 //!   level. There is one exception: another call cleared such a summary bit, and has not yet
 //!   checked the bits below it. [`Doubts`] tells whether such a call may be running. A summary bit
 //!   may be set without a bit below, which costs one more read.
-//! - **I3** If a search missed a group that was in the index all the time, the search can find out
-//!   afterwards that this may have happened ([`Doubts::may_have_missed`]).
+//! - **I3** A search may miss a group that was in the index all the time. Afterwards the search can
+//!   find out that this may have happened ([`Doubts::may_have_missed`]).
 //!
 //! # Locks
 //!

@@ -79,7 +79,7 @@ impl Links {
 mod tests {
     use super::*;
 
-    /// H1. A file whose names were all met takes no memory any more.
+    /// H1. A file takes no memory any more when all its names were met.
     #[test]
     fn h1_names_lead_to_the_copy_within_a_subvolume() {
         let mut stat = rustix::fs::stat("/").expect("the root");

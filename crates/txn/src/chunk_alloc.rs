@@ -10,9 +10,9 @@
 //!   durable.
 //! - **A3** Some chunks are not needed, but give data a better place. Such a chunk is made only
 //!   while more than a quarter of the device space is unallocated, so that metadata keeps the rest.
-//! - **A4** A chunk for extents that a balance moves in one piece gets the length `whole`, if all
-//!   devices that it takes have holes of this length. `whole` may exceed the usual length of a new
-//!   chunk, because the old chunk may have been made under other limits.
+//! - **A4** A balance may move extents in one piece. Their chunk gets the length `whole`, if all
+//!   its devices have holes of this length. `whole` may exceed the usual length of a new chunk,
+//!   because the old chunk may have been made under other limits.
 
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, Extent, Incompat, Logical, Profile, Stripe, ids, limits,

@@ -20,8 +20,8 @@ use buttress_tree::Roots;
 pub(crate) struct Pinned {
     /// Unranked: groups and the devices are used under it.
     freed: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
-    /// The oldest trees for whose readers a thread has waited, and the time of the first such wait.
-    /// Unranked: nothing is taken under it.
+    /// A thread has waited for the readers of these oldest trees, since this time. Unranked:
+    /// nothing is taken under it.
     awaited: Mutex<Option<(Weak<Roots>, Instant)>>,
 }
 

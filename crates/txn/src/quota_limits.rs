@@ -2,7 +2,7 @@
 //!
 //! The use of a group is the count of the last commit, plus the bytes on the way. Bytes are on the
 //! way if a writer was admitted for them and no transaction has made an extent of them. Bytes of
-//! extents whose transaction is not durable yet are also on the way. A writer that was admitted
+//! extents of a transaction that is not durable yet are also on the way. A writer that was admitted
 //! gets a [`QuotaCharge`], which lives with the reserved or dirty data.
 //!
 //! # Invariants

@@ -327,9 +327,9 @@ impl DeviceSpace {
     }
 
     /// A number of bytes that chunks of a kind can have for any layout of the holes. With short
-    /// holes, [`place::capacity`] may be too high by a factor equal to the number of copies, and
-    /// some holes are too short for any chunk. So the capacity is divided by the copies and halved.
-    /// If a caller needs more, it plans the chunks (`make`).
+    /// holes, [`place::capacity`] may be too high by a factor equal to the number of copies. Some
+    /// holes are too short for any chunk. So the capacity is divided by the copies and halved. If a
+    /// caller needs more, it plans the chunks (`make`).
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }

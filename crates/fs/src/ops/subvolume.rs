@@ -210,7 +210,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `NotDir` if the name is not that of a subvolume, `NotEmpty` if the subvolume
+    /// `NotFound`; `NotDir` if the name is not that of a subvolume. `NotEmpty` if the subvolume
     /// contains others, `NotPermitted` for the default subvolume, `Busy` for the mounted one.
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;

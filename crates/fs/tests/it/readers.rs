@@ -133,8 +133,8 @@ fn r1_readers_in_any_order_make_long_requests() {
     }
 }
 
-/// A compressed extent is read and unpacked once for all readers that read it at the same time,
-/// whether they read the whole extent or parts.
+/// A compressed extent is read and unpacked once for all readers at the same time. They may read
+/// the whole extent or parts.
 #[test]
 fn whole_compressed_extents_are_read_once() {
     let device = memory(256);

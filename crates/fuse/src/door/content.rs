@@ -268,7 +268,7 @@ impl Door {
         Ok(lost != 0)
     }
 
-    /// Reads into `buffer`. If a direct read (C3) meets the end of the file, the kernel may know of
+    /// Reads into `buffer`. A direct read (C3) may meet the end of the file. The kernel may know of
     /// a later end, and must send its data first (C2). The kernel keeps the data of all other
     /// reads, so `filled_pages` counts them (C4).
     pub(crate) fn read_into(

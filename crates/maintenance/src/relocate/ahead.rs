@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **L6** A walk visits each node once, even if several trees share it. It reads the nodes on the
-//!   paths to the items that it seeks and the root of each tree, and takes a step for each found
+//! - **L6** A walk visits each node once, even if several trees share it. It reads the root of each
+//!   tree, and the nodes on the paths to the items that it seeks. It takes a step for each found
 //!   user. When the possible users reach a maximum, the walk takes no further extents. A single
 //!   extent may have more users.
 //! - **L7** A walk finds the users in the committed trees. These users are valid only while the

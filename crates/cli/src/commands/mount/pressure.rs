@@ -9,7 +9,7 @@
 //!   thread is started.
 //! - **M2** Without the privilege for this state, the mount works without it.
 //! - **M3** No memory of the server is in huge pages. The allocator uses only parts of a huge page
-//!   for each thread, so under a load the rest of the page would be resident without use.
+//!   for each thread. Under a load the rest of the page would be resident without use.
 
 use std::fs;
 

@@ -18,7 +18,7 @@ const FORMAT: &str = "BUTTRESS_LOG_FORMAT";
 
 /// Shows events from now on. By default a server logs warnings, and a verb prints only its one line
 /// at the end.
-pub(crate) fn start(speaks_by_log: bool, json: bool) -> Result<()> {
+pub fn start(speaks_by_log: bool, json: bool) -> Result<()> {
     let default = if speaks_by_log { "warn" } else { "off" };
     let filter = variable(FILTER)?.unwrap_or_else(|| default.to_owned());
     let filter = EnvFilter::try_new(&filter).map_err(|error| {
