@@ -40,7 +40,8 @@ echo rig-end
 poweroff -f
 ";
 
-/// Whether a guest can be started. Prints what is missing, once.
+/// Whether a guest can be started. Prints what is missing, once. On some processors no guest runs:
+/// see [`has_registers`]. That is no failure, because no package mends it.
 ///
 /// # Panics
 ///
@@ -56,8 +57,14 @@ pub fn has_guest() -> bool {
         if module_folder().is_none() {
             lacking.push("dm-writecache.ko");
         }
-        if lacking.is_empty() {
+        if lacking.is_empty() && has_registers() {
             return true;
+        }
+        if lacking.is_empty() {
+            let text = "\n==== SKIPPED: tests against Linux's dm-writecache: this processor has the \
+                        registers of AMX, and user-mode Linux before 6.13 cannot hold them ====\n";
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            return false;
         }
         let text = format!(
             "\n==== SKIPPED: tests against Linux's dm-writecache: need apt-get install user-mode-linux \
@@ -69,6 +76,19 @@ pub fn has_guest() -> bool {
         let _ = std::io::stderr().write_all(text.as_bytes());
         false
     })
+}
+
+/// Whether a guest can hold all registers of its processes. User-mode Linux before 6.13 has a fixed
+/// size for these. On a processor with AMX the state is larger: a guest of Linux 6.1 panics at its
+/// first process ("ptrace set fp regs failed").
+fn has_registers() -> bool {
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if !processors.split_whitespace().any(|flag| flag == "amx_tile") {
+        return true;
+    }
+    let version = run("linux.uml", ["--version"]);
+    let mut numbers = version.trim().split('.').map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(13))
 }
 
 fn module_folder() -> Option<PathBuf> {
