@@ -63,12 +63,13 @@ impl Journal {
     ///
     /// When the file cannot be made, or a device has no usable superblock.
     pub fn create(path: &Path, devices: &[Arc<dyn Device>]) -> Result<(Arc<Self>, Journaling)> {
-        let mut ids = Vec::with_capacity(devices.len());
+        let (mut ids, mut generations) = (Vec::new(), Vec::new());
         let mut fsid = [0; 16];
         for device in devices {
             let superblock = Volume::read_superblock(&**device)?;
             fsid = superblock.fsid;
             ids.push(superblock.dev_item.devid.0);
+            generations.push(superblock.generation.0.to_le_bytes());
         }
         let mut file = File::options().write(true).create_new(true).open(path)?;
         file.write_all(MAGIC)?;
@@ -78,8 +79,14 @@ impl Journal {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         let journal = Arc::new(Self { file: Ranked::new(Rank::Leaf, Some(file)) });
         let mut known = Vec::with_capacity(devices.len());
-        for (device, id) in devices.iter().zip(&ids) {
-            known.push((*id, SUPERBLOCK, facts_of(&first_superblock(&**device)?)));
+        for ((device, id), generation) in devices.iter().zip(&ids).zip(generations) {
+            let mut facts = facts_of(&first_superblock(&**device)?);
+            // Of a torn superblock the other copies tell the generation. An undo needs it if the
+            // repair, too, was cut while it wrote the superblock.
+            if facts[DIGEST_LEN..] == [0; 8] {
+                facts[DIGEST_LEN..].copy_from_slice(&generation);
+            }
+            known.push((*id, SUPERBLOCK, facts));
         }
         journal.append(&known)?;
         let wrap = |(device, id): (&Arc<dyn Device>, u64)| {

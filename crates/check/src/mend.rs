@@ -132,14 +132,15 @@ pub(crate) fn mend(
     }
     // A fix can change what uses an extent, and with it the counts of quota groups.
     let is_marked = Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor));
-    if is_marked.unwrap_or(false) {
-        done.push("quota groups: marked inconsistent; the next mount counts them anew".to_owned());
+    let is_marked = is_marked.unwrap_or(false);
+    if is_marked {
+        done.push("quota groups: marked inconsistent; a quota rescan counts them anew".to_owned());
         trials.iter().for_each(|trial| trial.keep());
     } else {
         trials.iter().for_each(|trial| trial.take_back());
     }
-    if report.with_data {
-        let full = Options { check_data_csum: true, ..quick };
+    if report.with_data || is_marked {
+        let full = Options { check_data_csum: report.with_data, ..quick };
         now = check_devices(tried, &full, &NoProgress)?;
     }
     if !is_better(report, &now) {
@@ -152,8 +153,11 @@ pub(crate) fn mend(
     for trial in &trials {
         trial.commit(|at| !is_super(at))?;
     }
-    for trial in &trials {
-        trial.commit(is_super)?;
+    // Each copy is durable before the next one is written: a power cut tears one at most.
+    for start in SUPER_OFFSETS {
+        for trial in &trials {
+            trial.commit(|at| (start..start + SUPER_SIZE as u64).contains(&at))?;
+        }
     }
     Ok(Some(Mended { done, report: now }))
 }
@@ -306,6 +310,12 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
         Issue::DirSize { tree, ino, expected, .. } => inodes::size(editor, *tree, *ino, *expected),
         // The bytes of a file with a gap tell that something is lost.
         Issue::InodeBytes { tree, ino, .. } if has_gap(report, *tree, *ino) => Ok(None),
+        // Without items for holes, only the bytes tell of a lost extent.
+        Issue::InodeBytes { ino, found, expected, .. }
+            if found > expected && extents::may_be_recorded(editor, report, *ino) =>
+        {
+            Ok(None)
+        }
         Issue::InodeBytes { tree, ino, expected, .. } => {
             inodes::bytes(editor, *tree, *ino, *expected)
         }

@@ -318,7 +318,8 @@ impl Plan {
 
     /// Whether a new extent tree would free data that a file lost: see `mend::extents`.
     fn may_free_data(&self) -> bool {
-        let is_of_gaps = |code: &&str| matches!(*code, "file-hole" | "file-extent-invalid");
+        let is_of_gaps =
+            |code: &&str| matches!(*code, "file-hole" | "file-extent-invalid" | "inode-bytes");
         self.has_unused && self.others.iter().any(is_of_gaps)
     }
 

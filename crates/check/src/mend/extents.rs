@@ -4,7 +4,7 @@
 //!
 //! - **MX1** Data that the extent tree still records for a file at an offset is given back to it.
 //!   Only without such a record, a gap becomes a hole. If a record does not tell how the data
-//!   was stored, or for which file, neither happens.
+//!   was stored, for which file, or whether it was overwritten in part, neither happens.
 //! - **MX2** All records of an extent count: those in its item, and those with keys of their own.
 
 use std::rc::Rc;
@@ -20,6 +20,9 @@ use crate::kinds::damaged_tree;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::names;
 use crate::report::Report;
+
+/// The most bytes of a file in a compressed extent, which is shorter.
+const PACKED_MAX: u64 = 128 << 10;
 
 /// What the extent tree records of an extent that something uses less often than recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,11 @@ impl Record {
                     let Ok(one) = BackRef::keyed_parse(&key, &bytes) else { return Ok(None) };
                     references.push(one);
                 }
+                // A node holds no data of a file.
+                Kind::METADATA_ITEM => {
+                    let (extent, generation) = (Extent::new(at, 0), Generation(0));
+                    return Ok(Some(Self { extent, generation, references }));
+                }
                 _ => {}
             }
         }
@@ -60,6 +68,27 @@ impl Record {
             matches!(reference, BackRef::Data { root, ino, offset, .. }
                 if is_it(*root, *ino, *offset))
         })
+    }
+
+    /// Whether an inode may have had data of this extent between two offsets of its file.
+    fn touches(&self, ino: Ino, from: u64, len: u64) -> bool {
+        let span = i128::from(self.extent.len.max(PACKED_MAX));
+        self.is_for(|_, its, at| {
+            // The offset is that of the extent's first byte, which may lie before the file.
+            let start = i128::from(at as i64);
+            its == ino
+                && start < i128::from(from) + i128::from(len)
+                && start + span > i128::from(from)
+        })
+    }
+
+    /// The number of items that use the extent for one inode.
+    fn uses_of(&self, ino: Ino) -> u64 {
+        let counts = self.references.iter().filter_map(|reference| match reference {
+            BackRef::Data { ino: its, count, .. } if *its == ino => Some(u64::from(*count)),
+            _ => None,
+        });
+        counts.sum()
     }
 
     /// Whether leaves use it that are named by their addresses: any file may be meant.
@@ -100,8 +129,8 @@ fn less_used(issue: &Issue) -> Option<Logical> {
 
 /// What is recorded of a place in a file.
 enum Recorded {
-    /// One extent of the wanted length, for this place alone.
-    One(Extent, Generation),
+    /// One extent of the wanted length, for this place alone, and how often the inode used it.
+    One(Extent, Generation, u64),
     /// Something that may be for this file, and does not say what lies at this place.
     Unclear,
     /// Nothing that can be for this file.
@@ -126,14 +155,24 @@ fn recorded(
     };
     let mut ours = all.iter().filter(is_it);
     match (ours.next(), ours.next()) {
-        (Some(one), None) if !all.iter().any(Record::is_shared) => {
-            Recorded::One(one.extent, one.generation)
+        (Some(one), None)
+            if !all.iter().any(Record::is_shared)
+                && all.iter().filter(|record| record.touches(ino, offset, len)).count() == 1 =>
+        {
+            Recorded::One(one.extent, one.generation, one.uses_of(ino))
         }
-        // Two records for one place: neither is known to be right.
+        // Two records for one place or a part of it: neither is known to be right.
         (Some(_), _) => Recorded::Unclear,
         (None, _) if all.iter().any(|record| may_be(&record)) => Recorded::Unclear,
         (None, _) => Recorded::Nothing,
     }
+}
+
+/// Whether an extent that is used less often than recorded may have data of an inode.
+pub(super) fn may_be_recorded(editor: &Editor, report: &Report, ino: Ino) -> bool {
+    records(editor, report).is_none_or(|all| {
+        all.iter().any(|record| record.is_shared() || record.is_for(|_, its, _| its == ino))
+    })
 }
 
 /// Whether the checksum tree has a checksum for the first sector of an extent.
@@ -172,7 +211,7 @@ pub(super) fn address(
     };
     let first = offset.wrapping_sub(region.offset);
     let found = recorded(editor, report, tree, ino, first, region.disk_len);
-    let Recorded::One(extent, _) = found else { return Ok(None) };
+    let Recorded::One(extent, ..) = found else { return Ok(None) };
     region.disk = extent.start;
     let says = format!("{tree}: inode {ino} at {offset} uses extent {extent}");
     Ok(put(tree, at, &item, says))
@@ -210,8 +249,21 @@ pub(super) fn hole(
             let says = format!("{tree}: inode {ino} has a hole from {from} to {end}");
             return Ok(put(tree, at, &item, says));
         }
-        Recorded::One(extent, generation) => (extent, generation),
+        // A file that used the extent in several places was overwritten in between: the extent has
+        // old bytes there.
+        Recorded::One(_, _, uses) if uses != 1 => return Ok(None),
+        Recorded::One(extent, generation, _) => (extent, generation),
     };
+    let held = |bytes: &[u8]| match FileExtent::parse(bytes) {
+        Ok(FileExtent { body: Body::Inline(_), ram_bytes, .. }) => ram_bytes,
+        Ok(one) => one.region().filter(|region| region.disk.0 != 0).map_or(0, |region| region.len),
+        Err(_) => 0,
+    };
+    let held = extents.iter().map(|(_, bytes)| held(bytes)).fold(0, u64::saturating_add);
+    if held.saturating_add(extent.len) > inode.nbytes {
+        // The count of bytes tells that this was a hole. The record is a leftover.
+        return Ok(None);
+    }
     let is_plain = |bytes: &[u8]| {
         FileExtent::parse(bytes).is_ok_and(|one| one.compression == Compression::None)
     };

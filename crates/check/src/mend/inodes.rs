@@ -4,7 +4,8 @@
 //!
 //! - **MI1** A mode keeps its bits for access. Its type is what directories say, else what the
 //!   inode's items can only belong to.
-//! - **MI2** An inode without a name gets one in `lost+found`, except in a read-only subvolume.
+//! - **MI2** An inode without a name gets one in `lost+found`, except in a read-only subvolume and
+//!   where the name would reach a snapshot through shared leaves.
 
 use buttress_format::{
     FileExtent, FileKind, Ino, InodeFlags, InodeItem, Key, Kind, RootFlags, RootItem, TreeId,
@@ -174,10 +175,17 @@ pub(super) fn lost(editor: &Editor, tree: TreeId, ino: Ino) -> Result<Option<Fix
     }
     // A read-only snapshot stays as it was made, and can be the source of a stream.
     let root = editor.root_item(tree)?.and_then(|(_, bytes)| RootItem::parse(&bytes).ok());
-    if root.is_none_or(|root| root.flags & RootFlags::READONLY != 0) {
+    let Some(root) = root.filter(|root| root.flags & RootFlags::READONLY == 0) else {
+        return Ok(None);
+    };
+    let top = Ino::ROOT_DIR;
+    // Leaves are overwritten where they lie. A name in a shared leaf would be in snapshots, too.
+    let behind_top = Key::new(top.0, Kind(u8::MAX), u64::MAX);
+    if root.last_snapshot.0 != 0
+        && !(editor.owns_path(tree, &key(ino))? && editor.owns_path(tree, &behind_top)?)
+    {
         return Ok(None);
     }
-    let top = Ino::ROOT_DIR;
     let lists = listing::of(editor, tree, top)?;
     let found = lists.named(LOST).next();
     let mut edits = Vec::new();

@@ -8,7 +8,8 @@
 //!   new node has the same one reference, and no other node needs a pointer to it.
 //! - **SP3** A new node is recorded in the same fix: its extent item, the bytes of its block group
 //!   and of the volume, and what was free there. Where the record of free space does not fit, it
-//!   becomes invalid, and the next mount makes it anew.
+//!   becomes invalid, and the next mount makes it anew. Beside a block-group tree nothing is split
+//!   then.
 
 use std::sync::Arc;
 
@@ -130,7 +131,31 @@ impl Editor {
         let is_odd = superblock.incompat.has(Incompat::MIXED_GROUPS)
             || superblock.incompat.has(Incompat::SIMPLE_QUOTA)
             || superblock.log_root.0 != 0;
-        if is_odd || tree == TreeId::CHUNK || node.owner() != tree {
+        if is_odd || tree == TreeId::CHUNK {
+            return Ok(None);
+        }
+        let Some(record) = self.own_record(tree, node)? else { return Ok(None) };
+        Ok(self.place()?.map(|logical| (NodePtr { logical, ..node.ptr() }, record)))
+    }
+
+    /// Whether no other tree uses the nodes on the path to a key.
+    pub(super) fn owns_path(&self, tree: TreeId, key: &Key) -> Result<bool> {
+        let store = self.store();
+        let mut node = store.root(tree, self.root(tree)?)?;
+        loop {
+            if self.own_record(tree, &node)?.is_none() {
+                return Ok(false);
+            }
+            if node.level() == 0 {
+                return Ok(true);
+            }
+            node = store.node(tree, &node.expect_child(node.child_slot(key)))?;
+        }
+    }
+
+    /// The extent item of a node that one tree uses alone. `None` for any other node.
+    fn own_record(&self, tree: TreeId, node: &Node) -> Result<Option<ExtentItem>> {
+        if node.owner() != tree {
             return Ok(None);
         }
         let mut found = None;
@@ -142,8 +167,7 @@ impl Editor {
         let is_own = |item: &ExtentItem| {
             item.refs == 1 && item.flags == ExtentFlags::TREE_BLOCK && item.inline == own
         };
-        let Some(record) = found.filter(is_own) else { return Ok(None) };
-        Ok(self.place()?.map(|logical| (NodePtr { logical, ..node.ptr() }, record)))
+        Ok(found.filter(is_own))
     }
 
     /// The keys that the extent item of a node can have: the new kind, and the old.
@@ -188,6 +212,10 @@ impl Editor {
             });
         })?;
         let is_noted = self.take_free(&chunk, Extent::new(at, len))?;
+        if !is_noted && has_own {
+            // Linux mounts no block-group tree beside an invalid free-space tree.
+            return Ok(false);
+        }
         for device in &self.devices {
             let now = Volume::read_superblock(&**device)?;
             let used = now.bytes_used.saturating_add(len);

@@ -6,9 +6,9 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_check::{Journal, NoProgress, Options, Repairs, check_devices, repair, undo};
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{
-    BackRef, BlockGroupFlags, ExtentItem, FileExtent, Ino, Key, Kind, Logical, TreeId,
+    BackRef, BlockGroupFlags, ExtentItem, FileExtent, Ino, InodeFlags, Key, Kind, Logical, TreeId,
 };
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, SetAttr};
 
 use crate::mend::{FS, devices, ino, is_entry, is_item, mends};
 use crate::patch::{Patch, add64, get64, put64};
@@ -16,6 +16,23 @@ use crate::victim::{Overlay, old_victim, victim};
 
 fn mend(patch: &Patch) -> Repairs {
     repair(&devices(patch), &patch.report()).expect("a repair")
+}
+
+/// Mounts a volume and changes it, before it is damaged.
+fn changed(device: &Arc<Overlay>, change: impl FnOnce(&Filesystem)) {
+    let options = MountOptions::parse("rw").expect("options");
+    let fs = Filesystem::open(vec![Arc::clone(device) as Arc<dyn Device>], options);
+    let fs = fs.expect("a mount");
+    change(&fs);
+    fs.close().expect("an unmount");
+}
+
+/// A repair names what it leaves, and writes nothing.
+fn leaves_alone(patch: &Patch) {
+    let before = patch.device.blocks();
+    let repairs = mend(patch);
+    assert!(repairs.done.is_empty() && !repairs.left.is_empty(), "{repairs:?}");
+    patch.device.expect_blocks(&before);
 }
 
 /// Puts the reference to the data of a file into an item of its own. Linux does so where the item
@@ -85,10 +102,7 @@ fn a_root_item_follows_only_copies_that_agree() {
     let digest = patch.superblock.csum_type.digest(&bytes[32..]);
     bytes[..32].copy_from_slice(&digest);
     patch.device.write_at(first, &bytes).expect("a write");
-    let before = patch.device.blocks();
-    let repairs = mend(&patch);
-    assert!(repairs.done.is_empty() && !repairs.left.is_empty(), "{repairs:?}");
-    patch.device.expect_blocks(&before);
+    leaves_alone(&patch);
 }
 
 /// A replay counts on from the links and bytes that it finds.
@@ -110,10 +124,7 @@ fn no_count_is_mended_beside_a_log() {
     });
     patch.edit(FS, is_item(Ino::ROOT_DIR.0, Kind::INODE_ITEM), |bytes| add64(bytes, 16, 2));
     patch.finds(&["inode-links", "dir-size"]);
-    let before = patch.device.blocks();
-    let repairs = mend(&patch);
-    assert!(repairs.done.is_empty() && !repairs.left.is_empty(), "{repairs:?}");
-    patch.device.expect_blocks(&before);
+    leaves_alone(&patch);
 }
 
 /// A repair of names does not make a report forget damaged data.
@@ -224,16 +235,14 @@ fn undo_asks_other_copies_of_a_torn_superblock() {
     }
 }
 
-/// Fixes change what quota groups count. The next mount counts them anew.
+/// Fixes change what quota groups count. A rescan counts them anew.
 #[test]
 fn quotas_are_marked_after_fixes() {
     let device = victim();
-    let options = MountOptions::parse("rw").expect("options");
-    let fs = Filesystem::open(vec![Arc::clone(&device) as Arc<dyn Device>], options);
-    let fs = fs.expect("a mount");
-    fs.enable_quotas(false).expect("quotas");
-    fs.count_quotas().expect("a count");
-    fs.close().expect("an unmount");
+    changed(&device, |fs| {
+        fs.enable_quotas(false).expect("quotas");
+        fs.count_quotas().expect("a count");
+    });
     let patch = Patch::new(device);
     patch.finds(&[]);
     assert!(!patch.report().has("quota-inconsistent"), "{}", patch.report().to_text());
@@ -268,4 +277,71 @@ fn no_name_goes_into_a_read_only_snapshot() {
         assert_eq!(is_named, !read_only, "{repairs:?}");
         assert_eq!(repairs.left.is_empty(), !read_only, "{repairs:?}");
     }
+}
+
+/// A volume without items for holes: only the count of bytes tells that a file lost data. The count
+/// stays, and the data stays recorded.
+#[test]
+fn lost_data_stays_recorded_without_items_for_holes() {
+    for flags in [0, InodeFlags::NODATACOW | InodeFlags::NODATASUM] {
+        let device = victim();
+        changed(&device, |fs| {
+            let file = fs.root().create(b"lost", 0o644, 0, 0, 0).expect("a file");
+            if flags != 0 {
+                let flags = Some(flags);
+                file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
+            }
+            file.write_at(0, &[7; 40_000]).expect("a write");
+        });
+        let patch = Patch::new(device);
+        let file = ino(&patch, "lost");
+        patch.finds(&[]);
+        patch.remove(FS, is_item(file, Kind::EXTENT_DATA));
+        patch.finds_among_others(&["inode-bytes", "extent-unused"]);
+        let before = patch.find(FS, is_item(file, Kind::INODE_ITEM)).expect("an inode");
+        let repairs = mend(&patch);
+        assert!(!repairs.left.is_empty(), "{repairs:?}");
+        assert_eq!(patch.find(FS, is_item(file, Kind::INODE_ITEM)), Some(before));
+        patch.finds_among_others(&["inode-bytes", "extent-unused"]);
+    }
+}
+
+/// An extent has old bytes where its file was overwritten later. The file does not get them back.
+#[test]
+fn old_data_of_an_overwritten_file_stays_away() {
+    let device = old_victim();
+    changed(&device, |fs| {
+        let file = fs.root().create(b"lost", 0o644, 0, 0, 0).expect("a file");
+        file.write_at(0, &[1; 12 << 10]).expect("a write");
+        fs.sync().expect("a commit");
+        file.write_at(4096, &[2; 4096]).expect("a write");
+    });
+    let patch = Patch::new(device);
+    let file = ino(&patch, "lost");
+    patch.finds(&[]);
+    for _ in 0..3 {
+        patch.remove(FS, is_item(file, Kind::EXTENT_DATA));
+    }
+    assert!(patch.find(FS, is_item(file, Kind::EXTENT_DATA)).is_none(), "three items");
+    let repairs = mend(&patch);
+    assert!(!repairs.left.is_empty(), "{repairs:?}");
+    assert!(patch.find(FS, is_item(file, Kind::EXTENT_DATA)).is_none(), "{repairs:?}");
+    patch.finds_among_others(&["file-hole", "extent-unused"]);
+}
+
+/// A node that no tree uses has no data of a file, so it does not keep data from being given back.
+#[test]
+fn a_leaked_node_is_in_the_way_of_no_data() {
+    let patch = Patch::new(old_victim());
+    let root = patch.root(FS);
+    let chunk = patch.volume.chunk_at(root.logical).expect("a chunk");
+    let at = chunk.logical.0 + chunk.len - u64::from(patch.superblock.nodesize);
+    mends("a leaked node", &patch, true, |patch| {
+        let key = |key: &Key, _: &[u8]| {
+            *key == Key::new(root.logical.0, Kind::METADATA_ITEM, u64::from(root.level))
+        };
+        let (_, bytes) = patch.find(TreeId::EXTENT, key).expect("an item");
+        patch.insert(TreeId::EXTENT, Key::new(at, Kind::METADATA_ITEM, 0), bytes);
+        patch.remove(FS, is_item(ino(patch, "big"), Kind::EXTENT_DATA));
+    });
 }
