@@ -28,9 +28,12 @@ const RANGES_MAX: usize = 8000;
 /// Data chunks for which a system chunk of [`SYSTEM_LEN`] has room, generously.
 const CHUNKS_IN_SYSTEM: u64 = 8000;
 
-/// The length of a system chunk for a usual number of data chunks. Linux makes none that is longer
-/// than eight times that.
+/// The length of a system chunk for a usual number of data chunks.
 const SYSTEM_LEN: u64 = 4 * MIB;
+/// The longest system chunk. Linux makes none that is longer.
+const SYSTEM_MAX: u64 = 32 * MIB;
+/// Bytes of a chunk's item, with its header. A commit may write all nodes with such items anew.
+const ITEM_BYTES: u64 = 105;
 
 /// Bytes of trees that a chunk needs at first, generously.
 const CHUNK_BYTES: u64 = 512;
@@ -63,7 +66,9 @@ pub(super) fn plan(
     let chunks = covered.iter().map(|range| (range.end - range.start).div_ceil(DATA_MAX)).sum();
     let largest = gaps.iter().max_by_key(|gap| gap.end - gap.start).cloned();
     let room = largest.as_ref().map_or(0, |gap| gap.end - gap.start);
-    let system_len = system_len(room, chunks);
+    let Some(system_len) = system_len(room, chunks) else {
+        return Err(MakeError::NoGap { needed: chunks * CHUNK_BYTES });
+    };
     let needed = system_len + MIB + chunks * CHUNK_BYTES;
     let Some(gap) = largest.filter(|_| room >= needed) else {
         return Err(MakeError::NoGap { needed });
@@ -89,12 +94,13 @@ pub(super) fn plan(
     Ok(Layout { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
 }
 
-/// The length of the system chunk in a gap of `room` bytes, for so many data chunks.
-fn system_len(room: u64, chunks: u64) -> u64 {
-    match room >= 4 * SYSTEM_LEN {
-        true => SYSTEM_LEN * chunks.div_ceil(CHUNKS_IN_SYSTEM).clamp(1, 8),
-        false => MIB,
-    }
+/// The length of the system chunk in a gap of `room` bytes, for so many data chunks. `None` if no
+/// system chunk has room for their items.
+fn system_len(room: u64, chunks: u64) -> Option<u64> {
+    let least = if room >= 4 * SYSTEM_LEN { SYSTEM_LEN } else { MIB };
+    let len = least.max(chunks.div_ceil(CHUNKS_IN_SYSTEM / (SYSTEM_LEN / MIB)) * MIB);
+    let is_enough = len <= SYSTEM_MAX || chunks.saturating_mul(2 * ITEM_BYTES) <= SYSTEM_MAX;
+    is_enough.then_some(len.min(SYSTEM_MAX))
 }
 
 /// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
@@ -154,9 +160,25 @@ mod tests {
             let chunks = layout.data.len() as u64;
             assert_eq!(chunks, (kept.end - DEVICE_RESERVED).div_ceil(DATA_MAX));
             let system = layout.system.stripe_bytes;
-            // A chunk item has 105 bytes, and a commit may write all nodes anew.
-            assert!(system >= SYSTEM_LEN && system >= chunks * 2 * 105, "{system}");
-            assert!(system <= 8 * SYSTEM_LEN);
+            assert!(system >= SYSTEM_LEN && system >= chunks * 2 * ITEM_BYTES, "{system}");
+            assert!(system <= SYSTEM_MAX);
+        }
+    }
+
+    /// A short gap has room for the items of all chunks, or the device is refused.
+    #[test]
+    fn a_large_device_with_a_short_gap_is_refused_or_fits() {
+        const TIB: u64 = 1 << 40;
+        for (tib, gap) in [(11, 7), (11, 12), (11, 15), (400, 15), (400, 4000)] {
+            let kept = 0..tib * TIB - gap * MIB;
+            let options = MakeOptions { kept: vec![kept], ..MakeOptions::default() };
+            match plan(&[tib * TIB], &[[1; 16]], &options) {
+                Ok(layout) => {
+                    let chunks = layout.data.len() as u64;
+                    assert!(layout.system.stripe_bytes >= chunks * 2 * ITEM_BYTES, "{tib} {gap}");
+                }
+                Err(error) => assert!(matches!(error, MakeError::NoGap { .. }), "{error}"),
+            }
         }
     }
 
