@@ -25,8 +25,18 @@ pub fn smallest_device(mut pieces: Vec<Piece>) -> u64 {
             hole.map(|hole| *hole -= len).is_some()
         })
     };
-    let kept = (0..pieces.len()).rev().take_while(|kept| fits(*kept)).last();
-    end(&pieces[..kept.unwrap_or(pieces.len())])
+    // If a piece more stays, there is a piece less to move and no hole less. So halving finds the
+    // least number of pieces that stay.
+    let (mut least, mut most) = (0, pieces.len());
+    while least < most {
+        let middle = usize::midpoint(least, most);
+        if fits(middle) {
+            most = middle;
+        } else {
+            least = middle + 1;
+        }
+    }
+    end(&pieces[..most])
 }
 
 /// The lengths of what lies free before and between pieces.
