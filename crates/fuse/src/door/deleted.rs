@@ -60,6 +60,9 @@ impl Door {
         let rounds = Arc::new(Rounds { is_running: AtomicBool::new(false), next });
         self.fs.tell_of_waiting_subvolumes(move |trees| {
             let Some(door) = door.upgrade() else { return false };
+            if door.cannot_prune.load(Ordering::Relaxed) {
+                return false;
+            }
             if rounds.begin(clock::now()) {
                 door.forget_nodes_of(trees, Arc::clone(&rounds));
             }
@@ -70,11 +73,11 @@ impl Door {
     /// Has the kernel forget unused nodes of these subvolumes at a later time (DS1).
     fn forget_nodes_of(&self, trees: &[TreeId], rounds: Arc<Rounds>) {
         let trees: Vec<u64> = trees.iter().map(|tree| tree.0).collect();
-        let nodes = self.nodes();
+        let (nodes, cannot) = (self.nodes(), Arc::clone(&self.cannot_prune));
         self.notifier_threads.on_names(move |notifier| {
             let began = clock::now();
-            // A kernel that cannot forget nodes does so when memory is short.
-            notifier.prune_all(&nodes.ids_in(&trees));
+            // A kernel before Linux 6.18 takes no such request. It forgets when memory is short.
+            cannot.store(!notifier.prune_all(&nodes.ids_in(&trees)), Ordering::Relaxed);
             rounds.end(began, clock::now());
         });
     }

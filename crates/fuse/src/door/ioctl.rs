@@ -101,6 +101,10 @@ impl Door {
     ) -> Answer<Reply> {
         let node = self.node(id)?;
         let done = |()| Reply::Ioctl(Vec::new());
+        if !matches!(command, Command::Search(_)) {
+            // The next search of this thread shows what this command does.
+            self.walks.end_of(caller.task);
+        }
         match command {
             Command::Search(key) => self.search(caller, &node, key, argument).map(Reply::Ioctl),
             Command::Sync => {

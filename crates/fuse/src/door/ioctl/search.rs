@@ -5,8 +5,8 @@
 //! - **SE1** The first page of a walk shows what programs did before: a commit comes first. Further
 //!   pages show the commit of the first one, or a later one.
 //! - **SE2** A page goes on with a walk only if the same thread asks for what follows the last item
-//!   of its last page. That page must have been full. So a program that asks again and again for
-//!   new items sees them.
+//!   of its last page. That page must have been full. Any other command of btrfs ends the walks of
+//!   its thread. So a program that asks again and again for new subvolumes sees them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ struct Walk {
     task: u32,
     tree: TreeId,
     to: Key,
+    generations: (Generation, Generation),
     /// The key of the last item that was shown.
     last: Key,
     at: Instant,
@@ -51,6 +52,7 @@ impl Walks {
         let mut walks = self.0.lock();
         let found = walks.iter().position(|walk| {
             (walk.task, walk.tree, walk.to) == (task, searched.tree, searched.keys.1)
+                && walk.generations == searched.generations
                 && follows(walk.last, searched.keys.0)
         });
         let Some(walk) = found.and_then(|at| walks.remove(at)) else { return false };
@@ -67,7 +69,13 @@ impl Walks {
         while walks.len() >= WALKS_MAX {
             walks.pop_front();
         }
-        walks.push_back(Walk { task, tree: searched.tree, to: searched.keys.1, last, at: now });
+        let Searched { tree, keys: (_, to), generations } = *searched;
+        walks.push_back(Walk { task, tree, to, generations, last, at: now });
+    }
+
+    /// Ends the walks of a thread.
+    pub(super) fn end_of(&self, task: u32) {
+        self.0.lock().retain(|walk| walk.task != task);
     }
 }
 
