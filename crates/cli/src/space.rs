@@ -45,8 +45,9 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
-/// What is resident and in no part is `other_bytes`: buffers of requests by io_uring, the rest of
-/// buffers that are partly filled, and free memory that the allocator keeps.
+/// What is resident and in no part is `other_bytes`: what is resident of the buffers of requests,
+/// the rest of buffers that are partly filled, and free memory that the allocator keeps.
+/// `requests_bytes` counts whole buffers of requests, also where they were never touched.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
@@ -56,8 +57,7 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
     let program = memory_of_process("RssFile:");
     let messages = buttress_fuse::message_bytes();
     let changes = stats.engine.overlay_bytes;
-    let parts_held =
-        [nodes, stats.dirty, stats.spare, changes, inode_bytes as u64, messages, program];
+    let parts_held = [nodes, stats.dirty, stats.spare, changes, inode_bytes as u64, program];
     let other = resident.saturating_sub(parts_held.iter().sum());
     let figures = [
         ("nodes_bytes", nodes),

@@ -16,10 +16,15 @@ impl Pattern {
     ///
     /// A sentence that says what is wrong with the expression.
     pub fn new(text: &str, ignores_case: bool) -> Result<Self, String> {
-        let mut builder = RegexBuilder::new(text);
-        // Names are bytes: `.` must find each of them. Only ASCII letters have a case then.
-        builder.unicode(false).case_insensitive(ignores_case).dot_matches_new_line(true);
-        builder.build().map(Self).map_err(|error| format!("not a regular expression: {error}"))
+        // Names are bytes: `.` must find each of them. Only ASCII letters have a case then. A class
+        // with other letters exists for whole characters alone.
+        let of_bytes = |is_unicode: bool| {
+            let mut builder = RegexBuilder::new(text);
+            builder.unicode(is_unicode).case_insensitive(ignores_case).dot_matches_new_line(true);
+            builder.build()
+        };
+        let built = of_bytes(false).or_else(|error| of_bytes(true).map_err(|_| error));
+        built.map(Self).map_err(|error| format!("not a regular expression: {error}"))
     }
 
     /// Returns whether a path matches. `path` is without the first slash.

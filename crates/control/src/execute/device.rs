@@ -96,7 +96,6 @@ pub fn holds(path: &Path, found: &str) -> Failure {
     Failure::new(Exit::Refused, what)
 }
 
-/// Returns the device with a number or a path, or the one that is `missing`.
 /// Returns the path of an encoded name of a device ([`text::encode`]). A text with a wrong mark is
 /// itself the path.
 fn path_of(name: &str) -> PathBuf {
@@ -113,6 +112,7 @@ pub(super) fn full_names(fs: &Filesystem) -> Vec<String> {
     fs.devices().into_iter().map(|device| full(device.name)).collect()
 }
 
+/// Returns the device with a number or a path, or the one that is `missing`. `called` is encoded.
 pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     let here = fs.devices();
     let by_path = || {
