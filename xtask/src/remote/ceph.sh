@@ -6,7 +6,9 @@ for program in ceph ceph-mon ceph-osd radosgw radosgw-admin monmaptool curl open
     command -v $program >/dev/null || { echo "$program is missing: apt-get install ceph-mon ceph-osd radosgw ceph-common"; exit 1; }
 done
 folder=$(mktemp -d)
+fault=
 finish() {
+    [ -z "$fault" ] || kill "$fault" 2>/dev/null || true
     for signal in TERM KILL; do
         for pid in "$folder"/run/*.pid; do [ ! -f "$pid" ] || kill -$signal "$(cat "$pid")" 2>/dev/null || true; done
         sleep 1
@@ -80,8 +82,11 @@ tests=(cargo test --package buttress-remote --test it --)
 export BUTTRESS_S3=http://127.0.0.1:$gateway BUTTRESS_S3_SECONDS=$seconds
 (
     sleep $((seconds / 4))
-    kill -KILL "$(cat "$folder/run/osd.0.pid")" && echo "killed one of three OSDs"
+    kill -KILL "$(cat "$folder/run/osd.0.pid")"
+    echo "killed one of three OSDs"
     sleep $((seconds / 4))
+    # Ceph purges no OSD that it takes for alive.
+    until ceph osd dump | grep -q '^osd.0 down'; do sleep 0.2; done
     # An OSD in memory comes back empty: the others fill it.
     ceph osd purge 0 --yes-i-really-mean-it >/dev/null 2>&1
     rm -rf "$folder/osd.0" && mkdir "$folder/osd.0"
@@ -89,8 +94,11 @@ export BUTTRESS_S3=http://127.0.0.1:$gateway BUTTRESS_S3_SECONDS=$seconds
     ceph osd new "$uuid" 0 >/dev/null
     ceph-osd -i 0 --mkfs --osd-uuid "$uuid" 2>/dev/null
     ceph osd crush add osd.0 1.0 root=default host=h >/dev/null 2>&1
-    ceph-osd -i 0 2>/dev/null && echo "it is back, and empty"
+    ceph-osd -i 0 2>/dev/null
+    echo "it is back, and empty"
 ) &
+fault=$!
 "${tests[@]}" server:: --nocapture
-wait
+# Fails if the fault did.
+wait "$fault"
 ceph osd stat

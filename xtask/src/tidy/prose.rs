@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - Code, threads and requests are no persons: no comment uses `who`, `somebody` or `he` for them.
+//! - Comments speak of code, threads and requests as of things. Words for persons are refused.
 //! - A line of a comment or a document has at most 100 columns, except for tables, links and code.
 //! - A link in a document leads to a file that exists.
 
