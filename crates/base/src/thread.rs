@@ -214,7 +214,8 @@ mod watched {
     #[derive(Debug)]
     pub struct Scope<'scope, 'env: 'scope> {
         inner: &'scope thread::Scope<'scope, 'env>,
-        // Unranked: a leaf of the scheduler, below ranked locks.
+        // Unranked: a leaf. A thread may hold ranked locks when it takes this one, and takes no
+        // lock under it.
         children: Mutex<Vec<Child>>,
     }
 

@@ -10,7 +10,7 @@ fn volume() -> Filesystem {
     CreateOptions::new(128 << 20).create_on(device).expect("made")
 }
 
-/// Steps by path give the same on a volume of ours and in a folder of the host.
+/// Operations on paths give the same results on a Buttress volume and in a folder of the host.
 #[test]
 fn paths_behave_as_in_std() {
     let fs = volume();
@@ -90,7 +90,7 @@ fn a_file_has_a_position() {
     assert_eq!(file.metadata().len(), 5);
 }
 
-/// Links that lead in a circle, and paths that go above the top, end.
+/// A circle of links is an error, and a path cannot leave the top of the volume.
 #[test]
 fn a_path_stays_on_the_volume() {
     let fs = volume();

@@ -23,7 +23,7 @@ fn check(device: &Arc<dyn Device>, when: &str) {
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.expect("a volume");
     let wrong = report.issues.iter().any(|issue| {
-        // The next commit writes a torn superblock copy again.
+        // A torn superblock copy is no fault, because the next commit rewrites the copy.
         issue.severity() == buttress_check::Severity::Error
             && !issue.code().starts_with("super-copy")
     });
@@ -160,7 +160,8 @@ fn a_failed_transaction_changes_nothing() {
         });
         assert_eq!(outcome.expect_err("refused").kind(), kind, "case {number}");
     }
-    // A name that another call takes between the step and the end.
+    // Another call takes the name after the transaction has chosen it and before the transaction
+    // ends.
     let outcome = fs.transaction(|tx| {
         tx.create_dir("/taken")?;
         tx.write("/taken/b", "b")?;

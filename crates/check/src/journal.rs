@@ -235,8 +235,8 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Reads the records up to the end, or up to a torn record. The device never got the write after a
-/// torn record (JO1).
+/// Reads the records up to the end, or up to a torn record. If a record is torn, the device never
+/// got the write that the record is for (JO1).
 fn read_records(file: &mut impl Read) -> Vec<Record> {
     let mut records = Vec::new();
     loop {

@@ -17,7 +17,7 @@ const BYTENR_AT: usize = 48;
 /// The offset of the flags that tell whether the free-space tree is valid.
 pub(crate) const COMPAT_RO_AT: usize = 180;
 
-/// Where the bytes lie that all extents use.
+/// The offset of the field with the number of bytes that all extents use.
 pub(crate) const BYTES_USED_AT: usize = 120;
 /// Where the generation of the old free-space cache lies.
 pub(crate) const CACHE_GENERATION_AT: usize = 555;

@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 /// No writer makes compressed extents of more than 128 KiB; the limit leaves room for larger ones.
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
-/// The memory a zstd frame may ask for, as a power of two. Linux stays below 17 and refuses more.
+/// The memory a zstd frame may ask for, as a power of two. Linux writes windows of at most 17 and
+/// refuses larger ones.
 #[cfg(feature = "zstd")]
 const WINDOW_LOG_MAX: u32 = 20;
 

@@ -18,8 +18,8 @@
 //!   ([`Trouble::Commit`]). They are changes of subvolumes, of directories that moved or lost a
 //!   name, and of too many inodes at once.
 //! - **C4** In the trees or the log, a logged inode may have a name that now belongs to another
-//!   inode. After replay the name belongs to that other inode. If a file replaces another, replay
-//!   leaves the old or the new one, whichever was synced.
+//!   inode. After replay the name belongs to that other inode. If a file replaced another and only
+//!   one of them was synced, replay leaves that one.
 //!
 //! # How names are logged
 //!
@@ -113,7 +113,7 @@ pub(crate) fn collect(
 }
 
 impl Collect<'_> {
-    /// Whether an inode has changes that are not on disk, in the trees or in the log.
+    /// Whether an inode has changes that neither the committed trees nor the log on disk have.
     fn is_changed(&self, id: LoggedId) -> bool {
         let view = &self.draft.view;
         match (view.tracked().has_changes(id), self.draft.logs.levels.get(&id)) {
@@ -243,9 +243,9 @@ impl Collect<'_> {
         self.draft.view.tracked().untrack(id);
         if let Some(before) = self.before(id)? {
             let committed = Self::names(&self.draft.base, id)?;
-            // Without the lost names, replay would restore the file with content older than its
-            // last sync. The names of a directory are not logged as lost, because replay would then
-            // remove its committed entries.
+            // If the log did not have these names as lost, replay would restore the file with
+            // content older than its last sync. The names of a directory are not logged as lost,
+            // because replay would then remove its committed entries.
             if !is_dir(&before) {
                 for (dir, _, index) in &committed.all {
                     self.log_loss((id.0, dir.0), *index)?;
@@ -260,7 +260,8 @@ impl Collect<'_> {
     }
 
     /// Logs the inode that now has a name which the logged inode `id` lost. Without that inode,
-    /// replay would lose the name (C4). It is logged in full, because `id` may have been synced.
+    /// replay would lose the name (C4). It is logged in full. Otherwise replay could put an empty
+    /// file in the place of `id`, which may have been synced.
     fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
         let tree = id.0;
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
@@ -278,8 +279,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Logs the minimum that makes replay find an inode. For an inode in the committed trees, this
-    /// changes nothing.
+    /// Logs the minimum that makes replay find an inode. At replay, the logged item of an inode in
+    /// the committed trees changes nothing; only its attributes are set.
     fn log_existence(&mut self, id: LoggedId, mut item: InodeItem) -> Outcome<()> {
         if self.draft.logged(id.0, &item_key(id.1)).is_some() {
             return Ok(());

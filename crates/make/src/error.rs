@@ -111,7 +111,8 @@ pub enum MakeError {
         /// Rounds tried.
         rounds: u32,
     },
-    /// Content is kept, and the options ask for more than one device with single chunks.
+    /// Content is kept, but the options ask for several devices, mixed block groups, or another
+    /// profile than single.
     #[error("a volume around content has one device, and chunks of the profile single")]
     KeptOptions,
     /// Content is kept, and no free range between it has room for the first trees.

@@ -1,4 +1,4 @@
-//! How the nodes of a tree lie on a volume, in the lines of `btrfs inspect-internal tree-stats`.
+//! Figures about the places of a tree's nodes, printed as by `btrfs inspect-internal tree-stats`.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ pub struct NodeFigures {
     bytes: u64,
     /// Bytes of files that lie in leaves.
     inline_bytes: u64,
-    /// How often the next node lies further on than behind this one, and how often before it.
+    /// How often the next node begins after the end of this one with a gap, and how often before
+    /// that end.
     forward: u64,
     backward: u64,
     /// Bytes between those nodes.

@@ -1,13 +1,13 @@
 //! How far a device can be shrunk.
 
-/// The beginning of each device that no chunk has, in bytes.
+/// The number of bytes at the beginning of each device that no chunk may use.
 const BEFORE_CHUNKS: u64 = 1 << 20;
 
 /// A part of a device that a chunk has: its offset and its length, in bytes.
 type Piece = (u64, u64);
 
-/// The smallest size of a device, in bytes, at which all that lies behind its end has room before.
-/// Takes the offset and the length of each part that a chunk has.
+/// The smallest size to which a device can shrink, in bytes. All parts behind the new end must fit
+/// into free space before it. Takes the offset and the length of each part that a chunk has.
 ///
 /// Each piece moves as a whole, as a balance moves it. The largest moves first, to the first hole
 /// with room: another order may need less.

@@ -57,7 +57,8 @@ impl Links {
         self.copies.insert(source, Copied { ino: halves(copy.ino.0), left });
     }
 
-    /// Returns the copy of a file when the copy meets another of its names.
+    /// Returns the file that was made for a host file, when the import meets another name of that
+    /// host file.
     pub(crate) fn another(&mut self, stat: &Stat, tree: TreeId) -> Option<InodeId> {
         let source = Source { place: self.place(stat, tree)? as u32, ino: halves(stat.st_ino) };
         let copied = self.copies.get_mut(&source)?;

@@ -4,8 +4,8 @@
 //!
 //! - **FR1** The free ranges of a group are the ranges that no extent uses. Ranges under
 //!   superblocks are free in this tree, as in Linux.
-//! - **FR2** A group has bitmaps if they take less room than an item for each free range. So a
-//!   bound for the size of all items is known before the free ranges are.
+//! - **FR2** A group has bitmaps if they take less room than an item for each free range. So the
+//!   bitmaps of a group bound the size of its items, however many free ranges it has.
 
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, header::ITEM_LEN};
 

@@ -58,7 +58,7 @@ fn shared(features: &str) -> Arc<Overlay> {
     Arc::new(Overlay::new(device))
 }
 
-/// The items of extents, without those of nodes of trees that are written anew.
+/// The items of extents. Nodes of trees that the repair writes anew are left out.
 fn items(patch: &Patch) -> BTreeMap<Key, String> {
     let anew = [TreeId::EXTENT, TreeId::ROOT, TreeId::BLOCK_GROUP, TreeId::FREE_SPACE];
     let mut items = BTreeMap::new();

@@ -3,12 +3,12 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A server that is found by the top of a mount, an image or a cache serves the file that
-//!   has this name now. Two cases need the check. First, a mount may have been detached while it
-//!   was used. Its server answers until everything is durable, and still reports the mount point
-//!   and perhaps the device number. Second, another file may have replaced the image. The server of
-//!   the old image keeps the name. An order to such a server would change a volume that no user can
-//!   see.
+//! - **W1** A user names a server by a mount point, an image or a cache. The server must serve the
+//!   file that has that name now. Two cases need the check. First, a mount may have been detached
+//!   while it was used. Its server answers until everything is durable, and still reports the mount
+//!   point and perhaps the device number. Second, another file may have replaced the image. The
+//!   server of the old image keeps the name. An order to such a server would change a volume that
+//!   no user can see.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ pub struct Subject {
     /// The other devices of the volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<FileId>,
-    /// Whether all mounts of the volume show parts of one file system that begins at the top level.
+    /// Whether all mounts of the volume share one file system. Its root is the top level, and each
+    /// mount shows a part of it.
     #[serde(default)]
     pub is_shared: bool,
     /// Its cache.
@@ -107,8 +108,8 @@ impl Subject {
     /// Returns whether the server's mount is the visible one at its mount point (W1).
     pub fn is_mounted(&self) -> bool {
         let Some(target) = &self.target else { return false };
-        // The attributes that the kernel has cached are enough. An automount that covers the mount
-        // is not triggered, and the server of another file system may never answer.
+        // The attributes that the kernel has cached are enough. The flags trigger no automount that
+        // covers the mount. They also ask no server of another file system, which may never answer.
         let how = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let device_of = |seen: Statx| rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor);
         self.device.is_none_or(|own| {

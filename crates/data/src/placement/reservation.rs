@@ -5,15 +5,15 @@
 //!
 //! - **V1** The reservation covers the write whatever writeback does with it:
 //!     - Every dirty piece becomes an extent of its own and splits every item that it overlaps.
-//!     - Items that appear under the write before it finishes count, too. Such an item comes from
-//!       older data of the range that waits or is being written; it may also split an item.
+//!     - Items that appear under the write before it finishes count, too. Older data of the range,
+//!       which waits or is being written, makes such items and may split an item.
 //!     - A part that may be written in place is finished by itself, and so is the range between two
 //!       such parts.
 //!     - If a write extends a piece, or a hole removes its middle, more is reserved for that piece.
 //!     - If the free ranges are smaller than a piece, more metadata is reserved as soon as the
 //!       ranges are known, if there is enough.
-//!     - The global reserve covers the rest of the need of such parts. It also covers the rest for
-//!       a file with extents past its length, which a crash can leave.
+//!     - If there is not enough, the global reserve covers the rest for such a piece. It also
+//!       covers the metadata for extents past the file's length. A crash can leave such extents.
 //! - **V2** Sectors that will be written in place need no data space, and have a token as proof.
 //!   The writer takes the writeback claim, looks for such sectors, and keeps the claim until the
 //!   data is put. So no writeback allocates a place for them before that.
@@ -38,7 +38,7 @@ use crate::step::STEP_ITEMS;
 const COVERED_COST: Cost = Cost { items: 1, commit_items: 3, bytes: 64 };
 
 /// Up to this many items, a reservation counts one path of the tree for each item. A larger
-/// reservation is counted by its inode (`dirty::P6`).
+/// reservation counts the leaves that can hold the inode's items (`dirty::P6`).
 const MANY_ITEMS: u64 = 64;
 
 /// How much is done to find metadata before a write is refused.
@@ -99,7 +99,7 @@ pub(crate) struct PieceBounds {
 }
 
 impl Placement {
-    /// The part that `reservation` lacks before `range`, whole sectors, can be put.
+    /// What `reservation` lacks for putting `range`. The range consists of whole sectors.
     pub(crate) fn shortfall(
         &self,
         reservation: &mut Reservation<'_>,

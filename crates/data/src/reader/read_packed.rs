@@ -23,7 +23,8 @@ use crate::extent_map::{disk_extent, extent_error};
 use crate::pages::Purpose;
 use crate::reader::Reader;
 
-/// Most extents that are unpacked in parallel (Z2): two MiB of content.
+/// The largest number of extents that are unpacked in parallel (Z2): two MiB of content, with the
+/// usual 128 KiB each.
 const BATCH: usize = 16;
 
 /// An extent to be read and unpacked, and the index of the part that needs it.

@@ -7,10 +7,10 @@
 //! - **N2** An inode in both trees always has a name: only extra names are removed, and a move is a
 //!   rename.
 //! - **N3** The steps end. A step that waits for a name waits for an inode that will leave it. If
-//!   all steps wait for each other, one inode with a wanted name moves to a temporary name at the
-//!   top, at most once. That frees the name. A directory with no moving directory above it in the
-//!   new tree can always move. All directories above its target are at their final places, so the
-//!   target does not lie below the directory itself.
+//!   all steps wait for each other, one inode with a wanted name moves to a temporary name. Each
+//!   inode does so at most once. That frees the name. A directory with no moving directory above it
+//!   in the new tree can always move. All directories above its target are at their final places,
+//!   so the target does not lie below the directory itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
