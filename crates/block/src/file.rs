@@ -6,8 +6,8 @@
 //! # Invariants
 //!
 //! - **F1** While a writer has the file open, every other program that asks for the lock is
-//!   refused: see `lock`. A writer also claims a block device, so that the kernel mounts it nowhere
-//!   else. The claim is refused if the kernel uses the device. If the kernel mounts the device for
+//!   refused: see `lock`. A writer also claims a block device, so that the kernel does not mount
+//!   it. The claim is refused if the kernel uses the device. If the kernel mounts the device for
 //!   this program, the claim of the kernel replaces that of the writer (`yield_claim`). A device
 //!   that is open for reading can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
@@ -467,7 +467,7 @@ impl Device for FileDevice {
             Ok(data) if data > offset => upto(data, Content::Hole),
             Ok(_) => match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Hole(offset)) {
                 Ok(hole) if hole > offset => upto(hole, Content::Data),
-                // Between the two calls the range became a hole.
+                // The range became a hole meanwhile, or the call failed. Data is always safe.
                 Ok(_) | Err(_) => all(Content::Data),
             },
             // The file has no data from here to its end. A file that is shorter than at the open is

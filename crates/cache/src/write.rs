@@ -58,7 +58,7 @@ enum Stop {
     NeedsSlot,
     /// The next block has no version, and either there is no slot for it, or it must not be cached.
     Bypass,
-    /// For the next block, a later epoch has begun, another thread is filling it, or a write to it
+    /// The next block has a version of a later epoch, another thread fills it, or a write to it
     /// bypasses the cache.
     Again,
 }

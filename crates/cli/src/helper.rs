@@ -1,4 +1,5 @@
-//! The program as a helper of mount(8) and umount(8). The name by which it is called chooses this.
+//! The program as a helper of mount(8) and umount(8). The name that a caller uses for the program
+//! selects the helper.
 //!
 //! # Place
 //!

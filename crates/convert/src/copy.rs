@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **C1** Content stays where it is, except for content in reserved ranges.
-//! - **C2** A directory has its own times and its default access control list at the end: each new
-//!   name in it changes the times and inherits the list. Flags are set last of all: an immutable
+//! - **C2** A directory gets its times and its default access control list after all of its names.
+//!   Each new name changes the times and inherits the list. Flags are set last of all: an immutable
 //!   file takes no further name.
 
 use std::collections::{HashMap, HashSet};

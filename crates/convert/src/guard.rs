@@ -14,7 +14,7 @@ use buttress_block::{Device, Error, Layer, Operation};
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use parking_lot::Mutex;
 
-/// Bytes of a superblock copy in which Linux allocates nothing.
+/// Bytes from the start of a superblock copy on in which Linux allocates nothing.
 const COPY_LEN: u64 = 64 << 10;
 
 /// Where ext4 has its superblock.
@@ -137,7 +137,7 @@ impl Layer for Guard {
         })
     }
 
-    /// Free space of the old file system may hold data that helps to recover it.
+    /// Discards nothing: free space may hold data that helps to recover the old file system.
     fn on_discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
         Ok(())
     }

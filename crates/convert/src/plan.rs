@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::ext4::{BLOCK, Ext4, FIRST_INODE, Inode, Kind, ROOT, Run};
 use crate::guard::reserved;
 
-/// The longest extent, in bytes. One handle holds the checksums of many extents.
+/// The longest extent, in bytes. A handle puts the checksums of whole extents, so short extents
+/// bound its size.
 const EXTENT_MAX: u64 = 8 << 20;
 
 /// The bytes in use.
@@ -43,7 +44,8 @@ impl Used {
         }
         let mut runs: Vec<Range<u64>> = Vec::new();
         ext4.each_inode(|number| {
-            // The map of inode 7 has the blocks that are reserved for descriptors of more groups.
+            // Skips the file system's own inodes. For example, the map of inode 7 lists blocks that
+            // are reserved for more group descriptors.
             let is_own = number < FIRST_INODE && number != ROOT;
             let inode = if is_own { None } else { ext4.inode(number)? };
             let has_map = |inode: &Inode| {

@@ -13,8 +13,8 @@
 //! - **N1** The items put before the count make no more nodes than the ledger says (`ledger::G1`).
 //! - **N2** Each later item dirties one path and causes one split. A later item may cause another
 //!   item in a tree that only commits change. That item also costs a path. All such items together
-//!   cost no more than `ledger::G6` says. Later bytes count twice, because two neighbouring leaves
-//!   together hold more than one leaf can.
+//!   cost no more than `ledger::G6` says. Later bytes count twice, because leaves may be only half
+//!   full: two neighbours together hold more than one leaf can.
 //! - **N3** While a commit is under way, the bound of `ledger::G5` applies. It requires that the
 //!   older transaction was counted completely. Otherwise each node of the older transaction counts
 //!   two more times, because the younger one may change it again and split it.
@@ -23,10 +23,10 @@
 //!   quota changes, and a rebuilt free-space tree.
 //! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
 //!   from its first extent to its last. So its reservations together count as no more than the
-//!   nodes that these leaves become. This limit is the sum for this transaction and the next
-//!   (`ledger::span::D1`, `ledger::span::D2`). Leaves dirtied for other reservations add to this
-//!   limit. A run of dirty leaves becomes no more leaves than its parts would become separately
-//!   (`ledger::tree::L2`).
+//!   nodes that these leaves become. The limit covers this transaction and the next together,
+//!   because a part of the data may finish in each (`ledger::span::D1`, `D2`). Leaves that other
+//!   reservations dirty are counted beside this limit. A run of dirty leaves becomes no more leaves
+//!   than its parts would become separately (`ledger::tree::L2`).
 //!
 //! # Locks
 //!

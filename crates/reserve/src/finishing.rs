@@ -14,8 +14,8 @@ const LOOK: Duration = Duration::from_millis(5);
 
 impl Reservations {
     /// Called before a transaction freezes. Waits until the needs of the transaction and of all
-    /// reservations fit together. The wait also ends once no inode has spared items left
-    /// (`inode::I1`, `inode::I4`).
+    /// reservations fit together. The wait also ends once no inode has items reserved beyond its
+    /// bound (`inode::I1`, `inode::I4`).
     ///
     /// Gives up if no ordered extent finishes for `PATIENCE`, because writeback may itself need
     /// this commit. `release` frees pinned space that no reader needs any more.

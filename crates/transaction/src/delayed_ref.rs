@@ -86,7 +86,7 @@ impl User {
 }
 
 /// Largest size to which an extent item grows by inline references. Further references get items of
-/// their own. A leaf must hold several items, or a search could not halve it.
+/// their own. A leaf must hold several items, or a split could not halve it.
 pub fn inline_max(nodesize: u32) -> usize {
     (nodesize as usize - buttress_format::header::HEADER_LEN) / 16
         - buttress_format::header::ITEM_LEN

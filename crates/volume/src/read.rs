@@ -277,8 +277,8 @@ impl Volume {
     }
 
     /// Lists the mirrors of an address, best first. Mirrors on present devices that are up to date
-    /// come first. Of these, neighbouring megabytes begin with different ones, so that reads use
-    /// all devices.
+    /// come first. For neighbouring megabytes the list begins with different mirrors, so that reads
+    /// use all devices.
     fn mirror_order(&self, at: Logical) -> Result<Vec<u32>, Error> {
         const TURN_BYTES: u64 = 1 << 20;
         let map = self.map_of(Extent::new(at, 1));

@@ -2,8 +2,8 @@
 //!
 //! Waking a thread on a sleeping processor costs more than a write to a fast device. An fsync
 //! writes several short pieces, and each wait for one would wake the thread again. So several
-//! requests go to the kernel at the same time where possible, and a durable write also flushes. For
-//! a separate flush, io_uring would have to wake a thread of its own (Linux 6.18).
+//! requests go to the kernel together where possible. A durable write replaces the separate flush.
+//! For a separate flush, io_uring would have to wake a thread of its own (Linux 6.18).
 //!
 //! # Invariants
 //!

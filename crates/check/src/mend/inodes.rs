@@ -4,8 +4,8 @@
 //!
 //! - **MI1** A mode keeps its bits for access. Its type is what directories say, else what the
 //!   inode's items can only belong to.
-//! - **MI2** An inode without a name gets one in `lost+found`, except in a read-only subvolume and
-//!   where the name would reach a snapshot through shared leaves.
+//! - **MI2** An inode without a name gets one in `lost+found`. A read-only subvolume gets no name,
+//!   and neither does a snapshot through shared leaves.
 
 use buttress_format::{
     FileExtent, FileKind, Ino, InodeFlags, InodeItem, Key, Kind, RootFlags, RootItem, TreeId,

@@ -45,7 +45,8 @@ impl Door {
     /// Gives nodes inodes of the present commit, and notifies the kernel of the changes (F2).
     fn renew_nodes(&self) {
         let mut names = Vec::new();
-        // In this order, a node that comes to rest meanwhile is in the second list.
+        // The list of resting nodes is read last. So it has each node that the kernel forgets
+        // between the two calls.
         let all = self.nodes.all();
         let mut changed = self.nodes.resting_with_pages();
         for (id, node) in all {
@@ -118,7 +119,8 @@ impl Door {
         if !self.renew_node(id, node, newer.clone()) || shows_same(node, newer.as_ref()) {
             return;
         }
-        // The kernel may have known the node already, and `renew_nodes` passes over it now.
+        // The kernel may have cached content of this node, and `renew_nodes` now skips the node. So
+        // this function notifies the kernel.
         if let Some(newer) = newer.filter(|newer| newer.kind() == FileKind::Directory) {
             let other = other_names(&node.inode, &newer);
             self.notifier_threads.forget_names(other.into_iter().map(|name| (id, name)).collect());
@@ -142,7 +144,8 @@ impl Door {
             }
             node.openers.fetch_sub(1, Ordering::SeqCst);
             if self.nodes.handle(id).is_err() {
-                // The kernel should know this node and does not: the open is not counted.
+                // The node table has no such node, although the kernel names it. The open is not
+                // counted.
                 return Ok(node);
             }
         }

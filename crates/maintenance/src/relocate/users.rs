@@ -46,7 +46,7 @@ pub(super) struct Place {
     ino: Ino,
     /// The offset in the file at which the extent would begin, in bytes.
     pub(super) offset: u64,
-    /// The root tree, or any tree of files.
+    /// [`TreeId::ROOT`] for a file in the root tree; [`TreeId::FS`] stands for all trees of files.
     pub(super) root: TreeId,
 }
 
