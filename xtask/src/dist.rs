@@ -2,7 +2,7 @@
 //!
 //! One static program for each machine goes into all packages, so that they install on any
 //! distribution. `--try` installs the Debian package into a new Debian, uses it, removes it, and
-//! fails if any file is left.
+//! fails if any file is left. The notes of the release are the changelog's section of its version.
 
 mod inventory;
 mod stage;
@@ -22,7 +22,8 @@ pub(crate) struct Options {
     /// Make only this part. The default is everything.
     #[arg(long, value_enum)]
     only: Vec<Part>,
-    /// Install the Debian package into a new Debian and try it; needs root and debootstrap.
+    /// Try what was made: the Debian package in a new Debian, the image of a container and the
+    /// completions. Needs root, debootstrap and buildah.
     #[arg(long)]
     r#try: bool,
     /// Pack this program for x86-64 instead of building one, to try the packages alone.
@@ -120,12 +121,17 @@ fn make(options: &Options) -> Result<()> {
     let bom = dist.join(format!("buttress-{version}.cdx.json"));
     inventory::bom(&bom)?;
     made.push(bom);
+    let notes = dist.join(format!("buttress-{version}.md"));
+    std::fs::write(&notes, stage::notes(version)?).map_err(|error| error.to_string())?;
+    made.push(notes);
     sums(&dist, &made)?;
     for file in &made {
         let len = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
         println!("{:>8.1} MiB  {}", len as f64 / f64::from(1 << 20), file.display());
     }
     if options.r#try {
+        trial::completions(&dist.join("tree"))?;
+        trial::container(&dist.join("tree"))?;
         trial::debian(&dist.join(stage::deb_name(version)))?;
     }
     Ok(())

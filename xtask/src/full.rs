@@ -52,7 +52,7 @@ const UNMOUNT: &[&str] = &[
     "ends_when_everything_is_on_the_image",
 ];
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 14] = [
     ("ci", ".ci/run", &[]),
     ("shipped", "cargo", &["test", "--package", "buttress-cli", "--test", "it"]),
     ("versitygw", ".ci/versitygw", &[]),
@@ -65,6 +65,8 @@ const PARTS: [Part; 12] = [
     ("package", "cargo", &["xtask", "package"]),
     ("deny", "packaging/deny", &[]),
     ("msrv", ".ci/msrv", &[]),
+    ("semver", ".ci/semver", &[]),
+    ("pictures", ".ci/pictures", &[]),
 ];
 
 pub(crate) fn run(options: &Options) -> ExitCode {

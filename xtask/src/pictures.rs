@@ -2,7 +2,8 @@
 //! picture shows.
 //!
 //! The pictures show a real mount beside a program that writes, so no two runs draw the same. Look
-//! at them before they are committed. The one of the book needs mdbook and Chromium.
+//! at them before they are committed. Those of the book and of the map's page need mdbook and
+//! Chromium.
 
 mod terminal;
 
@@ -94,9 +95,13 @@ fn draw(options: &Options) -> Result<()> {
     })?;
     ask(&["umount"], &[&mount])?;
     ask(&["map", "-o"], &[&to.join("map.svg"), &image])?;
+    let page = scene.folder.join("map.html");
+    ask(&["map", "-o"], &[&page, &image])?;
+    is_drawn(&page)?;
+    screenshot(&page, &to.join("map.png"))?;
     demo(&scene, &to.join("demo.svg"))?;
     book(&options.mdbook, &scene.folder, &to.join("book.png"))?;
-    println!("{}: top.svg, map.svg, demo.svg, book.png", options.to.display());
+    println!("{}: top.svg, map.svg, map.png, demo.svg, book.png", options.to.display());
     Ok(())
 }
 
@@ -123,10 +128,36 @@ fn demo(scene: &Scene, to: &Path) -> Result<()> {
 fn book(mdbook: &Path, folder: &Path, to: &Path) -> Result<()> {
     let book = folder.join("book");
     run_it(Command::new(mdbook).args(["build", "docs", "--dest-dir"]).arg(&book))?;
+    screenshot(&book.join("index.html"), to)
+}
+
+/// A browser without a window, for a page of a file.
+fn browser() -> Command {
     let mut browser = Command::new("chromium");
-    browser.args(["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1280,860"]);
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
+    // Scripts of the page have this many milliseconds of the browser's clock.
+    browser.args(["--window-size=1280,860", "--virtual-time-budget=3000"]);
+    browser
+}
+
+/// Draws a page as a PNG.
+fn screenshot(page: &Path, to: &Path) -> Result<()> {
+    let mut browser = browser();
     browser.arg(format!("--screenshot={}", to.display()));
-    run_it(browser.arg(format!("file://{}/index.html", book.display())))
+    run_it(browser.arg(format!("file://{}", page.display())))
+}
+
+/// Fails if the script of the map's page did not run to its end, where it leaves a mark.
+fn is_drawn(page: &Path) -> Result<()> {
+    let mut browser = browser();
+    let output = browser.arg("--dump-dom").arg(format!("file://{}", page.display())).output();
+    let output = output.map_err(|error| format!("chromium: {error}"))?;
+    let drawn = String::from_utf8_lossy(&output.stdout);
+    if drawn.contains("data-drawn=\"") {
+        Ok(())
+    } else {
+        Err(format!("{}: the browser drew nothing", page.display()))
+    }
 }
 
 /// Writes, reads and removes files of many sizes until it is told to stop.

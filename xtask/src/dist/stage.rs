@@ -48,6 +48,16 @@ pub(super) fn tree(tree: &Path, program: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The section of `CHANGELOG.md` for a version, without its heading.
+pub(super) fn notes(version: &str) -> Result<String> {
+    let text = read(Path::new("CHANGELOG.md"))?;
+    let text = String::from_utf8_lossy(&text);
+    let heading = format!("\n## {version}");
+    let from = text.find(&heading).ok_or(format!("CHANGELOG.md has no section {version}"))?;
+    let section = text[from + heading.len()..].split_once('\n').map_or("", |(_, rest)| rest);
+    Ok(section.split("\n## ").next().unwrap_or_default().trim().to_owned() + "\n")
+}
+
 /// As [`tree`], for a program that does not run here. Its pages are copied from another tree.
 pub(super) fn tree_of(tree: &Path, program: &Path, like: &Path) -> Result<()> {
     remove(tree)?;

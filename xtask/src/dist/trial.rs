@@ -1,4 +1,6 @@
-//! Tries the package in a new Debian in a folder: after install, use and removal, no file is left.
+//! Tries what was made. The package is tried in a new Debian in a folder: after install, use and
+//! removal, no file is left. The image of a container runs the program, and each shell reads its
+//! completions.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,9 +15,34 @@ cd /root
 buttress --version
 man -w buttress-mount >/dev/null 2>&1 || test -e /usr/share/man/man8/buttress-mount.8.gz
 test -L /usr/libexec/buttress/bin/btrfs
-test -e /usr/share/bash-completion/completions/buttress
+bash -c '. /usr/share/bash-completion/completions/buttress
+COMP_WORDS=(buttress subv) COMP_CWORD=1
+_buttress buttress subv buttress
+test "${COMPREPLY[*]}" = subvolume'
 buttress demo --files 200 --large 16M --size 1G
 ";
+
+/// Builds an image of a container from the installed files, and uses the program in it. The first
+/// parameter is the folder of these files.
+const CONTAINER: &str = r#"
+set -eu
+image=buttress-trial-$$
+buildah build --quiet --tag "$image" -f packaging/Containerfile "$1" >/dev/null
+container=$(buildah from "$image")
+trap 'buildah rm "$container" >/dev/null; buildah rmi "$image" >/dev/null' EXIT
+inside() { buildah run --isolation chroot "$container" -- /usr/bin/buttress "$@"; }
+inside --version
+inside mkfs disk.img --size 256M --label box
+inside subvolume create disk.img:/home
+inside check disk.img
+"#;
+
+/// The shells that may be here and read a file of completions without running it: program, option,
+/// file below `usr/share`.
+const SHELLS: [(&str, &str, &str); 2] = [
+    ("zsh", "-n", "zsh/vendor-completions/_buttress"),
+    ("fish", "--no-execute", "fish/vendor_completions.d/buttress.fish"),
+];
 
 /// The first page of the guide: a new user copies and pastes its commands.
 const PAGE: &str = "docs/guide/first-volume.md";
@@ -55,6 +82,24 @@ pub(super) fn debian(package: &Path) -> Result<()> {
 fn commands(page: &str) -> String {
     let blocks = page.split("```sh\n").skip(1);
     blocks.filter_map(|rest| rest.split("```").next()).collect()
+}
+
+/// Builds an image of a container from the installed files in `tree`, and runs the program there.
+pub(super) fn container(tree: &Path) -> Result<()> {
+    run_command(Command::new("sh").args(["-c", CONTAINER, "sh"]).arg(tree))
+}
+
+/// Lets the shells of this machine read their completions in `tree`.
+pub(super) fn completions(tree: &Path) -> Result<()> {
+    for (shell, option, file) in SHELLS {
+        let file = tree.join("usr/share").join(file);
+        match Command::new(shell).arg(option).arg(&file).status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("{shell}: {}: {status}", file.display())),
+            Err(error) => println!("SKIPPED: {shell}: {error}"),
+        }
+    }
+    Ok(())
 }
 
 fn inside(root: &Path, script: &str) -> Result<()> {

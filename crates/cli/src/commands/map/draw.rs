@@ -239,7 +239,7 @@ fn card(group: &MapGroup, card: Card, width: f64, sheet: &mut Sheet) {
         0 => extents,
         1 => format!("{extents}  ·  free space in one piece"),
         pieces => {
-            format!("{extents}  ·  {pieces} pieces free, {}% apart", fragmented(group))
+            format!("{extents}  ·  {pieces} pieces free, {}% fragmented", fragmented(group))
         }
     };
     sheet.text((x, below), "mut x n", &facts);
