@@ -71,12 +71,8 @@ impl Journal {
             ids.push(superblock.dev_item.devid.0);
             generations.push(superblock.generation.0.to_le_bytes());
         }
-        let mut file = File::options().write(true).create_new(true).open(path)?;
-        file.write_all(MAGIC)?;
-        file.write_all(&fsid)?;
-        file.sync_all()?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        let failed = |source| Error::Journal { path: path.to_owned(), source };
+        let file = begin(path, &fsid).map_err(failed)?;
         let journal = Arc::new(Self { file: Ranked::new(Rank::Leaf, Some(file)) });
         let mut known = Vec::with_capacity(devices.len());
         for ((device, id), generation) in devices.iter().zip(&ids).zip(generations) {
@@ -88,7 +84,7 @@ impl Journal {
             }
             known.push((*id, SUPERBLOCK, facts));
         }
-        journal.append(&known)?;
+        journal.append(&known).map_err(failed)?;
         let wrap = |(device, id): (&Arc<dyn Device>, u64)| {
             let (inner, journal) = (Arc::clone(device), Arc::clone(&journal));
             Arc::new(Journaled { inner, id, journal }) as Arc<dyn Device>
@@ -154,6 +150,17 @@ impl Journaled {
     }
 }
 
+/// Makes the file of a journal, durably, with its head.
+fn begin(path: &Path, fsid: &[u8; 16]) -> io::Result<File> {
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.write_all(MAGIC)?;
+    file.write_all(fsid)?;
+    file.sync_all()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(file)
+}
+
 impl Layer for Journaled {
     type Inner = dyn Device;
 
@@ -188,7 +195,8 @@ impl Layer for Journaled {
 /// file or device fails.
 pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
     let refuse = |why: &str| Err(Error::Rebuild(format!("{}: {why}", path.display())));
-    let mut file = BufReader::new(File::open(path)?);
+    let failed = |source| Error::Journal { path: path.to_owned(), source };
+    let mut file = BufReader::new(File::open(path).map_err(failed)?);
     let mut head = [0; 24];
     if file.read_exact(&mut head).is_err() || &head[..8] != MAGIC {
         return refuse("this is no journal of a repair");

@@ -5,7 +5,8 @@
 //!
 //! - **W1** Every verb opens devices through this module, even a verb that ignores locks. So a
 //!   server that is about to release its lock makes no verb fail. And no verb reads the volume
-//!   before the server's last commit.
+//!   before the server's last commit. A verb that ignores locks finds the server by the volume's
+//!   local file: it does not wait for a volume in a store.
 //! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints the reason for
 //!   the wait.
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use super::tool::{Result, run_command};
 
 /// Commands for the parts of the package that the guide does not use. Each line must succeed.
-const STEPS: &str = r"
+const STEPS: &str = r#"
 set -eu
 cd /root
 buttress --version
@@ -20,7 +20,7 @@ COMP_WORDS=(buttress subv) COMP_CWORD=1
 _buttress buttress subv buttress
 test "${COMPREPLY[*]}" = subvolume'
 buttress demo --files 200 --large 16M --size 1G
-";
+"#;
 
 /// Builds an image of a container from the installed files, and uses the program in it. The first
 /// parameter is the folder of these files.

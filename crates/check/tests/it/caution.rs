@@ -235,6 +235,20 @@ fn undo_asks_other_copies_of_a_torn_superblock() {
     }
 }
 
+/// An error of a journal names its file.
+#[test]
+fn errors_of_a_journal_name_its_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let patch = Patch::new(victim());
+    let (absent, present) = (folder.path().join("absent"), folder.path().join("present"));
+    std::fs::write(&present, "mine").expect("a file");
+    let missing = undo(&devices(&patch), &absent).expect_err("no journal");
+    assert!(missing.to_string().contains("absent"), "{missing}");
+    let taken = Journal::create(&present, &devices(&patch)).expect_err("a file of another kind");
+    assert!(taken.to_string().contains("present"), "{taken}");
+    assert_eq!(std::fs::read(&present).expect("the file"), b"mine");
+}
+
 /// Fixes change what quota groups count. A rescan counts them anew.
 #[test]
 fn quotas_are_marked_after_fixes() {

@@ -104,7 +104,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::Unpin { place, name } => {
             site(&place)?.unpin(&name).map_err(Failure::of_remote)?;
-            say(ui, &json!({ "pin": name }), &format!("{name} is let go of"))
+            say(ui, &json!({ "pin": name }), &format!("pin {name} is removed"))
         }
         Verb::Usage { place } => table(&json!(open(&place, OpenOptions::READ)?.status()), ui),
         Verb::Rekey { place, new_key_file } => {

@@ -40,6 +40,16 @@ fn with_the_program() -> Bench {
     bench
 }
 
+/// Leaves the volume that a block has mounted at `/mnt`.
+const LEAVE: &str = "if findmnt -n -t fuse.buttress /mnt; then buttress umount /mnt; fi\n";
+
+/// A page with other places, and with [`LEAVE`] after each block: the blocks stand for themselves.
+fn with_places(page: &str, places: &[(&str, &str)]) -> String {
+    let page = places.iter().fold(page.to_owned(), |page, (from, to)| page.replace(from, to));
+    let (first, blocks) = page.split_once("```sh\n").expect("a block");
+    first.to_owned() + "```sh\n" + &blocks.replace("\n```\n", &format!("\n{LEAVE}```\n"))
+}
+
 /// Pastes the blocks of a page into a folder that `before` has prepared. Returns the output.
 #[track_caller]
 fn pasted(page: &str, before: &str) -> String {
@@ -51,7 +61,7 @@ fn pasted(page: &str, before: &str) -> String {
 /// Other programs do with mounts and images what the page says.
 #[test]
 fn other_programs_work_as_the_guide_says() {
-    let needed = ["sfdisk", "busybox", "systemd-nspawn", "qemu-img", "snapper"];
+    let needed = ["sfdisk", "busybox", "systemd-nspawn", "systemd-repart", "qemu-img", "snapper"];
     if !can_mount() || !has(&needed, Some("/dev/fuse")) {
         return;
     }
@@ -91,6 +101,82 @@ fn pages_about_images_and_snapshots_work() {
     let page = include_str!("../../../../docs/guide/snapshots.md");
     let said = pasted(&format!("{page}\n```sh\n{after}```\n"), before);
     assert!(said.contains("@home-monday"), "{said}");
+}
+
+/// The page about stores works, with a folder in the place of a bucket.
+#[test]
+fn the_page_about_stores_works_with_a_folder() {
+    if !can_mount() {
+        return;
+    }
+    let page = include_str!("../../../../docs/guide/remote.md");
+    let places = [
+        ("s3://bucket", "file:///srv/bucket"),
+        ("file:///tmp/vol", "file:///srv/vol"),
+        ("/var/cache/home", "/srv/cache"),
+        ("\nexport AWS", "\n: AWS"),
+        // Each write that the folder's log had is in the store.
+        ("\nbuttress remote salvage", "\n: buttress remote salvage"),
+    ];
+    let before = "mkdir src\necho 'fn main() {}' >src/main.rs";
+    let said = pasted(&with_places(page, &places), before);
+    for words in ["main.rs", "1.00TiB -> 2.00TiB", "again shares the objects"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+}
+
+/// The page about rescue works on a volume that has nothing to mend, and with a deleted file.
+#[test]
+fn the_page_about_rescue_works() {
+    if !can_mount() {
+        return;
+    }
+    let page = include_str!("../../../../docs/guide/rescue.md");
+    let places = [
+        ("/safe", "/srv/safe"),
+        // It lists what it would write, and ends as a check with findings does.
+        ("clear-space-cache v2 disk.img", "clear-space-cache v2 disk.img || true"),
+        // Without a repair there is no journal.
+        ("buttress check --undo", "test ! -e undo.bin || buttress check --undo"),
+    ];
+    let before = "mkdir -p /srv/safe tree/ada/documents
+        echo thesis >tree/ada/thesis
+        echo draft >tree/ada/documents/draft
+        buttress mkfs disk.img --size 1G >/dev/null
+        buttress subvolume create disk.img:/home
+        buttress cp -r tree/ada disk.img:/home/
+        buttress mkfs a.img b.img --size 512M --data raid1 --metadata raid1 >/dev/null
+        buttress rm disk.img:/home/ada/thesis";
+    let said = pasted(&with_places(page, &places), before);
+    for words in ["5 whole", "nothing was written", "written anew", "thesis"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+}
+
+/// The page about conversions works on an image of ext4: converted, used by Linux, rolled back.
+#[test]
+fn the_page_about_conversions_works() {
+    if !can_mount() || !has(&["mkfs.ext4", "e2fsck"], None) {
+        return;
+    }
+    let page = include_str!("../../../../docs/guide/convert.md");
+    let places = [
+        ("\nmount /dev/sdb1", "\nmount -o loop /dev/sdb1"),
+        ("/dev/sdb1", "sdb1"),
+        (" /old", " /srv/old"),
+        ("e2fsck -f", "e2fsck -fy"),
+    ];
+    // The page deletes the saved image after the volume was rolled back.
+    let page = with_places(page, &places);
+    let last = "buttress subvolume delete /mnt/ext2_saved";
+    let again = format!("buttress convert sdb1\nmount -o loop sdb1 /mnt\n{last}");
+    let page = page.replace(last, &again.replace("buttress sub", "btrfs sub"));
+    let before = "truncate -s 512M sdb1
+        mkfs.ext4 -q -d /usr/share/common-licenses sdb1
+        mkdir /srv/old
+        mount -o loop sdb1 /mnt";
+    let said = pasted(&page, before);
+    assert!(said.contains("ext2_saved"), "{said}");
 }
 
 /// A new user pastes each block of the first page, and each command works. At the end nothing is
