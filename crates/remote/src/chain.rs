@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **H1** A manifest belongs to the chain if, after its creation, the manifest that it follows is
-//!   still there with the expected nonce. Manifests are deleted from the lowest number up. While
-//!   the predecessor is there, the new number cannot have been deleted, so it was created only
+//! - **H1** A manifest belongs to the chain if, after its creation, its predecessor still exists
+//!   with the expected nonce. Manifests are deleted from the lowest number up. While the
+//!   predecessor exists, the new number cannot have been deleted, so the number was created only
 //!   once.
 //! - **H2** A creation may have succeeded although its answer is an error or was lost. The writer
 //!   then reads the manifest back: its nonce says which writer made it.
@@ -102,8 +102,8 @@ impl Chain {
         Ok(newest)
     }
 
-    /// As [`Chain::follow`], from the newest number that is listed. Asks for it and for the next
-    /// one at once, because mostly there is no next one.
+    /// As [`Chain::follow`], from the newest number that is listed. Requests this manifest and the
+    /// next one at the same time, since mostly no next manifest exists.
     fn follow_listed(&self, last: CommitNumber) -> Result<Option<(VolumeId, Manifest)>> {
         let after = CommitNumber(last.0 + 1);
         let (this, next) = thread::scope(|scope| {
@@ -127,7 +127,8 @@ impl Chain {
             if let Err(source) = &answer
                 && source.is_refusal()
             {
-                // An earlier attempt without an answer may still arrive: no refusal.
+                // An earlier attempt without an answer may still arrive, so a later refusal is no
+                // refusal of the manifest.
                 let source = match attempt {
                     0 => source.clone(),
                     _ => StoreError::Failed(source.to_string()),

@@ -56,13 +56,13 @@ pub(crate) struct Logged {
     pub(crate) places: Vec<Place>,
 }
 
-/// The segments that the local log lacks, and those that it has.
+/// The segments that the local log lacks, and the segments that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Logging {
     /// Parts of segments that the log lacks, in the order of the writes.
     pub(crate) tails: VecDeque<Tail>,
     /// How many sealed segments the log lacks. Such a segment stays in memory until the log has it,
-    /// also if its object is in the store.
+    /// even if its object is in the store already.
     pub(crate) sealed: usize,
     /// The places in the log of the frames of segments that are not in the store.
     pub(crate) places: BTreeMap<ObjectNumber, Vec<Place>>,
@@ -106,7 +106,7 @@ pub(crate) struct State {
     pub(crate) committed_bytes: u64,
     /// The time of the first write that no commit contains.
     pub(crate) behind_since: Option<Instant>,
-    /// For each replayed log, the position up to which the next commit has its writes.
+    /// For each replayed log, the position up to which the next commit has the log's writes.
     pub(crate) marks: Vec<LogMark>,
     /// A log is being replayed, or this writer's own log has not begun. The collector makes no pass
     /// meanwhile.

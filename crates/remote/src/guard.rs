@@ -17,7 +17,7 @@ use crate::inside::Inside;
 use crate::place::is_remote;
 
 /// Bytes of a GPT at each end of a disk: a header and a list, and at the beginning also the MBR. A
-/// table in sectors of 4 KiB takes the most.
+/// table in sectors of 4 KiB is the longest.
 const TABLE: u64 = 6 * 4096;
 
 /// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2).
@@ -44,7 +44,8 @@ pub fn overwritten(volume: &Path) -> Result<Option<String>> {
     Ok(probe::identify(&FileDevice::open(volume, how)?)?)
 }
 
-/// Returns what a write of the range would overwrite on the disk around it (G2).
+/// Returns what a write of the range would overwrite: a part of a partition, a table, or a file
+/// system of the whole disk (G2).
 fn around(disk: &dyn Device, inside: &Inside) -> Result<Option<String>> {
     let region = inside.region(disk)?;
     if region.number.is_some() {

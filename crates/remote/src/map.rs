@@ -267,7 +267,8 @@ impl Map {
         inside.map(|(&page, &at)| Missing { page, at }).collect()
     }
 
-    /// Marks leaves in these objects, and those of `pages` that are in memory, to be written again.
+    /// Marks the leaves in these objects, and each of `pages` that is in memory, to be written
+    /// again.
     pub(crate) fn write_again(&mut self, pages: &[Missing], objects: &BTreeSet<ObjectNumber>) {
         for missing in pages {
             if let Some(slot) = self.slots.get_mut(&missing.page)

@@ -69,7 +69,7 @@ impl Core {
     pub(crate) fn read_many(&self, wants: &mut [(Sector, &mut [u8])]) -> Result<()> {
         for attempt in 1.. {
             match self.read_once(wants) {
-                // The collector deleted the object, after its content had moved.
+                // The collector moved the content of the object, and then deleted the object.
                 Err(Error::Store { source: StoreError::NotFound, .. }) if attempt < TRIES => {}
                 answer => return answer,
             }

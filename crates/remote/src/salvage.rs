@@ -24,8 +24,8 @@ use crate::unsent::Unsent;
 
 impl Site {
     /// Writes the last acknowledged content of the log in the options' `cache_dir` to a device.
-    /// `target` makes this device, given its length. Returns the writes of the log that its commit
-    /// lacks.
+    /// `target` makes this device, given its length. Returns the writes of the log that the newest
+    /// commit of its writer lacks.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ impl Run {
         self.start + self.count
     }
 
-    /// The part from `start` on.
+    /// The part of the run from sector `start` on.
     fn from(self, start: u16) -> Self {
         let skipped = start - self.start;
         let spot = Spot { frame: self.spot.frame + u32::from(skipped), ..self.spot };

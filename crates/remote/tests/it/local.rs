@@ -122,8 +122,8 @@ impl Crash {
         ends
     }
 
-    /// The content at the last flush that a log of `len` bytes has completely, or else that of the
-    /// newest commit.
+    /// The content at the last flush that a log of `len` bytes has completely, or otherwise the
+    /// content of the newest commit.
     fn state(&self, len: usize) -> &MemoryDevice {
         let whole = self.states.iter().rev().find(|(end, _)| *end <= len);
         // The newest commit has the first two flushes.
@@ -156,7 +156,8 @@ fn a_log_that_was_cut_anywhere_is_replayed_to_its_last_whole_cut() {
 }
 
 /// A changed bit is detected. Either the log ends before that bit, or the opening is refused, since
-/// later flushes were acknowledged. The store alone still has its commit.
+/// later flushes were acknowledged. Without the log, the volume still has the content of its newest
+/// commit.
 #[test]
 fn a_log_with_a_changed_bit_is_refused_or_ends_before_it() {
     let crash = crash(2);
