@@ -508,7 +508,7 @@ impl Core {
         self.flush_table()
     }
 
-    /// After a failure, makes all pending versions ready again: none of them is sure to be on the
+    /// After a failure, makes all pending versions ready again: any of them may be missing on the
     /// origin.
     fn put_back(&self, sweep: &mut Sweep, error: Error) -> Error {
         let is_lru = self.options.writeback != Writeback::Sorted;

@@ -36,8 +36,8 @@ const SPARE_MAX: usize = 64;
 /// shard is held.
 const LOOKS: u32 = 24;
 const PAUSES: u32 = 12;
-/// The most times that a sweep looks for waiting requests. There is a limit because the thread of a
-/// waiting request may not be running.
+/// The maximum number of times that a sweep looks for waiting requests. There is a limit because
+/// the thread of a waiting request may not be running.
 const COURTESY: u32 = 256;
 /// Leaves that are removed under one lock at the end of a sweep.
 const PURGE: usize = 32;

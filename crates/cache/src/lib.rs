@@ -7,7 +7,7 @@
 //! works differently: the index has shards, commits run beside writes, and write-back always sweeps
 //! in the order of the origin. [`options::Writeback`] also has the orders of Linux, for comparison.
 //!
-//! `docs/internals/cache.md` explains the protocol; the files below name its rules.
+//! `docs/internals/cache.md` explains the protocol; the headers of the modules name its rules.
 
 #![deny(unsafe_code)]
 

@@ -15,7 +15,7 @@
 //!   has these blocks from the index lookup until the write has ended. Lookup and listing happen
 //!   under the block's shard lock. A thread that would add a version of a listed block waits.
 //!   Otherwise a partial write into the cache could copy the origin's old content, and reads and
-//!   write-back would use it in place of acknowledged data.
+//!   write-back would use that copy in place of acknowledged data.
 //!
 //! # Failure
 //!
