@@ -125,8 +125,8 @@ impl FileDevice {
             if !fits {
                 return Ok(None);
             }
-            // Unaligned buffers are copied, as a single write does it. Memory for the copies is
-            // limited, since a batch has at most `AT_ONCE_MAX` bytes, or is a single write.
+            // Unaligned buffers are copied, as in a single write. Memory for the copies is limited,
+            // since a batch has at most `AT_ONCE_MAX` bytes, or is a single write.
             copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
         let copies: Vec<_> =

@@ -4,7 +4,7 @@
 //!
 //! - **D1** A request is served whole or fails; there are no short reads and writes.
 //! - **D2** A request past the end fails and changes nothing.
-//! - **D3** When `flush` has returned, every write that ended before its call survives a crash.
+//! - **D3** When `flush` has returned, every write that ended before that call survives a crash.
 //!   Without a flush, any part of a write may or may not survive, in units of 512 bytes.
 //!
 //! # Failure
@@ -63,8 +63,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::read_at`], for one of the failed reads. The content of all buffers is undefined
-    /// then.
+    /// As [`Device::read_at`], for one of the failed reads. After a failure the content of all
+    /// buffers is undefined.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         reads.iter_mut().try_for_each(|read| self.read_at(read.offset, read.buf))
     }
@@ -138,8 +138,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_many`] and [`Device::flush`]. After an error none of the writes is sure
-    /// to be durable.
+    /// As [`Device::write_many`] and [`Device::flush`]. After an error, any of the writes may be
+    /// missing after a crash.
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         self.write_many(writes).map_err(Unfinished::Write)?;
         self.flush().map_err(Unfinished::Flush)

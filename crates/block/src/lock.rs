@@ -85,8 +85,8 @@ pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The process that has locked the device at `path`; `None` if no process has, or if the process is
-/// not visible.
+/// The process that has locked the device at `path`; `None` if no process has locked it, or if the
+/// process is not visible.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<u32> {
     holder_of(&std::fs::metadata(path).ok()?)

@@ -1,9 +1,10 @@
 //! Submits several requests to one file through io_uring, and waits for all of them at once.
 //!
 //! Waking a thread on a sleeping processor costs more than a write to a fast device. An fsync
-//! writes several short pieces, and each wait for one would wake the thread again. So several
-//! requests go to the kernel together where possible. A durable write replaces the separate flush.
-//! For a separate flush, io_uring would have to wake a thread of its own (Linux 6.18).
+//! writes several short pieces, and a separate wait for each piece would wake the thread each time.
+//! So several requests go to the kernel together where possible. A durable write replaces the
+//! separate flush. For a separate flush, io_uring would have to wake a thread of its own (Linux
+//! 6.18).
 //!
 //! # Invariants
 //!
