@@ -52,7 +52,7 @@ impl CloneRange<'_> {
 impl Files {
     /// Makes `target` show a range of `source`; `stamp` sets the target's times.
     ///
-    /// The caller keeps other threads from changing length or content of the two meanwhile.
+    /// The caller keeps other threads from changing length or content of both files meanwhile.
     ///
     /// # Errors
     ///
@@ -86,9 +86,9 @@ impl Files {
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
         // If the write of unwritten data fails (`dirty::P3`), its extents are taken back. As long
-        // as this can happen, they must not be shared. While this thread has the source's claim,
-        // the source has no unwritten data. Two threads cannot wait for each other's claims here,
-        // because the caller has locked both inodes.
+        // as this can happen, these extents must not be shared. While this thread has the source's
+        // claim, the source has no unwritten data. Two threads cannot wait for each other's claims
+        // here, because the caller has locked both inodes.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);
@@ -110,9 +110,9 @@ impl Files {
     }
 
     /// Makes `target` share a range of `source` if the ranges of both files hold the same bytes.
-    /// Returns whether they do.
+    /// Returns whether the bytes are the same.
     ///
-    /// The caller keeps other threads from changing length or content of the two meanwhile.
+    /// The caller keeps other threads from changing length or content of both files meanwhile.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl Files {
     }
 
     /// Copies inline content, which has no extent to share. Returns how many bytes of the range, in
-    /// whole sectors, are done.
+    /// whole sectors, were copied.
     fn copy_inline(&self, range: &CloneRange<'_>) -> Result<u64> {
         if range.offset > 0 {
             return Ok(0);

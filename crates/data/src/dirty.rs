@@ -5,8 +5,8 @@
 //! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. No piece is longer
 //!   than [`PIECE_BYTES`], unless it was put in as one piece.
 //! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `in_place`. A
-//!   sector in `in_place` will be written where its extent lies, so it needs no new space.
-//!   `unreserved` proves that for all sectors in `in_place`.
+//!   sector in `in_place` will be written where its extent lies, so it needs no new space. The
+//!   token `unreserved` proves that the sectors in `in_place` need no new space.
 //! - **P3** A sector that is being written stays readable here until its extent item is visible and
 //!   its data is on the device. `unwritten` has the data of items that became visible first.
 //! - **P4** Bytes at or after the file's length are zero.

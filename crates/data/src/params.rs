@@ -50,7 +50,7 @@ pub struct FilesOptions {
     pub ignore_csums: bool,
 }
 
-/// Which writes in place check that their file alone refers to the extent.
+/// The writes in place that check whether their file alone refers to the extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NocowCheck {
     /// Every write in place.

@@ -45,8 +45,8 @@ struct Stream {
 /// Ranges to read before the reader asks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// Bytes after the read that the reader needs next. Those that are missing in memory are read
-    /// in the same request.
+    /// Bytes after the read that the reader needs next. If memory lacks some of these bytes, the
+    /// same request reads them.
     pub(crate) window: u64,
     /// Ranges of the file to be read meanwhile.
     pub(crate) ahead: Vec<Range<u64>>,

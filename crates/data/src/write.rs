@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! A write is planned under the locks of the item and of the dirty map. The plan lists missing
-//! content and reservations. The writer gets these without the locks, and plans again. A plan that
-//! lacks nothing is applied under the same locks.
+//! content and reservations. The writer acquires the content and the reservations without the
+//! locks, and plans again. A plan that lacks nothing is applied under the same locks.
 //!
 //! # Invariants
 //!

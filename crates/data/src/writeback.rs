@@ -99,7 +99,7 @@ impl Writeback {
     /// Writes back all data of a file that is dirty now. The file keeps a failure.
     pub fn write_back_whole(&self, file: &File) -> Written {
         let mut written = Written::default();
-        // The file's next fsync reports it.
+        // The file's next fsync reports the failure.
         let _ = self.write_back_counted(file, 0..u64::MAX, &mut written);
         written
     }
@@ -164,7 +164,7 @@ impl Writeback {
         self.prepare(&mut jobs);
         let device = self.issue(&mut jobs);
         for job in jobs {
-            // The file's next fsync reports it.
+            // The file's next fsync reports the failure.
             let _ = self.finish_job(job);
         }
         Written { files, bytes, device }

@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) packed: Vec<PackedPart>,
 }
 
-/// Whether a read may be wrong because another file owns its extents by now.
+/// Whether a read may be wrong because another file owns the extents by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
     /// The data is right, because the extents are held.

@@ -19,8 +19,8 @@
 //!   write fails, the file gets its former extents back. Either step happens before the next
 //!   commit.
 //! - **A4** While the thread keeps commits from beginning, it waits only for a log, and for readers
-//!   when it takes extents back. If another thread reads the file's extents just then, or has moved
-//!   them, the data is written in the usual way.
+//!   when it takes extents back. If another thread reads the file's extents when they are to be
+//!   put, or has moved them, the data is written in the usual way.
 //!
 //! # Failure
 //!
