@@ -158,7 +158,7 @@ impl Layer for FaultDevice {
     }
 
     /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
-    /// such devices, and tests must cover that.
+    /// such devices, and tests must cover prepared data.
     fn takes_many(&self) -> bool {
         true
     }
