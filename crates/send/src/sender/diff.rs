@@ -149,8 +149,8 @@ impl<'t, 'v> Diff<'t, 'v> {
         }
     }
 
-    /// Returns the next item that differs. A caller must use either this or [`Diff::next`], because
-    /// the latter reads ahead.
+    /// Returns the next item that differs. A caller must not use [`Diff::next`] as well, because
+    /// `next` reads ahead.
     pub(super) fn item(&mut self) -> Result<Option<Difference>> {
         loop {
             let (old, new) = (self.old.position(), self.new.position());
@@ -213,7 +213,7 @@ impl<'t, 'v> Diff<'t, 'v> {
     }
 }
 
-/// Sorts ranges, and joins those that touch.
+/// Sorts ranges, and joins ranges that touch.
 fn join(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

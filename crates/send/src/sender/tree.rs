@@ -46,7 +46,7 @@ pub(super) fn is_dir(item: &InodeItem) -> bool {
 const INHERITED: [&[u8]; 2] = [b"btrfs.compression", b"system.posix_acl_default"];
 
 /// Whether inodes that a receiver makes in this directory inherit attributes. The inode that is
-/// sent may lack them.
+/// sent may lack these attributes.
 pub(super) fn has_inheritable_xattrs(inode: &Inode) -> bool {
     INHERITED.iter().any(|name| inode.xattrs.contains_key(*name))
 }

@@ -66,7 +66,7 @@ pub enum StreamError {
         at: u64,
         /// The attribute.
         what: &'static str,
-        /// What is wrong with it.
+        /// The fault of the attribute.
         problem: &'static str,
     },
 }
