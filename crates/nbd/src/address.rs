@@ -71,7 +71,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Listens at an address, or says what prevents it.
+    /// Listens at an address, or returns the reason why it cannot listen.
     pub(crate) fn bind(address: &Address, allow_remote: bool) -> Result<Self, Error> {
         let failed = |source| Error::Listen { address: address.to_string(), source };
         match address {

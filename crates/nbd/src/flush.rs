@@ -4,8 +4,8 @@
 //!
 //! - **G1** A request to flush is answered after a device flush that began after the request. A
 //!   running flush may have missed the writes that the request covers.
-//! - **G2** Once a flush has failed, all later ones fail: asking a device again proves nothing (see
-//!   [`buttress_block::device`]).
+//! - **G2** Once a flush has failed, all later flushes fail: a second flush of the device proves
+//!   nothing (see [`buttress_block::device`]).
 //!
 //! # Locks
 //!
@@ -71,7 +71,7 @@ struct Ending<'a>(&'a Flusher);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // G2: a panic leaves no error, so this makes an error that names the panic.
+            // G2: a panic leaves no error, so an error that names the panic is made here.
             let operation = buttress_block::Operation::Flush;
             let source = std::io::Error::other("the server failed while flushing");
             let device = String::new();

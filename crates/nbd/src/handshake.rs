@@ -199,7 +199,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
     fn contexts(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let selects = option == option::SET_META_CONTEXT;
         if selects {
-            // An earlier selection is void, even if this one fails.
+            // An earlier selection is void, even if this selection fails.
             self.terms.allocation = false;
         }
         if !self.terms.structured {
@@ -260,7 +260,7 @@ fn parse_queries(data: &[u8], selects: bool) -> Option<(&[u8], bool)> {
     let mut asks = count == 0 && !selects;
     for _ in 0..count {
         let query = fields.string()?;
-        // A list may ask for all kinds of a family; a selection has to name one.
+        // A list may ask for all kinds of a family; a selection has to name one kind.
         asks |= query == wire::ALLOCATION || (!selects && query == b"base:");
     }
     fields.is_empty().then_some((name, asks))

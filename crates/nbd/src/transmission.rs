@@ -10,7 +10,7 @@
 //! # Invariants
 //!
 //! - **X1** The number of requests in flight is at most the connection's number of threads. Each
-//!   request holds at most [`PIECE`] bytes: a longer one is moved piece by piece.
+//!   request holds at most [`PIECE`] bytes: a longer request is moved piece by piece.
 //! - **X2** Either a whole answer is sent, with no other answer in between, or the connection ends.
 //! - **X3** When the connection ends, requests that were read whole are still served.
 //!
@@ -104,8 +104,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Serves until the client is done, the server stops, or a failure ends it. `cut` is called
-    /// when sending fails, and has to end reading too.
+    /// Serves until the client is done, the server stops, or a failure ends the connection. `cut`
+    /// is called when sending fails, and has to end reading too.
     pub fn serve(self, cut: &(dyn Fn() + Sync)) -> Disconnect {
         std::thread::scope(|scope| self.work(scope, cut));
         self.end.into_inner().unwrap_or(Disconnect::Done)
@@ -139,7 +139,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Adds a thread if no other would take the input.
+    /// Adds a thread if no other thread would take the input.
     fn relieve<'s>(&'s self, scope: &'s Scope<'s, '_>, cut: &'s (dyn Fn() + Sync)) {
         let Threads { max, alive, waiting } = &self.threads;
         if waiting.load(Ordering::Relaxed) > 0 || alive.load(Ordering::Relaxed) >= *max {
@@ -386,7 +386,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         if !self.terms.structured {
             return self.send(&[&simple_header(request.cookie, number)]);
         }
-        // The causes name paths and devices of this machine, so they only go to its log.
+        // The causes name paths and devices of this machine, so the causes only go to the log of
+        // this machine.
         let text = fault.to_string();
         let len = 6 + text.len() as u32;
         let header = chunk_header(request.cookie, chunk::DONE, chunk::ERROR, len);
@@ -473,7 +474,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// A client gets a number and a few words. This logs the details for the operator.
+/// A client gets a number and a few words. This function logs the details for the operator.
 fn log(request: &Request, fault: &Fault) {
     let Request { command, offset, len, .. } = request;
     match fault {

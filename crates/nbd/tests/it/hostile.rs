@@ -140,8 +140,8 @@ fn damaged_requests_do_no_harm() {
     }
 }
 
-/// Clients that never read their answers, stop within a request, or do not finish the handshake.
-/// Other clients are served at once, and the slow ones are dropped.
+/// Some clients never read their answers, stop within a request, or do not finish the handshake.
+/// Other clients are served at once, and the slow clients are dropped.
 #[test]
 fn slow_clients_delay_no_other_client() {
     let options = Options {
