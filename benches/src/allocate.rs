@@ -30,7 +30,7 @@ const PIECE: u64 = 8 << 10;
 const WHOLE: u64 = 1 << 20;
 const SIZE: u64 = 8 << 30;
 /// One of this many allocations is timed: reading the clock takes a tenth of the time of the
-/// shortest.
+/// shortest allocation.
 const TIMED: u64 = 32;
 /// The length of a free range in a fragmented volume, in bytes.
 const FRAGMENT: u64 = 64 << 10;

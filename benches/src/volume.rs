@@ -26,7 +26,8 @@ use crate::{
 };
 
 const BLOCK: u64 = 4096;
-/// Files of the subvolume, and the extents of each: a block each, with a hole behind it.
+/// The number of files of the subvolume, and of extents in each file. An extent has one block, and
+/// a hole follows it.
 const FILES: u64 = 100;
 const EXTENTS: u64 = 1000;
 const SNAPSHOTS: usize = 20;
@@ -37,7 +38,7 @@ trait Volume {
     fn subvolume(&self, name: &str) -> Result<(), String>;
     /// Returns when the snapshot is durable.
     fn snapshot(&self, source: &str, name: &str, read_only: bool) -> Result<(), String>;
-    /// Returns when the space of this subvolume alone is free.
+    /// Returns when the space that only this subvolume used is free.
     fn delete(&self, name: &str) -> Result<(), String>;
     fn file(&self, path: &str) -> Result<Place, String>;
     fn clone_file(&self, from: &str, to: &str) -> Result<(), String>;
@@ -276,7 +277,7 @@ fn work(volume: &dyn Volume, target: Target, report: &mut Report) -> Result<(), 
     timed(&format!("scrub of {LARGE_MIB} MiB and more"), &mut || volume.scrub())
 }
 
-/// Writes every other block of every file, so that each is an extent.
+/// Writes every other block of every file, so that each written block is an extent.
 fn scatter(volume: &dyn Volume, round: usize) -> Result<(), String> {
     let data = pattern(round, BLOCK as usize);
     for file in 0..FILES {

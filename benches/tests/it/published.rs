@@ -175,7 +175,7 @@ fn allocation_has_its_switch() {
     }
 }
 
-/// The engine on as many processors as the published job had: on 64, the index is faster than the
+/// The engine runs on 64 processors, as the published job did. There the index is faster than the
 /// walk from the first group. The machine decides the time of each step, so only the order of the
 /// two is checked. A program without the scheduler prints how to build one.
 #[test]
