@@ -1,5 +1,5 @@
-//! Real volumes of very many block groups: how one is made, and the cost of its use. The uses are
-//! opening, allocating and freeing, finding a group, committing, and adding a chunk.
+//! Real volumes of very many block groups: how such a volume is made, and the cost of its use. The
+//! uses are opening, allocating and freeing, finding a group, committing, and adding a chunk.
 //!
 //! # Place
 //!
@@ -43,7 +43,7 @@ pub struct Row {
     pub chunks: u64,
     /// Seconds that making the volume took.
     pub make_seconds: f64,
-    /// Seconds that opening took, including a lookup of a file and a read of one sector of it.
+    /// Seconds that opening took, including a lookup of a file and a read of one of its sectors.
     pub open_seconds: f64,
     /// Requests to the device during the opening.
     pub open_reads: u64,

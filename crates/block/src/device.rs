@@ -134,7 +134,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// Serves several writes as [`Device::write_many`] does. Then makes all writes so far durable,
-    /// including these.
+    /// including these writes.
     ///
     /// # Errors
     ///
@@ -190,7 +190,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// As [`Device::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error>;
 
-    /// Makes a range read as zeroes, without sending the bytes. It is a write like any other (D3).
+    /// Makes a range read as zeroes, without sending the bytes. The operation counts as a write
+    /// like any other (D3).
     ///
     /// # Errors
     ///
@@ -238,7 +239,7 @@ pub struct Write<'a> {
 pub struct FailedWrite {
     /// The index of the write that failed.
     pub index: usize,
-    /// Its error.
+    /// The error of that write.
     pub error: Error,
 }
 

@@ -6,7 +6,7 @@
 //! Two descriptors of one process exclude each other like those of two processes. A refusal does
 //! not say which process holds the lock, so this module looks that up in `/proc/locks`.
 //!
-//! A loop device over the file takes no lock; `check_not_looped` checks for one.
+//! A loop device over the file takes no lock; `check_not_looped` checks for such a loop device.
 
 use std::fs::File;
 use std::io;
@@ -46,7 +46,7 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
                 return Err(Error::Locked { path: path.to_owned(), pid: holder(file) });
             }
             // Some network filesystems have no locks. Without locks this program cannot exclude a
-            // second writer, but it still allows writing there.
+            // second writer, but it still allows writes.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
                 tracing::warn!(path = text::of_path(path), "this filesystem has no locks");
                 return Ok(());

@@ -65,7 +65,8 @@ impl MemoryDevice {
         Self { name: self.name.clone(), len: self.len, writable: true, shards }
     }
 
-    /// Copies the device to one of another length, cutting or extending it at its end.
+    /// Copies the device to a device of another length, by cutting or extending the copy at its
+    /// end.
     #[must_use]
     pub fn fork_resized(&self, len: u64) -> Self {
         let mut copy = self.fork();

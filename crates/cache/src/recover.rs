@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! [`scan`] serves both the opening of a cache and the tools that only read one.
+//! [`scan`] serves both the opening of a cache and the tools that only read a cache.
 //!
 //! # Invariants
 //!
@@ -44,15 +44,15 @@ const CHUNK: u64 = 65536;
 /// The classification of one entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Its slot is free.
+    /// The slot is free.
     Free,
-    /// It is the newest committed version of its block.
+    /// The entry has the newest committed version of its block.
     Kept,
-    /// It was written after the last commit.
+    /// The entry was written after the last commit.
     Uncommitted,
     /// A newer version of its block is committed.
     Superseded,
-    /// It names a sector past the origin's end.
+    /// The entry names a sector past the origin's end.
     PastOrigin,
 }
 

@@ -4,7 +4,7 @@
 //!
 //! - **S1** Shared data is on disk: the source's dirty data is written back first. The source's
 //!   extents do not change while steps are computed, since its `extents` lock is held shared.
-//! - **S2** Each step takes references and drops the replaced ones in one handle. A crash in
+//! - **S2** Each step takes references and drops the replaced references in one handle. A crash in
 //!   between leaves a target with a part of the range, but never an extent without its reference.
 //! - **S3** Items of the target keep the generation of the items that they were copied from. The
 //!   data is as old as that generation.

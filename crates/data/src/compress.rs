@@ -21,7 +21,8 @@ use buttress_format::{Compression, Logical};
 
 use crate::error::{Error, Result};
 
-/// No writer makes compressed extents of more than 128 KiB; the limit leaves room for larger ones.
+/// No writer makes compressed extents of more than 128 KiB; the limit leaves room for larger
+/// extents.
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
 /// The memory a zstd frame may ask for, as a power of two. Linux writes windows of at most 17 and

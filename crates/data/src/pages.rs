@@ -282,7 +282,7 @@ impl Pages {
         covering(&mut self.shard(at.0).runs.lock(), at.0).is_ok()
     }
 
-    /// Finds the run that holds an address, or claims one that begins there and is at most `want`
+    /// Finds the run that holds an address, or claims a run that begins there and is at most `want`
     /// bytes long. If `continues`, the reader has read a part of this sector before: both reads
     /// count as one.
     pub(crate) fn find(&self, at: Logical, want: u64, continues: bool) -> Found<'_> {

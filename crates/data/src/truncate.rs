@@ -177,8 +177,8 @@ impl Files {
         }
     }
 
-    /// Collects the removal of extents past `size`, from the end. Returns the offset from which
-    /// nothing is left.
+    /// Collects the removal of extents past `size`, from the end. Returns the offset after which no
+    /// extent is left.
     fn cut_from_end(
         &self,
         view: &View,

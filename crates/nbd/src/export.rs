@@ -73,13 +73,13 @@ impl Export {
         &self.name
     }
 
-    /// Its length in bytes.
+    /// The device's length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.device.len()
     }
 
-    /// Whether its length is zero.
+    /// Whether the device's length is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -18,7 +18,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::{Device, Error};
 
-/// The state of flushes: whether one runs, and the number of the last finished one.
+/// The state of flushes: whether a flush runs, and the number of the last finished flush.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     turns: Ranked<Turns>,
@@ -26,7 +26,7 @@ pub(crate) struct Flusher {
     failed: Latch<Arc<Error>>,
 }
 
-/// Flushes of the device are numbered from one. At most one is under way.
+/// Flushes of the device are numbered from one. At most one flush is under way.
 #[derive(Debug, Default)]
 struct Turns {
     begun: u64,

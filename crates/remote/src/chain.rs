@@ -75,10 +75,10 @@ impl Chain {
         Ok(numbers)
     }
 
-    /// The newest manifest: the end of the manifests that follow the last listed one.
+    /// The newest manifest: the last of the manifests that follow the last listed manifest.
     pub(crate) fn head(&self) -> Result<Option<(VolumeId, Manifest)>> {
         // The collector may delete the manifest between the list and the read. The next list then
-        // has a newer one.
+        // has a newer manifest.
         for _ in 0..3 {
             let Some(&last) = self.listed()?.last() else { return Ok(None) };
             if let Some(head) = self.follow_listed(last)? {

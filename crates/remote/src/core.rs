@@ -4,8 +4,8 @@
 //!
 //! - **C1** Written data is in the open segment, in a sealed segment, or in an object. A segment is
 //!   a data object that is not in the store yet. A sealed segment is removed from the state only
-//!   after its object is in the store. It is removed from memory earlier only if the local log has
-//!   all of its frames.
+//!   after its object is in the store. The segment is removed from memory earlier only if the local
+//!   log has all of its frames.
 //! - **C2** Segments are sealed in the order of their numbers. So a commit that has all segments up
 //!   to a number has a prefix of all writes.
 //! - **C3** After the first failure nothing more is written, and every later write fails with that

@@ -40,7 +40,7 @@ fn is_ours(name: &str) -> bool {
     last.split('-').all(is_hex)
 }
 
-/// Reads what earlier deletions put into `gone`, by number (V4).
+/// Reads the manifests that earlier deletions put into `gone`, by number (V4).
 fn numbered(chain: &Chain) -> Result<Vec<(String, Manifest)>> {
     let mut all = Vec::new();
     for number in 1.. {

@@ -26,7 +26,7 @@ pub enum Error {
     OtherSize {
         /// The place.
         place: String,
-        /// Its length in bytes.
+        /// The length of the volume there, in bytes.
         found: u64,
         /// The length that was asked for.
         wanted: u64,
@@ -96,7 +96,7 @@ pub enum Error {
         place: String,
         /// The machine of the other writer.
         host: String,
-        /// The process there.
+        /// The process id on that machine.
         pid: u32,
     },
     /// The store did not pass its trial.
@@ -157,7 +157,7 @@ pub enum Error {
         place: String,
         /// The machine of that writer.
         host: String,
-        /// The folder there.
+        /// The folder on that machine.
         dir: String,
     },
     /// A file or block device of this machine.

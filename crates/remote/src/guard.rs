@@ -1,4 +1,5 @@
-//! Finds what a new file system would overwrite, before any device is opened for writing.
+//! Finds the content that a new file system would overwrite, before any device is opened for
+//! writing.
 //!
 //! # Invariants
 //!
@@ -20,7 +21,7 @@ use crate::place::is_remote;
 /// table in sectors of 4 KiB is the longest.
 const TABLE: u64 = 6 * 4096;
 
-/// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2).
+/// Names the content that a new file system at `volume` would overwrite, if there is any (G1, G2).
 /// Returns `None` for a volume in a store, because a volume in a store can only be examined when it
 /// is open.
 ///
@@ -44,8 +45,8 @@ pub fn overwritten(volume: &Path) -> Result<Option<String>> {
     Ok(probe::identify(&FileDevice::open(volume, how)?)?)
 }
 
-/// Returns what a write of the range would overwrite: a part of a partition, a table, or a file
-/// system of the whole disk (G2).
+/// Names the content that a write of the range would overwrite: a part of a partition, a table, or
+/// a file system of the whole disk (G2).
 fn around(disk: &dyn Device, inside: &Inside) -> Result<Option<String>> {
     let region = inside.region(disk)?;
     if region.number.is_some() {

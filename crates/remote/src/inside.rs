@@ -5,7 +5,7 @@
 //! # Invariants
 //!
 //! - **I1** If a file with exactly the given name exists on the host, the name means that file, not
-//!   a place inside one.
+//!   a place inside a disk.
 //! - **I2** The lock covers the whole disk, so two programs never open parts of one disk at the
 //!   same time.
 //! - **I3** Nothing outside of the part is written, and no file is made or grown.

@@ -78,7 +78,7 @@ pub(crate) struct LocalLog {
     pub(crate) cache: String,
     /// The machine that has the folder.
     pub(crate) host: String,
-    /// The folder there.
+    /// The folder on that machine.
     pub(crate) dir: String,
 }
 

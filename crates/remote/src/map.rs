@@ -191,8 +191,8 @@ impl Map {
         self.dirty
     }
 
-    /// Drops pages that can be read again, the longest unused first, until the rest is within a
-    /// budget.
+    /// Drops pages that can be read again, the longest unused first, until the remaining pages are
+    /// within a budget.
     pub(crate) fn shrink(&mut self, budget: usize) {
         if self.resident <= budget {
             return;

@@ -82,7 +82,7 @@ impl Names {
     }
 }
 
-/// The names of all objects that a volume uses: its own, and those of its bases.
+/// The names of all objects that a volume uses: its own names, and the names of its bases.
 #[derive(Clone, Debug)]
 pub(crate) struct AllNames {
     own: Names,

@@ -128,8 +128,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// [`Error::Place`] with what is wrong: a scheme that this program cannot open, a name that is
-    /// not text, or a missing bucket.
+    /// [`Error::Place`] with the fault: a scheme that this program cannot open, a name that is not
+    /// text, or a missing bucket.
     pub fn parse(volume: &Path) -> Result<Self> {
         let shown = volume.display().to_string();
         let wrong = |why: &str| Error::Place { place: shown.clone(), why: why.to_owned() };

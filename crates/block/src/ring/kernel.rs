@@ -32,7 +32,7 @@ use super::{Answer, Durable, ENTRIES};
 /// `RWF_DSYNC`: the write ends when it is durable.
 const DSYNC: i32 = 2;
 
-/// Rings of one file. A thread that finds no idle ring makes one.
+/// Rings of one file. A thread that finds no idle ring makes a ring.
 #[derive(Default)]
 pub(crate) struct Rings {
     /// Unranked: a thread takes no other lock while it holds this one.

@@ -78,7 +78,7 @@ impl Run {
         open(device(0), device(1), &self.options)
     }
 
-    /// Every sector holds its content of the last flush or a later one.
+    /// Every sector holds its content of the last flush, or newer content.
     pub(crate) fn check_sectors(&self, crash: &Crash, found: &Model) {
         let allowed = self.allowed(crash);
         for (at, value) in found.iter().enumerate() {

@@ -99,7 +99,8 @@ pub(crate) struct PieceBounds {
 }
 
 impl Placement {
-    /// What `reservation` lacks for putting `range`. The range consists of whole sectors.
+    /// Returns the part that `reservation` lacks for putting `range`, which consists of whole
+    /// sectors.
     pub(crate) fn shortfall(
         &self,
         reservation: &mut Reservation<'_>,

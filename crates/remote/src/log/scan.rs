@@ -24,7 +24,7 @@ use crate::unsent::Unsent;
 pub(crate) struct Found {
     /// The position before its first record.
     pub(crate) begins: u64,
-    /// The position of its last whole cut; zero without one.
+    /// The position of its last whole cut; zero if there is no whole cut.
     pub(crate) position: u64,
     /// The sequence of the last whole cut.
     pub(crate) sequence: u64,

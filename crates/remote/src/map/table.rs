@@ -1,5 +1,5 @@
-//! The table of the objects of a volume: the kind of their content, and how much of the content is
-//! live.
+//! The table of a volume's objects: the kind of each object's content, and the live part of this
+//! content.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** Options come from the environment, and options of the place override these. The error
-//!   for a wrong option names the option.
+//! - **C1** Options come from the environment, and options of the place override the environment.
+//!   The error for a wrong option names the option.
 //! - **C2** A client repeats nothing by itself (B1 of `objects`). It connects without TLS only to
 //!   an endpoint that is given as `http://`, and to an emulator.
 

@@ -220,7 +220,7 @@ impl TimedStore {
         answer
     }
 
-    /// Notes what an answer to a read has shown (M3).
+    /// Notes the objects that an answer to a read has shown (M3).
     fn seen<T>(
         &self,
         answer: Result<T, StoreError>,

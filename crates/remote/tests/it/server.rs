@@ -14,7 +14,7 @@ use buttress_remote::{Error, Options, Site};
 use crate::conformance::{LEN, conforms};
 use crate::options;
 
-/// A server on a folder of the test, or one that runs already.
+/// A server on a folder of the test, or a server that runs already.
 struct Server {
     child: Option<Child>,
     endpoint: String,

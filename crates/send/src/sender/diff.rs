@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** Neither a node that both trees share nor anything below it is read. So the cost depends
-//!   only on the number of changes.
+//! - **D1** A node that both trees share is not read, and no node below it is read. So the cost
+//!   depends only on the number of changes.
 //! - **D2** Inodes come in the order of their numbers, each at most once.
 
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ use crate::error::Result;
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) ino: Ino,
-    /// Whether its item or one of its names differs.
+    /// Whether the inode's item or a name of the inode differs.
     pub(super) inode: bool,
     pub(super) xattrs: bool,
     /// Bytes of the file that some differing extent item covers; sorted, disjoint.
