@@ -224,7 +224,7 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = AtomicUsize::new(0);
     // This is no barrier of the standard library: the scheduler of `processors` would not notice a
-    // thread that waits in one.
+    // thread that waits at such a barrier.
     let wait = || {
         while ready.load(Ordering::Acquire) < workers {
             thread::sleep(Duration::from_millis(1));

@@ -178,7 +178,7 @@ fn exponent(counts: &[Counts], of: impl Fn(&Counts) -> f64) -> f64 {
 }
 
 impl Row {
-    /// The three largest sizes: fixed costs hide growth in the smallest.
+    /// The three largest sizes: fixed costs hide growth at the smallest sizes.
     fn largest(&self) -> &[Counts] {
         &self.counts[self.counts.len().saturating_sub(3)..]
     }

@@ -4,7 +4,7 @@
 //!
 //! The engine's own threads, locks and clock take turns under the scheduler of
 //! `buttress_base::seeded`. One thread runs at a time, on one real processor, and its time there
-//! counts as the time of one simulated processor. The shown time is that of the run. Caches and
+//! counts as the time of one simulated processor. The shown time is the time of the run. Caches and
 //! memory are this machine's, and simulated processors do not compete for them.
 
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! An [`Experiment`] knows its job and its subjects. This module runs each subject once, then each
-//! again, so that other work of the machine affects all alike. It reports medians.
+//! again, so that other work of the machine affects all subjects alike. The module reports medians.
 //!
 //! To add an experiment, implement [`Experiment`], and give it a verb in `command`.
 

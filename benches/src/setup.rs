@@ -43,7 +43,7 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
 }
 
 /// The first word of a command line that makes this program `buttress`. Measured mounts use this
-/// program, so that they have the baselines.
+/// program, because it is built with the feature `baselines`.
 pub(crate) const PROGRAM: &str = "buttress";
 
 /// Runs another program, or this one as `buttress`; returns its output.

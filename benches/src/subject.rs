@@ -128,8 +128,8 @@ mod tests {
         ]
     }
 
-    /// O1: an option is added to ours that do not set it themselves, in the given order. Subjects
-    /// of the kernel are not changed.
+    /// O1: an option is added to each of our subjects that does not set it, in the given order.
+    /// Subjects of the kernel are not changed.
     #[test]
     fn options_are_added_to_ours() {
         let mut all = subjects();

@@ -1,5 +1,6 @@
-//! Counters of file systems while they are measured. The library reports its own counters,
-//! `buttress --json stats` those of our mounts, and `/sys` those of Linux's file systems.
+//! Counters of file systems while they are measured. The library reports its own counters.
+//! `buttress --json stats` reports the counters of our mounts, and `/sys` has the counters of
+//! Linux's file systems.
 //!
 //! # Invariants
 //!

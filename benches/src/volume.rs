@@ -1,8 +1,8 @@
 //! Work on whole subvolumes and volumes: making and deleting snapshots, cloning a large file,
 //! sending changes, scrubbing and checking.
 //!
-//! Ours does the work in this process, and Linux's btrfs with its own tools. The time to start a
-//! tool is a row of its own.
+//! Buttress does the work in this process. Linux's btrfs does the work with its own tools. The time
+//! to start a tool is a row of its own.
 
 use std::{
     fs::File,
@@ -151,7 +151,7 @@ impl Volume for Linux<'_> {
 
     fn delete(&self, name: &str) -> Result<(), String> {
         sh("btrfs", &["subvolume", "delete", "--commit-after", &self.at(name)])?;
-        // This wakes the thread that deletes, which otherwise sleeps until the next commit
+        // This command wakes the thread that deletes, which otherwise sleeps until the next commit
         // interval. The tool that waits for a deletion checks only once a second.
         sh("btrfs", &["filesystem", "sync", &self.at("")])?;
         while !sh("btrfs", &["subvolume", "list", "-d", &self.at("")])?.is_empty() {

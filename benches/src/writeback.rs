@@ -61,7 +61,7 @@ pub struct Files {
     pub speed: f64,
 }
 
-/// The results of one order of write-back. All times are the disk's.
+/// The results of one order of write-back. All times are by the clock of the disk.
 struct Figures {
     name: String,
     disk: &'static str,

@@ -61,8 +61,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes a batch durably. If it returns false, the caller must write the batch again (O1) and
-    /// flush.
+    /// Writes a batch durably. If the result is false, the caller must write the batch again (O1)
+    /// and flush.
     fn write_durable_part(&self, writes: &[Write<'_>]) -> Result<bool, Unfinished> {
         if writes.is_empty() {
             return Ok(false);
@@ -81,7 +81,8 @@ impl FileDevice {
                         return Err(Unfinished::Flush(error));
                     }
                     // Keeps the first refused write and goes on. If a later answer shows that the
-                    // flush failed, the result is the failed flush, because that is worse.
+                    // flush failed, the result is the failed flush, because a failed flush is
+                    // worse.
                     Err(error) => refused = refused.or(Some(FailedWrite { index, error })),
                 },
             }

@@ -12,8 +12,8 @@
 //!   open for reading can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All other requests go through a second, buffered descriptor. The kernel keeps
-//!   both coherent: a direct read first writes back dirty pages, and a direct write drops cached
-//!   pages.
+//!   both descriptors coherent: a direct read first writes back dirty pages, and a direct write
+//!   drops cached pages.
 //!
 //! # Failure
 //!

@@ -125,7 +125,7 @@ fn holder_in(table: &str, inode: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// The holder is read from the right line, not from that of a waiter or of another inode.
+    /// The holder is read from the right line, not from the line of a waiter or of another inode.
     #[test]
     fn reads_the_table() {
         let table = "1: POSIX  ADVISORY  WRITE 11 fd:01:77 0 EOF\n\

@@ -3,8 +3,8 @@
 //!
 //! # Place
 //!
-//! Runs before a filesystem is made, and when no btrfs is found. The module only reads, and does
-//! not verify the format.
+//! This module runs before a filesystem is made, and when no btrfs is found. It only reads, and
+//! does not verify the format.
 //!
 //! # Invariants
 //!
@@ -180,7 +180,7 @@ fn fat(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     Ok(named.then_some("FAT"))
 }
 
-/// The label of ZFS ends in an array of uberblocks, of which any may be the first in use.
+/// The label of ZFS ends in an array of uberblocks, and any uberblock may be the first in use.
 fn zfs(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     const UBERBLOCKS: u64 = 128 << 10;
     const MAGIC: u64 = 0x00ba_b10c;

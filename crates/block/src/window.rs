@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** No request reaches a byte outside of the part. A request that would do so is refused as
-//!   a whole.
+//! - **W1** No request reaches a byte outside of the part. A request that leaves the part is
+//!   refused as a whole.
 //! - **W2** Every request goes on to the same method of the device behind it, with its range moved.
 //!   So batches stay batches. A direct request stays direct if its moved range is aligned.
 

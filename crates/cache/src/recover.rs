@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A version is valid if and only if its epoch is below the superblock's. Of several
-//!   versions of a block with such epochs, only the newest is valid.
+//! - **V1** A version is valid only if its epoch is below the superblock's epoch. Of several such
+//!   versions of one block, only the newest is valid.
 //! - **V2** Invalid versions are erased durably before the first commit, because that commit would
 //!   make them valid.
 //!

@@ -8,7 +8,7 @@
 //!   between leaves a target with a part of the range, but never an extent without its reference.
 //! - **S3** Items of the target keep the generation of the items that they were copied from. The
 //!   data is as old as that generation.
-//! - **S4** No file has both extents with checksums and extents without.
+//! - **S4** No file has both extents with checksums and extents without checksums.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ use crate::writeback::grow;
 /// The number of bytes of two ranges that are compared at a time.
 const COMPARE_BYTES: usize = 1 << 20;
 
-/// A range of one file, and its place in another.
+/// A range of one file, and its place in another file.
 #[derive(Clone, Copy, Debug)]
 pub struct CloneRange<'f> {
     /// The file that has the bytes.
@@ -193,8 +193,8 @@ impl Files {
         Ok(self.params.sector)
     }
 
-    /// Clones as much as one handle can. Returns the offset in the source that it reached. `finish`
-    /// runs inside the handle.
+    /// Clones as much as one handle can. Returns the offset in the source that the step reached.
+    /// `finish` runs inside the handle.
     fn clone_step(
         &self,
         range: &CloneRange<'_>,

@@ -67,8 +67,8 @@ impl Files {
         Ok(done)
     }
 
-    /// Returns the first part of a range that is worth rewriting, and the offset up to which it
-    /// searched.
+    /// Returns the first part of a range that is worth rewriting, and the offset at which the
+    /// search ended.
     fn next_part(
         &self,
         file: &File,

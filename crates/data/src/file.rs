@@ -93,8 +93,8 @@ pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
     /// No ordered extent was finished after this offset, and none is being written there. Extents
-    /// may lie after the length on disk, because that length stops before waiting data. The offset
-    /// says nothing about a file with preallocated extents.
+    /// may lie after the length on disk, because that length stops before data that still waits for
+    /// writeback. The offset says nothing about a file with preallocated extents.
     pub(crate) ordered_end: u64,
     /// Whether the file is being truncated. Extents are removed in steps, so `disk_size` may exceed
     /// `item.size` until the last step.

@@ -42,13 +42,13 @@ use buttress_format::{Extent, Logical};
 use crate::sync::{Arc, AtomicU64, Condvar, Ordering, Rank, Ranked};
 use queues::{PROBATION, Queued, Queues, Verdict};
 
-/// Longest run, in bytes. No run crosses a multiple of this.
+/// Longest run, in bytes. No run crosses a multiple of this length.
 pub(crate) const REGION: u64 = 2 << 20;
 
 /// Number of locks. Several regions share each lock.
 const SHARDS: usize = 64;
 
-/// Most buffers that are kept for the next runs, in addition to the budget.
+/// The maximum number of buffers that are kept for the next runs, in addition to the budget.
 const SPARE: usize = 8;
 
 /// A buffer of at least this many bytes is made a power of two long, so that it can be used again.

@@ -48,8 +48,8 @@ mod prepared;
 pub(crate) use finish::{advance_disk_size, grow};
 pub use prepared::PreparedData;
 
-/// Most bytes that one round takes from a file. The limit also bounds the data that is in writeback
-/// at once.
+/// The maximum number of bytes that one round takes from a file. The limit also bounds the data
+/// that is in writeback at once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
 
 /// The result of a call of writeback.

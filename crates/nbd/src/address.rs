@@ -145,7 +145,7 @@ impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::symlink_metadata(path)?;
         let identity = (metadata.dev(), metadata.ino());
-        // The working directory may be another one when the file is removed.
+        // The working directory may have changed when the file is removed.
         Ok(Self { path: std::path::absolute(path)?, identity })
     }
 }

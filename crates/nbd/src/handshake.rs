@@ -25,7 +25,7 @@ use crate::wire::{self, Fields, info, option, option_reply};
 
 /// The longest option that is parsed. The longest useful option is a list of queries.
 pub const OPTION_MAX: u32 = 64 << 10;
-/// The longest option that is skipped. A longer one ends the connection.
+/// The longest option that is skipped. A longer option ends the connection.
 const SKIP_MAX: u32 = 1 << 20;
 /// The most options of one handshake. Real clients send fewer than ten.
 pub const OPTIONS_MAX: u32 = 256;
@@ -81,7 +81,7 @@ const MALFORMED: Refusal =
 const UNKNOWN: Refusal = Refusal { reply: option_reply::UNKNOWN, why: "no export has this name" };
 
 impl<R: Read, W: Write> Handshake<'_, R, W> {
-    /// Serves one option; returns the terms when it was the last.
+    /// Serves one option; returns the terms if the option was the last one.
     fn option(&mut self) -> Result<Option<Terms>, Disconnect> {
         let magic = u64::from_be_bytes(take(self.input)?);
         if magic != wire::OPTION_MAGIC {

@@ -5,7 +5,7 @@
 //! A transmission works on any pair of streams. All threads of a connection run the same loop. The
 //! thread that has the input reads a request with its payload. It then gives the input to the next
 //! thread and serves the request itself, without a handover. A thread is added only while all
-//! existing ones are busy.
+//! existing threads are busy.
 //!
 //! # Invariants
 //!
@@ -17,7 +17,8 @@
 //! # Locks
 //!
 //! The input's and the output's mutexes are held across I/O, which is slow and may wait for the
-//! client. They have no rank. A thread never holds both: it gives up the input before it answers.
+//! client. These mutexes have no rank. A thread never holds both: it gives up the input before it
+//! answers.
 //!
 //! # Failure
 //!
@@ -69,8 +70,8 @@ pub struct Transmission<'a, R, W> {
 /// A request that was read whole.
 struct Work {
     request: Request,
-    /// Its range, or the reason of its refusal. For a write, this is only the last part. That part
-    /// is not written yet, and its bytes are in the buffer.
+    /// The request's range, or the reason of its refusal. For a write, the range is only the last
+    /// part. That part is not written yet, and its bytes are in the buffer.
     range: Result<Range<u64>, Fault>,
 }
 
@@ -149,7 +150,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         alive.fetch_add(1, Ordering::Relaxed);
         let thread = std::thread::Builder::new().name("nbd request".to_owned());
         if thread.spawn_scoped(scope, move || self.work(scope, cut)).is_err() {
-            // The system has no more threads; the existing ones are enough.
+            // The system has no more threads; the existing threads are enough.
             alive.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -226,8 +227,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
     }
 
     /// Receives the payload of a write, and writes all of it except the last piece. Returns the
-    /// range of that piece, which is in the buffer. After a failed piece the rest is received and
-    /// dropped.
+    /// range of that piece, which is in the buffer. After a failed piece the rest of the payload is
+    /// received and dropped.
     fn receive(
         &self,
         input: &mut BufReader<R>,

@@ -32,7 +32,7 @@ struct Held {
     /// The id of its writer.
     log: String,
     epoch: u32,
-    /// The user chose to go on without the log (D3).
+    /// Whether the user chose to go on without the log (D3).
     #[serde(default)]
     is_given_up: bool,
 }

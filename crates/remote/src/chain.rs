@@ -31,7 +31,7 @@ pub(crate) enum Added {
     /// The manifest is in the chain.
     Ours,
     /// Another writer created the number, with this manifest. If that number is deleted already,
-    /// this is the newest manifest instead.
+    /// the value is the newest manifest instead.
     Theirs(Box<Manifest>),
 }
 
@@ -66,7 +66,7 @@ impl Chain {
         self.store.get_as(&name, |bytes| Manifest::decode(&name, Kind::Manifest, bytes))
     }
 
-    /// The numbers that are listed, in order. The list may lack the newest.
+    /// The numbers that are listed, in order. The list may lack the newest number.
     pub(crate) fn listed(&self) -> Result<Vec<CommitNumber>> {
         let listed = self.store.list(&self.names.folder("manifest"))?;
         let mut numbers: Vec<_> =
@@ -127,8 +127,8 @@ impl Chain {
             if let Err(source) = &answer
                 && source.is_refusal()
             {
-                // An earlier attempt without an answer may still arrive, so a later refusal is no
-                // refusal of the manifest.
+                // An earlier attempt without an answer may still arrive. So the result is a
+                // failure, not a refusal (H3).
                 let source = match attempt {
                     0 => source.clone(),
                     _ => StoreError::Failed(source.to_string()),

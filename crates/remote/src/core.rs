@@ -108,10 +108,10 @@ pub(crate) struct State {
     pub(crate) behind_since: Option<Instant>,
     /// For each replayed log, the position up to which the next commit has the log's writes.
     pub(crate) marks: Vec<LogMark>,
-    /// A log is being replayed, or this writer's own log has not begun. The collector makes no pass
-    /// meanwhile.
+    /// Whether a log is being replayed, or this writer's own log has not begun. The collector makes
+    /// no pass meanwhile.
     pub(crate) is_replaying: bool,
-    /// The last commit of this writer is being made, or is made. Later writes fail.
+    /// Whether the last commit of this writer is being made, or is made. After that, writes fail.
     pub(crate) is_last: bool,
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,

@@ -27,8 +27,8 @@ pub(crate) type Key = (ObjectNumber, u32);
 #[derive(Debug, Default)]
 struct Shard {
     lines: HashMap<Key, (Arc<[u8]>, bool)>,
-    /// Keys in the order of eviction by the clock algorithm. A line that was used gets a second
-    /// round.
+    /// Keys in the order of eviction by the clock algorithm. A line that was used stays for a
+    /// second round.
     face: VecDeque<Key>,
     bytes: usize,
 }

@@ -57,8 +57,8 @@ impl What<'_> {
 
 impl Core {
     /// Reads the content that the manifest references: the map leaves, the table, and the extents
-    /// of the newest data objects. Waits for the store twice, or once more for the manifest of an
-    /// earlier program.
+    /// of the newest data objects. Waits for the store twice, or three times for the manifest of an
+    /// earlier version.
     pub(crate) fn load(&self, manifest: &Manifest) -> Result<()> {
         let names = &self.names;
         let of_table = |part: &TablePart| {

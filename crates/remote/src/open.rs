@@ -215,8 +215,8 @@ impl Site {
     /// volume opens without the cache.
     fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
         let dir = self.options.cache_dir.as_ref()?;
-        // The other half is for the log. A reader has no log, but uses only this half, too: a
-        // smaller or larger cache would lose lines that a writer left.
+        // The other half of the cache's size is for the log. A reader has no log, but uses only
+        // this half, too: a smaller or larger cache would lose lines that a writer left.
         let (budget, memory) = (self.options.cache_size / 2, self.options.memory / 4);
         DiskLines::open(dir, volume, budget, memory).unwrap_or_else(|error| {
             tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");

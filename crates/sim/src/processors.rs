@@ -169,7 +169,7 @@ impl Simulated {
         self.processors[on].thread = Some(index);
     }
 
-    /// Of the threads with a processor, the one that is furthest behind.
+    /// The thread that is furthest behind, of the threads with a processor.
     fn last(&self) -> Option<usize> {
         let running = self.processors.iter().filter_map(|processor| processor.thread);
         running.min_by_key(|index| self.clocks[*index].at)

@@ -47,7 +47,7 @@ impl std::fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// Whether a ring may be available. False after the first attempt to make one failed.
+    /// Whether a ring may be available. False after the first attempt to make a ring failed.
     pub(crate) fn may_be(&self) -> bool {
         !self.forbidden.load(Ordering::Relaxed)
     }
@@ -81,7 +81,7 @@ impl Rings {
     /// rings.
     ///
     /// Takes at most [`ENTRIES`] requests. The caller keeps their buffers borrowed until this
-    /// returns.
+    /// function returns.
     fn run<const N: usize>(&self, requests: &[Entry]) -> Option<[i32; N]> {
         assert!(requests.len() <= N && N <= ENTRIES, "more requests than places");
         let mut ring = self.ring()?;

@@ -66,7 +66,7 @@ impl Run {
         self.states.last().expect("there is a first").clone()
     }
 
-    /// The states that a crash may show: from the last flush to the newest that has begun.
+    /// The states that a crash may show: from the last flush to the newest state that has begun.
     pub(crate) fn allowed(&self, crash: &Crash) -> &[Model] {
         let mark = crash.mark.expect("marked at the start");
         &self.states[(mark & 0xffff_ffff) as usize..(mark >> 32) as usize]

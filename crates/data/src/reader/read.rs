@@ -242,8 +242,8 @@ impl Reader {
                     }
                 }
                 Found::Loading { end: busy } => {
-                    // Another thread reads this run. Meanwhile this thread reads the data after it,
-                    // up to the window.
+                    // Another thread reads this run. Meanwhile this thread reads the data after
+                    // that run, up to the window.
                     if window > 0 && batch == REGION && busy.0 < limit {
                         let want = (reach - busy.0).min(self.ahead_bytes_max());
                         if let Ok(next) = self.pages.claim(busy, want) {

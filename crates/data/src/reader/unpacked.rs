@@ -18,7 +18,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
 
-/// Most bytes of unpacked content that are kept.
+/// The maximum number of bytes of unpacked content that are kept.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// The extent of one layout; a layout number is never used twice (U1).

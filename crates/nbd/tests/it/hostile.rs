@@ -72,7 +72,7 @@ fn read_only_is_kept() {
     assert_eq!(client.call(READ, 0, 0, Body::Len(3000)).data, [0; 3000]);
 }
 
-/// Input that makes no sense ends its connection, and no other.
+/// Input that makes no sense ends its connection, and no other connection.
 #[test]
 fn nonsense_ends_a_connection() {
     let served = served();

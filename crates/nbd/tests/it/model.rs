@@ -25,8 +25,8 @@ enum Expected {
     Status { len: u64, model: Vec<u8> },
 }
 
-/// Sends requests of one connection on its region. Several are under way, and their ranges do not
-/// touch.
+/// Sends requests of one connection on its region. Several requests are under way, and their ranges
+/// do not touch.
 fn play(client: &mut Client, start: u64, seed: u64, structured: bool) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut model = vec![0_u8; REGION as usize];

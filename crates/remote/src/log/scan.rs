@@ -8,7 +8,7 @@
 //!   newer file follows, later writes were acknowledged. In that case the incomplete record is
 //!   damage.
 //! - **S3** The head of a file is durable before its first record. So a file with records and an
-//!   unreadable head is damage, unless a later file follows. A newer version is an error.
+//!   unreadable head is damage, unless a later file follows. A head of a newer version is an error.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -187,7 +187,8 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
             run.clear();
         }
         run.push((envelope.number, path, head));
-        // If an unreadable earlier file left a gap, the position in the head of this file shows it.
+        // If an unreadable earlier file left a gap, the position in the head of this file shows the
+        // gap.
         unreadable = None;
     }
     let files = run.into_iter().map(|(_, path, head)| (path, head)).collect();

@@ -189,8 +189,8 @@ fn a_reader_that_comes_too_late_has_an_error() {
     assert!(errors > 0, "{right} reads were right, and nothing was collected");
 }
 
-/// A collector runs while the store fails at random. After every prefix of its changes, the newest
-/// commit is whole.
+/// A collector runs while the store fails at random. After every prefix of the store's changes, the
+/// newest commit is whole.
 #[test]
 fn a_collector_that_ends_anywhere_leaves_the_volume_whole() {
     let store = store(5);

@@ -193,9 +193,9 @@ fn a_volume_that_is_made_again_has_its_own_key() {
     }
 }
 
-/// Answers are lost while the secret changes. The result is true: after a success, only the new
-/// secret opens the volume. After an error, exactly one secret opens it, and the message names that
-/// secret or says that it is unknown.
+/// Answers are lost while the secret changes. After a success, only the new secret opens the
+/// volume. After an error, one of the secrets opens the volume, and the message says nothing wrong
+/// about that secret.
 #[test]
 fn a_change_of_the_secret_with_lost_answers_says_what_is_true() {
     let mut done = 0;
@@ -296,7 +296,7 @@ fn content_comes_back_after_each_opening() {
 }
 
 /// A volume grows when it is opened for writing: its old content stays, the rest reads as zeroes,
-/// and readers of older commits see the older length. It does not shrink.
+/// and readers of older commits see the older length. A volume does not shrink.
 #[test]
 fn a_volume_grows_when_it_is_opened() {
     let store = store(6);

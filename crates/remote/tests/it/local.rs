@@ -69,7 +69,7 @@ fn change(device: &RemoteDevice, model: &MemoryDevice, rng: &mut Rng) {
 }
 
 /// Writes, flushes and ends without closing. The store has only the first flushes, and the log has
-/// all.
+/// all flushes.
 fn crash(seed: u64) -> Crash {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(seed));
     let device = site(&store, logging(dir.path())).create(LEN).expect("an honest store");

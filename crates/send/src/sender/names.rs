@@ -22,8 +22,7 @@ use super::tree::{Inode, Tree, has_inheritable_xattrs, is_dir};
 use crate::error::Result;
 use crate::stream::Command;
 
-/// A directory. The other tree may have another directory with the same number, but then its
-/// generation differs.
+/// A directory. The other tree may use the number again, but only with another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Dir {
     ino: Ino,
@@ -131,7 +130,7 @@ impl<'t, 'v> Names<'t, 'v> {
         }
     }
 
-    /// Emits all commands. Returns the new directories that it made, and the directories with
+    /// Emits all commands. Returns the new directories that were made, and the directories with
     /// changed times.
     pub(super) fn run(
         mut self,
