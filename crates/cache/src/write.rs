@@ -14,7 +14,7 @@
 //! - **X4** While a write bypasses the cache, no version of its blocks is added. For this, a list
 //!   has these blocks from the index lookup until the write has ended. Lookup and listing happen
 //!   under the block's shard lock. A thread that would add a version of a listed block waits.
-//!   Otherwise a partial write into the cache could copy the origin's old content, and reads and
+//!   Otherwise a partial write into the cache could copy the origin's old content. Reads and
 //!   write-back would use that copy in place of acknowledged data.
 //!
 //! # Failure

@@ -98,7 +98,7 @@ impl Writeback {
     /// Whether the dirty data of a file may be written with a log. The caller holds the file's
     /// claim. The data must be small and uncompressed, and get new extents only. The devices must
     /// be able to write it in one batch with the log's nodes. Writes into a page cache of the host
-    /// do not wait for the device, so behind such a cache the files are better written in parallel.
+    /// do not wait for the device. Behind such a cache, the files are better written in parallel.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
