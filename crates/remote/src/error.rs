@@ -82,11 +82,11 @@ pub enum Error {
         place: String,
         /// The machine.
         host: String,
-        /// The process on it.
+        /// The process id on that machine.
         pid: u32,
-        /// Whether it runs on this machine.
+        /// Whether the process runs on this machine.
         here: bool,
-        /// How long ago it was last seen, in seconds.
+        /// How long ago the writer was last seen, in seconds.
         age_seconds: u64,
     },
     /// Another writer took the volume while this writer had it.

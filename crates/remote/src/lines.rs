@@ -121,9 +121,9 @@ impl Lines {
     }
 
     /// Records a read that lacks lines, of an object with `len` lines. Returns how many further
-    /// lines to read with it. The number grows with each sequential read. A read at the start of an
-    /// object goes on with the run that has just reached the end of the preceding object:
-    /// sequential writes fill one object after the other.
+    /// lines to read at the same time. The number grows with each sequential read. A read at the
+    /// start of an object goes on with the run that has just reached the end of the preceding
+    /// object: sequential writes fill one object after the other.
     pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32, len: u32) -> u32 {
         let mut runs = self.runs.lock();
         let Runs { of, count } = &mut *runs;

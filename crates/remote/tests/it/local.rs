@@ -342,7 +342,7 @@ fn a_log_that_was_uploaded_is_never_stale() {
     assert!(content == [2; 4096], "the older write was not replayed");
 }
 
-/// With a log, a flush sends no request to the store. Without a log, it waits for a commit.
+/// With a log, a flush sends no request to the store. Without a log, a flush waits for a commit.
 #[test]
 fn a_flush_waits_for_what_was_asked_for() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(7));
@@ -410,8 +410,8 @@ fn a_volume_with_a_short_log_conforms() {
     }
 }
 
-/// A folder is used only for the volume that it belongs to, or if it is empty, and by one process
-/// at a time.
+/// A folder is used only for its own volume, or if it is empty. One process at a time uses the
+/// folder.
 #[test]
 fn a_folder_that_is_no_cache_of_the_volume_is_refused() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(9));
