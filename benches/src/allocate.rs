@@ -30,7 +30,7 @@ const PIECE: u64 = 8 << 10;
 const WHOLE: u64 = 1 << 20;
 const SIZE: u64 = 8 << 30;
 /// One of this many allocations is timed: reading the clock takes a tenth of the time of the
-/// shortest.
+/// shortest allocation.
 const TIMED: u64 = 32;
 /// The length of a free range in a fragmented volume, in bytes.
 const FRAGMENT: u64 = 64 << 10;
@@ -224,7 +224,7 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = AtomicUsize::new(0);
     // This is no barrier of the standard library: the scheduler of `processors` would not notice a
-    // thread that waits in one.
+    // thread that waits at such a barrier.
     let wait = || {
         while ready.load(Ordering::Acquire) < workers {
             thread::sleep(Duration::from_millis(1));

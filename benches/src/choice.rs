@@ -1,8 +1,8 @@
 //! The cost of an allocation, a lookup and a change of the directory, from ten block groups to very
 //! many, by every policy. The groups are 90% full and fragmented.
 //!
-//! This runs in memory, on the crate `space` alone; [`crate::scale`] has real volumes. Groups are
-//! of 1 GiB, and their free tenth lies in runs of 4 to 256 KiB.
+//! The experiment runs in memory, on the crate `space` alone; [`crate::scale`] has real volumes.
+//! Groups are of 1 GiB, and their free tenth lies in runs of 4 to 256 KiB.
 
 use std::{fmt::Write as _, sync::Arc, time::Instant};
 

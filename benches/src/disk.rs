@@ -1,10 +1,10 @@
 //! A hard disk in simulated time: seek, rotation and transfer, and a queue with native ordering.
-//! Also a real file that is slowed down to the speed of such a disk.
+//! The module also slows a real file down to the speed of such a disk.
 //!
 //! # Invariants
 //!
-//! - **H1** Only the disk's work moves its time: the same requests give the same times on every
-//!   machine.
+//! - **H1** Only the disk's work moves the simulated time: the same requests give the same times on
+//!   every machine.
 //!
 //! The model: 7200 revolutions a minute and tracks of 1.25 MB (150 MB/s). A seek takes 0.8 ms to a
 //! neighbour and 15 ms across a disk of 1 TB, growing with the square root of the distance. Up to

@@ -52,7 +52,7 @@ const NAME_BYTES: usize = 500;
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The time between two samples that can show a saw-tooth.
 const CLOSE: Duration = Duration::from_millis(5);
-/// The number of such samples that are drawn, from the middle of the run.
+/// The number of samples with this short distance that are drawn, from the middle of the run.
 const DRAWN: usize = 100;
 /// The part of the time for which the jobs write before anything is measured: first writes to a
 /// file make trees grow.
@@ -372,7 +372,7 @@ fn tell_told(subject: &Subject, way: &str, before: &Told, after: &Told, out: &mu
     }
 }
 
-/// Reports the requests to a slow device in that time.
+/// Reports the requests to a slow device in the same time.
 fn tell_asked(
     subject: &Subject,
     way: &str,

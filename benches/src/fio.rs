@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** Processor time is that of the whole machine while the jobs were measured. Neither the
-//!   quarter of a second in which `fio` begins nor the ramp counts.
+//! - **F1** Processor time is that of the whole machine while the jobs were measured. The quarter
+//!   of a second in which `fio` begins does not count, and the ramp does not count either.
 //! - **F2** A rate over time comes from the jobs' own histograms, each with its time. The bandwidth
 //!   log of `fio` comes from a separate thread. That thread is late if the jobs keep the processors
 //!   busy, and logs nothing for a time without work.

@@ -2,7 +2,7 @@
 //! KiB requests on an idle cache, and while millions of blocks are written back. Also measures how
 //! writes scale with threads.
 //!
-//! The devices take no time, so this measures only the cache, its locks and its threads.
+//! The devices take no time, so the experiment measures only the cache, its locks and its threads.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

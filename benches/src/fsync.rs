@@ -1,5 +1,5 @@
 //! Durable writes a second: one thread or several write 4 KiB and call fsync, again and again. If
-//! the subject has a folder, also transactions of sqlite.
+//! the subject has a folder, transactions of sqlite are measured, too.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -148,7 +148,8 @@ fn sqlite(database: &Path, journal: &str) -> Result<f64, String> {
     Ok(TRANSACTIONS as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Lets a thread for each file write blocks chosen by `block`, from a random number and a count.
+/// Lets one thread for each file write blocks. `block` chooses a block from a random number and a
+/// count.
 fn measure(doors: &[Door], block: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64, String> {
     let start = Instant::now();
     let work = &|door: &Door, thread: u64| -> Result<u64, String> {

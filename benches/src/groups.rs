@@ -1,13 +1,13 @@
-//! Real volumes of very many block groups: how one is made, and the cost of its use. The uses are
-//! opening, allocating and freeing, finding a group, committing, and adding a chunk.
+//! Real volumes of very many block groups: how such a volume is made, and the cost of its use. The
+//! uses are opening, allocating and freeing, finding a group, committing, and adding a chunk.
 //!
 //! # Place
 //!
-//! This works on the engine itself, so that the cost of files is left out. Every group of data is
-//! nine tenths full, in extents with gaps between them. The extents belong to one file, so that
-//! every checker looks at them. The gaps are reserved while the volume is made and freed at the
-//! end, so that no allocation gets them meanwhile. All groups have four gaps of 25 MiB. `choice`
-//! has groups in memory with the free tenth in pieces of 4 to 256 KiB.
+//! The module works on the engine itself, so that the cost of files is left out. Every group of
+//! data is nine tenths full, in extents with gaps between them. The extents belong to one file, so
+//! that every checker looks at them. The gaps are reserved while the volume is made and freed at
+//! the end, so that no allocation gets them meanwhile. All groups have four gaps of 25 MiB.
+//! `choice` has groups in memory with the free tenth in pieces of 4 to 256 KiB.
 
 use std::{fmt::Write as _, path::Path, sync::Arc, time::Instant};
 
@@ -43,7 +43,7 @@ pub struct Row {
     pub chunks: u64,
     /// Seconds that making the volume took.
     pub make_seconds: f64,
-    /// Seconds that opening took, including a lookup of a file and a read of one sector of it.
+    /// Seconds that opening took, including a lookup of a file and a read of one of its sectors.
     pub open_seconds: f64,
     /// Requests to the device during the opening.
     pub open_reads: u64,
@@ -57,14 +57,14 @@ pub struct Row {
     pub bytes_per_group: f64,
     /// The time to find the chunk of an address.
     pub chunk_lookup: f64,
-    /// Nodes of the chunk map that one lookup passes. An added chunk copies as many.
+    /// Nodes of the chunk map that one lookup passes. An added chunk copies as many nodes.
     pub map_height: u64,
     /// The time to find the group of an address and get the right to write there.
     pub group_lookup: f64,
     /// The time of the first allocations and frees of 4 KiB after the opening, which load the free
     /// space of groups.
     pub first: f64,
-    /// Requests to the device for one such allocation.
+    /// Requests to the device for one of these first allocations.
     pub first_reads: f64,
     /// The time to allocate and free 4 KiB.
     pub small: f64,
@@ -289,7 +289,7 @@ impl Opened {
 
     /// Allocates and frees. Returns the nanoseconds and the examined groups of each allocation.
     fn allocations(&self, want: u64, rounds: u64) -> Result<(f64, f64), String> {
-        // So many allocations at a time fit into a few gaps.
+        // This many allocations at a time fit into a few gaps.
         let at_once = (16 * MIB / want).clamp(1, 64) as usize;
         let probes = self.engine.alloc_stats().probes;
         let mut held = Vec::with_capacity(64);

@@ -42,7 +42,8 @@ pub type Step = fn(&Bed, u64) -> Done;
 const EACH_MAX: f64 = 1.15;
 /// The largest allowed exponent of a case of [`Shape::One`]: trees are deeper in larger structures.
 const ONE_MAX: f64 = 0.3;
-/// Fewer steps or allocations count as this number, so that the first few are no growth.
+/// Fewer steps or allocations count as this number, so that the first few steps do not count as
+/// growth.
 const STEPS_MIN: u64 = 128;
 /// Fewer written bytes count as this number, about a small commit.
 const WRITTEN_MIN: u64 = 256 << 10;
@@ -147,7 +148,7 @@ pub struct Counts {
     pub allocations: u64,
     /// Bytes written to devices.
     pub written: u64,
-    /// The most bytes of memory at once, beyond those from before the work.
+    /// The most bytes of memory at once, beyond the bytes from before the work.
     pub memory: u64,
     /// Processor seconds.
     pub seconds: f64,
@@ -177,7 +178,7 @@ fn exponent(counts: &[Counts], of: impl Fn(&Counts) -> f64) -> f64 {
 }
 
 impl Row {
-    /// The three largest sizes: fixed costs hide growth in the smallest.
+    /// The three largest sizes: fixed costs hide growth at the smallest sizes.
     fn largest(&self) -> &[Counts] {
         &self.counts[self.counts.len().saturating_sub(3)..]
     }
@@ -262,7 +263,7 @@ pub struct Plan<'a> {
     pub program: PathBuf,
     /// Sizes, in units of each case.
     pub factors: Vec<u64>,
-    /// The units of a case are divided by this.
+    /// The divisor of the units of each case.
     pub divisor: u64,
     /// Only cases with one of these words in their names, or in `grows`.
     pub only: Vec<String>,
@@ -350,7 +351,7 @@ pub fn expect_sound(images: &[PathBuf]) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// Measures every case. `say` gets a message for each.
+/// Measures every case. `say` gets a message for each case.
 ///
 /// # Errors
 ///

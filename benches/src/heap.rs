@@ -16,9 +16,9 @@ static PEAK: AtomicI64 = AtomicI64::new(0);
 /// The allocations since [`start`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heap {
-    /// Pieces of memory that were allocated, including those that grew.
+    /// Pieces of memory that were allocated, including pieces that grew.
     pub allocations: u64,
-    /// The most bytes at once, without those from before [`start`].
+    /// The most bytes at once, without the bytes from before [`start`].
     pub peak: u64,
     /// Bytes that were allocated and not freed.
     pub held: u64,

@@ -19,7 +19,7 @@ impl Default for Latencies {
     }
 }
 
-/// The class of a time: its octave, and the eighth of that.
+/// The class of a time: its octave, and the eighth within the octave.
 fn class(nanos: u64) -> usize {
     let nanos = nanos.max(u64::from(STEPS));
     let octave = nanos.ilog2();

@@ -104,7 +104,7 @@ pub(crate) fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<(Value, Stri
             let bench = Bench { root: setup.folder().to_owned(), plan, sources: &sources };
             for load in &all {
                 let is_wanted = figures.loads.iter().any(|known| known.name == load.name);
-                // A load that others depend on is run, but not measured.
+                // A load that other loads depend on is run, but not measured.
                 let is_needed = figures.loads.iter().any(|known| known.part == load.part);
                 if !(is_wanted || load.is_base && is_needed) {
                     continue;
@@ -121,7 +121,7 @@ pub(crate) fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<(Value, Stri
     Ok((table::json(&figures), table::text(&figures)))
 }
 
-/// Linux's btrfs first, then each transport with its empty server beside it.
+/// Returns Linux's btrfs first, then each transport with its empty server beside it.
 fn subjects(has_before: bool) -> Vec<Subject> {
     let mut subjects = vec![Subject::new("kernel btrfs", Target::Btrfs, "")];
     for mount in Subject::mounts("") {

@@ -3,8 +3,8 @@
 //! groups.
 //!
 //! `fio` with `libaio` drives folders. Threads drive the library, which has no queue: each write is
-//! done when the call returns. One thread does a job. In another row, as many threads do a job as
-//! the queue is deep.
+//! done when the call returns. In one row, one thread does a job. In another row, the number of
+//! threads of a job is the depth of the queue.
 //!
 //! The same job on files that are copied on write, with checksums, is an experiment of its own.
 

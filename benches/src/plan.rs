@@ -23,7 +23,7 @@ pub struct Plan {
     pub mount: bool,
     /// Mount options of ours, beside their own.
     pub options: Vec<Added>,
-    /// Write each image through before it is used, so that its memory is there.
+    /// Write each image through before it is used, so that the memory of the image is allocated.
     pub prefault: bool,
     /// The number of simulated processors (`processors`).
     pub processors: Option<usize>,

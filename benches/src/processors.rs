@@ -4,7 +4,7 @@
 //!
 //! The engine's own threads, locks and clock take turns under the scheduler of
 //! `buttress_base::seeded`. One thread runs at a time, on one real processor, and its time there
-//! counts as the time of one simulated processor. The shown time is that of the run. Caches and
+//! counts as the time of one simulated processor. The shown time is the time of the run. Caches and
 //! memory are this machine's, and simulated processors do not compete for them.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const HOW: &str = "this program was built without a scheduler of its own; build one that has it: \
     RUSTFLAGS='--cfg buttress_seeded' cargo build --release -p buttress-bench --target-dir target/processors";
 
-/// The most places of waiting that are named.
+/// The maximum number of places of waiting that are named.
 #[cfg(any(debug_assertions, buttress_seeded))]
 const MOST: usize = 5;
 
@@ -77,7 +77,7 @@ pub(crate) fn busy() -> f64 {
         .map_or_else(crate::cpu::busy, Duration::as_secs_f64)
 }
 
-/// Whether this is such a run.
+/// Whether this run is on simulated processors.
 pub(crate) fn is_run() -> bool {
     buttress_base::thread::processors_busy().is_some()
 }

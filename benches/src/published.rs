@@ -3,9 +3,9 @@
 //! # Place
 //!
 //! An [`Experiment`] knows its job and its subjects. This module runs each subject once, then each
-//! again, so that other work of the machine affects all alike. It reports medians.
+//! again, so that other work of the machine affects all subjects alike. The module reports medians.
 //!
-//! To add one: implement [`Experiment`], give it a verb in `command`.
+//! To add an experiment, implement [`Experiment`], and give it a verb in `command`.
 
 use std::{
     collections::BTreeMap,
@@ -123,7 +123,7 @@ pub fn run(
 pub struct Table {
     name: &'static str,
     subjects: Vec<String>,
-    /// Mount options of each.
+    /// Mount options of each subject.
     options: Vec<String>,
     figures: BTreeMap<(String, String), Vec<f64>>,
     order: Vec<(String, &'static str, Better)>,
@@ -340,8 +340,8 @@ mod tests {
         }
     }
 
-    /// All subjects run equally often, and ratios compare with the first, whichever direction is
-    /// better.
+    /// All subjects run equally often. Ratios compare with the first subject, whether more or less
+    /// is better.
     #[test]
     fn subjects_take_turns() {
         let plan = Plan {

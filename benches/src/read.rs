@@ -1,6 +1,6 @@
-//! One file read by several threads in order, 32 KiB at a time, cold: the job behind Linux's
-//! batches of 2012 (four threads, 745 to 887 MB/s). Each thread reads the whole file once. In a
-//! folder the threads are those of `fio`, with the library our own.
+//! Several threads read one file in order, 32 KiB at a time, with cold caches. Linux's batches of
+//! 2012 were measured with this job (four threads, 745 to 887 MB/s). Each thread reads the whole
+//! file once. In a folder, the threads belong to `fio`. With the library, the threads are our own.
 
 use std::{fs::File, os::unix::fs::FileExt, sync::Barrier, thread, time::Instant};
 

@@ -4,7 +4,7 @@
 //!
 //! - All places take turns in each run. The store is in memory, so a difference comes from the
 //!   device itself, or from the chosen latency.
-//! - The store counts the requests, not the device.
+//! - Requests are counted by the store, not by the device.
 
 mod loads;
 mod store;

@@ -19,7 +19,7 @@ const HEIGHT: f64 = 90.0;
 /// The distance between two charts.
 pub(crate) const PITCH: f64 = HEIGHT + 40.0;
 
-/// Draws one chart with its upper edge at `top`; The value `most` reaches that edge.
+/// Draws one chart with its upper edge at `top`. The value `most` reaches that edge.
 pub(crate) fn draw(out: &mut String, series: &Series, top: f64, most: f64, name: &str) {
     let last = series.values.len().saturating_sub(1).max(1) as f64;
     let (x, y) = (

@@ -43,10 +43,10 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
 }
 
 /// The first word of a command line that makes this program `buttress`. Measured mounts use this
-/// program, so that they have the baselines.
+/// program, because it is built with the feature `baselines`.
 pub(crate) const PROGRAM: &str = "buttress";
 
-/// Runs another program, or this one as `buttress`; returns what it printed.
+/// Runs another program, or this one as `buttress`; returns its output.
 fn buttress(program: Option<&Path>, args: &[&str]) -> Result<String, String> {
     if let Some(program) = program {
         return sh(&program.to_string_lossy(), args);
@@ -85,7 +85,7 @@ pub(crate) struct Setup {
     loop_device: Option<String>,
     mounted: bool,
     options: String,
-    /// The program that mounts ours, if it is not this one.
+    /// The program that mounts ours, if that is not this program.
     program: Option<PathBuf>,
     /// The process that serves the mount.
     server: Option<u32>,

@@ -1,7 +1,7 @@
 //! How long a writer waits while a large transaction is committed.
 //!
 //! Files with content within their items make a transaction of about 200 MiB; then one thread syncs
-//! while another goes on creating files. The longest operation of that thread counts.
+//! while another goes on creating files. The longest operation of the creating thread counts.
 
 use std::{
     fs::File,
@@ -21,7 +21,7 @@ use crate::{
 const LEN: usize = 1500;
 const FILES: usize = 85_000;
 
-/// Creates files until `stop` is set. Returns the longest time of one.
+/// Creates files until `stop` is set. Returns the longest time of one creation.
 fn worst(
     stop: &AtomicBool,
     mut create: impl FnMut(usize) -> Result<(), String>,
@@ -67,7 +67,7 @@ pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
     } else {
         let root = setup.folder();
         // For any file system, the kernel locks the folder that is synced, so the work goes on in
-        // another one.
+        // another folder.
         let work = root.join("work");
         std::fs::create_dir(&work).map_err(text)?;
         let create = |prefix: &str, i: usize| -> Result<(), String> {

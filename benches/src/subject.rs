@@ -5,7 +5,7 @@
 //! - **O1** The options of a subject belong to its name, and are never changed. An added option
 //!   goes to those subjects of ours that do not set the same option.
 //! - **O2** An option that no subject takes is an error. Otherwise figures would be read as if they
-//!   had been measured with it.
+//!   had been measured with this option.
 
 use crate::Target;
 
@@ -18,11 +18,11 @@ pub struct Subject {
     pub target: Target,
     /// Mount options, for ours and for Linux's btrfs.
     pub options: String,
-    /// Threads of each job in the library: that many calls of a job wait at a time.
+    /// Threads of each job in the library: this many calls of a job wait at a time.
     pub threads: usize,
 }
 
-/// A mount option that is added to those of ours.
+/// A mount option that is added to the options of our subjects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
     /// The option as it was written.
@@ -45,7 +45,7 @@ impl Subject {
     }
 
     /// Our mounts, with mount options: one mount that reads requests from the device. If the kernel
-    /// offers it (`fuse.enable_uring`), also one that gets requests by io_uring.
+    /// offers it (`fuse.enable_uring`), also a mount that gets requests by io_uring.
     #[must_use]
     pub fn mounts(options: &str) -> Vec<Self> {
         let by = |name, transport: &str| {
@@ -77,7 +77,7 @@ fn about(option: &str) -> &str {
     name.strip_prefix("no").unwrap_or(name)
 }
 
-/// Adds options to those of the subjects that take them (O1).
+/// Adds options to the subjects that take them (O1).
 ///
 /// # Errors
 ///
@@ -128,8 +128,8 @@ mod tests {
         ]
     }
 
-    /// O1: an option is added to ours that do not set it themselves, in the given order. Subjects
-    /// of the kernel are not changed.
+    /// O1: an option is added to each of our subjects that does not set it, in the given order.
+    /// Subjects of the kernel are not changed.
     #[test]
     fn options_are_added_to_ours() {
         let mut all = subjects();

@@ -1,10 +1,11 @@
-//! Counters of file systems while they are measured. The library reports its own counters,
-//! `buttress --json stats` those of our mounts, and `/sys` those of Linux's file systems.
+//! Counters of file systems while they are measured. The library reports its own counters.
+//! `buttress --json stats` reports the counters of our mounts, and `/sys` has the counters of
+//! Linux's file systems.
 //!
 //! # Invariants
 //!
-//! - **T1** The library and a mount report the same figures for the same work, waits to a factor of
-//!   two.
+//! - **T1** The library and a mount report the same figures for the same work, except that waiting
+//!   times may differ by a factor of two.
 //! - **T2** A file system counts for itself, and is asked before and after the measurement.
 
 use std::{array, time::Duration};
@@ -20,7 +21,7 @@ pub(crate) struct Commits {
 }
 
 impl Commits {
-    /// As Linux's btrfs has them in `commit_stats`: a name and a number each line.
+    /// Parses the `commit_stats` of Linux's btrfs, with a name and a number in each line.
     pub(crate) fn of_btrfs(text: &str) -> Option<Self> {
         let number = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once(' '));

@@ -1,8 +1,8 @@
 //! Work on whole subvolumes and volumes: making and deleting snapshots, cloning a large file,
 //! sending changes, scrubbing and checking.
 //!
-//! Ours does the work in this process, and Linux's btrfs with its own tools. The time to start a
-//! tool is a row of its own.
+//! Buttress does the work in this process. Linux's btrfs does the work with its own tools. The time
+//! to start a tool is a row of its own.
 
 use std::{
     fs::File,
@@ -26,7 +26,8 @@ use crate::{
 };
 
 const BLOCK: u64 = 4096;
-/// Files of the subvolume, and the extents of each: a block each, with a hole behind it.
+/// The number of files of the subvolume, and of extents in each file. An extent has one block, and
+/// a hole follows it.
 const FILES: u64 = 100;
 const EXTENTS: u64 = 1000;
 const SNAPSHOTS: usize = 20;
@@ -37,7 +38,7 @@ trait Volume {
     fn subvolume(&self, name: &str) -> Result<(), String>;
     /// Returns when the snapshot is durable.
     fn snapshot(&self, source: &str, name: &str, read_only: bool) -> Result<(), String>;
-    /// Returns when the space of this subvolume alone is free.
+    /// Returns when the space that only this subvolume used is free.
     fn delete(&self, name: &str) -> Result<(), String>;
     fn file(&self, path: &str) -> Result<Place, String>;
     fn clone_file(&self, from: &str, to: &str) -> Result<(), String>;
@@ -150,7 +151,7 @@ impl Volume for Linux<'_> {
 
     fn delete(&self, name: &str) -> Result<(), String> {
         sh("btrfs", &["subvolume", "delete", "--commit-after", &self.at(name)])?;
-        // This wakes the thread that deletes, which otherwise sleeps until the next commit
+        // This command wakes the thread that deletes, which otherwise sleeps until the next commit
         // interval. The tool that waits for a deletion checks only once a second.
         sh("btrfs", &["filesystem", "sync", &self.at("")])?;
         while !sh("btrfs", &["subvolume", "list", "-d", &self.at("")])?.is_empty() {
@@ -276,7 +277,7 @@ fn work(volume: &dyn Volume, target: Target, report: &mut Report) -> Result<(), 
     timed(&format!("scrub of {LARGE_MIB} MiB and more"), &mut || volume.scrub())
 }
 
-/// Writes every other block of every file, so that each is an extent.
+/// Writes every other block of every file, so that each written block is an extent.
 fn scatter(volume: &dyn Volume, round: usize) -> Result<(), String> {
     let data = pattern(round, BLOCK as usize);
     for file in 0..FILES {

@@ -1,5 +1,5 @@
-//! The experiment of 2019: random 4 KiB writes, twice the cache, onto a hard disk behind a cache. A
-//! flush of everything follows; for each order of write-back.
+//! The experiment of 2019, for each order of write-back. Random writes of 4 KiB, together twice the
+//! cache's size, go to a hard disk behind a cache. A flush of everything follows.
 //!
 //! # In simulated time
 //!
@@ -9,12 +9,12 @@
 //!
 //! # On a file
 //!
-//! The experiment with real files, threads and waits: the origin's writes sleep for as long as the
+//! The experiment uses real files, threads and waits: the origin's writes sleep for as long as the
 //! disk would take.
 //!
 //! # From a trace
 //!
-//! Another program's writes to an origin, in their order, played on the same disk.
+//! The writes of another program to an origin are played on the same disk, in their order.
 
 mod plot;
 mod trace;
@@ -34,7 +34,7 @@ use crate::disk::{Disk, Done, Forgetful, Throttled};
 const BLOCK: u64 = 4096;
 /// Seconds the cache takes for a write.
 const WRITE: f64 = 20e-6;
-/// The policies: ours, the published one, and the one before that.
+/// The policies: ours, the published one, and the policy before the published one.
 const POLICIES: [&str; 3] = ["sorted", "lru", "fifo-unsorted"];
 
 /// The plan of the experiment.
@@ -61,7 +61,7 @@ pub struct Files {
     pub speed: f64,
 }
 
-/// The results of one order of write-back. All times are the disk's.
+/// The results of one order of write-back. All times are by the clock of the disk.
 struct Figures {
     name: String,
     disk: &'static str,
@@ -319,7 +319,8 @@ pub fn table(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    /// The published gains, in simulated time, which is the same on every machine; and a plot.
+    /// The gains are at least the published gains. Simulated time is the same on every machine, so
+    /// a test can check the gains. A plot is drawn.
     #[test]
     fn sorted_is_as_much_faster_as_was_published() {
         let folder = std::env::temp_dir().join(format!("buttress-plot-{}", std::process::id()));

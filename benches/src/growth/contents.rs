@@ -7,7 +7,7 @@ use buttress_fs::{Defragment, FallocateMode, Inode, SetAttr};
 use super::Done;
 use super::bed::{Bed, SECTOR, spread};
 
-/// How far apart extents begin: there is a hole between any two.
+/// How far apart extents begin: there is a hole between any two extents.
 const PITCH: u64 = 2 * SECTOR;
 
 fn sector(at: u64) -> [u8; SECTOR as usize] {

@@ -59,7 +59,7 @@ pub(super) fn balance(bed: &Bed, _: u64) -> Done {
     balanced(bed, &BalanceOptions::full())
 }
 
-/// Balances empty block groups on a volume on which all are full.
+/// Balances empty block groups, on a volume where all block groups are full.
 pub(super) fn balance_none(bed: &Bed, _: u64) -> Done {
     let usage = Filter { usage: Some((0, 0)), ..Filter::default() };
     balanced(bed, &BalanceOptions { data: Some(usage), ..BalanceOptions::default() })

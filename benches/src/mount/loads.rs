@@ -1,4 +1,4 @@
-//! The loads, in the order in which they run. Some loads need the results of earlier ones.
+//! The loads, in the order in which they run. Some loads need the results of earlier loads.
 //!
 //! # What must hold
 //!

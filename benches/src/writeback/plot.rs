@@ -11,7 +11,8 @@ const GAP: f64 = 46.0;
 /// Points of one panel and colour at most.
 const POINTS: usize = 3000;
 
-/// Grey while the foreground writes, blue the flush. Panels of one disk share a scale of time.
+/// Draws grey points while the foreground writes, and blue points during the flush. Panels of one
+/// disk share a scale of time.
 pub(super) fn svg(all: &[Figures]) -> String {
     let total = all.len() as f64 * (HEIGHT + GAP) + GAP;
     let mut text = format!(

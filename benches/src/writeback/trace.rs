@@ -3,11 +3,11 @@
 //! # On disk
 //!
 //! Numbers are little endian. Sector 0 holds a magic number, the version, the number of entries and
-//! the bytes of a sector. Everything after it is in units of a sector. Each entry has a header in a
-//! sector of its own: sector, sectors, flags, bytes of data. The data follows, except after a
-//! discard. The data is not used here. Entries stand in the order in which writes were done. A mark
-//! carries a text behind its header: `steady` begins the measured part, `flush` the flush of
-//! everything.
+//! the bytes of a sector. Everything after sector 0 is in units of a sector. Each entry has a
+//! header in a sector of its own: sector, sectors, flags, bytes of data. The data follows, except
+//! after a discard. The data is not used here. Entries stand in the order in which writes were
+//! done. A mark carries a text behind its header: `steady` begins the measured part, and `flush`
+//! begins the flush of everything.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -30,8 +30,8 @@ fn the_foreground_is_measured() {
     bench.fails(&["foreground", "--threads", "0"], 1, &["--threads"]);
 }
 
-/// Mount options are added to those of our subjects that do not set them, and are shown. An option
-/// that no subject takes is refused.
+/// A mount option is added to each of our subjects that does not set this option, and is shown. An
+/// option that no subject takes is refused.
 #[test]
 fn mount_options_are_added() {
     let bench = crate::bench();

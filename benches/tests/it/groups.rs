@@ -1,6 +1,6 @@
-//! Volumes of 10 to 10,000 groups. No single operation grows faster than a logarithm, opening and
-//! the first bytes of a file among them. Reading all groups grows no faster than the volume. The
-//! test uses counts alone: requests, nodes, examined groups.
+//! Volumes of 10 to 10,000 groups. The cost of a single operation, of opening, and of reading the
+//! first bytes of a file grows at most as a logarithm. Reading all groups grows no faster than the
+//! volume. The test uses counts alone: requests, nodes, examined groups.
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ fn bench() -> Bench {
     Bench::of(env!("CARGO_BIN_EXE_buttress-bench"))
 }
 
-/// Whether the programs and the device are here. In CI they must be.
+/// Whether the programs and the device are here. In CI, all of them must be here.
 fn has(programs: &[&str], device: Option<&str>) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here =

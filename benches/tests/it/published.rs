@@ -67,8 +67,8 @@ fn batches_make_requests_fewer_and_larger() {
     assert!(sizes[1] > sizes[0] * 10.0 && sizes[2] > sizes[1] * 3.0, "{sizes:?}");
 }
 
-/// The same through a mount, which counts the requests to its device. The options turn our page
-/// cache on, and keep the kernel's reads below the length that bypasses this cache.
+/// The same holds through a mount, which counts the requests to its device. The options turn our
+/// page cache on, and keep the kernel's reads below the length that bypasses this cache.
 #[test]
 fn batches_make_requests_of_a_mount_fewer_and_larger() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
@@ -175,9 +175,9 @@ fn allocation_has_its_switch() {
     }
 }
 
-/// The engine on as many processors as the published job had: on 64, the index is faster than the
+/// The engine runs on 64 processors, as the published job did. There the index is faster than the
 /// walk from the first group. The machine decides the time of each step, so only the order of the
-/// two is checked. A program without the scheduler prints how to build one.
+/// two results is checked. A program without the scheduler prints how to build one.
 #[test]
 fn allocation_scales_on_processors_that_there_need_not_be() {
     let bench = crate::bench();

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-/// An fsync takes two requests, one of them the manifest, and none with a local log. A fork takes a
-/// handful of requests, whatever the size of the volume.
+/// Without a local log, an fsync takes two requests, and one of them writes the manifest. With a
+/// local log, an fsync takes no request. A fork takes a handful of requests, whatever the size of
+/// the volume.
 #[test]
 fn requests_of_a_store_are_counted() {
     let bench = crate::bench();

@@ -61,8 +61,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes a batch durably. If it returns false, the caller must write the batch again (O1) and
-    /// flush.
+    /// Writes a batch durably. If the result is false, the caller must write the batch again (O1)
+    /// and flush.
     fn write_durable_part(&self, writes: &[Write<'_>]) -> Result<bool, Unfinished> {
         if writes.is_empty() {
             return Ok(false);
@@ -81,7 +81,8 @@ impl FileDevice {
                         return Err(Unfinished::Flush(error));
                     }
                     // Keeps the first refused write and goes on. If a later answer shows that the
-                    // flush failed, the result is the failed flush, because that is worse.
+                    // flush failed, the result is the failed flush, because a failed flush is
+                    // worse.
                     Err(error) => refused = refused.or(Some(FailedWrite { index, error })),
                 },
             }
@@ -125,8 +126,8 @@ impl FileDevice {
             if !fits {
                 return Ok(None);
             }
-            // Unaligned buffers are copied, as a single write does it. Memory for the copies is
-            // limited, since a batch has at most `AT_ONCE_MAX` bytes, or is a single write.
+            // Unaligned buffers are copied, as in a single write. Memory for the copies is limited,
+            // since a batch has at most `AT_ONCE_MAX` bytes, or is a single write.
             copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
         let copies: Vec<_> =

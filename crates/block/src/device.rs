@@ -4,7 +4,7 @@
 //!
 //! - **D1** A request is served whole or fails; there are no short reads and writes.
 //! - **D2** A request past the end fails and changes nothing.
-//! - **D3** When `flush` has returned, every write that ended before its call survives a crash.
+//! - **D3** When `flush` has returned, every write that ended before that call survives a crash.
 //!   Without a flush, any part of a write may or may not survive, in units of 512 bytes.
 //!
 //! # Failure
@@ -63,8 +63,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::read_at`], for one of the failed reads. The content of all buffers is undefined
-    /// then.
+    /// As [`Device::read_at`], for one of the failed reads. After a failure the content of all
+    /// buffers is undefined.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         reads.iter_mut().try_for_each(|read| self.read_at(read.offset, read.buf))
     }
@@ -134,12 +134,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// Serves several writes as [`Device::write_many`] does. Then makes all writes so far durable,
-    /// including these.
+    /// including these writes.
     ///
     /// # Errors
     ///
-    /// As [`Device::write_many`] and [`Device::flush`]. After an error none of the writes is sure
-    /// to be durable.
+    /// As [`Device::write_many`] and [`Device::flush`]. After an error, any of the writes may be
+    /// missing after a crash.
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         self.write_many(writes).map_err(Unfinished::Write)?;
         self.flush().map_err(Unfinished::Flush)
@@ -190,7 +190,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// As [`Device::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error>;
 
-    /// Makes a range read as zeroes, without sending the bytes. It is a write like any other (D3).
+    /// Makes a range read as zeroes, without sending the bytes. The operation counts as a write
+    /// like any other (D3).
     ///
     /// # Errors
     ///
@@ -238,7 +239,7 @@ pub struct Write<'a> {
 pub struct FailedWrite {
     /// The index of the write that failed.
     pub index: usize,
-    /// Its error.
+    /// The error of that write.
     pub error: Error,
 }
 

@@ -8,12 +8,12 @@
 //! - **F1** While a writer has the file open, every other program that asks for the lock is
 //!   refused: see `lock`. A writer also claims a block device, so that the kernel does not mount
 //!   it. The claim is refused if the kernel uses the device. If the kernel mounts the device for
-//!   this program, the claim of the kernel replaces that of the writer (`yield_claim`). A device
-//!   that is open for reading can become writable later, if no other program has it open.
+//!   this program, the kernel's claim replaces the writer's claim (`yield_claim`). A device that is
+//!   open for reading can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All other requests go through a second, buffered descriptor. The kernel keeps
-//!   both coherent: a direct read first writes back dirty pages, and a direct write drops cached
-//!   pages.
+//!   both descriptors coherent: a direct read first writes back dirty pages, and a direct write
+//!   drops cached pages.
 //!
 //! # Failure
 //!
@@ -281,8 +281,8 @@ impl FileDevice {
                 tracing::warn!(%error, "a file that is read is not locked any more");
             }
         }
-        // If two threads open the files at the same time, the files of the first thread stay. Those
-        // of the second are equal.
+        // If two threads open the files at the same time, the files of the first thread stay. The
+        // files of the second thread are equal.
         let _ = self.writer.set(opened?);
         Ok(())
     }
@@ -435,9 +435,9 @@ impl Device for FileDevice {
         if len == 0 {
             return Ok(());
         }
-        // Both modes also work on block devices, where the kernel zeroes or unmaps the sectors. For
-        // a block device the kernel accepts only whole sectors. It refuses other ranges before it
-        // changes anything.
+        // Both modes of `fallocate` also work on block devices, where the kernel zeroes or unmaps
+        // the sectors. For a block device the kernel accepts only whole sectors. It refuses other
+        // ranges before it changes anything.
         let zeroing = match space {
             Space::Keep => FallocateFlags::ZERO_RANGE,
             Space::Free => FallocateFlags::PUNCH_HOLE,
@@ -560,7 +560,7 @@ fn write_all_vectored(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Res
     let mut bufs = bufs.to_vec();
     let mut rest = bufs.as_mut_slice();
     let mut at = offset;
-    // Skips empty buffers at the front. Without this, a write of zero bytes would look like a full
+    // Skips empty buffers at the front. Otherwise a write of zero bytes would look like a full
     // device.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
@@ -590,8 +590,8 @@ fn discard_blocks(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
     if start >= end {
         return Ok(());
     }
-    // SAFETY: BLKDISCARD reads exactly two `u64` from its argument and writes nothing back, which
-    // is what this `Setter` passes; an older kernel without it answers with an error.
+    // SAFETY: BLKDISCARD reads exactly the two `u64` that this `Setter` passes, and writes nothing
+    // back. An older kernel without this request answers with an error.
     unsafe {
         let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, end - start]);
         rustix::ioctl::ioctl(file, request)

@@ -46,7 +46,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::read_many`].
     fn on_read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         reads.iter_mut().try_for_each(|read| self.on_read(read.offset, read.buf))
     }
@@ -126,7 +126,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::upload`].
     fn on_upload(&self) -> Result<(), Error> {
         self.inner().upload()
     }

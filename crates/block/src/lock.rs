@@ -6,7 +6,7 @@
 //! Two descriptors of one process exclude each other like those of two processes. A refusal does
 //! not say which process holds the lock, so this module looks that up in `/proc/locks`.
 //!
-//! A loop device over the file takes no lock; `check_not_looped` checks for one.
+//! A loop device over the file takes no lock; `check_not_looped` checks for such a loop device.
 
 use std::fs::File;
 use std::io;
@@ -46,7 +46,7 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
                 return Err(Error::Locked { path: path.to_owned(), pid: holder(file) });
             }
             // Some network filesystems have no locks. Without locks this program cannot exclude a
-            // second writer, but it still allows writing there.
+            // second writer, but it still allows writes.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
                 tracing::warn!(path = text::of_path(path), "this filesystem has no locks");
                 return Ok(());
@@ -85,8 +85,8 @@ pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The process that has locked the device at `path`; `None` if no process has, or if the process is
-/// not visible.
+/// The process that has locked the device at `path`; `None` if no process has locked it, or if the
+/// process is not visible.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<u32> {
     holder_of(&std::fs::metadata(path).ok()?)
@@ -125,7 +125,7 @@ fn holder_in(table: &str, inode: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// The holder is read from the right line, not from that of a waiter or of another inode.
+    /// The holder is read from the right line, not from the line of a waiter or of another inode.
     #[test]
     fn reads_the_table() {
         let table = "1: POSIX  ADVISORY  WRITE 11 fd:01:77 0 EOF\n\

@@ -65,7 +65,8 @@ impl MemoryDevice {
         Self { name: self.name.clone(), len: self.len, writable: true, shards }
     }
 
-    /// Copies the device to one of another length, cutting or extending it at its end.
+    /// Copies the device to a device of another length, by cutting or extending the copy at its
+    /// end.
     #[must_use]
     pub fn fork_resized(&self, len: u64) -> Self {
         let mut copy = self.fork();
@@ -244,8 +245,8 @@ mod tests {
         }
     }
 
-    /// D2: a request past the end fails, and the error names the range. That holds if its end
-    /// overflows, too.
+    /// D2: a request past the end fails, and the error names the range. The same holds if the end
+    /// of the range overflows.
     #[test]
     fn refuses_past_the_end() {
         let device = MemoryDevice::new(8192);
@@ -279,7 +280,7 @@ mod tests {
         assert_eq!(places.map(count), [10, 0, 0, 0, 10, 20]);
     }
 
-    /// A fork is a copy: later writes or discards on either do not reach the other.
+    /// A fork is a copy: later writes or discards on one device do not reach the other.
     #[test]
     fn forks() {
         let device = MemoryDevice::new(1 << 40);

@@ -28,7 +28,7 @@ pub const SECTOR: u64 = 512;
 /// One partition of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// The number that Linux gives it: from 1.
+    /// The number that Linux gives the partition, from 1.
     pub number: u32,
     /// The first byte.
     pub start: u64,

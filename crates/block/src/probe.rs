@@ -3,13 +3,13 @@
 //!
 //! # Place
 //!
-//! Runs before a filesystem is made, and when no btrfs is found. It reads only, and does not verify
-//! the format.
+//! This module runs before a filesystem is made, and when no btrfs is found. It only reads, and
+//! does not verify the format.
 //!
 //! # Invariants
 //!
 //! - **P1** Nothing read here is used as a length or an address. Each signature lies at a fixed
-//!   place, and a device too short for it does not have it.
+//!   place, and a device that is too short for a signature does not have the signature.
 
 use crate::device::Device;
 use crate::error::Error;
@@ -27,7 +27,7 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
         }
     }
     // These formats need several checks. Partition tables come last, because a device with another
-    // format may have one in its first sectors as well.
+    // format may have a partition table in its first sectors as well.
     for recognise in [ext, swap, lvm, software_raid, fat, zfs, minix, gpt, mbr] {
         if let Some(name) = recognise(&probe)? {
             return Ok(Some(name.to_owned()));
@@ -180,7 +180,7 @@ fn fat(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     Ok(named.then_some("FAT"))
 }
 
-/// The label of ZFS ends in an array of uberblocks, of which any may be the first in use.
+/// The label of ZFS ends in an array of uberblocks, and any uberblock may be the first in use.
 fn zfs(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     const UBERBLOCKS: u64 = 128 << 10;
     const MAGIC: u64 = 0x00ba_b10c;

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! A durable write uses `RWF_DSYNC`, which Linux turns into a bio with FUA. Whether it makes
-//! earlier writes durable depends on the device (kernel documentation,
+//! A durable write uses `RWF_DSYNC`, which Linux turns into a bio with FUA. Whether such a write
+//! makes earlier writes durable depends on the device (kernel documentation,
 //! `block/writeback_cache_control`):
 //!
 //! - Write-back cache without FUA: Linux flushes the whole cache after the write. Earlier writes

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** No request reaches a byte outside of the part. A request that would do so is refused as
-//!   a whole.
+//! - **W1** No request reaches a byte outside of the part. A request that leaves the part is
+//!   refused as a whole.
 //! - **W2** Every request goes on to the same method of the device behind it, with its range moved.
 //!   So batches stay batches. A direct request stays direct if its moved range is aligned.
 
@@ -366,7 +366,7 @@ mod tests {
         let source = include_str!("device.rs").split_once("pub trait Device").expect("a trait").1;
         let methods = source.split_once("\n}\n").expect("its end").0.lines();
         let methods = methods.filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
-        // The part answers these itself.
+        // The part answers these methods itself.
         let methods = methods.filter(|method| !["name", "len", "is_empty"].contains(method));
         let called = spy.called.lock().expect("no panic");
         let seen: BTreeSet<&str> = called.iter().map(|(method, _)| *method).collect();

@@ -9,8 +9,8 @@
 //! - `commit`: one commit at a time.
 //! - `header`: one write of metadata at a time.
 //!
-//! Short locks come after these: the shards of the index, then leaves. Foreground reads and writes
-//! take only short locks. A flush is a commit, so it takes long ones.
+//! Short locks come after the long locks: the shards of the index, then leaves. Foreground reads
+//! and writes take only short locks. A flush is a commit, so it takes long locks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -139,7 +139,7 @@ impl Core {
         self.broken.check()
     }
 
-    /// Stops the cache. Returns the cause with which it was stopped first.
+    /// Stops the cache. Returns the cause of the first stop.
     pub(crate) fn stop(&self, cause: buttress_block::Error) -> Error {
         tracing::error!(cache = %self.medium.name(), error = %cause, "the cache is stopped");
         self.broken.set(Error::Broken(Arc::new(cause)));
@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// The number of used slots, without slots that are being written back. The watermarks are
-    /// compared with it.
+    /// compared with this number.
     pub(crate) fn used(&self) -> u64 {
         let held = u64::from(self.geometry.slots()) - u64::from(self.slots.free());
         held.saturating_sub(self.in_flight.load(Ordering::Relaxed))

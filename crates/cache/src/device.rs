@@ -101,8 +101,8 @@ impl CacheDevice {
         Ok(Drained { blocks: drained? })
     }
 
-    /// Writes back until the low watermark is reached, in the calling thread. This is for caches
-    /// without threads of their own.
+    /// Writes back until the low watermark is reached, in the calling thread. Caches without
+    /// threads of their own need this call.
     ///
     /// # Errors
     ///

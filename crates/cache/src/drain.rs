@@ -98,7 +98,7 @@ enum Order {
 }
 
 impl Core {
-    /// Waits until no other sweep runs, and begins one.
+    /// Waits until no other sweep runs, and begins a sweep.
     fn sweep(&self) -> Sweeping<'_> {
         let sweep = self.drain.lock();
         self.index.begin_sweep();
@@ -156,8 +156,8 @@ impl Core {
             // that version, or its free mark is not durable. The commit and the flush of the table
             // below make most of these versions ready or remove them.
             if order == Order::Oldest {
-                // The list of ages may have lost a version that had to wait, so the rest is written
-                // back by address.
+                // The list of ages may have lost a version that had to wait, so the remaining
+                // versions are written back by address.
                 return Ok(total + self.drain_below(sweep, limit, Order::SortedAdjacent, progress)?);
             }
             self.commit()?;
@@ -508,7 +508,7 @@ impl Core {
         self.flush_table()
     }
 
-    /// After a failure, makes all pending versions ready again: none of them is sure to be on the
+    /// After a failure, makes all pending versions ready again: any of them may be missing on the
     /// origin.
     fn put_back(&self, sweep: &mut Sweep, error: Error) -> Error {
         let is_lru = self.options.writeback != Writeback::Sorted;

@@ -64,7 +64,7 @@ pub enum Error {
     Truncated {
         /// Name of the cache device.
         device: String,
-        /// Its length after `start_sector`.
+        /// The device's length after `start_sector`.
         len: u64,
         /// The length that the superblock requires.
         needed: u128,
@@ -74,7 +74,7 @@ pub enum Error {
     TooSmall {
         /// Name of the cache device.
         device: String,
-        /// Its length after `start_sector`.
+        /// The device's length after `start_sector`.
         len: u64,
     },
     /// The cache has more blocks than this program can number.

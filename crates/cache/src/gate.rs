@@ -5,7 +5,7 @@
 //! # Place
 //!
 //! Writers enter with the open epoch as their turn. A commit opens the next epoch and waits for the
-//! writers of the old one. Readers of slots enter a second gate. A slot is not given to another
+//! writers of the old epoch. Readers of slots enter a second gate. A slot is not given to another
 //! block while a reader of an older turn may use it.
 //!
 //! # Invariants
@@ -24,16 +24,16 @@ use buttress_base::{Rank, Ranked};
 #[derive(Debug)]
 pub(crate) struct Gate {
     turn: CachePadded<AtomicU64>,
-    /// Each shard of threads has a counter for even turns and one for odd turns. Once the turn has
-    /// changed, one pass over the counters sees every thread of the old turn. A thread that was too
-    /// late for the old turn notices the change and leaves again.
+    /// Each shard of threads has a counter for even turns and a counter for odd turns. Once the
+    /// turn has changed, one pass over the counters sees every thread of the old turn. A thread
+    /// that was too late for the old turn notices the change and leaves again.
     inside: Box<[CachePadded<[AtomicUsize; 2]>]>,
     is_waited_for: AtomicBool,
     place: Ranked<()>,
     left: Condvar,
 }
 
-/// Proof that the thread is inside the gate. The thread leaves when this is dropped.
+/// Proof that the thread is inside the gate. The thread leaves when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     gate: &'a Gate,

@@ -27,7 +27,7 @@ use buttress_base::{CachePadded, Held, Rank, Ranked};
 use crate::units::{Epoch, OriginBlock, Slot};
 
 const SHARDS: u64 = 64;
-/// The number of blocks of a leaf: one for each bit of its mask.
+/// The number of blocks in a leaf: one for each bit of its mask.
 const LEAF: u64 = 64;
 /// The number of spare vectors of each kind that a shard keeps while no sweep runs.
 const SPARE_MAX: usize = 64;
@@ -36,24 +36,24 @@ const SPARE_MAX: usize = 64;
 /// shard is held.
 const LOOKS: u32 = 24;
 const PAUSES: u32 = 12;
-/// The most times that a sweep looks for waiting requests. There is a limit because the thread of a
-/// waiting request may not be running.
+/// The maximum number of times that a sweep looks for waiting requests. There is a limit because
+/// the thread of a waiting request may not be running.
 const COURTESY: u32 = 256;
 /// Leaves that are removed under one lock at the end of a sweep.
 const PURGE: usize = 32;
-/// The number of blocks of a region. These neighbours share a lock.
+/// The number of blocks of a region. The blocks of a region share a lock.
 pub(crate) const REGION: u64 = 4096;
 
 /// The state of one version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Its data is being written for the first time. The version cannot be read yet.
+    /// The data is being written for the first time. The version cannot be read yet.
     Filling,
-    /// It can be read.
+    /// The version can be read.
     Ready,
-    /// It is being copied to the origin.
+    /// The version is being copied to the origin.
     Draining,
-    /// Its entry is marked free in memory, and not yet on the device.
+    /// The version's entry is marked free in memory, and not yet on the device.
     Dying,
 }
 
@@ -163,10 +163,9 @@ pub(crate) struct Shard {
     len: u64,
     /// Leaves that a sweep emptied and left in the map.
     emptied: Vec<u64>,
-    /// Vectors of removed versions, kept for new ones. A foreground request must not wait in the
-    /// allocator while a sweep frees memory, nor for the allocator to merge the freed memory. So a
-    /// sweep frees no memory. The vectors take no more memory than the versions took at the start
-    /// of the sweep.
+    /// Vectors of removed versions, kept for new versions. A foreground request must not wait while
+    /// the allocator frees or merges memory for a sweep. So a sweep frees no memory. The vectors
+    /// take no more memory than the versions took at the start of the sweep.
     spare_leaves: Vec<Vec<Versions>>,
     spare_lists: Vec<Vec<Version>>,
 }

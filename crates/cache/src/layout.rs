@@ -261,7 +261,7 @@ impl Superblock {
 pub struct RawEntry {
     /// Sector of the origin.
     pub sector: u64,
-    /// The epoch that wrote it.
+    /// The epoch that wrote the entry.
     pub epoch: Epoch,
 }
 

@@ -3,11 +3,12 @@
 //! # Place
 //!
 //! The cache and its origin form one device, so everything that takes a device can use it
-//! unchanged. On disk it is exactly the format of Linux's dm-writecache ([`layout`]). In memory it
-//! works differently: the index has shards, commits run beside writes, and write-back always sweeps
-//! in the order of the origin. [`options::Writeback`] also has the orders of Linux, for comparison.
+//! unchanged. On disk, the cache has exactly the format of Linux's dm-writecache ([`layout`]). In
+//! memory, the cache works differently: the index has shards, commits run beside writes, and
+//! write-back sweeps in the order of the origin by default. [`options::Writeback`] also has the
+//! orders of Linux, for comparison.
 //!
-//! `docs/internals/cache.md` explains the protocol; the files below name its rules.
+//! `docs/internals/cache.md` explains the protocol; the headers of the modules name its rules.
 
 #![deny(unsafe_code)]
 

@@ -43,7 +43,7 @@ pub struct CacheOptions {
     pub block_size: Option<u32>,
     /// Begin to write back when this percentage of the slots is used.
     pub high_watermark: u32,
-    /// Stop when this much is used, in percent.
+    /// Stop write-back when at most this percentage of the slots is used.
     pub low_watermark: u32,
     /// The most blocks that are in flight to the origin.
     pub writeback_jobs: u32,

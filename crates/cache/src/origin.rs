@@ -1,5 +1,5 @@
-//! Writes to the origin. Only `discard` sends zeroes to it directly, after
-//! [`Core::foresee_zeroes`].
+//! Writes to the origin. Only `discard` sends zeroes to the origin directly, after
+//! [`Core::record_zeroed_identity`].
 //!
 //! # Invariants
 //!

@@ -10,9 +10,9 @@
 //!
 //! # Failure
 //!
-//! With DAX (`MAP_SYNC`) a flush writes back the CPU's caches. Without DAX it is an `msync`. If the
-//! file is truncated, the next access kills the process, as with every mapping. The lock on the
-//! file keeps out other programs that take the lock.
+//! With DAX (`MAP_SYNC`) a flush writes back the CPU's caches. Without DAX, a flush is an `msync`.
+//! If the file is truncated, the next access kills the process, as with every mapping. The lock on
+//! the file keeps out other programs that take the lock.
 
 use std::fs::File;
 use std::path::Path;
@@ -135,7 +135,7 @@ impl PmemDevice {
             }
             return Ok(());
         }
-        // SAFETY: pages of our own mapping (P1); this changes no memory.
+        // SAFETY: the pages belong to our own mapping (P1), and the call changes no memory.
         #[expect(unsafe_code, reason = "there is no safe call for this")]
         let synced =
             unsafe { rustix::mm::msync(self.base.add(start).cast(), len, MsyncFlags::SYNC) };

@@ -2,12 +2,12 @@
 //!
 //! # Place
 //!
-//! [`scan`] serves both the opening of a cache and the tools that only read one.
+//! [`scan`] serves both the opening of a cache and the tools that only read a cache.
 //!
 //! # Invariants
 //!
-//! - **V1** A version is valid if and only if its epoch is below the superblock's. Of several
-//!   versions of a block with such epochs, only the newest is valid.
+//! - **V1** A version is valid only if its epoch is below the superblock's epoch. Of several such
+//!   versions of one block, only the newest is valid.
 //! - **V2** Invalid versions are erased durably before the first commit, because that commit would
 //!   make them valid.
 //!
@@ -44,15 +44,15 @@ const CHUNK: u64 = 65536;
 /// The classification of one entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Its slot is free.
+    /// The slot is free.
     Free,
-    /// It is the newest committed version of its block.
+    /// The entry has the newest committed version of its block.
     Kept,
-    /// It was written after the last commit.
+    /// The entry was written after the last commit.
     Uncommitted,
     /// A newer version of its block is committed.
     Superseded,
-    /// It names a sector past the origin's end.
+    /// The entry names a sector past the origin's end.
     PastOrigin,
 }
 

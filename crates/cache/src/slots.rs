@@ -9,10 +9,10 @@
 //!
 //! # Locks
 //!
-//! One lock, of [`Rank::Leaf`], for taking slots. Giving slots back takes no lock: a sweep frees
+//! Taking slots needs one lock, of [`Rank::Leaf`]. Giving slots back takes no lock: a sweep frees
 //! thousands of slots at a time, and a foreground write must not wait meanwhile. A thread that
 //! waits for a free slot waits on a condition of the lock, and a thread that gives slots back
-//! signals it.
+//! signals this condition.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

@@ -90,8 +90,8 @@ pub(crate) struct Moment {
     pub(crate) cut: Cut,
 }
 
-/// The figures of a cache at one moment. Displayed, they are the status line of the Linux target:
-/// fourteen numbers.
+/// The figures of a cache at one moment. Their displayed form is the status line of the Linux
+/// target: fourteen numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Whether a device has failed: 1 if so.

@@ -4,7 +4,8 @@
 //!
 //! - The pending versions are written to the origin, and the origin was not flushed since then
 //!   (`drain::B2`).
-//! - The lock around this state lets one sweep run at a time. Only its holder changes the state.
+//! - The lock around this state lets one sweep run at a time. Only the holder of the lock changes
+//!   the state.
 
 use buttress_base::AlignedBuf;
 

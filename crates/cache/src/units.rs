@@ -11,7 +11,7 @@ pub struct OriginBlock(pub u64);
 pub struct Slot(pub u32);
 
 /// An epoch: everything that one commit makes durable. The format calls it a sequence count. Epochs
-/// below the superblock's are committed.
+/// below the superblock's epoch are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 

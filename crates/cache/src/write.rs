@@ -14,8 +14,8 @@
 //! - **X4** While a write bypasses the cache, no version of its blocks is added. For this, a list
 //!   has these blocks from the index lookup until the write has ended. Lookup and listing happen
 //!   under the block's shard lock. A thread that would add a version of a listed block waits.
-//!   Otherwise a partial write into the cache could copy the origin's old content, and reads and
-//!   write-back would use it in place of acknowledged data.
+//!   Otherwise a partial write into the cache could copy the origin's old content. Reads and
+//!   write-back would use that copy in place of acknowledged data.
 //!
 //! # Failure
 //!
@@ -52,7 +52,7 @@ struct Step {
 /// Why the work on a piece stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// All of it is done.
+    /// The whole piece is done.
     Done,
     /// The next block needs a slot; it has a version in the cache.
     NeedsSlot,
@@ -195,7 +195,7 @@ impl Core {
             }
             if slots.is_empty() && !is_supplied {
                 // Takes slots for the rest of the piece at once, so that neighbouring blocks get
-                // adjacent slots. Some may turn out not to be needed. Taking does not wait (X3).
+                // adjacent slots. Some of these slots may not be needed. Taking does not wait (X3).
                 *slots = self.slots.take((end - number) as usize);
                 slots.reverse();
                 is_supplied = true;

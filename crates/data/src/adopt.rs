@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **A1** No byte of the content is written. New extents are taken from free space with the bytes
-//!   that are there, which are read for their checksums.
+//! - **A1** No byte of the content is written. New extents are taken from free space that already
+//!   has the bytes. The bytes are read only to compute their checksums.
 //! - **A2** A step that fails leaves a file with a part of the content, and no extent without a
 //!   reference.
 

@@ -223,8 +223,8 @@ impl Files {
         self.engine.allocate_ahead(window, want, ahead, goal.at, goal.stream, charge)
     }
 
-    /// Returns whether `part` directly follows the file's last extent and needs no hole items. That
-    /// extent must be preallocated as a whole.
+    /// Returns whether `part` directly follows the file's last extent, that extent is preallocated
+    /// as a whole, and `part` needs no hole items.
     fn continues_prealloc(&self, file: &File, part: &Range<u64>) -> bool {
         let covers = |growth: Range<u64>| part.start <= growth.start && growth.end <= part.end;
         file.ends_preallocated_at(part.start)
@@ -362,7 +362,7 @@ impl<S: FnOnce(&mut InodeItem)> InodeChanges<S> {
                 stamp(&mut meta.item);
             }
         } else if self.offset <= meta.item.size && meta.item.size == meta.disk_size {
-            // If the range starts inside the file, the length may follow part by part.
+            // If the range starts inside the file, the length may grow part by part.
             let size = meta.item.size.max(part.end.min(self.grown));
             meta.item.size = size;
             meta.disk_size = size;

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of reads that do not try after a failed attempt. After a failed attempt, the bytes
-/// are read a second time.
+/// The number of reads that do not try again after a failed attempt. Each failed attempt costs a
+/// second read of its bytes.
 const BEHIND_VAIN: u32 = 64;
 
 /// The number of reads of a file before a read tries again.

@@ -4,11 +4,11 @@
 //!
 //! - **S1** Shared data is on disk: the source's dirty data is written back first. The source's
 //!   extents do not change while steps are computed, since its `extents` lock is held shared.
-//! - **S2** Each step takes references and drops the replaced ones in one handle. A crash in
+//! - **S2** Each step takes references and drops the replaced references in one handle. A crash in
 //!   between leaves a target with a part of the range, but never an extent without its reference.
 //! - **S3** Items of the target keep the generation of the items that they were copied from. The
 //!   data is as old as that generation.
-//! - **S4** No file has both extents with checksums and extents without.
+//! - **S4** No file has both extents with checksums and extents without checksums.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ use crate::writeback::grow;
 /// The number of bytes of two ranges that are compared at a time.
 const COMPARE_BYTES: usize = 1 << 20;
 
-/// A range of one file, and its place in another.
+/// A range of one file, and its place in another file.
 #[derive(Clone, Copy, Debug)]
 pub struct CloneRange<'f> {
     /// The file that has the bytes.
@@ -52,7 +52,7 @@ impl CloneRange<'_> {
 impl Files {
     /// Makes `target` show a range of `source`; `stamp` sets the target's times.
     ///
-    /// The caller keeps other threads from changing length or content of the two meanwhile.
+    /// The caller keeps other threads from changing length or content of both files meanwhile.
     ///
     /// # Errors
     ///
@@ -86,9 +86,9 @@ impl Files {
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
         // If the write of unwritten data fails (`dirty::P3`), its extents are taken back. As long
-        // as this can happen, they must not be shared. While this thread has the source's claim,
-        // the source has no unwritten data. Two threads cannot wait for each other's claims here,
-        // because the caller has locked both inodes.
+        // as this can happen, these extents must not be shared. While this thread has the source's
+        // claim, the source has no unwritten data. Two threads cannot wait for each other's claims
+        // here, because the caller has locked both inodes.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);
@@ -110,9 +110,9 @@ impl Files {
     }
 
     /// Makes `target` share a range of `source` if the ranges of both files hold the same bytes.
-    /// Returns whether they do.
+    /// Returns whether the bytes are the same.
     ///
-    /// The caller keeps other threads from changing length or content of the two meanwhile.
+    /// The caller keeps other threads from changing length or content of both files meanwhile.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl Files {
     }
 
     /// Copies inline content, which has no extent to share. Returns how many bytes of the range, in
-    /// whole sectors, are done.
+    /// whole sectors, were copied.
     fn copy_inline(&self, range: &CloneRange<'_>) -> Result<u64> {
         if range.offset > 0 {
             return Ok(0);
@@ -193,8 +193,8 @@ impl Files {
         Ok(self.params.sector)
     }
 
-    /// Clones as much as one handle can. Returns the offset in the source that it reached. `finish`
-    /// runs inside the handle.
+    /// Clones as much as one handle can. Returns the offset in the source that the step reached.
+    /// `finish` runs inside the handle.
     fn clone_step(
         &self,
         range: &CloneRange<'_>,

@@ -46,7 +46,8 @@ impl Codec {
         self.level
     }
 
-    /// Returns the text of the property. Linux reads only the name, so a level in it does no harm.
+    /// Returns the text of the property. Linux reads only the name, so a level in the property does
+    /// no harm.
     #[must_use]
     pub fn property(self) -> String {
         match Self::parse(self.name()) {

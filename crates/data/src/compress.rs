@@ -5,9 +5,9 @@
 //! ```text
 //! zlib   one zlib stream, padded with zeros to a sector
 //! zstd   one frame, padded likewise
-//! lzo    u32 length of all that follows and of itself, then segments: u32 length, LZO1X data;
-//!        each makes one sector (the last perhaps less); a segment's length never straddles a
-//!        sector boundary: where fewer than four bytes are left in a sector they are skipped
+//! lzo    u32 length of the stream, with this field; then segments: u32 length, LZO1X data.
+//!        Each segment unpacks to one sector, the last one perhaps to less. The length field of a
+//!        segment never crosses a sector boundary: a rest of less than four bytes is skipped.
 //! ```
 //!
 //! # Failure
@@ -21,7 +21,8 @@ use buttress_format::{Compression, Logical};
 
 use crate::error::{Error, Result};
 
-/// No writer makes compressed extents of more than 128 KiB; the limit leaves room for larger ones.
+/// No writer makes compressed extents of more than 128 KiB; the limit leaves room for larger
+/// extents.
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
 /// The memory a zstd frame may ask for, as a power of two. Linux writes windows of at most 17 and

@@ -42,8 +42,8 @@ impl Default for Defragment {
 
 impl Files {
     /// Rewrites the extents of a range that are small and have a neighbour to join. With a codec,
-    /// it rewrites all extents that are not compressed that way. Returns the number of rewritten
-    /// bytes.
+    /// rewrites all extents that are not compressed with this codec. Returns the number of
+    /// rewritten bytes.
     ///
     /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
@@ -67,8 +67,8 @@ impl Files {
         Ok(done)
     }
 
-    /// Returns the first part of a range that is worth rewriting, and the offset up to which it
-    /// searched.
+    /// Returns the first part of a range that is worth rewriting, and the offset at which the
+    /// search ended.
     fn next_part(
         &self,
         file: &File,

@@ -5,8 +5,8 @@
 //! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. No piece is longer
 //!   than [`PIECE_BYTES`], unless it was put in as one piece.
 //! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `in_place`. A
-//!   sector in `in_place` will be written where its extent lies, so it needs no new space.
-//!   `unreserved` proves that for all sectors in `in_place`.
+//!   sector in `in_place` will be written where its extent lies, so it needs no new space. The
+//!   token `unreserved` proves that the sectors in `in_place` need no new space.
 //! - **P3** A sector that is being written stays readable here until its extent item is visible and
 //!   its data is on the device. `unwritten` has the data of items that became visible first.
 //! - **P4** Bytes at or after the file's length are zero.
@@ -49,7 +49,7 @@ pub(crate) struct Dirty {
     /// The metadata that is reserved for `pieces` (P5). A job that writes a part of the pieces
     /// takes all of it, and gives the rest back when its extents are finished.
     pub(crate) metadata: Option<MetaReservation>,
-    /// The inode's reserve. A large `metadata` is counted through it (P6).
+    /// The inode's reserve. A large `metadata` is counted through this reserve (P6).
     pub(crate) reserve: Option<Arc<InodeReserve>>,
     /// Parts of `metadata`. `inline` is the number of bytes of the first sector that may become an
     /// inline extent. `splits` is the number of new extents that may each split an old item.
@@ -158,8 +158,8 @@ impl Dirty {
         missing
     }
 
-    /// Visits the parts of `range`, whole sectors, that do not wait for writeback yet. `visit` also
-    /// gets the number of pieces that putting the part would make.
+    /// Visits the parts of `range` that do not wait for writeback yet. All parts have whole
+    /// sectors. `visit` also gets the number of pieces that putting the part would make.
     pub(crate) fn for_each_gap(&self, range: Range<u64>, mut visit: impl FnMut(Range<u64>, usize)) {
         let first = before(&self.pieces, range.start);
         let mut at = range.start;

@@ -187,8 +187,8 @@ impl Edits {
 
     /// Applies the edits. The items of `puts` win over `deletes` of the same key.
     pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) -> Bytes {
-        // A key that is put again is not deleted first. The overlay would list two changes of the
-        // item's length, and the ledger would process both.
+        // A key that is put again is not deleted first. Otherwise the overlay would list two
+        // changes of the item's length, and the ledger would process both.
         let goes = |offset: &&u64| !self.puts.iter().any(|(put, ..)| put == *offset);
         for offset in self.deletes.iter().filter(goes) {
             handle.delete(file.tree, file.extent_key(*offset));

@@ -15,10 +15,10 @@
 //! 1. the caller's lock of the inode. One thread at a time changes length and layout;
 //! 2. the writeback claim (`Dirty::busy`). A thread that has one claim waits for a second one only
 //!    if it holds the locks of both inodes;
-//! 3. `extents`. Shared: threads that look up extents, and some that read them (`read_plan`).
-//!    Exclusive: threads that change them. A thread locks several files at once in two ways only.
-//!    It locks one exclusively and the others shared. Or it locks all exclusively, in the order of
-//!    their numbers, with nothing else held;
+//! 3. `extents`. Threads that look up extents, and some threads that read them (`read_plan`), hold
+//!    this lock shared. Threads that change extents hold it exclusively. A thread locks several
+//!    files at once in two ways only. It locks one file exclusively and the others shared. Or it
+//!    locks all files exclusively, in the order of their numbers, and holds no other lock;
 //! 4. two short locks: the item's, then the dirty map's. They are taken inside a handle, so no
 //!    thread begins a handle, reserves or does I/O under them.
 
@@ -40,8 +40,8 @@ use crate::streams::Streams;
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
-/// How many layout numbers a file takes from the common counter at once. So files that change
-/// rarely touch the counter's cache line.
+/// A file takes this many layout numbers from the common counter at once. So changes of layouts
+/// seldom touch the counter's cache line.
 const LAYOUTS: u64 = 1 << 16;
 
 /// Returns the first of a range of numbers that no other file has.
@@ -93,8 +93,8 @@ pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
     /// No ordered extent was finished after this offset, and none is being written there. Extents
-    /// may lie after the length on disk, because that length stops before waiting data. The offset
-    /// says nothing about a file with preallocated extents.
+    /// may lie after the length on disk, because that length stops before data that still waits for
+    /// writeback. The offset says nothing about a file with preallocated extents.
     pub(crate) ordered_end: u64,
     /// Whether the file is being truncated. Extents are removed in steps, so `disk_size` may exceed
     /// `item.size` until the last step.

@@ -1,7 +1,8 @@
 //! The parts that all files of a mounted volume share.
 //!
-//! Each part is made from the parts that it uses, so no part refers back. `docs/internals/files.md`
-//! has a diagram. Operations that need most parts are methods of [`Files`], each in its own file.
+//! Each part is made from the parts that it uses, so two parts never refer to each other.
+//! `docs/internals/files.md` has a diagram. Operations that need most parts are methods of
+//! [`Files`], each in its own file.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Bytes of files: delayed allocation, read, write, writeback, holes, preallocation.
 //!
 //! The crate works on a tree, an inode number and ranges. It has no names and no list of inodes.
-//! Its only lasting threads read ahead. [`Files`] holds the owners that all files of a volume
-//! share, and [`File`] is one file in memory. Every operation is a method of an owner, or of
-//! [`Files`], on a file.
+//! Its only lasting threads read ahead. [`Files`] holds the parts that all files of a volume share,
+//! and [`File`] is one file in memory. Every operation is a method of such a part, or of [`Files`],
+//! on a file.
 
 mod error;
 

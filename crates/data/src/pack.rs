@@ -1,5 +1,5 @@
-//! Compresses file content into the bytes of a compressed extent. Module `compress` describes their
-//! format.
+//! Compresses file content into the bytes of a compressed extent. Module `compress` describes the
+//! format of these bytes.
 //!
 //! # Invariants
 //!
@@ -14,7 +14,7 @@ use lzokay::compress::{Dict, compress_no_alloc, compress_worst_size};
 
 use crate::codec::Codec;
 
-/// Most bytes of a file that one compressed extent holds.
+/// The maximum number of bytes of a file that one compressed extent holds.
 pub(crate) const PACKED_BYTES_MAX: u64 = 128 << 10;
 
 /// The compressors of one thread, each made when it is first needed.

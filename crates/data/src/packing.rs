@@ -24,8 +24,8 @@ use crate::job::{Choice, Job, Packed};
 use crate::pack::{PACKED_BYTES_MAX, Packer};
 use crate::params::Params;
 
-/// Most compressed extents that one buffer of dirty data may become. Each run is cut from its start
-/// into parts of [`PACKED_BYTES_MAX`].
+/// The maximum number of compressed extents that one buffer of dirty data may become. Each run is
+/// cut from its start into parts of [`PACKED_BYTES_MAX`].
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
 
 /// Fewest parts for each thread. With fewer parts, another thread costs more than it saves.

@@ -42,13 +42,13 @@ use buttress_format::{Extent, Logical};
 use crate::sync::{Arc, AtomicU64, Condvar, Ordering, Rank, Ranked};
 use queues::{PROBATION, Queued, Queues, Verdict};
 
-/// Longest run, in bytes. No run crosses a multiple of this.
+/// Longest run, in bytes. No run crosses a multiple of this length.
 pub(crate) const REGION: u64 = 2 << 20;
 
 /// Number of locks. Several regions share each lock.
 const SHARDS: usize = 64;
 
-/// Most buffers that are kept for the next runs, in addition to the budget.
+/// The maximum number of buffers that are kept for the next runs, in addition to the budget.
 const SPARE: usize = 8;
 
 /// A buffer of at least this many bytes is made a power of two long, so that it can be used again.
@@ -282,7 +282,7 @@ impl Pages {
         covering(&mut self.shard(at.0).runs.lock(), at.0).is_ok()
     }
 
-    /// Finds the run that holds an address, or claims one that begins there and is at most `want`
+    /// Finds the run that holds an address, or claims a run that begins there and is at most `want`
     /// bytes long. If `continues`, the reader has read a part of this sector before: both reads
     /// count as one.
     pub(crate) fn find(&self, at: Logical, want: u64, continues: bool) -> Found<'_> {

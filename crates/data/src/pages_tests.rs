@@ -158,7 +158,7 @@ fn touch_for(pages: &Pages, at: u64, purpose: Purpose, continues: bool) -> bool 
     }
 }
 
-/// A run that is read again and again stays, however much is read once meanwhile.
+/// A run that is read again and again stays, however much other data is read once meanwhile.
 #[test]
 fn a_scan_drives_out_nothing_that_is_used() {
     let pages = Pages::new(16 << 20);

@@ -50,7 +50,7 @@ pub struct FilesOptions {
     pub ignore_csums: bool,
 }
 
-/// Which writes in place check that their file alone refers to the extent.
+/// The writes in place that check whether their file alone refers to the extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NocowCheck {
     /// Every write in place.
@@ -109,14 +109,15 @@ impl Params {
         if size <= limit { size.min(max_inline) as u32 } else { 0 }
     }
 
-    /// The cost of `parts` more extents than the reservation of the pieces covers.
+    /// The cost of `parts` extents in addition to the extents that the reservation of the pieces
+    /// covers.
     pub(crate) fn cost_of_parts(&self, parts: usize) -> Cost {
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         EXTENT_COST.and(SPLIT_COST).and(holes).times(parts as u32)
     }
 
-    /// Whether the whole file is one small run, or compresses into one. Such a file is stored
-    /// inline in the tree.
+    /// Whether the whole file is one run that is small, or small after compression. Such a file is
+    /// stored inline in the tree.
     pub(crate) fn fits_inline(&self, run: &Run, packed: &[Packed], size: u64, flags: u64) -> bool {
         let len = packed.first().map_or(size, |packed| packed.bytes.len() as u64);
         self.may_be_inline(run, size, flags) && len <= u64::from(self.options.max_inline)

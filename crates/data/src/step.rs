@@ -11,7 +11,7 @@ use buttress_txn::{Cost, Engine, MetaReservation, Urgency};
 
 use crate::error::Result;
 
-/// Most items that one handle replaces (H1).
+/// The maximum number of items that one handle replaces (H1).
 pub(crate) const STEP_ITEMS: usize = 256;
 
 /// The number of items that one step removes. It is large while enough metadata is free, and small

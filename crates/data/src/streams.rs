@@ -16,15 +16,15 @@
 
 use std::ops::Range;
 
-/// Most streams of one file, and most streams that have no order yet. So random reads search few
-/// streams.
+/// The maximum number of streams of one file, and of streams that have no order yet. So random
+/// reads search few streams.
 const STREAMS: usize = 64;
 const FRESH: usize = 16;
 /// The first window of a reader that begins at the front of a file, in bytes.
 const FIRST: u64 = 128 << 10;
 /// Reads further apart than this many bytes form no stride.
 const STRIDE_MAX: u64 = 4 << 20;
-/// Most pieces of a stride that are read ahead at once.
+/// The maximum number of pieces of a stride that are read ahead at once.
 const PIECES: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +45,8 @@ struct Stream {
 /// Ranges to read before the reader asks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// Bytes after the read that the reader needs next. Those that are missing in memory are read
-    /// in the same request.
+    /// Bytes after the read that the reader needs next. If memory lacks some of these bytes, the
+    /// same request reads them.
     pub(crate) window: u64,
     /// Ranges of the file to be read meanwhile.
     pub(crate) ahead: Vec<Range<u64>>,

@@ -23,8 +23,8 @@ impl Files {
     /// Sets the length; `stamp` sets the times in the last step.
     ///
     /// Setting the length that a file already has is a cut, as in Linux: it removes space that was
-    /// preallocated past the end. So the call reserves as an operation that frees space, and waits
-    /// for the file's writeback.
+    /// preallocated past the end. So the call reserves metadata as an operation that frees space
+    /// does, and waits for the file's writeback.
     ///
     /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
@@ -177,8 +177,8 @@ impl Files {
         }
     }
 
-    /// Collects the removal of extents past `size`, from the end. Returns the offset from which
-    /// nothing is left.
+    /// Collects the removal of extents past `size`, from the end. Returns the offset after which no
+    /// extent is left.
     fn cut_from_end(
         &self,
         view: &View,

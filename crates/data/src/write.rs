@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! A write is planned under the locks of the item and of the dirty map. The plan lists missing
-//! content and reservations. The writer gets these without the locks, and plans again. A plan that
-//! lacks nothing is applied under the same locks.
+//! content and reservations. The writer acquires the content and the reservations without the
+//! locks, and plans again. A plan that lacks nothing is applied under the same locks.
 //!
 //! # Invariants
 //!
@@ -13,9 +13,9 @@
 //!   ([`crate::placement`]).
 //! - **W2** A sector that is written in part is read first, unless it has no bytes before the
 //!   file's length. Bytes past the file's length count as zeros, whatever the disk holds.
-//! - **W3** A file may grow past the sector of its last byte. Then the bytes of that sector after
-//!   the old length become zero. An inline extent also becomes dirty, so that writeback makes a
-//!   regular extent of it.
+//! - **W3** A file may grow past the sector of its last byte. In that case the bytes of the sector
+//!   after the old length become zero. An inline extent also becomes dirty, so that writeback makes
+//!   a regular extent of it.
 
 use std::ops::Range;
 

@@ -7,7 +7,7 @@
 //! - *take* takes runs of dirty data,
 //! - *prepare* compresses them and chooses their addresses,
 //! - *issue* writes all of them,
-//! - *finish* makes the extents visible, with one handle for each extent or part of one.
+//! - *finish* makes the extents visible, with one handle for each extent or part of an extent.
 //!
 //! # Invariants
 //!
@@ -48,8 +48,8 @@ mod prepared;
 pub(crate) use finish::{advance_disk_size, grow};
 pub use prepared::PreparedData;
 
-/// Most bytes that one round takes from a file. This also bounds the data that is in writeback at
-/// once.
+/// The maximum number of bytes that one round takes from a file. The limit also bounds the data
+/// that is in writeback at once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
 
 /// The result of a call of writeback.
@@ -99,7 +99,7 @@ impl Writeback {
     /// Writes back all data of a file that is dirty now. The file keeps a failure.
     pub fn write_back_whole(&self, file: &File) -> Written {
         let mut written = Written::default();
-        // The file's next fsync reports it.
+        // The file's next fsync reports the failure.
         let _ = self.write_back_counted(file, 0..u64::MAX, &mut written);
         written
     }
@@ -164,7 +164,7 @@ impl Writeback {
         self.prepare(&mut jobs);
         let device = self.issue(&mut jobs);
         for job in jobs {
-            // The file's next fsync reports it.
+            // The file's next fsync reports the failure.
             let _ = self.finish_job(job);
         }
         Written { files, bytes, device }
@@ -258,9 +258,9 @@ impl Writeback {
         self.reserve_parts(job);
     }
 
-    /// Reserves metadata for extents beyond one for each piece, which fragmented free space causes
-    /// (`reservation::V1`). If the metadata is not free at once, finishing the ordered extents
-    /// takes it from the global reserve.
+    /// Reserves metadata for the extents of a piece beyond the first one. Fragmented free space
+    /// causes such extents (`reservation::V1`). If the metadata is not free at once, finishing the
+    /// ordered extents takes it from the global reserve.
     fn reserve_parts(&self, job: &mut Job<'_>) {
         let is_part =
             |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();

@@ -1,5 +1,5 @@
 //! Prints items of the quota tree. No other part of this program reads them, so this module parses
-//! them itself: arrays of 64-bit numbers.
+//! them itself, as arrays of 64-bit numbers.
 
 use buttress_format::{Key, Kind};
 

@@ -71,7 +71,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Listens at an address, or says what prevents it.
+    /// Listens at an address, or returns the reason why it cannot listen.
     pub(crate) fn bind(address: &Address, allow_remote: bool) -> Result<Self, Error> {
         let failed = |source| Error::Listen { address: address.to_string(), source };
         match address {
@@ -145,7 +145,7 @@ impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::symlink_metadata(path)?;
         let identity = (metadata.dev(), metadata.ino());
-        // The working directory may be another one when the file is removed.
+        // The working directory may have changed when the file is removed.
         Ok(Self { path: std::path::absolute(path)?, identity })
     }
 }

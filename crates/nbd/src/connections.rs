@@ -80,7 +80,7 @@ impl Connections {
     }
 }
 
-/// One connection, in the table for as long as this lives.
+/// One connection, in the table for as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Member {
     connections: Arc<Connections>,

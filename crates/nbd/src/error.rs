@@ -46,13 +46,13 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Disconnect {
-    /// The client asked for it, or closed between two requests.
+    /// The client asked for the end, or closed between two requests.
     #[error("the client is done")]
     Done,
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// The connection failed, or the client was silent in the middle of something.
+    /// The connection failed, or the client was silent in the middle of a message.
     #[error("the connection failed")]
     Io(#[source] io::Error),
     /// The client broke the protocol, so the rest of its input is meaningless.

@@ -73,13 +73,13 @@ impl Export {
         &self.name
     }
 
-    /// Its length in bytes.
+    /// The device's length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.device.len()
     }
 
-    /// Whether its length is zero.
+    /// Whether the device's length is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -116,7 +116,7 @@ impl Export {
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         use export_flag as flag;
         // All writes go to one device, and a flush covers all of them. So all connections see the
-        // writes of each other, and a flush of one connection covers all.
+        // writes of each other, and a flush of one connection covers all connections.
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::CAN_MULTI_CONN;
         flags |= if self.read_only {
             flag::READ_ONLY

@@ -4,8 +4,8 @@
 //!
 //! - **G1** A request to flush is answered after a device flush that began after the request. A
 //!   running flush may have missed the writes that the request covers.
-//! - **G2** Once a flush has failed, all later ones fail: asking a device again proves nothing (see
-//!   [`buttress_block::device`]).
+//! - **G2** Once a flush has failed, all later flushes fail: a second flush of the device proves
+//!   nothing (see [`buttress_block::device`]).
 //!
 //! # Locks
 //!
@@ -18,7 +18,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Latch, Rank, Ranked};
 use buttress_block::{Device, Error};
 
-/// The state of flushes: whether one runs, and the number of the last finished one.
+/// The state of flushes: whether a flush runs, and the number of the last finished flush.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     turns: Ranked<Turns>,
@@ -26,7 +26,7 @@ pub(crate) struct Flusher {
     failed: Latch<Arc<Error>>,
 }
 
-/// Flushes of the device are numbered from one. At most one is under way.
+/// Flushes of the device are numbered from one. At most one flush is under way.
 #[derive(Debug, Default)]
 struct Turns {
     begun: u64,
@@ -71,7 +71,7 @@ struct Ending<'a>(&'a Flusher);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // G2: a panic leaves no error, so this makes an error that names the panic.
+            // G2: a panic leaves no error, so an error that names the panic is made here.
             let operation = buttress_block::Operation::Flush;
             let source = std::io::Error::other("the server failed while flushing");
             let device = String::new();

@@ -25,7 +25,7 @@ use crate::wire::{self, Fields, info, option, option_reply};
 
 /// The longest option that is parsed. The longest useful option is a list of queries.
 pub const OPTION_MAX: u32 = 64 << 10;
-/// The longest option that is skipped. A longer one ends the connection.
+/// The longest option that is skipped. A longer option ends the connection.
 const SKIP_MAX: u32 = 1 << 20;
 /// The most options of one handshake. Real clients send fewer than ten.
 pub const OPTIONS_MAX: u32 = 256;
@@ -81,7 +81,7 @@ const MALFORMED: Refusal =
 const UNKNOWN: Refusal = Refusal { reply: option_reply::UNKNOWN, why: "no export has this name" };
 
 impl<R: Read, W: Write> Handshake<'_, R, W> {
-    /// Serves one option; returns the terms when it was the last.
+    /// Serves one option; returns the terms if the option was the last one.
     fn option(&mut self) -> Result<Option<Terms>, Disconnect> {
         let magic = u64::from_be_bytes(take(self.input)?);
         if magic != wire::OPTION_MAGIC {
@@ -199,7 +199,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
     fn contexts(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let selects = option == option::SET_META_CONTEXT;
         if selects {
-            // An earlier selection is void, even if this one fails.
+            // An earlier selection is void, even if this selection fails.
             self.terms.allocation = false;
         }
         if !self.terms.structured {
@@ -260,7 +260,7 @@ fn parse_queries(data: &[u8], selects: bool) -> Option<(&[u8], bool)> {
     let mut asks = count == 0 && !selects;
     for _ in 0..count {
         let query = fields.string()?;
-        // A list may ask for all kinds of a family; a selection has to name one.
+        // A list may ask for all kinds of a family; a selection has to name one kind.
         asks |= query == wire::ALLOCATION || (!selects && query == b"base:");
     }
     fields.is_empty().then_some((name, asks))

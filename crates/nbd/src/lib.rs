@@ -1,9 +1,9 @@
 //! The NBD front end: one device for clients of the Network Block Device protocol.
 //!
-//! It turns the protocol into calls to a [`buttress_block::Device`]. [`Server::bind`] takes a
-//! device and addresses; [`Server::serve`] answers until its [`Stopper`] is used. The protocol is
-//! the fixed newstyle handshake and, where the client wants them, structured replies and
-//! `base:allocation`.
+//! The front end turns the protocol into calls to a [`buttress_block::Device`]. [`Server::bind`]
+//! takes a device and addresses; [`Server::serve`] answers until its [`Stopper`] is used. The
+//! protocol is the fixed newstyle handshake and, where the client wants them, structured replies
+//! and `base:allocation`.
 //!
 //! # Guarantees
 //!

@@ -84,7 +84,7 @@ impl Stopper {
     pub fn stop(&self) {
         self.0.asked.fetch_add(1, Ordering::AcqRel);
         self.0.stopping.store(true, Ordering::Release);
-        // The write fails only if the counter is full, and that wakes the server as well.
+        // The write fails only if the counter is full, and a full counter wakes the server as well.
         let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 }
@@ -149,8 +149,8 @@ impl Server {
                     Ok(stream) => self.welcome(stream),
                     Err(error) if is_passing(&error) => {}
                     Err(error) => {
-                        // Usually there are no descriptors left. The waiting client is accepted
-                        // after other clients have left.
+                        // Usually the process has no descriptors left. The waiting client is
+                        // accepted after other clients have left.
                         tracing::warn!(%error, "cannot take a client in");
                         self.wait(&[], Some(PAUSE))?;
                     }

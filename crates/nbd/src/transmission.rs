@@ -5,19 +5,20 @@
 //! A transmission works on any pair of streams. All threads of a connection run the same loop. The
 //! thread that has the input reads a request with its payload. It then gives the input to the next
 //! thread and serves the request itself, without a handover. A thread is added only while all
-//! existing ones are busy.
+//! existing threads are busy.
 //!
 //! # Invariants
 //!
 //! - **X1** The number of requests in flight is at most the connection's number of threads. Each
-//!   request holds at most [`PIECE`] bytes: a longer one is moved piece by piece.
+//!   request holds at most [`PIECE`] bytes: a longer request is moved piece by piece.
 //! - **X2** Either a whole answer is sent, with no other answer in between, or the connection ends.
 //! - **X3** When the connection ends, requests that were read whole are still served.
 //!
 //! # Locks
 //!
 //! The input's and the output's mutexes are held across I/O, which is slow and may wait for the
-//! client. They have no rank. A thread never holds both: it gives up the input before it answers.
+//! client. These mutexes have no rank. A thread never holds both: it gives up the input before it
+//! answers.
 //!
 //! # Failure
 //!
@@ -69,8 +70,8 @@ pub struct Transmission<'a, R, W> {
 /// A request that was read whole.
 struct Work {
     request: Request,
-    /// Its range, or the reason of its refusal. For a write, this is only the last part. That part
-    /// is not written yet, and its bytes are in the buffer.
+    /// The request's range, or the reason of its refusal. For a write, the range is only the last
+    /// part. That part is not written yet, and its bytes are in the buffer.
     range: Result<Range<u64>, Fault>,
 }
 
@@ -104,8 +105,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Serves until the client is done, the server stops, or a failure ends it. `cut` is called
-    /// when sending fails, and has to end reading too.
+    /// Serves until the client is done, the server stops, or a failure ends the connection. `cut`
+    /// is called when sending fails, and has to end reading too.
     pub fn serve(self, cut: &(dyn Fn() + Sync)) -> Disconnect {
         std::thread::scope(|scope| self.work(scope, cut));
         self.end.into_inner().unwrap_or(Disconnect::Done)
@@ -139,7 +140,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         }
     }
 
-    /// Adds a thread if no other would take the input.
+    /// Adds a thread if no other thread would take the input.
     fn relieve<'s>(&'s self, scope: &'s Scope<'s, '_>, cut: &'s (dyn Fn() + Sync)) {
         let Threads { max, alive, waiting } = &self.threads;
         if waiting.load(Ordering::Relaxed) > 0 || alive.load(Ordering::Relaxed) >= *max {
@@ -149,7 +150,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         alive.fetch_add(1, Ordering::Relaxed);
         let thread = std::thread::Builder::new().name("nbd request".to_owned());
         if thread.spawn_scoped(scope, move || self.work(scope, cut)).is_err() {
-            // The system has no more threads; the existing ones are enough.
+            // The system has no more threads; the existing threads are enough.
             alive.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -226,8 +227,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
     }
 
     /// Receives the payload of a write, and writes all of it except the last piece. Returns the
-    /// range of that piece, which is in the buffer. After a failed piece the rest is received and
-    /// dropped.
+    /// range of that piece, which is in the buffer. After a failed piece the rest of the payload is
+    /// received and dropped.
     fn receive(
         &self,
         input: &mut BufReader<R>,
@@ -386,7 +387,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         if !self.terms.structured {
             return self.send(&[&simple_header(request.cookie, number)]);
         }
-        // The causes name paths and devices of this machine, so they only go to its log.
+        // The causes name paths and devices of this machine, so the causes only go to the log of
+        // this machine.
         let text = fault.to_string();
         let len = 6 + text.len() as u32;
         let header = chunk_header(request.cookie, chunk::DONE, chunk::ERROR, len);
@@ -473,7 +475,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// A client gets a number and a few words. This logs the details for the operator.
+/// A client gets a number and a few words. This function logs the details for the operator.
 fn log(request: &Request, fault: &Fault) {
     let Request { command, offset, len, .. } = request;
     match fault {

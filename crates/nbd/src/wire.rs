@@ -32,7 +32,7 @@ pub(crate) mod option {
     pub(crate) const SET_META_CONTEXT: u32 = 10;
 }
 
-/// Answers to options. The highest bit says that it is an error.
+/// Answers to options. The highest bit marks an error.
 pub(crate) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const SERVER: u32 = 2;
@@ -75,7 +75,7 @@ pub(crate) mod command {
 }
 
 pub(crate) mod command_flag {
-    /// The change is durable when it is answered.
+    /// The change is durable when the request is answered.
     pub(crate) const FUA: u16 = 1 << 0;
     /// Writing zeroes must not deallocate.
     pub(crate) const NO_HOLE: u16 = 1 << 1;

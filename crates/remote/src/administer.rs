@@ -55,8 +55,8 @@ impl Site {
     }
 
     /// Makes a new volume of the commit that the options name, or else of the newest commit. The
-    /// clone shares all objects with this volume, and a new pin in this volume keeps them. Returns
-    /// the name of the pin.
+    /// clone shares all objects with this volume, and a new pin in this volume keeps these objects.
+    /// Returns the name of the pin.
     ///
     /// # Errors
     ///

@@ -3,9 +3,8 @@
 //! # Invariants
 //!
 //! - **D1** A folder belongs to one volume, and one process at a time writes it.
-//! - **D2** A log is replayed only over the content on which it was written. That is the newest
-//!   commit, if the manifest of that commit names this folder, and the commit has a prefix of the
-//!   log.
+//! - **D2** A log is replayed only over the content on which it was written: the newest commit. The
+//!   manifest of this commit must name this folder, and the commit must have a prefix of the log.
 //! - **D3** A log with acknowledged writes is removed only when a commit has these writes, or when
 //!   the user gave `--discard-local`. In the second case the log is first marked as given up, so
 //!   that no later opening replays it.
@@ -33,7 +32,7 @@ struct Held {
     /// The id of its writer.
     log: String,
     epoch: u32,
-    /// The user chose to go on without the log (D3).
+    /// Whether the user chose to go on without the log (D3).
     #[serde(default)]
     is_given_up: bool,
 }

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **H1** A manifest belongs to the chain if, after its creation, the manifest that it follows is
-//!   still there with the expected nonce. Manifests are deleted from the lowest number up. While
-//!   the predecessor is there, the new number cannot have been deleted, so it was created only
+//! - **H1** A manifest belongs to the chain if, after its creation, its predecessor still exists
+//!   with the expected nonce. Manifests are deleted from the lowest number up. While the
+//!   predecessor exists, the new number cannot have been deleted, so the number was created only
 //!   once.
 //! - **H2** A creation may have succeeded although its answer is an error or was lost. The writer
 //!   then reads the manifest back: its nonce says which writer made it.
@@ -31,7 +31,7 @@ pub(crate) enum Added {
     /// The manifest is in the chain.
     Ours,
     /// Another writer created the number, with this manifest. If that number is deleted already,
-    /// this is the newest manifest instead.
+    /// the value is the newest manifest instead.
     Theirs(Box<Manifest>),
 }
 
@@ -66,7 +66,7 @@ impl Chain {
         self.store.get_as(&name, |bytes| Manifest::decode(&name, Kind::Manifest, bytes))
     }
 
-    /// The numbers that are listed, in order. The list may lack the newest.
+    /// The numbers that are listed, in order. The list may lack the newest number.
     pub(crate) fn listed(&self) -> Result<Vec<CommitNumber>> {
         let listed = self.store.list(&self.names.folder("manifest"))?;
         let mut numbers: Vec<_> =
@@ -75,10 +75,10 @@ impl Chain {
         Ok(numbers)
     }
 
-    /// The newest manifest: the end of the manifests that follow the last listed one.
+    /// The newest manifest: the last of the manifests that follow the last listed manifest.
     pub(crate) fn head(&self) -> Result<Option<(VolumeId, Manifest)>> {
         // The collector may delete the manifest between the list and the read. The next list then
-        // has a newer one.
+        // has a newer manifest.
         for _ in 0..3 {
             let Some(&last) = self.listed()?.last() else { return Ok(None) };
             if let Some(head) = self.follow_listed(last)? {
@@ -102,8 +102,8 @@ impl Chain {
         Ok(newest)
     }
 
-    /// As [`Chain::follow`], from the newest number that is listed. Asks for it and for the next
-    /// one at once, because mostly there is no next one.
+    /// As [`Chain::follow`], from the newest number that is listed. Requests this manifest and the
+    /// next one at the same time, since mostly no next manifest exists.
     fn follow_listed(&self, last: CommitNumber) -> Result<Option<(VolumeId, Manifest)>> {
         let after = CommitNumber(last.0 + 1);
         let (this, next) = thread::scope(|scope| {
@@ -127,7 +127,8 @@ impl Chain {
             if let Err(source) = &answer
                 && source.is_refusal()
             {
-                // An earlier attempt without an answer may still arrive: no refusal.
+                // An earlier attempt without an answer may still arrive. So the result is a
+                // failure, not a refusal (H3).
                 let source = match attempt {
                     0 => source.clone(),
                     _ => StoreError::Failed(source.to_string()),

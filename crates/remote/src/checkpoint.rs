@@ -4,8 +4,8 @@
 //!
 //! - **K1** The checkpoint is the map of exactly one commit: pages and table are copied when that
 //!   commit's window ends.
-//! - **K2** The table in a checkpoint has every object that this commit or an older one needs. Only
-//!   the objects that hold the table itself are not in the table, and the manifest names these.
+//! - **K2** The table in a checkpoint has every object that this commit or an older one needs. The
+//!   table lacks only the objects that hold the table itself. The manifest names these objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

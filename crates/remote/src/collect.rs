@@ -179,7 +179,7 @@ impl Core {
         Ok(())
     }
 
-    /// Rewrites sectors that are still at a place, and returns how many.
+    /// Rewrites the sectors that are still at the place `from`, and returns their number.
     fn move_run(&self, first: Sector, count: u64, from: Spot) -> Result<u64> {
         let mut moved = 0;
         let mut at = 0;

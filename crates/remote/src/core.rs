@@ -4,8 +4,8 @@
 //!
 //! - **C1** Written data is in the open segment, in a sealed segment, or in an object. A segment is
 //!   a data object that is not in the store yet. A sealed segment is removed from the state only
-//!   after its object is in the store. It is removed from memory earlier only if the local log has
-//!   all of its frames.
+//!   after its object is in the store. The segment is removed from memory earlier only if the local
+//!   log has all of its frames.
 //! - **C2** Segments are sealed in the order of their numbers. So a commit that has all segments up
 //!   to a number has a prefix of all writes.
 //! - **C3** After the first failure nothing more is written, and every later write fails with that
@@ -56,13 +56,13 @@ pub(crate) struct Logged {
     pub(crate) places: Vec<Place>,
 }
 
-/// The segments that the local log lacks, and those that it has.
+/// The segments that the local log lacks, and the segments that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Logging {
     /// Parts of segments that the log lacks, in the order of the writes.
     pub(crate) tails: VecDeque<Tail>,
     /// How many sealed segments the log lacks. Such a segment stays in memory until the log has it,
-    /// also if its object is in the store.
+    /// even if its object is in the store already.
     pub(crate) sealed: usize,
     /// The places in the log of the frames of segments that are not in the store.
     pub(crate) places: BTreeMap<ObjectNumber, Vec<Place>>,
@@ -106,12 +106,12 @@ pub(crate) struct State {
     pub(crate) committed_bytes: u64,
     /// The time of the first write that no commit contains.
     pub(crate) behind_since: Option<Instant>,
-    /// For each replayed log, the position up to which the next commit has its writes.
+    /// For each replayed log, the position up to which the next commit has the log's writes.
     pub(crate) marks: Vec<LogMark>,
-    /// A log is being replayed, or this writer's own log has not begun. The collector makes no pass
-    /// meanwhile.
+    /// Whether a log is being replayed, or this writer's own log has not begun. The collector makes
+    /// no pass meanwhile.
     pub(crate) is_replaying: bool,
-    /// The last commit of this writer is being made, or is made. Later writes fail.
+    /// Whether the last commit of this writer is being made, or is made. After that, writes fail.
     pub(crate) is_last: bool,
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,

@@ -4,7 +4,8 @@
 //!
 //! - **T1** A manifest is created only after every object that it names is in the store.
 //! - **T2** A commit has a prefix of all writes. A flush of a btrfs returns when a commit has all
-//!   writes up to the last write of the primary superblock. Any other flush waits for all writes.
+//!   writes up to the last write of the primary superblock. A flush of a device without a btrfs
+//!   waits for all writes.
 //! - **T3** If a btrfs has not written its superblock since the last commit, a flush returns at
 //!   once. The keeper, a thread of `device`, commits the writes within `max-lag`. That is enough,
 //!   since no committed tree refers to these writes yet.

@@ -4,13 +4,14 @@
 //!
 //! - **V1** A volume is deleted only if no writer seems alive, and no lease or pin names it. A
 //!   clone has a pin in its base, so its base is kept.
-//! - **V2** The manifests are deleted first, the newest last. So a volume is either whole or gone.
-//!   An interrupted deletion is finished by the next one.
-//! - **V3** A volume with a base has a pin there. Before any manifest goes, a copy of the newest is
-//!   put into the folder `gone`. It stays until the pin is deleted, so any later deletion finds it.
+//! - **V2** The manifests are deleted before all other objects, the newest manifest last. So a
+//!   volume is either whole or gone. An interrupted deletion is finished by the next one.
+//! - **V3** A volume with a base has a pin in the base. Before any manifest is deleted, a copy of
+//!   the newest manifest is put into the folder `gone`. The copy stays until the pin is deleted, so
+//!   any later deletion finds the pin.
 //! - **V4** The names in `gone` are numbers from one on without a gap, so a deletion reads them one
-//!   by one. A list may lack what was written last. With encryption the key would be deleted before
-//!   such an object, and nothing could read the object any more.
+//!   by one. A list may lack the object that was written last. A deletion that misses an encrypted
+//!   object would delete its key, and no program could read the object any more.
 
 use bytes::Bytes;
 
@@ -25,19 +26,21 @@ use crate::open::Site;
 use crate::pin;
 use crate::units::CommitNumber;
 
-/// The folders of a volume's objects, in the order of deletion. The volume has no pins by then.
+/// The folders of a volume's objects, in the order of deletion. The volume has no pins at that
+/// time.
 const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
 /// The folder that is deleted last: without a key, no program can read the folder `gone` (V3).
 const KEYS: &str = "key";
 
-/// Whether a name is one that volumes give to objects. Objects with other names are not deleted.
+/// Whether an object with this name may belong to a volume. Objects with other names are not
+/// deleted.
 fn is_ours(name: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
     let is_hex = |part: &str| part.len() >= 8 && part.bytes().all(|b| b.is_ascii_hexdigit());
     last.split('-').all(is_hex)
 }
 
-/// Reads what earlier deletions put into `gone`, by number (V4).
+/// Reads the manifests that earlier deletions put into `gone`, by number (V4).
 fn numbered(chain: &Chain) -> Result<Vec<(String, Manifest)>> {
     let mut all = Vec::new();
     for number in 1.. {
@@ -50,8 +53,8 @@ fn numbered(chain: &Chain) -> Result<Vec<(String, Manifest)>> {
     Ok(all)
 }
 
-/// Looks for a manifest that the list may lack because it was written last. It is the first one of
-/// a new volume, or follows one that an earlier deletion kept.
+/// Looks for a manifest that was written last, since a list may lack it. Such a manifest is the
+/// first one of a new volume, or follows a manifest that an earlier deletion kept.
 fn unlisted(chain: &Chain) -> Result<Option<(VolumeId, Manifest)>> {
     let kept = numbered(chain)?.into_iter().map(|(_, last)| last.number);
     for number in kept.chain([CommitNumber(1)]) {
@@ -62,7 +65,7 @@ fn unlisted(chain: &Chain) -> Result<Option<(VolumeId, Manifest)>> {
     Ok(None)
 }
 
-/// Keeps the newest manifest of a volume with a base until its pin is deleted (V3, V4).
+/// Keeps the newest manifest of a volume with a base until the pin in the base is deleted (V3, V4).
 fn keep_last(chain: &Chain, volume: VolumeId, newest: &Manifest) -> Result<()> {
     if newest.base_pin.is_none() {
         return Ok(());
@@ -76,7 +79,7 @@ fn keep_last(chain: &Chain, volume: VolumeId, newest: &Manifest) -> Result<()> {
 /// volumes there were.
 fn release_bases(chain: &Chain) -> Result<u64> {
     let mut all = numbered(chain)?;
-    // Earlier programs gave random names, which only a list has.
+    // Earlier versions gave random names, which only a list shows.
     for meta in chain.store.list(&chain.names.folder("gone"))? {
         if !is_ours(&meta.name) || all.iter().any(|(name, _)| *name == meta.name) {
             continue;
@@ -84,7 +87,8 @@ fn release_bases(chain: &Chain) -> Result<u64> {
         let decode = |bytes: &Bytes| Manifest::decode(&meta.name, Kind::Pin, bytes);
         all.extend(chain.store.get_as(&meta.name, decode)?.map(|(_, last)| (meta.name, last)));
     }
-    // From the highest number down, so that no gap hides the rest from a later deletion (V4).
+    // The highest number is released first. So an interruption leaves no gap that hides the rest
+    // from a later deletion (V4).
     all.sort_by(|(a, _), (b, _)| b.cmp(a));
     for (name, last) in &all {
         if let Some((base, pin)) = last.bases.last().zip(last.base_pin.as_ref()) {

@@ -392,8 +392,8 @@ impl Device for RemoteDevice {
 }
 
 impl Core {
-    /// Makes this writer's last commit. It gets a checkpoint if many data objects follow the last
-    /// checkpoint: the next opening reads all of these.
+    /// Makes this writer's last commit. The commit gets a checkpoint if many data objects follow
+    /// the last one, because the next opening reads all data objects after a checkpoint.
     fn cut_at_end(&self) -> Result<()> {
         const RECENT_AT_END: usize = 32;
         let (is_long, is_behind) = {
@@ -500,7 +500,7 @@ fn collect(core: &Core) {
     }
 }
 
-/// Keeps the lease of a reader, once it has read for a while.
+/// Renews the lease of a reader, once the reader has been open for a while.
 fn hold(core: &Core) {
     let number = core.last.lock().number;
     let mut is_held = false;

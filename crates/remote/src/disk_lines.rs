@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **P1** A line is used only if its checksum is right. The name of an object has an epoch and a
-//!   number, and no name is used twice. A key has both, so a kept line never becomes wrong.
+//!   number, and no name is used twice. A key has the epoch and the number, so a kept line never
+//!   becomes wrong.
 //! - **P2** The files take at most their budget, and the index in memory takes at most its own
 //!   budget. After a change of the budget, the lines in the remaining slots are kept.
 //! - **P3** After a failure of the disk the cache is not used any more. The failure never fails a
@@ -13,7 +14,7 @@
 //!
 //! `docs/format/remote.md`: `read/lines` has slots, and `read/index` an entry for each slot. Both
 //! files are written without a sync. After a crash, a slot may hold another line than its entry
-//! names. The checksum detects that.
+//! names. The checksum detects such a line.
 //!
 //! # Locks
 //!
@@ -198,8 +199,8 @@ impl DiskLines {
 }
 
 impl Index {
-    /// Finds a slot for a line: the slot that has the line already. Otherwise it is the next slot,
-    /// in clock order, with a line that has no chances left.
+    /// Finds a slot for a line. If a slot has the line already, returns that slot. Otherwise
+    /// returns the next slot, in clock order, that has no chances left.
     fn take(&mut self, slot: Slot) -> u32 {
         self.bytes += u64::from(slot.len);
         if let Some(&place) = self.places.get(&slot.key) {

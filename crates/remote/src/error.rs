@@ -26,7 +26,7 @@ pub enum Error {
     OtherSize {
         /// The place.
         place: String,
-        /// Its length in bytes.
+        /// The length of the volume there, in bytes.
         found: u64,
         /// The length that was asked for.
         wanted: u64,
@@ -82,11 +82,11 @@ pub enum Error {
         place: String,
         /// The machine.
         host: String,
-        /// The process on it.
+        /// The process id on that machine.
         pid: u32,
-        /// Whether it runs on this machine.
+        /// Whether the process runs on this machine.
         here: bool,
-        /// How long ago it was last seen, in seconds.
+        /// How long ago the writer was last seen, in seconds.
         age_seconds: u64,
     },
     /// Another writer took the volume while this writer had it.
@@ -96,7 +96,7 @@ pub enum Error {
         place: String,
         /// The machine of the other writer.
         host: String,
-        /// The process there.
+        /// The process id on that machine.
         pid: u32,
     },
     /// The store did not pass its trial.
@@ -157,7 +157,7 @@ pub enum Error {
         place: String,
         /// The machine of that writer.
         host: String,
-        /// The folder there.
+        /// The folder on that machine.
         dir: String,
     },
     /// A file or block device of this machine.

@@ -4,8 +4,8 @@
 //!
 //! - **F1** A device never changes its commit, so its readers always see the same content.
 //! - **F2** A newer commit is taken only from the chain. The next manifest is in the chain if this
-//!   commit's manifest still exists after the next one was read (H1 of `chain`). Otherwise the list
-//!   of manifests shows the newest one.
+//!   commit's manifest still exists after the next manifest was read (H1 of `chain`). Otherwise the
+//!   list of manifests shows the newest manifest.
 //! - **F3** Devices of one line share the caches for data that was read. Commits of one chain never
 //!   use the number of an object for two objects.
 
@@ -106,7 +106,7 @@ impl RemoteDevice {
         Ok(Some(device))
     }
 
-    /// The newest manifest, if it is another one than this device's (F2).
+    /// The newest manifest, if it differs from this device's manifest (F2).
     fn newer_manifest(&self) -> Result<Option<(VolumeId, Manifest)>> {
         let chain = self.core.chain.brief();
         let (here, nonce) = {

@@ -1,4 +1,5 @@
-//! Finds what a new file system would overwrite, before any device is opened for writing.
+//! Finds the content that a new file system would overwrite, before any device is opened for
+//! writing.
 //!
 //! # Invariants
 //!
@@ -17,10 +18,10 @@ use crate::inside::Inside;
 use crate::place::is_remote;
 
 /// Bytes of a GPT at each end of a disk: a header and a list, and at the beginning also the MBR. A
-/// table in sectors of 4 KiB takes the most.
+/// table in sectors of 4 KiB is the longest.
 const TABLE: u64 = 6 * 4096;
 
-/// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2).
+/// Names the content that a new file system at `volume` would overwrite, if there is any (G1, G2).
 /// Returns `None` for a volume in a store, because a volume in a store can only be examined when it
 /// is open.
 ///
@@ -44,7 +45,8 @@ pub fn overwritten(volume: &Path) -> Result<Option<String>> {
     Ok(probe::identify(&FileDevice::open(volume, how)?)?)
 }
 
-/// Returns what a write of the range would overwrite on the disk around it (G2).
+/// Names the content that a write of the range would overwrite: a part of a partition, a table, or
+/// a file system of the whole disk (G2).
 fn around(disk: &dyn Device, inside: &Inside) -> Result<Option<String>> {
     let region = inside.region(disk)?;
     if region.number.is_some() {

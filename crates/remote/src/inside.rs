@@ -5,7 +5,7 @@
 //! # Invariants
 //!
 //! - **I1** If a file with exactly the given name exists on the host, the name means that file, not
-//!   a place inside one.
+//!   a place inside a disk.
 //! - **I2** The lock covers the whole disk, so two programs never open parts of one disk at the
 //!   same time.
 //! - **I3** Nothing outside of the part is written, and no file is made or grown.
@@ -149,7 +149,8 @@ fn guid(text: &str) -> Option<Guid> {
 }
 
 impl Inside {
-    /// Parses the name of a volume as a place inside a disk. `None` if it names anything else (I1).
+    /// Parses the name of a volume as a place inside a disk. `None` if the name means anything else
+    /// (I1).
     #[must_use]
     pub fn of(volume: &Path) -> Option<Self> {
         let bytes = volume.as_os_str().as_bytes();
@@ -182,8 +183,8 @@ impl Inside {
     ///
     /// # Errors
     ///
-    /// [`Error::Place`] for a place that no part of the disk or several parts match. Those of
-    /// [`partition::read`].
+    /// [`Error::Place`] if no part of the disk matches the place, or if several parts match. Those
+    /// of [`partition::read`].
     pub fn region(&self, disk: &dyn Device) -> Result<Region> {
         if let Part::Range(start, len) = self.part {
             return self.range(disk, start, len);
@@ -256,7 +257,7 @@ impl Inside {
         Ok((disk, Arc::new(window)))
     }
 
-    /// Returns the bytes that this place names now. The disk is not locked for it.
+    /// Returns the bytes that this place names now. Does not lock the disk.
     ///
     /// # Errors
     ///
@@ -355,7 +356,8 @@ mod tests {
         assert_eq!(host_file(&at(&path, "#2")), path);
     }
 
-    /// A part that the disk lacks, or has twice, is an error that names it. No file is made.
+    /// A part that the disk lacks, or has twice, is refused, and the error names the part. No file
+    /// is made.
     #[test]
     fn a_part_that_is_not_there_is_named() {
         let dir = tempfile::tempdir().expect("tempdir");

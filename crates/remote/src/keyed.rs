@@ -67,7 +67,8 @@ mod tests {
         Site::in_store(store.clone(), prefix, options).encrypted(secret)
     }
 
-    /// Writes a volume and ends as a crash would, so that it leaves each kind of object.
+    /// Writes a volume, and ends without a close, as in a crash. The store then has objects of each
+    /// kind.
     fn written(site: &Site, byte: u8) {
         let device = site.open().expect("the key");
         device.write_at(4096, &[byte; 40960]).expect("within");
@@ -85,8 +86,8 @@ mod tests {
         read.map_err(Error::Block).map(|()| found)
     }
 
-    /// Y1: a base and its clone have objects of the same names. No object of one is accepted as one
-    /// of the other, in both directions and for each kind of object.
+    /// Y1: a base and its clone have objects of the same names. No object of the base is accepted
+    /// as an object of the clone, or the reverse, for each kind of object.
     #[test]
     fn no_object_of_a_base_passes_for_one_of_its_clone() {
         let store = Arc::new(SimStore::new(1, Weather::default()));

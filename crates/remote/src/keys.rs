@@ -4,7 +4,7 @@
 //!
 //! - **Y1** A clone has the key of its base, and an identity of its own. The identity is in the
 //!   associated data of every object that the volume seals. So no object of one volume passes for
-//!   an object of the other.
+//!   an object of another volume.
 //! - **Y2** The identities never come from an object that they authenticate. They are stored beside
 //!   the master key, encrypted by the secret.
 
@@ -23,12 +23,12 @@ pub(crate) const IDENTITY: usize = 16;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Master(pub(crate) [u8; 32]);
 
-/// The value that tells the objects of a volume from those of its clones. Volumes of former
+/// The value that tells the objects of a volume from the objects of its clones. Volumes of former
 /// versions have no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(pub(crate) Option<[u8; IDENTITY]>);
 
-/// The key of a volume, its identity, and those of its bases.
+/// The key of a volume, its identity, and the identities of its bases.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) master: Master,
@@ -85,7 +85,8 @@ impl Keys {
         Ok(Self { master: self.master.clone(), identity: fresh()?, bases })
     }
 
-    /// Whether two keys are those of clones of one commit. Each has an identity of its own.
+    /// Whether two sets of keys belong to clones of one volume. The identities of such clones
+    /// differ.
     pub(crate) fn is_sibling(&self, other: &Self) -> bool {
         self.master == other.master && self.bases == other.bases
     }

@@ -9,9 +9,9 @@
 //! # Locks
 //!
 //! A commit takes the newest manifest's lock, which is held across I/O, then
-//! [`Rank::RemoteState`](buttress_base::Rank::RemoteState) for moments. A flush to the local log
-//! takes the log's lock, which is held across I/O, before that state. Lines of the read cache
-//! have [`Rank::Leaf`](buttress_base::Rank::Leaf).
+//! [`Rank::RemoteState`](buttress_base::Rank::RemoteState) for a short time. A flush to the local
+//! log takes the log's lock, which is held across I/O, before the lock of the state. Lines of the
+//! read cache have [`Rank::Leaf`](buttress_base::Rank::Leaf).
 
 #![forbid(unsafe_code)]
 

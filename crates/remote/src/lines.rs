@@ -27,8 +27,8 @@ pub(crate) type Key = (ObjectNumber, u32);
 #[derive(Debug, Default)]
 struct Shard {
     lines: HashMap<Key, (Arc<[u8]>, bool)>,
-    /// Keys in the order of eviction by the clock algorithm. A line that was used gets a second
-    /// round.
+    /// Keys in the order of eviction by the clock algorithm. A line that was used stays for a
+    /// second round.
     face: VecDeque<Key>,
     bytes: usize,
 }
@@ -46,29 +46,29 @@ pub(crate) struct Lines {
 /// The last read of an object.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Where it ended, what was read ahead included.
+    /// The line after the last line that was read, or read ahead.
     end: u32,
-    /// How far ahead it went.
+    /// The number of lines that were read ahead.
     ahead: u32,
-    /// It reached the end of the object.
+    /// Whether the end of the object was reached.
     is_at_end: bool,
-    /// How many reads there were before.
+    /// The value of [`Runs::count`] at this read.
     at: u64,
 }
 
 #[derive(Debug, Default)]
 struct Runs {
     of: HashMap<ObjectNumber, Run>,
-    /// How many reads there were.
+    /// The number of reads that were recorded, of all objects.
     count: u64,
 }
 
-/// A run goes on in the next object only if at most so many other reads came between. A run that
-/// ended long ago says nothing of the reader that begins there.
+/// A run goes on in the next object only if at most this many other reads came between. After an
+/// older run, a read of the next object is probably of another reader.
 const RUN_AGE: u64 = 64;
 
-/// The maximum readahead with much memory: a whole object of 8 MiB. What is read ahead must stay
-/// until it is used, so it is at most an eighth of the memory.
+/// The maximum readahead with much memory: a whole object of 8 MiB. Lines that are read ahead must
+/// stay until they are used, so they are at most an eighth of the memory.
 const AHEAD_MAX: u64 = 128;
 const AHEAD_PART: u64 = 8;
 const AHEAD_MIN: u32 = 4;
@@ -121,9 +121,9 @@ impl Lines {
     }
 
     /// Records a read that lacks lines, of an object with `len` lines. Returns how many further
-    /// lines to read with it. The number grows with each sequential read. A read at the start of an
-    /// object goes on with the run that has just reached the end of the object before: sequential
-    /// writes fill one object after the other.
+    /// lines to read at the same time. The number grows with each sequential read. A read at the
+    /// start of an object goes on with the run that has just reached the end of the preceding
+    /// object: sequential writes fill one object after the other.
     pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32, len: u32) -> u32 {
         let mut runs = self.runs.lock();
         let Runs { of, count } = &mut *runs;
@@ -185,7 +185,8 @@ mod tests {
         }
     }
 
-    /// A run goes on in the next object only if it reached the end of its own, and not long ago.
+    /// A run goes on in the next object only if it has reached the end of its own object not long
+    /// ago.
     #[test]
     fn an_old_run_does_not_go_on() {
         let begun = |to: u32| {

@@ -57,8 +57,8 @@ impl What<'_> {
 
 impl Core {
     /// Reads the content that the manifest references: the map leaves, the table, and the extents
-    /// of the newest data objects. Waits for the store twice, or once more for the manifest of an
-    /// earlier program.
+    /// of the newest data objects. Waits for the store twice, or three times for the manifest of an
+    /// earlier version.
     pub(crate) fn load(&self, manifest: &Manifest) -> Result<()> {
         let names = &self.names;
         let of_table = |part: &TablePart| {
@@ -70,7 +70,7 @@ impl Core {
             let name = names.of(recent.object, recent.epoch, true);
             wants.push((What::Recent(recent), name, segment::tail(recent.shape())));
         }
-        // Without the epochs, only the table says what the objects with the leaves are called.
+        // Without the epochs, only the table gives the names of the objects with the leaves.
         let epochs: BTreeMap<_, _> = manifest.leaf_epochs.iter().copied().collect();
         let named = manifest.leaves.iter().filter_map(|&(leaf, at)| {
             let name = names.of(at.object, *epochs.get(&at.object)?, false);
@@ -128,7 +128,7 @@ impl Core {
         })
     }
 
-    /// Reads the first pages that extents change, and that of the superblock, at once.
+    /// Reads the first pages that extents change, and the page of the superblock, at once.
     fn load_ahead<'e>(&self, extents: impl Iterator<Item = &'e Extent>) -> Result<()> {
         let sectors = self.len / 4096;
         let mut pages = BTreeMap::new();
@@ -144,7 +144,7 @@ impl Core {
                 look(SUPERBLOCK.0);
             }
             'all: for extent in extents {
-                // What is past the end is refused when it is applied.
+                // `apply` refuses an extent that goes past the end of the device.
                 let end = extent.first.0.saturating_add(extent.count).min(sectors);
                 let first = extent.first.0 - extent.first.0 % PAGE_SECTORS;
                 for at in (first..end).step_by(PAGE_SECTORS as usize).take(PAGES_AT_ONCE) {
@@ -157,7 +157,8 @@ impl Core {
         self.load_pages(&pages.into_values().collect::<Vec<_>>())
     }
 
-    /// Whether the superblock is read now. A writer and a cache on disk must know what nodes are.
+    /// Whether the superblock is read now. A writer and a cache on disk need its identifiers to
+    /// recognise nodes.
     fn needs_superblock(&self) -> bool {
         let is_there = self.len > (SUPERBLOCK.0 + 1) * 4096;
         is_there && (self.options.write || self.options.cache_dir.is_some())

@@ -9,8 +9,9 @@
 //! - **J3** A log that cannot be written is given up: from then on flushes wait for commits.
 //! - **J4** A replay puts all writes of a log into one commit. No commit has only a part of the
 //!   replayed writes.
-//! - **J5** The log may lack writes that a commit has. So a replay applies only records after the
-//!   position of the commit under it. An older record would overwrite newer content of that commit.
+//! - **J5** The log may lack writes that a commit has. So a replay onto a commit applies only
+//!   records after the position of this commit. An older record would overwrite newer content of
+//!   the commit.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -131,7 +132,7 @@ impl Core {
         is_written
     }
 
-    /// Removes sealed segments from memory that the log has (J2), until `in_flight` of them are
+    /// Removes sealed segments that the log has from memory (J2), until `in_flight` segments are
     /// left. The newest are removed first, since the oldest are sent next.
     fn leave_to_log(&self, state: &mut State) {
         let State { sealed, logging, in_memory, .. } = state;
@@ -157,7 +158,8 @@ impl Core {
         }
     }
 
-    /// Removes files of the log that a commit has completely, and wakes writers that wait for room.
+    /// Removes each file of the log if a commit has all writes in it, and wakes writers that wait
+    /// for room.
     pub(crate) fn release_log(&self, committed: u64) {
         if let Some(log) = self.log.get() {
             log.release(committed);

@@ -247,7 +247,7 @@ impl Log {
         Ok(())
     }
 
-    /// Removes the files that a commit has completely (L3).
+    /// Removes each file if a commit has all writes in it (L3).
     pub(crate) fn release(&self, committed: u64) {
         let mut inside = self.inside.lock();
         while let Some(first) = inside.parts.front() {

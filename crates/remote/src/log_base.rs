@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** The base of a log is a commit of its writer. The base has a prefix of the log and no
-//!   other write.
+//! - **B1** The base of a log is a commit of the log's writer. The base has a prefix of the log and
+//!   no other write.
 //! - **B2** A base is pinned only while a log has acknowledged writes that its base lacks. The next
 //!   opening that removes the log deletes the pin.
 
@@ -62,8 +62,8 @@ impl Core {
         }
     }
 
-    /// Deletes the pin of the base of the log in the folder, which is about to be removed (B2). A
-    /// failure is only logged.
+    /// Deletes the pin of the log's base, since the log in the folder is about to be removed (B2).
+    /// A failure is only logged.
     pub(crate) fn release_base(&self) {
         let Some((log, _)) = self.cache.as_ref().and_then(Cache::held_log) else { return };
         match pin::delete(&self.chain.brief(), &pin_of(&log)) {

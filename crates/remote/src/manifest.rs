@@ -15,7 +15,8 @@ use crate::map::Ref;
 use crate::segment::Shape;
 use crate::units::{CommitNumber, LEN_MAX, ObjectNumber, SECTOR};
 
-/// The largest number of a commit or an object. Counting on from it does not overflow.
+/// The largest number of a commit or an object. A counter that goes on from this number does not
+/// overflow.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 /// A manifest with more parts of one kind than this is invalid.
 const PARTS_MAX: usize = 1 << 20;
@@ -77,7 +78,7 @@ pub(crate) struct LocalLog {
     pub(crate) cache: String,
     /// The machine that has the folder.
     pub(crate) host: String,
-    /// The folder there.
+    /// The folder on that machine.
     pub(crate) dir: String,
 }
 
@@ -121,7 +122,7 @@ pub(crate) struct Manifest {
     pub(crate) checkpoint: CommitNumber,
     pub(crate) leaves: Vec<(u32, Ref)>,
     /// The epochs of the objects that have leaves, so that leaves are read without the table.
-    /// Earlier programs left them out.
+    /// Manifests of earlier versions lack these epochs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) leaf_epochs: Vec<(ObjectNumber, u32)>,
     pub(crate) tables: Vec<TablePart>,
@@ -140,7 +141,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Notes that the content has a local log up to a position.
+    /// Notes that the content has the writes of a local log up to a position.
     pub(crate) fn mark(&mut self, mark: LogMark) {
         match self.logs.iter_mut().find(|known| known.log == mark.log) {
             Some(known) => known.position = known.position.max(mark.position),

@@ -191,8 +191,8 @@ impl Map {
         self.dirty
     }
 
-    /// Drops pages that can be read again, the longest unused first, until the rest is within a
-    /// budget.
+    /// Drops pages that can be read again, the longest unused first, until the remaining pages are
+    /// within a budget.
     pub(crate) fn shrink(&mut self, budget: usize) {
         if self.resident <= budget {
             return;
@@ -267,7 +267,8 @@ impl Map {
         inside.map(|(&page, &at)| Missing { page, at }).collect()
     }
 
-    /// Marks leaves in these objects, and those of `pages` that are in memory, to be written again.
+    /// Marks the leaves in these objects, and each of `pages` that is in memory, to be written
+    /// again.
     pub(crate) fn write_again(&mut self, pages: &[Missing], objects: &BTreeSet<ObjectNumber>) {
         for missing in pages {
             if let Some(slot) = self.slots.get_mut(&missing.page)

@@ -51,7 +51,8 @@ impl Names {
         self.under(&format!("pin/{name}"))
     }
 
-    /// The name of what stays of a volume until its base is released.
+    /// The name of the manifest that stays of a deleted volume until the pin in its base is
+    /// deleted.
     pub(crate) fn gone(&self, number: u64) -> String {
         self.under(&format!("gone/{number:08}"))
     }
@@ -81,7 +82,7 @@ impl Names {
     }
 }
 
-/// The names of all objects that a volume uses: its own, and those of its bases.
+/// The names of all objects that a volume uses: its own names, and the names of its bases.
 #[derive(Clone, Debug)]
 pub(crate) struct AllNames {
     own: Names,

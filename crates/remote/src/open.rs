@@ -4,8 +4,8 @@
 //!
 //! - **Z1** Opening for writing begins a new epoch with a manifest. After that the store refuses
 //!   manifests of earlier writers.
-//! - **Z2** A store that did not pass its trial gets no manifest. Before, it gets only the trial's
-//!   object and a sign of life.
+//! - **Z2** A store that did not pass its trial gets no manifest. Before the trial has passed, only
+//!   the trial's object and a sign of life are written.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -154,8 +154,8 @@ impl Site {
                 trial::run(&chain.store, &chain.names, trial::RIVALS_NEW)?;
                 let first = Manifest {
                     number: CommitNumber(1),
-                    // The first epoch is random. So an object that is written late to a volume
-                    // deleted at this place has another name.
+                    // The first epoch is random. So objects that a late writer of a deleted volume
+                    // writes to this place have other names.
                     epoch: (random::seed() >> 40) as u32,
                     nonce: random::hex(),
                     writer: Writer::this(),
@@ -184,8 +184,8 @@ impl Site {
             return self.open_at(chain, volume, head, writer);
         }
         let cache = self.cache(volume, &head, &writer)?;
-        // The map is read while the store is tried and the volume is taken. Taking it does not
-        // change the content.
+        // The map is read while the store is tried and the volume is taken. Taking the volume does
+        // not change the content.
         let expected = self.successor(&head, &writer);
         let begun = |manifest: Manifest, cache| {
             let (chain, options) = (chain.clone(), self.options.clone());
@@ -203,7 +203,7 @@ impl Site {
             loaded?;
             *core.last.lock() = manifest;
         } else {
-            // Another writer came in between, and has written.
+            // Another writer took the volume in between, so the content may be newer.
             core = begun(manifest.clone(), core.cache.take());
             core.load(&manifest)?;
         }
@@ -215,8 +215,8 @@ impl Site {
     /// volume opens without the cache.
     fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
         let dir = self.options.cache_dir.as_ref()?;
-        // The other half is for the log. A reader has no log, but uses only this half, so that
-        // lines that a writer left stay.
+        // The other half of the cache's size is for the log. A reader has no log, but uses only
+        // this half, too: a smaller or larger cache would lose lines that a writer left.
         let (budget, memory) = (self.options.cache_size / 2, self.options.memory / 4);
         DiskLines::open(dir, volume, budget, memory).unwrap_or_else(|error| {
             tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");
@@ -307,12 +307,12 @@ impl Site {
                 let joined = trial.join();
                 let (name, outcome) =
                     joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                // Nothing waits for this but the end.
+                // Only the end of the scope waits for this deletion.
                 scope.spawn(move || trial::end(&chain.store, &name));
                 outcome
             };
             let taken = self.take_after(chain, volume, head, writer, cache, &mut tried);
-            // If it was refused before, the trial still ends.
+            // If the volume was refused before the trial ended, the trial is still awaited here.
             tried().and(taken)
         })
     }
@@ -382,7 +382,7 @@ impl Site {
         Ok((chain.add(volume, &taken)?, settled, taken))
     }
 
-    /// The manifest that only takes the volume after `head`.
+    /// The manifest that follows `head` and only takes the volume.
     fn successor(&self, head: &Manifest, writer: &Writer) -> Manifest {
         Manifest {
             number: CommitNumber(head.number.0 + 1),

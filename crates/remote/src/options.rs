@@ -120,17 +120,17 @@ pub const OPTION_NAMES: [&str; 15] = [
     "size",
 ];
 
-/// The options of [`OPTION_NAMES`] that are mount options, too. The others name a commit or belong
-/// to a new volume.
+/// The options of [`OPTION_NAMES`] that are mount options, too. The other options name a commit or
+/// belong to a new volume.
 pub const MOUNT_OPTION_NAMES: &[&str] = OPTION_NAMES.split_at(4).1;
 
 /// How to open a volume, besides the options in its name. Options in the name take precedence over
-/// these.
+/// the options here.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// Take the volume from a writer that seems to be alive.
+    /// Whether to take the volume from a writer that seems to be alive.
     pub takeover: bool,
-    /// Go on without acknowledged writes in a local log that cannot be replayed.
+    /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
     pub discard_local: bool,
     /// Options, as the name of a place can have them.
     pub options: Vec<(String, String)>,

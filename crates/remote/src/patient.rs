@@ -25,7 +25,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// How many requests of each kind were made, and how many bytes they carried.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Objects written, by creation too.
+    /// Objects written, including creations.
     pub(crate) puts: AtomicU64,
     /// Reads of objects or parts.
     pub(crate) gets: AtomicU64,
@@ -132,7 +132,7 @@ impl Patient {
         Ok(all)
     }
 
-    /// As [`Patient::get_many`], and calls `check` with the index and the bytes of each part.
+    /// As [`Patient::get_many`], but also calls `check` with the index and the bytes of each part.
     pub(crate) fn many_as<T>(
         &self,
         wants: &[(String, Range<u64>)],

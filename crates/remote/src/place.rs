@@ -7,9 +7,9 @@
 //! - **L1** An argument that begins with a known scheme and `://` is a place in a store.
 //! - **L2** Otherwise, if a file with exactly this name exists on the host, the argument is that
 //!   file.
-//! - **L3** Otherwise a `:/`, or a `:` at the end, divides volume and path. It is the first such
-//!   mark behind the name of an existing file, or of a place inside a file. A directory does not
-//!   count. If there is no such file, the first `:/` divides.
+//! - **L3** Otherwise a `:/`, or a `:` at the end, divides volume and path. The dividing mark is
+//!   the first one behind the name of an existing file, or of a place inside a file. A directory
+//!   does not count. If there is no such file, the first `:/` divides.
 //! - **L4** In a place of a store the first `:/` after the scheme divides, or a `:` at the end. A
 //!   `://` does not divide.
 
@@ -128,8 +128,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// [`Error::Place`] with what is wrong: a scheme that this program cannot open, a name that is
-    /// not text, or a missing bucket.
+    /// [`Error::Place`] with the fault: a scheme that this program cannot open, a name that is not
+    /// text, or a missing bucket.
     pub fn parse(volume: &Path) -> Result<Self> {
         let shown = volume.display().to_string();
         let wrong = |why: &str| Error::Place { place: shown.clone(), why: why.to_owned() };
@@ -211,8 +211,8 @@ mod tests {
         (found.volume.display().to_string(), path)
     }
 
-    /// L1, L4: a known scheme takes precedence. Behind it the first colon before a single slash
-    /// divides.
+    /// L1, L4: a known scheme takes precedence. Behind the scheme, the first colon before a single
+    /// slash divides.
     #[test]
     fn a_scheme_comes_before_all_else() {
         let some = |path: &str| Some(path.to_owned());

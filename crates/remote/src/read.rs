@@ -69,7 +69,7 @@ impl Core {
     pub(crate) fn read_many(&self, wants: &mut [(Sector, &mut [u8])]) -> Result<()> {
         for attempt in 1.. {
             match self.read_once(wants) {
-                // The collector deleted the object, after its content had moved.
+                // The collector moved the content of the object, and then deleted the object.
                 Err(Error::Store { source: StoreError::NotFound, .. }) if attempt < TRIES => {}
                 answer => return answer,
             }
@@ -96,7 +96,8 @@ impl Core {
         Ok(())
     }
 
-    /// Fills the sectors that are in memory or in holes, and returns the places of the rest.
+    /// Fills the sectors that are in memory or in holes, and returns the places of the other
+    /// sectors.
     fn plan_read(
         &self,
         first: Sector,
@@ -171,8 +172,8 @@ impl Core {
     }
 
     /// Returns all lines that the fetches need, from the caches or by parallel requests to the
-    /// store. With `reads_ahead`, the requests include lines behind the needed ones, and damage of
-    /// these lines is an error, too.
+    /// store. With `reads_ahead`, the requests include lines behind the needed lines, and damage of
+    /// the additional lines is an error, too.
     fn lines_of<'f>(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,

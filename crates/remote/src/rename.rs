@@ -10,8 +10,8 @@ use crate::envelope::damaged;
 use crate::error::Result;
 
 impl RemoteDevice {
-    /// Gives the btrfs on the device another identifier, as `btrfstune -m` does. Its nodes keep the
-    /// old identifier.
+    /// Gives the btrfs on the device another identifier, as `btrfstune -m` does. The nodes of the
+    /// btrfs keep the old identifier.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
-//! Salvage: writes the content of a local log that no longer fits its volume to another device.
+//! Salvage: copies the content of a local log to another device, if the log no longer fits its
+//! volume.
 //!
 //! # Invariants
 //!
-//! - **X1** The result is the content at the log's last whole cut: the newest commit of its writer,
-//!   with the log applied. Neither the volume nor the log changes.
+//! - **X1** The result is the content at the log's last whole cut: the newest commit of the log's
+//!   writer, with the log applied. Neither the volume nor the log changes.
 
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ use crate::unsent::Unsent;
 
 impl Site {
     /// Writes the last acknowledged content of the log in the options' `cache_dir` to a device.
-    /// `target` makes this device, given its length. Returns the writes of the log that its commit
-    /// lacks.
+    /// `target` makes this device, given its length. Returns the writes of the log that the newest
+    /// commit of the log's writer lacks.
     ///
     /// # Errors
     ///

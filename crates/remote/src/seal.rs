@@ -5,8 +5,8 @@
 //!
 //! - **E1** All of an object except its name, its length and its time is sealed. A piece is
 //!   accepted only if it was sealed with the key of the volume, under the same name and at the same
-//!   place. Besides, the volume to which the name belongs must have sealed it: this volume or a
-//!   base.
+//!   place. Besides, the volume to which the name belongs must have sealed the piece: this volume
+//!   or a base.
 //! - **E2** No nonce is used twice: each write of an object draws 16 random bytes, and the number
 //!   of the piece follows them. So a name may be written twice without harm.
 //! - **E3** A part of an object can be read without the rest, since pieces are sealed one by one,
@@ -193,7 +193,7 @@ impl SealedStore {
 
     /// Makes the keys of a new volume, unless it has keys. The keys of a clone are `of_clone`.
     pub(crate) fn make_key(&self, of_clone: Option<&Keys>) -> Result<()> {
-        // The keys that were read before are those of a volume that was deleted since.
+        // Keys that were read before belong to a volume that was deleted since.
         self.forget();
         let fresh = Keys::random()?;
         self.secret.create(&*self.inner, &self.names, 1, of_clone.unwrap_or(&fresh))?;
@@ -210,7 +210,7 @@ impl SealedStore {
         new.replace(&*self.inner, &self.names, &self.seal()?.keys)
     }
 
-    /// Forgets the keys. The next request reads those that are in the store then.
+    /// Forgets the keys. The next request reads the keys from the store again.
     pub(crate) fn forget(&self) {
         *self.seal.lock() = None;
     }

@@ -3,13 +3,13 @@
 //! # Invariants
 //!
 //! - **X1** Objects are sealed with the *master key*, which never changes. The store has the master
-//!   key and the identities only in encrypted form. Argon2id derives the key for that from a
-//!   passphrase or a file.
+//!   key and the identities only in encrypted form. Argon2id derives the key of this encryption
+//!   from a passphrase or a file.
 //! - **X2** The object `key/NUMBER` with the highest number is in use. A new object is read back
 //!   before older ones are deleted. So at each moment one secret opens the volume.
 //! - **X3** No message has a secret in it.
-//! - **X4** What a message says of a change of the secret is true, also if answers were lost: the
-//!   new object was read back, or the message leaves open which secret counts.
+//! - **X4** Each message about a change of the secret is true, even if answers were lost. Either
+//!   the new object was read back, or the message leaves open which secret is valid.
 
 use std::fmt;
 use std::path::Path;
@@ -224,7 +224,7 @@ impl Secret {
         }
     }
 
-    /// Writes the keys for this secret, and deletes them for others (X2, X4).
+    /// Writes the keys encrypted by this secret, and deletes the copies for other secrets (X2, X4).
     pub(crate) fn replace(&self, store: &dyn Store, names: &Names, keys: &Keys) -> Result<()> {
         let older = numbers(store, names)?;
         let number = older.last().map_or(1, |last| last + 1);
@@ -241,7 +241,8 @@ impl Secret {
                 );
             }
         }
-        // A list may have lacked the newest key, and then this one does not count.
+        // A list may have lacked the newest key. In that case the key that was just written is not
+        // in use.
         match store.get(&names.key(number + 1)) {
             Err(StoreError::NotFound) => {}
             Ok(_) => return other(),
@@ -252,7 +253,7 @@ impl Secret {
     }
 }
 
-/// The new secret opens the volume, and so may the old one by an older list.
+/// The new secret opens the volume. With an older list, the old secret may open the volume, too.
 fn undeleted(error: &StoreError) -> Result<()> {
     wrong(format!(
         "the new secret opens the volume, and the old one was not deleted: run `remote rekey` \
@@ -260,8 +261,8 @@ fn undeleted(error: &StoreError) -> Result<()> {
     ))
 }
 
-/// Creates an object, and reads back what its name has then. `None` if that is not known. Asks
-/// again a few times.
+/// Creates an object, and returns the content that the name has afterwards. Tries a few times.
+/// `None` if no answer shows the content.
 fn settled(store: &dyn Store, name: &str, body: &Bytes) -> Result<Option<Bytes>> {
     const TRIES: u32 = 6;
     const PAUSE: Duration = Duration::from_millis(50);
@@ -272,7 +273,8 @@ fn settled(store: &dyn Store, name: &str, body: &Bytes) -> Result<Option<Bytes>>
         }
         match store.create(name, body.clone()) {
             Ok(()) => return Ok(Some(body.clone())),
-            // With an earlier attempt that has no answer, a refusal says nothing.
+            // A refusal proves nothing if an earlier attempt had no answer: that attempt may have
+            // created the object.
             Err(refusal) if refusal.is_refusal() && !is_sent => return Err(refusal),
             Err(_) => is_sent = true,
         }

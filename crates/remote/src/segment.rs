@@ -2,16 +2,16 @@
 //!
 //! # Format
 //!
-//! An envelope, then frames, then extents. A frame is a crc32c and 4096 bytes. The checksum
-//! includes the number of the object and of the frame, so a misplaced frame is detected. An extent
-//! has 16 bytes: first sector of the device, and a count of sectors. The highest bit of the count
-//! marks a hole. The frames belong to the extents with data, in the same order. Holes have no
-//! frames.
+//! A data object has an envelope, then frames, then extents. A frame is a crc32c and 4096 bytes.
+//! The checksum includes the number of the object and of the frame, so a misplaced frame is
+//! detected. An extent has 16 bytes: first sector of the device, and a count of sectors. The
+//! highest bit of the count marks a hole. The frames belong to the extents with data, in the same
+//! order. Holes have no frames.
 //!
 //! # Invariants
 //!
 //! - **G1** A sealed segment never changes. Frames and extents that the local log has are fixed: a
-//!   later write of such a sector takes a new frame.
+//!   later write of a sector in a fixed frame takes a new frame.
 //! - **G2** Applying the extents in order restores the content of the device at the moment of the
 //!   seal.
 
@@ -44,7 +44,8 @@ pub(crate) struct Segment {
     sectors: u32,
     /// The newest frame of each sector; no entry after a hole.
     newest: HashMap<u64, u32>,
-    /// The number of frames with a checksum, which are fixed, and of fixed extents (G1).
+    /// The number of fixed frames, which have their checksums, and the number of fixed extents
+    /// (G1).
     fixed_frames: u32,
     fixed_extents: usize,
 }
@@ -153,7 +154,7 @@ impl Segment {
         true
     }
 
-    /// Fixes all frames and extents so far, and returns those that were not fixed before (G1).
+    /// Fixes all frames and extents so far, and returns the newly fixed ones (G1).
     pub(crate) fn fix(&mut self) -> Fixed {
         let first_frame = self.fixed_frames;
         for frame in first_frame..self.sectors {

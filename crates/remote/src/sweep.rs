@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **Y1** Only objects of earlier epochs are deleted: their writers can make no more commits.
-//!   This writer's table has all of their objects that a commit needs. The manifest names the
-//!   objects of the table itself. So an object that neither the table nor the manifest has is not
-//!   needed, even if the store's list is old.
+//! - **Y1** Only objects of earlier epochs are deleted: the writers of these epochs can make no
+//!   more commits. This writer's table has all objects of earlier epochs that a commit needs. The
+//!   manifest names the objects of the table itself. So an object that neither the table nor the
+//!   manifest has is not needed, even if the store's list is old.
 
 use crate::chain::Chain;
 use crate::collect::Collected;
@@ -17,7 +17,7 @@ use crate::names::Names;
 pub(crate) const PARTS: u32 = 256;
 
 impl Core {
-    /// Sweeps the next part of the names, until all were swept since the opening.
+    /// Sweeps the next part of the names, unless all parts were swept since the opening.
     pub(crate) fn sweep_next(&self, chain: &Chain, done: &mut Collected) -> Result<()> {
         let part = {
             let mut state = self.state.lock();

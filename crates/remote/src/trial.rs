@@ -24,13 +24,13 @@ pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
     outcome
 }
 
-/// Deletes what a trial left.
+/// Deletes the object that a trial left.
 pub(crate) fn end(store: &Patient, name: &str) {
     let _ = store.delete(name);
 }
 
-/// Creates one object by `rivals` threads at once. Returns its name, which the caller deletes, and
-/// what came of it. Waits for the store three times.
+/// Creates one object by `rivals` threads at once. Returns the object's name and the outcome of the
+/// trial. The caller deletes the object. Waits for the store three times.
 ///
 /// # Errors
 ///
@@ -74,7 +74,8 @@ fn verdict(
         let (won, all) = (winners.len(), answers.len());
         return wrong(format!("{won} of {all} creations of one name at once succeeded"));
     }
-    // If all answers were lost on the way, perhaps no creation succeeded. Then the late one might.
+    // If all answers were lost, perhaps no creation had an effect. A late creation could then
+    // succeed in an honest store.
     if winners.is_empty() && store.get(name)?.is_none() {
         return wrong("of several creations of one name at once none had an effect".to_owned());
     }

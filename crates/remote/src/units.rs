@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a sector, the unit of the map.
 pub(crate) const SECTOR: u64 = 4096;
 /// The longest device that a map can have: the number of a sector has 40 bits, and the number of a
-/// page 26.
+/// page has 26 bits.
 pub(crate) const LEN_MAX: u64 = SECTOR << 40;
 
 /// A sector of the device.

@@ -4,8 +4,8 @@
 //!
 //! - **X1** A write of at most 1 MiB is in the segments whole or not at all, unless a segment fills
 //!   up during the write.
-//! - **X2** A writer waits while the maximum number of sealed segments is in memory: on their way
-//!   to the store, or to the local log. It also waits while the local log is full.
+//! - **X2** A writer waits while memory holds the maximum number of sealed segments, which are
+//!   still to be sent to the store or logged. It also waits while the local log is full.
 
 use buttress_base::{Held, clock};
 
@@ -19,8 +19,8 @@ use crate::units::{SECTOR, Sector, Spot};
 pub(crate) const SUPERBLOCK: Sector = Sector((64 << 10) / SECTOR);
 const MAGIC_AT: usize = 64;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
-/// The offset of the volume's identifier in superblocks and headers of nodes. Then the offset of
-/// the identifier for nodes alone, in superblocks that have one.
+/// `FSID_AT` is the offset of the volume's identifier in superblocks and headers of nodes. A
+/// superblock may have a separate identifier for nodes, at `METADATA_UUID_AT`.
 const FSID_AT: usize = 0x20;
 const METADATA_UUID_AT: usize = 0x23b;
 

@@ -23,7 +23,7 @@ pub enum Error {
     /// A subvolume that may change can be neither sent nor used as parent or clone source.
     #[error("subvolume is not read-only")]
     NotReadOnly,
-    /// The top level has no name that a stream could give it.
+    /// The top-level subvolume has no name that a stream could use.
     #[error("the top-level subvolume cannot be sent: make a read-only snapshot of it")]
     TopLevel,
     /// Items of a subvolume contradict one another.
@@ -33,7 +33,7 @@ pub enum Error {
         tree: TreeId,
         /// The inode.
         ino: Ino,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// A path that is longer than receivers take: the error `ENAMETOOLONG`.
@@ -42,7 +42,7 @@ pub enum Error {
          {PATH_BYTES_MAX}"
     )]
     PathTooLong {
-        /// Its beginning and its end, escaped.
+        /// The beginning and the end of the path, escaped.
         path: String,
         /// Its length, in bytes.
         len: usize,
@@ -51,9 +51,9 @@ pub enum Error {
     /// volume.
     #[error("{path}: the path {problem}")]
     Path {
-        /// Its beginning and its end, escaped.
+        /// The beginning and the end of the path, escaped.
         path: String,
-        /// What is wrong with it.
+        /// The fault of the path.
         problem: &'static str,
     },
     /// A step of a stream cannot be done.
@@ -75,7 +75,7 @@ pub enum Error {
     Incomplete {
         /// Its name in the directory that was received into.
         name: String,
-        /// The error that ended it.
+        /// The error at which receiving ended.
         #[source]
         source: Box<Error>,
     },

@@ -7,7 +7,7 @@
 //!    of deleted files. Then it moves directories and files that have other names now, in an order
 //!    in which every target is free. Last it removes deleted directories (`names`).
 //! 2. **Content.** The sender walks the differences again, in the order of inode numbers. It makes
-//!    new inodes at their final names, and sends attributes and content of changed ones
+//!    new inodes at their final names, and sends attributes and content of changed inodes
 //!    (`content`). Content that the receiver has already is cloned (`sharing`).
 //! 3. **Times** of directories come last, when no later command changes these directories.
 //!
@@ -17,8 +17,8 @@
 //!
 //! - **X1** Paths are computed from the receiver's tree as it is after the commands so far, never
 //!   from its final state. `Names`, `current` and `made_ahead` describe that tree.
-//! - **X2** Memory grows with the number of names that moved and of directories that changed, not
-//!   with files.
+//! - **X2** Memory grows with the number of moved names and of changed directories, not with the
+//!   number of files.
 
 mod content;
 mod diff;

@@ -13,7 +13,7 @@ pub const ROUND: &str = "BUTTRESS_ROUND";
 /// Prefix of an output line with a count: `BUTTRESS_COUNT states 312`.
 pub const COUNT: &str = "BUTTRESS_COUNT";
 
-/// Distance between the seeds of two rounds. No test takes as many seeds.
+/// Distance between the seeds of two rounds. No test takes that many seeds.
 const STRIDE: u64 = 1000;
 
 /// Returns which round this is.

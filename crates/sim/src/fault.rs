@@ -43,7 +43,7 @@ struct Plan {
     what: Misfortune,
 }
 
-/// The plan of which request has a fault, and the number of requests so far.
+/// The plan that gives one request a fault, and the number of requests so far.
 #[derive(Debug)]
 pub struct Faults {
     plan: Ranked<Plan>,
@@ -70,7 +70,7 @@ impl Faults {
     }
 
     /// Restarts the count, and counts only requests of the kind `only` if it is given. Request `n`
-    /// of the counted ones gets the fault.
+    /// of the counted requests gets the fault.
     pub fn strike(&self, n: u64, only: Option<Operation>, what: Misfortune) {
         *self.plan.lock() = Plan { count: 0, at: n, only, what };
     }
@@ -158,7 +158,7 @@ impl Layer for FaultDevice {
     }
 
     /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
-    /// such devices, and tests must cover that.
+    /// such devices, and tests must cover prepared data.
     fn takes_many(&self) -> bool {
         true
     }

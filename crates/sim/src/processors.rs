@@ -78,7 +78,7 @@ struct Clock {
     is_ready: bool,
     /// The time since which the thread could run.
     ready: u64,
-    /// Its running time, adjusted so that a thread that slept long does not run for ever.
+    /// The thread's running time, adjusted so that a thread that slept long does not run for ever.
     ran: u64,
     /// The thread's processor, and the time at which it got the processor.
     on: Option<usize>,
@@ -112,8 +112,8 @@ struct Simulated {
     resumed: Instant,
     /// The running time of all threads together.
     busy: u64,
-    /// The time that one measurement costs the measured thread; it is subtracted. Beneath it, the
-    /// number of measurements.
+    /// `overhead` is the time that one measurement costs the measured thread, and is subtracted.
+    /// `counted` is the number of measurements.
     overhead: u64,
     counted: u64,
 }
@@ -169,7 +169,7 @@ impl Simulated {
         self.processors[on].thread = Some(index);
     }
 
-    /// Of the threads with a processor, the one that is furthest behind.
+    /// The thread that is furthest behind, of the threads with a processor.
     fn last(&self) -> Option<usize> {
         let running = self.processors.iter().filter_map(|processor| processor.thread);
         running.min_by_key(|index| self.clocks[*index].at)
@@ -195,8 +195,8 @@ impl Simulated {
             let clock = self.clocks[next];
             let free = self.processors.iter().enumerate();
             let free = free.filter(|(_, processor)| processor.thread.is_none());
-            // Takes the processor that is free first. If several are, takes the one that was used
-            // last.
+            // Takes the processor that is free first. If several processors are free at that time,
+            // takes the processor that was used last.
             let slot = free
                 .min_by_key(|(_, processor)| {
                     (processor.free.max(clock.ready), u64::MAX - processor.free)

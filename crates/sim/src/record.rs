@@ -13,8 +13,8 @@
 //!   write is in every later state, but guarantees nothing about earlier writes, like a write with
 //!   FUA.
 //! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is never torn: it has the flushed
-//!   content, or that of a later write. Pieces survive in any order, so an older piece may replace
-//!   a newer one.
+//!   content, or the content of a later write. Pieces survive in any order, so an older piece may
+//!   replace a newer one.
 //!
 //! # Faults, and why a correct engine survives them
 //!
@@ -171,8 +171,8 @@ impl Log {
 
     /// Stops recording and shows `check` the states that a power cut could have left. After an
     /// event the states have no unflushed write, all unflushed writes, or one of `draws` other
-    /// subsets. Most of these subsets are random. Others have only one write or piece, or all but
-    /// one. Only events with an index that `stride` divides are used.
+    /// subsets. Most of these subsets are random. Others have only one write or piece, or all
+    /// except one. Only events with an index that `stride` divides are used.
     ///
     /// Returns the number of shown states.
     pub fn crashes(
@@ -198,9 +198,9 @@ impl Log {
 
     /// Stops recording and goes through the log from flush to flush, with the worst states of each
     /// interval. These states have no write, all writes, one write alone, all writes except one, or
-    /// one of `draws` random subsets of pieces. Each write is once the single one, and once the
-    /// missing one. If an interval has more than `singles` writes, that many are chosen at random.
-    /// The last write, the superblock of a commit, is always used.
+    /// one of `draws` random subsets of pieces. For each write, one state has only this write, and
+    /// one state lacks only this write. If an interval has more than `singles` writes, `singles`
+    /// writes are chosen at random. The last write, the superblock of a commit, is always used.
     ///
     /// A power cut within an interval leaves no other states than a cut at its end. Besides,
     /// nothing is reported as durable within an interval. So a property of these states holds for
@@ -489,7 +489,7 @@ impl Layer for Recorder {
     }
 
     /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
-    /// such devices, and tests must cover that.
+    /// such devices, and tests must cover prepared data.
     fn takes_many(&self) -> bool {
         true
     }

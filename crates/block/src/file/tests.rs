@@ -19,7 +19,7 @@ fn temp_dir() -> TempDir {
     tempfile::tempdir().expect("a directory for the test")
 }
 
-/// Each thing that is not a device has its own message.
+/// Each kind of path that is not a device has its own message.
 #[test]
 fn refuses_what_is_not_a_device() {
     let dir = temp_dir();

@@ -1,9 +1,10 @@
 //! Submits several requests to one file through io_uring, and waits for all of them at once.
 //!
 //! Waking a thread on a sleeping processor costs more than a write to a fast device. An fsync
-//! writes several short pieces, and each wait for one would wake the thread again. So several
-//! requests go to the kernel together where possible. A durable write replaces the separate flush.
-//! For a separate flush, io_uring would have to wake a thread of its own (Linux 6.18).
+//! writes several short pieces, and a separate wait for each piece would wake the thread each time.
+//! So several requests go to the kernel together where possible. A durable write replaces the
+//! separate flush. For a separate flush, io_uring would have to wake a thread of its own (Linux
+//! 6.18).
 //!
 //! # Invariants
 //!
@@ -31,7 +32,7 @@ use super::{Answer, Durable, ENTRIES};
 /// `RWF_DSYNC`: the write ends when it is durable.
 const DSYNC: i32 = 2;
 
-/// Rings of one file. A thread that finds no idle ring makes one.
+/// Rings of one file. A thread that finds no idle ring makes a ring.
 #[derive(Default)]
 pub(crate) struct Rings {
     /// Unranked: a thread takes no other lock while it holds this one.
@@ -46,7 +47,7 @@ impl std::fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// Whether a ring may be available. False after the first attempt to make one failed.
+    /// Whether a ring may be available. False after the first attempt to make a ring failed.
     pub(crate) fn may_be(&self) -> bool {
         !self.forbidden.load(Ordering::Relaxed)
     }
@@ -80,7 +81,7 @@ impl Rings {
     /// rings.
     ///
     /// Takes at most [`ENTRIES`] requests. The caller keeps their buffers borrowed until this
-    /// returns.
+    /// function returns.
     fn run<const N: usize>(&self, requests: &[Entry]) -> Option<[i32; N]> {
         assert!(requests.len() <= N && N <= ENTRIES, "more requests than places");
         let mut ring = self.ring()?;

@@ -66,7 +66,7 @@ impl Run {
         self.states.last().expect("there is a first").clone()
     }
 
-    /// The states that a crash may show: from the last flush to the newest that has begun.
+    /// The states that a crash may show: from the last flush to the newest state that has begun.
     pub(crate) fn allowed(&self, crash: &Crash) -> &[Model] {
         let mark = crash.mark.expect("marked at the start");
         &self.states[(mark & 0xffff_ffff) as usize..(mark >> 32) as usize]
@@ -78,7 +78,7 @@ impl Run {
         open(device(0), device(1), &self.options)
     }
 
-    /// Every sector holds its content of the last flush or a later one.
+    /// Every sector holds its content of the last flush, or newer content.
     pub(crate) fn check_sectors(&self, crash: &Crash, found: &Model) {
         let allowed = self.allowed(crash);
         for (at, value) in found.iter().enumerate() {

@@ -84,7 +84,8 @@ fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
     assert!(whole > 500 && towards > 500 && stale > 50, "{whole} {towards} {stale}");
 }
 
-/// Opening without the option removes `Whole` from the superblock before anything else is written.
+/// An opening without `consistent_origin` removes `Whole` from the superblock before anything else
+/// is written.
 #[test]
 fn the_claim_ends_with_the_option() {
     let mut run = Run::new(1024, 50, "consistent_origin=on");

@@ -119,8 +119,8 @@ fn a_full_cache_with_a_failing_origin_answers() {
             }
         }
         assert!(is_told, "{list}: thirty blocks do not hold a hundred and sixty");
-        // Without options the failed write itself went to the origin. With the other options it
-        // waited for a sweep.
+        // Without options the failed write itself went to the origin. With the other options, the
+        // write waited for a sweep.
         assert!(list.is_empty() || cached.status().error == 1, "{list}");
         let mut buf = [0; 512];
         cached.read_at(0, &mut buf).expect("it is in the cache");

@@ -66,8 +66,8 @@ impl Layer for Counted {
     }
 }
 
-/// A cache in front of a gibibyte, which holds all blocks of the origin or none. Neighbours are far
-/// apart in the cache.
+/// A cache in front of an origin of one gibibyte. The cache holds all blocks of the origin or none.
+/// Neighbouring blocks are far apart in the cache.
 fn gibibyte(is_cached: bool) -> (CacheDevice, Arc<Counted>, Arc<Counted>) {
     let blocks = GIB / BLOCK;
     let (origin, cache) = blank(BLOCK as u32, blocks, GIB / 512);

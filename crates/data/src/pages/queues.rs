@@ -13,9 +13,9 @@
 //!
 //! New runs enter `probation`. The oldest run of `probation` leaves memory, unless its start was
 //! read once more. In that case the run moves to `main`, which checks its runs in turns. A run that
-//! left `probation` is remembered until half of the budget has left after it. If it is read again
-//! meanwhile, it enters `main` at once. If it is read ahead meanwhile, it enters `main` when a
-//! reader uses it.
+//! left `probation` is remembered until runs of half the budget have left memory after it. If it is
+//! read again meanwhile, it enters `main` at once. If it is read ahead meanwhile, it enters `main`
+//! when a reader uses it.
 //!
 //! So data in present use replaces data that was used once. A cycle of reads that is longer than
 //! `probation` reaches `main` by way of the remembered runs. A cycle that is longer than the

@@ -29,7 +29,8 @@ struct Seams {
     at: u64,
     /// Whether the part that ends at `at` may be written in place.
     in_place: Option<bool>,
-    /// Seams at the start of the write. They count only if the write extends a dirty piece.
+    /// The boundaries at the start of the write. They count only if the write extends a dirty
+    /// piece.
     first: u32,
     count: u32,
 }

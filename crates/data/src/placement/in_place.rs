@@ -3,18 +3,18 @@
 //!
 //! # Invariants
 //!
-//! - **N1** A write goes in place only if this file's reference is the only one. Committed, frozen
-//!   and running references count together. The extent must also be younger than the subvolume's
-//!   last snapshot. In an older extent, one reference may stand for a leaf that several snapshots
-//!   share.
+//! - **N1** A write goes in place only if this file's reference is the only reference to the
+//!   extent. Committed, frozen and running references count together. The extent must also be
+//!   younger than the subvolume's last snapshot. In an older extent, one reference may stand for a
+//!   leaf that several snapshots share.
 //! - **N2** The written part of a preallocated extent becomes regular in the step that makes the
 //!   data visible. Adjacent pieces of one extent are one item.
 //! - **N3** A thread that writes in place holds the right to do so. It takes the right before the
 //!   check that decides, and keeps it until the data is visible. So no block group is emptied
 //!   during the write. Linux takes the right last, after the checks of snapshots, references and
-//!   checksums. Taken first, the right also protects the checked extents from being moved before
-//!   the write is visible. If the check refuses a part, its right is given back. Until then, the
-//!   right at most delays a thread that drains this block group.
+//!   checksums. Here the right is taken first, so it also protects the checked extents from being
+//!   moved before the write is visible. If the check refuses a part, its right is given back. Until
+//!   then, the right at most delays a thread that drains this block group.
 
 use std::ops::Range;
 
@@ -90,7 +90,8 @@ impl Placement {
             let prealloc = mapping.is_prealloc();
             let range = mapping.offset..mapping.end;
             // A remembered part is not checked again. Files from other implementations may have
-            // checksums under another part of the extent, so this check covers the whole extent.
+            // checksums under another part of the extent, so the search for checksums covers the
+            // whole extent.
             let is_bare = !prealloc
                 && self.params.options.nocow_check.remembers()
                 && !has_sums(whole, &range)?;

@@ -16,7 +16,7 @@
 //!       covers the metadata for extents past the file's length. A crash can leave such extents.
 //! - **V2** Sectors that will be written in place need no data space, and have a token as proof.
 //!   The writer takes the writeback claim, looks for such sectors, and keeps the claim until the
-//!   data is put. So no writeback allocates a place for them before that.
+//!   data is put. So until then no writeback allocates a place for these sectors.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ pub enum ReclaimEffort {
     /// Nothing: the caller asks again with more effort.
     Little,
     /// The caller waits in the queue of tickets. The flusher writes back dirty data, which frees
-    /// most of the worst-case reservations for it. It also makes commits and chunks.
+    /// most of the worst-case reservations for this data. It also makes commits and chunks.
     Full,
     /// The caller draws on the global reserve. A truncation uses this for the writes that it needs.
     Last,
@@ -99,7 +99,8 @@ pub(crate) struct PieceBounds {
 }
 
 impl Placement {
-    /// What `reservation` lacks for putting `range`. The range consists of whole sectors.
+    /// Returns the part that `reservation` lacks for putting `range`, which consists of whole
+    /// sectors.
     pub(crate) fn shortfall(
         &self,
         reservation: &mut Reservation<'_>,
@@ -187,7 +188,7 @@ impl Placement {
         Ok(self.engine.reserve_at_once(self.params.cost_of_parts(1), Urgency::Normal)?)
     }
 
-    /// The space for data that starts a piece or extends one. With parity, a new piece includes the
+    /// The space for data that starts or extends a piece. With parity, a new piece includes the
     /// rest of a row, since rows are written as a whole.
     fn with_slack(&self, bytes: u64, fresh: bool) -> u64 {
         bytes + if fresh && bytes > 0 { self.engine.row_slack() } else { 0 }

@@ -117,7 +117,8 @@ impl Reader {
         })
     }
 
-    /// Most bytes that are read ahead at once. More would evict the run that a reader is using.
+    /// The maximum number of bytes that are read ahead at once. More bytes would evict the run that
+    /// a reader is using.
     pub(crate) fn ahead_bytes_max(&self) -> u64 {
         self.params.ceil(self.pages.widest_window()).max(self.params.sector)
     }

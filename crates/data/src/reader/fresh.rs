@@ -10,7 +10,8 @@ use std::ops::Range;
 use crate::file::File;
 use crate::reader::Reader;
 
-/// Most runs that are looked at one by one. If there are more, all dirty bytes count.
+/// The maximum number of runs that are looked at one by one. If there are more, all dirty bytes
+/// count.
 const RUNS_MAX: usize = 1024;
 
 impl Reader {

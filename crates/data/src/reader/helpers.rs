@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::thread::{self, JoinHandle};
 
-/// Most threads, and most jobs that wait for a thread.
+/// The maximum number of threads, and of jobs that wait for a thread.
 const THREADS: usize = 4;
 const WAITING: usize = 32;
 
@@ -54,8 +54,8 @@ impl Helpers {
         Arc::new(Self { state: Mutex::default(), wanted: Condvar::new(), cores })
     }
 
-    /// Most threads that run. There are two even on one processor, because one may wait for the
-    /// device.
+    /// The maximum number of threads. It is two even on one processor, because one thread may wait
+    /// for the device.
     pub(crate) fn threads_max(&self) -> usize {
         self.cores.clamp(2, THREADS)
     }
@@ -118,7 +118,7 @@ impl Helpers {
         self.wanted.notify_all();
         drop(jobs);
         for thread in threads {
-            // A job may hold the last reference to the helpers, so a helper may run this.
+            // A job may hold the last reference to the helpers, so a helper thread may run `stop`.
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 tracing::error!("a thread that read ahead panicked");
             }

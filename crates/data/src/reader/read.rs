@@ -109,7 +109,8 @@ impl Reader {
             let read = offset..offset + len as u64;
             let advice = file.streams.lock().note(&read, self.pages.widest_window());
             // If readers keep all processors busy, no data is read ahead. Otherwise one reader
-            // would get ahead of the others, and shared data would be evicted before they read it.
+            // would get ahead of the others, and shared data would be evicted before the other
+            // readers read it.
             let helps = is_ours && self.helpers.are_idle_beside(reader.count());
             let ahead = Ahead(if helps { advice.ahead } else { Vec::new() });
             (CachePolicy::Kept { window: advice.window }, ahead)
@@ -208,7 +209,7 @@ impl Reader {
     ) -> Result<()> {
         let end = run.disk + run.len;
         let batch = self.params.options.read_batch.bytes(self.params.sector);
-        // Extents end at sector boundaries, so the read also ends at one.
+        // Extents end at sector boundaries, so the read also ends at a boundary.
         let reach = self.params.ceil(end + run.room);
         let window = if source.file.long_reads.take_turn() { window } else { 0 };
         let limit = self.params.ceil(end + window).min(reach);
@@ -241,8 +242,8 @@ impl Reader {
                     }
                 }
                 Found::Loading { end: busy } => {
-                    // Another thread reads this run. Meanwhile this thread reads the data after it,
-                    // up to the window.
+                    // Another thread reads this run. Meanwhile this thread reads the data after
+                    // that run, up to the window.
                     if window > 0 && batch == REGION && busy.0 < limit {
                         let want = (reach - busy.0).min(self.ahead_bytes_max());
                         if let Ok(next) = self.pages.claim(busy, want) {

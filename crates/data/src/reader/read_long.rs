@@ -46,7 +46,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads whole sectors of a run, except those that another thread reads.
+    /// Reads whole sectors of a run, except sectors that another thread reads.
     fn read_part(
         &self,
         source: &Source<'_>,

@@ -14,9 +14,9 @@
 //!   checksum that does not match is no device failure in a trial, and nothing is repaired. A
 //!   missing checksum fails the trial, because it may have been removed with its extent. After a
 //!   failure the reader reads again with the lock held.
-//! - **L3** A trial caches the content of an address. A writer to that address makes the pages
-//!   forget it (`pages::P1`). Unpacked extents are cached under the layout that named them, and
-//!   that layout ends when its extents are freed.
+//! - **L3** A trial caches the content of an address. A writer to that address makes the page cache
+//!   forget the content (`pages::P1`). Unpacked extents are cached under the layout that named
+//!   them, and that layout ends when its extents are freed.
 
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) packed: Vec<PackedPart>,
 }
 
-/// Whether a read may be wrong because another file owns its extents by now.
+/// Whether a read may be wrong because another file owns the extents by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
     /// The data is right, because the extents are held.
@@ -83,8 +83,8 @@ pub(crate) enum CachePolicy {
         /// Additional bytes to read.
         window: u64,
     },
-    /// The read copies cached data. It reads the rest straight into the caller's buffer, once for
-    /// all readers that ask for it meanwhile.
+    /// The read copies cached data. The other data is read straight into the caller's buffer, once
+    /// for all readers that ask for this data meanwhile.
     Long,
     /// The read copies cached data. The other data is read for the caller alone.
     Alone,
@@ -141,8 +141,8 @@ impl Plan {
         self.runs.is_empty() && self.packed.is_empty()
     }
 
-    /// The values that validate this plan (L1). The caller takes them before it releases the
-    /// extents.
+    /// The values that validate this plan (L1). The caller takes these values before it releases
+    /// the extents.
     pub(crate) fn stamp(&self, engine: &Engine) -> Stamp {
         Stamp { layout: self.layout, freed_at_once: engine.freed_at_once() }
     }

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **U1** An entry belongs to one file in one layout. A thread that changes a file's extents
-//!   gives it a new layout. So a lookup never finds old content of a reused address.
+//!   gives the file a new layout. So a lookup never finds old content of a reused address.
 //! - **U2** Memory is bounded, whatever the number of files.
 //! - **U3** One thread unpacks an extent for all threads that ask for it meanwhile. A thread that
 //!   holds a claim never waits for another thread's claim. So no two threads wait for each other.
@@ -18,7 +18,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
 
-/// Most bytes of unpacked content that are kept.
+/// The maximum number of bytes of unpacked content that are kept.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// The extent of one layout; a layout number is never used twice (U1).
@@ -168,8 +168,8 @@ mod tests {
         assert!(matches!(all.find(key), Known::Ready(_)));
     }
 
-    /// Eight threads want the same extent at one moment. One of them unpacks it (U3); if it fails,
-    /// another does.
+    /// Eight threads want the same extent at one moment. One thread unpacks it (U3). If that thread
+    /// fails, another thread unpacks it.
     #[test]
     fn one_unpacks_for_all() {
         let all = Unpacked::new();

@@ -103,7 +103,7 @@ impl Writeback {
         Ok(())
     }
 
-    /// One step of [`Writeback::finish`], in one handle. Returns the offset that it reached.
+    /// One step of [`Writeback::finish`], in one handle. Returns the offset that the step reached.
     fn finish_step(
         &self,
         file: &File,

@@ -1,11 +1,13 @@
-//! Prepared data: the log writes it together with its own nodes, in one wait instead of two.
+//! Prepared data: the log writes this data together with the log's nodes, in one wait instead of
+//! two.
 //!
 //! # Place
 //!
 //! A thread that syncs a file allocates space for the file's data, computes the extents, and
-//! reserves metadata for them, as writeback does. It puts the extents and hands the data to the log
-//! as plain bytes. The thread that leads the log writes the data of all waiting files together with
-//! the nodes of the log. Then each thread drops the references that its extents replaced.
+//! reserves metadata for them, as writeback does. The thread puts the extents and hands the data to
+//! the log as plain bytes. The thread that leads the log writes the data of all waiting files
+//! together with the nodes of the log. Then each thread drops the references that its extents
+//! replaced.
 //!
 //! # Invariants
 //!
@@ -19,8 +21,8 @@
 //!   write fails, the file gets its former extents back. Either step happens before the next
 //!   commit.
 //! - **A4** While the thread keeps commits from beginning, it waits only for a log, and for readers
-//!   when it takes extents back. If another thread reads the file's extents just then, or has moved
-//!   them, the data is written in the usual way.
+//!   when it takes extents back. If another thread reads the file's extents when they are to be
+//!   put, or has moved them, the data is written in the usual way.
 //!
 //! # Failure
 //!
@@ -96,7 +98,7 @@ impl Writeback {
     /// Whether the dirty data of a file may be written with a log. The caller holds the file's
     /// claim. The data must be small and uncompressed, and get new extents only. The devices must
     /// be able to write it in one batch with the log's nodes. Writes into a page cache of the host
-    /// do not wait for the device, so there the files are better written in parallel.
+    /// do not wait for the device. Behind such a cache, the files are better written in parallel.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {

@@ -56,7 +56,7 @@ impl World {
     }
 
     /// Reads one sector as a file's reader does. It claims up to `want` sectors. If another thread
-    /// loads the sector, it reads ahead after that thread's run, and waits.
+    /// loads the sector, this reader reads ahead after that thread's run, and waits.
     fn read(&self, number: u64, want: u64, fails: bool) {
         let least = self.told[number as usize].load(Ordering::SeqCst);
         let at = Logical(number * SECTOR);
@@ -83,8 +83,8 @@ impl World {
         assert!(found >= least, "P1: sector {number} is {found}, told was {least}");
     }
 
-    /// Reads all sectors as a long call does. It first reads those that no other thread loads, and
-    /// gives copies to threads that wait.
+    /// Reads all sectors as a long call does. It first reads the sectors that no other thread
+    /// loads, and gives copies to threads that wait.
     fn read_long(&self) {
         let least = [0, 1, 2].map(|number: usize| self.told[number].load(Ordering::SeqCst));
         let mut todo: Vec<u64> = (0..SECTORS).collect();

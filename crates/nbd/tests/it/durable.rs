@@ -100,7 +100,8 @@ impl Device for Volatile {
     }
 }
 
-/// A flush over one connection covers answers over another, and nothing is durable before.
+/// A flush over one connection covers answers over another connection, and nothing is durable
+/// before the flush.
 #[test]
 fn one_flush_covers_all_connections() {
     let device = Volatile::new();
@@ -170,7 +171,7 @@ fn while_served(_served: &Served, _requests: u64) {
     std::thread::sleep(Duration::from_millis(200));
 }
 
-/// After a failed flush all later ones fail, and so does the server: lost writes stay lost.
+/// After a failed flush all later flushes fail, and so does the server: lost writes stay lost.
 #[test]
 fn a_failed_flush_is_for_good() {
     let device = Volatile::new();

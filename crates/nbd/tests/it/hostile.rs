@@ -72,7 +72,7 @@ fn read_only_is_kept() {
     assert_eq!(client.call(READ, 0, 0, Body::Len(3000)).data, [0; 3000]);
 }
 
-/// Input that makes no sense ends its connection, and no other.
+/// Input that makes no sense ends its connection, and no other connection.
 #[test]
 fn nonsense_ends_a_connection() {
     let served = served();
@@ -140,8 +140,8 @@ fn damaged_requests_do_no_harm() {
     }
 }
 
-/// Clients that never read their answers, stop within a request, or do not finish the handshake.
-/// Other clients are served at once, and the slow ones are dropped.
+/// Some clients never read their answers, stop within a request, or do not finish the handshake.
+/// Other clients are served at once, and the slow clients are dropped.
 #[test]
 fn slow_clients_delay_no_other_client() {
     let options = Options {

@@ -11,7 +11,7 @@ use crate::Served;
 
 const LEN: u64 = 24 << 20;
 
-/// Whether a program is installed. In CI, all programs are.
+/// Whether a program is installed. In CI, all programs must be installed.
 fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -57,7 +57,8 @@ fn sample(path: &Path) -> Vec<u8> {
     model
 }
 
-/// libnbd understands all answers, lists the export, and maps it; copies both ways are equal.
+/// libnbd understands all answers, lists the export, and maps it; copies in both directions are
+/// equal.
 #[test]
 fn libnbd_agrees() {
     if !has("nbdinfo") || !has("nbdcopy") {
@@ -97,7 +98,8 @@ fn libnbd_agrees() {
     assert!(device.resident_bytes() < LEN, "holes stayed holes");
 }
 
-/// QEMU converts onto the export, finds it equal, reads and writes patterns with every flag.
+/// QEMU copies a file onto the export, finds both equal, and reads and writes patterns with every
+/// flag.
 #[test]
 fn qemu_agrees() {
     if !has("qemu-img") || !has("qemu-io") {

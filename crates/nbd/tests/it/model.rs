@@ -25,8 +25,8 @@ enum Expected {
     Status { len: u64, model: Vec<u8> },
 }
 
-/// Sends requests of one connection on its region. Several are under way, and their ranges do not
-/// touch.
+/// Sends requests of one connection on its region. Several requests are under way, and their ranges
+/// do not touch.
 fn play(client: &mut Client, start: u64, seed: u64, structured: bool) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut model = vec![0_u8; REGION as usize];
@@ -156,8 +156,8 @@ fn connections_agree_on_a_file() {
     agree(Arc::new(device.expect("a new file")), 3);
 }
 
-/// The largest requests pass. With structured replies they come in pieces, and holes are not sent.
-/// Otherwise they come whole.
+/// The largest requests pass. With structured replies, an answer comes in pieces, and holes are not
+/// sent. Otherwise an answer comes whole.
 #[test]
 fn large_requests_pass() {
     const LEN: u64 = 40 << 20;
@@ -174,7 +174,7 @@ fn large_requests_pass() {
         if structured {
             assert_eq!(client.call(READ, DF, 0, Body::Len(2 << 20)).error, 75);
         }
-        // Zeroes may be longer than a payload: 40 MiB here. The length of the device does not.
+        // A request for zeroes may be longer than any payload: here 40 MiB, the whole device.
         assert_eq!(client.call(WRITE_ZEROES, 0, 0, Body::Len(LEN as u32)).error, 0);
         let answer = client.call(READ, 0, 0, Body::Len(MAX));
         assert!(answer.data.iter().all(|&byte| byte == 0));

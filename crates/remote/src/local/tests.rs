@@ -140,7 +140,7 @@ fn a_pin_for_salvage_stays_only_while_its_log_does() {
     }
 }
 
-/// A closed device refuses writes, so its content stays that of the close.
+/// A closed device refuses writes, so its content stays as it was at the close.
 #[test]
 fn a_closed_device_takes_no_write() {
     let dir = tempfile::tempdir().expect("tempdir");

@@ -71,7 +71,7 @@ pub(crate) struct Whole<'b> {
     pub(crate) len: usize,
 }
 
-/// The tag of the log of a writer: a part of the id that fits into a record.
+/// The tag of a writer's log: a part of the id that fits into a record.
 pub(crate) fn tag(id: &str) -> u64 {
     id.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
@@ -206,7 +206,8 @@ mod tests {
         bytes
     }
 
-    /// A record can be read back. A truncated record, or one with a changed bit, is not accepted.
+    /// A record can be read back. A truncated record, or a record with a changed bit, is not
+    /// accepted.
     #[test]
     fn a_record_shows_every_changed_bit() {
         let bytes = encoded();

@@ -4,10 +4,11 @@
 //!
 //! - **S1** Only records up to the last whole cut are used. Writes after that cut were not
 //!   acknowledged.
-//! - **S2** An incomplete record ends the log. If a cut and one more record follow it, or a newer
-//!   file, writes after that record were acknowledged. In that case the record is damage.
+//! - **S2** An incomplete record ends the log. If a cut and one more record follow it, or if a
+//!   newer file follows, later writes were acknowledged. In that case the incomplete record is
+//!   damage.
 //! - **S3** The head of a file is durable before its first record. So a file with records and an
-//!   unreadable head is damage, unless a later file follows. A newer version is an error.
+//!   unreadable head is damage, unless a later file follows. A head of a newer version is an error.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -23,9 +24,9 @@ use crate::unsent::Unsent;
 pub(crate) struct Found {
     /// The position before its first record.
     pub(crate) begins: u64,
-    /// The position of its last whole cut; zero without one.
+    /// The position of its last whole cut; zero if there is no whole cut.
     pub(crate) position: u64,
-    /// The sequence of that cut.
+    /// The sequence of the last whole cut.
     pub(crate) sequence: u64,
     /// Cuts that a commit lacks, and their bytes.
     pub(crate) cuts: u64,
@@ -160,7 +161,7 @@ struct Newest {
     unreadable: Option<PathBuf>,
 }
 
-/// Returns the newest files that follow one another without a gap. Older ones may remain if the
+/// Returns the newest files that follow one another without a gap. Older files may remain if the
 /// machine failed while the log removed files.
 fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
     let mut run: Vec<(u64, PathBuf, Head)> = Vec::new();
@@ -186,7 +187,8 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
             run.clear();
         }
         run.push((envelope.number, path, head));
-        // If an unreadable earlier file left a gap, the position in the head of this file shows it.
+        // If an unreadable earlier file left a gap, the position in the head of this file shows the
+        // gap.
         unreadable = None;
     }
     let files = run.into_iter().map(|(_, path, head)| (path, head)).collect();

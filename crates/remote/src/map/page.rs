@@ -25,7 +25,7 @@ impl Run {
         self.start + self.count
     }
 
-    /// The part from `start` on.
+    /// The part of the run from sector `start` on.
     fn from(self, start: u16) -> Self {
         let skipped = start - self.start;
         let spot = Spot { frame: self.spot.frame + u32::from(skipped), ..self.spot };
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     /// P1, P2: after any changes a page gives the same results as a plain array, and reports the
-    /// same losses. It can be read back from its bytes.
+    /// same losses. The page can be read back from its bytes.
     #[test]
     fn a_page_answers_as_an_array() {
         let mut rng = Rng::new(3);

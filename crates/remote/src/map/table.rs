@@ -1,5 +1,5 @@
-//! The table of the objects of a volume: the kind of their content, and how much of the content is
-//! live.
+//! The table of a volume's objects: the kind of each object's content, and the live part of this
+//! content.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(crate) enum Holds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) holds: Holds,
-    /// The epoch of its writer, a part of its name.
+    /// The epoch of the object's writer, which is a part of the object's name.
     pub(crate) epoch: u32,
     /// Live sectors of a data object, or live bytes of a map object.
     pub(crate) live: u32,

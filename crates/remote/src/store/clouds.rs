@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** Options come from the environment, and options of the place override these. The error
-//!   for a wrong option names the option.
+//! - **C1** Options come from the environment, and options of the place override the environment.
+//!   The error for a wrong option names the option.
 //! - **C2** A client repeats nothing by itself (B1 of `objects`). It connects without TLS only to
 //!   an endpoint that is given as `http://`, and to an emulator.
 
@@ -21,12 +21,14 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use super::StoreError;
 use super::objects::{Objects, text};
 
-/// How long a request may take as a whole. `objects` has limits by length.
+/// The time limit of a request of any length. `objects` has further limits, which depend on the
+/// length.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How a client connects and repeats (C2).
 fn client(is_plain: bool) -> (ClientOptions, RetryConfig) {
-    // This fails if a provider is installed already. The client then uses that provider.
+    // The installation fails if a provider is installed already. The client then uses the installed
+    // provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = ClientOptions::new().with_allow_http(is_plain).with_timeout(TIMEOUT);
     (client, RetryConfig { max_retries: 0, ..RetryConfig::default() })
@@ -52,7 +54,8 @@ fn titled(scheme: &str, bucket: &str, endpoint: &str) -> String {
 }
 
 impl Objects {
-    /// Opens a bucket of a server that speaks S3. The environment is that of `AWS_` variables.
+    /// Opens a bucket of a server that speaks S3. Options also come from the `AWS_` variables of
+    /// the environment.
     ///
     /// # Errors
     ///
@@ -70,7 +73,8 @@ impl Objects {
         finish(titled("s3", bucket, &endpoint), built)
     }
 
-    /// Opens a bucket of Google Cloud Storage. The environment is that of `GOOGLE_` variables.
+    /// Opens a bucket of Google Cloud Storage. Options also come from the `GOOGLE_` variables of
+    /// the environment.
     ///
     /// # Errors
     ///
@@ -86,7 +90,8 @@ impl Objects {
         finish(titled("gs", bucket, ""), built)
     }
 
-    /// Opens a container of Azure Blob Storage. The environment is that of `AZURE_` variables.
+    /// Opens a container of Azure Blob Storage. Options also come from the `AZURE_` variables of
+    /// the environment.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ const AT_ONCE: usize = 32;
 pub struct Objects {
     title: String,
     store: Arc<dyn ObjectStore>,
-    /// Taken only when this value is dropped.
+    /// `None` only while this value is dropped.
     runtime: Option<Runtime>,
 }
 
@@ -153,7 +153,8 @@ fn meta(found: ObjectMeta) -> Meta {
     Meta { name: found.location.to_string(), len: found.size, modified_ms }
 }
 
-/// A write fails with `NotFound` only if the bucket does not exist. Repeating it would not help.
+/// A write fails with `NotFound` only if the bucket does not exist. Repeating the write would not
+/// help.
 fn no_bucket(error: StoreError) -> StoreError {
     match error {
         StoreError::NotFound => StoreError::Refused("there is no such bucket".to_owned()),

@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A state after a crash has the effect of each request that had ended. Of the requests
-//!   under way it has any selection that keeps M3.
-//! - **M2** What a crash left out may still arrive later, since a store does not know that its
-//!   client is dead. A creation that arrives late fails if the name is taken.
-//! - **M3** What an answer has shown stays, although the request that did it has no answer yet. The
-//!   client may have acted on it: it found its manifest by a read, or another one in its place.
+//! - **M1** A state after a crash has the effect of each request that had ended. It also has the
+//!   effects of any subset of the requests under way that keeps M3.
+//! - **M2** A request that a crash left out may still arrive later, since a store does not know
+//!   that its client is dead. A creation that arrives late fails if the name is taken.
+//! - **M3** Once an answer has shown the effect of another request, that effect stays, although its
+//!   request has no answer yet. The client may have acted on the effect: a read may have found the
+//!   client's manifest, or another one in its place.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -49,7 +50,8 @@ struct Record {
 }
 
 impl Record {
-    /// Notes that an answer has shown names of which `is_meant` is true, with `effects` effects.
+    /// Notes that an answer has shown the state of the names for which `is_meant` is true, after
+    /// the first `effects` effects.
     fn see(&mut self, effects: usize, is_meant: impl Fn(&str) -> bool) {
         let requests = &self.requests;
         let meant = self.under_way.iter().filter(|number| is_meant(requests[**number].name()));
@@ -80,7 +82,7 @@ pub struct TimedStore {
 pub struct Crash {
     /// The store at that moment.
     pub store: Arc<SimStore>,
-    /// All marks before, in their order.
+    /// All marks before the event, in their order.
     pub marks: Vec<u64>,
     /// The number of the event.
     pub event: usize,
@@ -91,7 +93,7 @@ pub struct Crash {
 }
 
 impl Crash {
-    /// Lets the requests arrive that were under way and not in the store (M2).
+    /// Delivers the requests that were under way and are not in the store (M2).
     pub fn deliver(&self) -> usize {
         for Request { change, only_if_absent, .. } in &self.late {
             // Without faults, only a creation can fail.
@@ -210,7 +212,7 @@ impl TimedStore {
         self.pause();
         let record = &mut self.record.lock().0;
         record.under_way.remove(&number);
-        // A creation says whether there was such an object.
+        // The answer to a creation shows whether there was an object of that name.
         if only_if_absent && matches!(answer, Ok(()) | Err(StoreError::Exists)) {
             record.see(effects, |other| other == name);
         }
@@ -218,7 +220,7 @@ impl TimedStore {
         answer
     }
 
-    /// Notes what an answer to a read has shown (M3).
+    /// Notes the objects that an answer to a read has shown (M3).
     fn seen<T>(
         &self,
         answer: Result<T, StoreError>,
@@ -271,8 +273,9 @@ impl Store for TimedStore {
 mod tests {
     use super::*;
 
-    /// With two requests under way, crashes leave each request alone, none and both. A request that
-    /// is left out arrives later, except a creation of a name that is taken (M1, M2).
+    /// With two requests under way, crashes leave each request alone, no request, or both requests.
+    /// A request that is left out arrives later, except a creation of a name that is taken (M1,
+    /// M2).
     #[test]
     fn requests_under_way_are_there_in_any_selection() {
         let store = TimedStore::new(1, Weather::default(), Duration::from_millis(5));
@@ -303,8 +306,8 @@ mod tests {
         assert!(shown > store.events());
     }
 
-    /// A creation has no answer yet, and a read has shown it: by its content, or by a creation that
-    /// was refused. No crash takes it away after that (M3).
+    /// A creation has no answer yet, and another answer has shown its object: a read, or the
+    /// refusal of a second creation. No later crash loses the object (M3).
     #[test]
     fn what_an_answer_has_shown_stays() {
         for looks in [true, false] {

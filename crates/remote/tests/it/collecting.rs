@@ -189,8 +189,8 @@ fn a_reader_that_comes_too_late_has_an_error() {
     assert!(errors > 0, "{right} reads were right, and nothing was collected");
 }
 
-/// A collector runs while the store fails at random. After every prefix of its changes, the newest
-/// commit is whole.
+/// A collector runs while the store fails at random. After every prefix of the store's changes, the
+/// newest commit is whole.
 #[test]
 fn a_collector_that_ends_anywhere_leaves_the_volume_whole() {
     let store = store(5);
@@ -299,7 +299,7 @@ fn a_deletion_that_ends_anywhere_is_finished_by_the_next() {
     }
 }
 
-/// A store in front of another one that answers as it is told to what is written under one prefix.
+/// A store in front of another store. It refuses writes under one prefix with a given answer.
 #[derive(Debug)]
 pub(crate) struct Refusing {
     pub(crate) inner: Arc<SimStore>,
@@ -347,8 +347,8 @@ impl Store for Refusing {
     }
 }
 
-/// A store that refuses to write a clone leaves nothing of it in the base. If it does not answer,
-/// the manifest may still arrive: the pin stays, and the message names it.
+/// If the store refuses to write a clone, nothing of the clone stays in the base. If the store does
+/// not answer, the manifest may still arrive: the pin stays, and the message names the pin.
 #[test]
 fn a_clone_that_is_refused_leaves_no_pin() {
     let inner = store(14);
@@ -374,8 +374,8 @@ fn a_clone_that_is_refused_leaves_no_pin() {
     base.delete().expect("nothing needs it");
 }
 
-/// Lists of what the store was given last are stale. A deletion of an encrypted clone releases its
-/// base all the same, also if it is the second one, after a first that ended anywhere.
+/// Lists lack the object that was written last. A deletion of an encrypted clone still releases its
+/// base, also after an earlier deletion that ended anywhere.
 #[test]
 fn a_deletion_does_not_trust_lists() {
     let secret = || Secret::new(b"secret".to_vec()).expect("some bytes");
@@ -390,7 +390,8 @@ fn a_deletion_does_not_trust_lists() {
         store.end_after(u64::MAX);
         store.advance_ms(60_000);
         if first.is_err() {
-            // What was written last is the copy of the manifest, or later.
+            // The last change of the first deletion was the copy of the manifest, or a later
+            // change.
             let second = site("w").delete();
             assert!(second.is_ok(), "after {writes} changes: {second:?}");
         }

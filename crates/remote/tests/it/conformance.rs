@@ -130,8 +130,9 @@ fn an_encrypted_volume_conforms_in_any_weather() {
     }
 }
 
-/// A clone has the key of its base, and each may get another secret. A volume that is not encrypted
-/// is not opened with a key, because an attacker may have put it in place of an encrypted one.
+/// A clone has the key of its base. The clone and the base may each get another secret. A volume
+/// that is not encrypted is not opened with a key, because an attacker may have put it in place of
+/// an encrypted volume.
 #[test]
 fn keys_change_and_clones_have_their_own() {
     let store = store(1);
@@ -169,8 +170,8 @@ fn keys_change_and_clones_have_their_own() {
     assert!(store.list("c").expect("a store").is_empty(), "the key goes last");
 }
 
-/// A volume is deleted and made again at one place: the new one has its own key, also for the
-/// program that knew the former.
+/// A volume is deleted and made again at one place: the new volume has its own key, also for a
+/// program that knew the key of the former volume.
 #[test]
 fn a_volume_that_is_made_again_has_its_own_key() {
     let store = store(3);
@@ -192,8 +193,9 @@ fn a_volume_that_is_made_again_has_its_own_key() {
     }
 }
 
-/// Answers are lost while the secret changes. What the message says is true: after a success only
-/// the new secret opens the volume, and after an error that leaves it open one of the two does.
+/// Answers are lost while the secret changes. After a success, only the new secret opens the
+/// volume. After an error, one of the secrets opens the volume, and the message says nothing wrong
+/// about that secret.
 #[test]
 fn a_change_of_the_secret_with_lost_answers_says_what_is_true() {
     let mut done = 0;
@@ -294,7 +296,7 @@ fn content_comes_back_after_each_opening() {
 }
 
 /// A volume grows when it is opened for writing: its old content stays, the rest reads as zeroes,
-/// and readers of older commits see the older length. It does not shrink.
+/// and readers of older commits see the older length. A volume does not shrink.
 #[test]
 fn a_volume_grows_when_it_is_opened() {
     let store = store(6);

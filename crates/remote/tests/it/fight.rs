@@ -1,6 +1,6 @@
 //! Two processes, each with a cache of its own, take a volume from each other under load.
 //!
-//! `BUTTRESS_FIGHTS` is how often each of them takes it; 10 unless given.
+//! `BUTTRESS_FIGHTS` says how often each process takes the volume: 10 times by default.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,9 +14,10 @@ use crate::options;
 const LEN: u64 = 16 << 20;
 /// Places that each process writes, over and over.
 const SLOTS: u64 = 64;
-/// Commits of one process before it lets the other one have its turn.
+/// The number of commits that a process makes before it lets the other process take the volume.
 const STEPS: u64 = 4;
-/// What tells a process of the test which one it is, and where the volume is.
+/// The environment variable that tells a process of the test its number and the folder of the
+/// volume.
 const ROLE: &str = "BUTTRESS_FIGHT_ROLE";
 
 fn site(folder: &Path, cache: Option<&str>) -> Site {
@@ -30,7 +31,7 @@ fn fights() -> u64 {
     std::env::var("BUTTRESS_FIGHTS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
-/// The last stamp of each slot that a commit acknowledged, and the last one that was written.
+/// For each slot, the last stamp that a commit acknowledged, and the last stamp that was written.
 #[derive(Default)]
 struct Known {
     slots: BTreeMap<u64, (u64, u64)>,

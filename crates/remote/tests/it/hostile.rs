@@ -28,7 +28,7 @@ fn sum_up(bytes: &mut [u8]) {
     }
 }
 
-/// Replaces a number in a text by another one of any size.
+/// Replaces a number in a text by another number of any size.
 fn other_number(bytes: &mut Vec<u8>, rng: &mut Rng) {
     let digits: Vec<usize> =
         (ENVELOPE..bytes.len()).filter(|&at| bytes[at].is_ascii_digit()).collect();

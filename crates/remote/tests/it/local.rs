@@ -69,7 +69,7 @@ fn change(device: &RemoteDevice, model: &MemoryDevice, rng: &mut Rng) {
 }
 
 /// Writes, flushes and ends without closing. The store has only the first flushes, and the log has
-/// all.
+/// all flushes.
 fn crash(seed: u64) -> Crash {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(seed));
     let device = site(&store, logging(dir.path())).create(LEN).expect("an honest store");
@@ -122,8 +122,8 @@ impl Crash {
         ends
     }
 
-    /// The content at the last flush that a log of `len` bytes has completely, or else that of the
-    /// newest commit.
+    /// The content at the last flush that a log of `len` bytes has completely, or otherwise the
+    /// content of the newest commit.
     fn state(&self, len: usize) -> &MemoryDevice {
         let whole = self.states.iter().rev().find(|(end, _)| *end <= len);
         // The newest commit has the first two flushes.
@@ -156,7 +156,8 @@ fn a_log_that_was_cut_anywhere_is_replayed_to_its_last_whole_cut() {
 }
 
 /// A changed bit is detected. Either the log ends before that bit, or the opening is refused, since
-/// later flushes were acknowledged. The store alone still has its commit.
+/// later flushes were acknowledged. Without the log, the volume still has the content of its newest
+/// commit.
 #[test]
 fn a_log_with_a_changed_bit_is_refused_or_ends_before_it() {
     let crash = crash(2);
@@ -341,7 +342,7 @@ fn a_log_that_was_uploaded_is_never_stale() {
     assert!(content == [2; 4096], "the older write was not replayed");
 }
 
-/// With a log, a flush sends no request to the store. Without a log, it waits for a commit.
+/// With a log, a flush sends no request to the store. Without a log, a flush waits for a commit.
 #[test]
 fn a_flush_waits_for_what_was_asked_for() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(7));
@@ -409,8 +410,8 @@ fn a_volume_with_a_short_log_conforms() {
     }
 }
 
-/// A folder is used only for the volume that it belongs to, or if it is empty, and by one process
-/// at a time.
+/// A folder is used only for its own volume, or if it is empty. One process at a time uses the
+/// folder.
 #[test]
 fn a_folder_that_is_no_cache_of_the_volume_is_refused() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(9));

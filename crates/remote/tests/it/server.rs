@@ -1,6 +1,6 @@
-//! Volumes on a real server that speaks S3: versitygw, if `BUTTRESS_VERSITYGW` names its program.
-//! Or one that runs already, if `BUTTRESS_S3` is its address: with the key `test`, the secret
-//! `testsecret` and a bucket `bucket`.
+//! Tests volumes on a real server that speaks S3. If `BUTTRESS_S3` has an address, a server runs
+//! there, with the key `test`, the secret `testsecret` and a bucket `bucket`. Otherwise the tests
+//! start versitygw, if `BUTTRESS_VERSITYGW` names its program.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -14,7 +14,7 @@ use buttress_remote::{Error, Options, Site};
 use crate::conformance::{LEN, conforms};
 use crate::options;
 
-/// A server on a folder of the test, or one that runs already.
+/// A server on a folder of the test, or a server that runs already.
 struct Server {
     child: Option<Child>,
     endpoint: String,
@@ -89,8 +89,8 @@ fn a_volume_on_a_server_conforms() {
     server.site("nothing/v", "testsecret", options()).create(LEN).expect_err("no such bucket");
 }
 
-/// A volume is written and collected for a while. `BUTTRESS_S3_SECONDS` says for how long, and
-/// meanwhile parts of the server may end and come back. What was flushed is there in the end.
+/// A volume is written and collected for a while. `BUTTRESS_S3_SECONDS` sets the duration.
+/// Meanwhile parts of the server may end and come back. All flushed data is there in the end.
 #[test]
 fn a_volume_on_a_server_stays_whole_under_load() {
     let dir = tempfile::tempdir().expect("tempdir");

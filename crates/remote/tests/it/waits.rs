@@ -12,8 +12,8 @@ use bytes::Bytes;
 
 use crate::{create, options, store};
 
-/// A store where each request takes a while. A request waits once more than the longest chain of
-/// requests that had ended before it began.
+/// A store where each request takes a while. The waits of a request are one more than the longest
+/// chain of requests that had ended before this request began.
 #[derive(Debug)]
 struct Waits {
     inner: Arc<SimStore>,
@@ -70,7 +70,7 @@ impl Store for Waits {
 }
 
 /// The fewest waits of a few openings. On a busy machine requests that are made at once may come
-/// one after the other, so one opening can have more.
+/// one after the other, so a single opening can have more waits.
 fn waits(inner: &Arc<SimStore>, write: bool, limit: u32) -> u32 {
     let once = || {
         let waits = Arc::new(Waits { inner: inner.clone(), longest: Mutex::new(0) });
@@ -93,7 +93,7 @@ fn waits(inner: &Arc<SimStore>, write: bool, limit: u32) -> u32 {
 
 /// A reader waits for the list, the manifest, and the parts of the map. A writer waits for the
 /// trial of the store besides, and for its own manifest. Objects since the checkpoint cost one more
-/// wait: their pages.
+/// wait, for the pages that they change.
 #[test]
 fn an_opening_waits_seldom() {
     let store = store(1);

@@ -164,7 +164,7 @@ impl<W: Write> Sender<'_, '_, W> {
         }
         let (at, offset) = (path(target.at)?, range.start);
         if range.end >= target.size {
-            // At the end of the file: truncate it; growing it again leaves a hole.
+            // At the end of the file, truncating is enough: growing the file again leaves a hole.
             return self.truncate(target, offset);
         }
         if self.options.version >= Version::Two {
@@ -183,7 +183,8 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// Sends an allocation. Older streams have no command for it, and are correct without it.
+    /// Sends an allocation. Older streams have no command for an allocation, and are correct
+    /// without it.
     fn allocate(&mut self, target: &mut Target<'_>, range: &Range<u64>) -> Result<()> {
         if self.options.version < Version::Two || self.options.no_data {
             return Ok(());

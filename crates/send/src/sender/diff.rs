@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** Neither a node that both trees share nor anything below it is read. So the cost depends
-//!   only on the number of changes.
+//! - **D1** A node that both trees share is not read, and no node below it is read. So the cost
+//!   depends only on the number of changes.
 //! - **D2** Inodes come in the order of their numbers, each at most once.
 
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ use crate::error::Result;
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) ino: Ino,
-    /// Whether its item or one of its names differs.
+    /// Whether the inode's item or a name of the inode differs.
     pub(super) inode: bool,
     pub(super) xattrs: bool,
     /// Bytes of the file that some differing extent item covers; sorted, disjoint.
@@ -149,8 +149,8 @@ impl<'t, 'v> Diff<'t, 'v> {
         }
     }
 
-    /// Returns the next item that differs. A caller must use either this or [`Diff::next`], because
-    /// the latter reads ahead.
+    /// Returns the next item that differs. A caller must not use [`Diff::next`] as well, because
+    /// `next` reads ahead.
     pub(super) fn item(&mut self) -> Result<Option<Difference>> {
         loop {
             let (old, new) = (self.old.position(), self.new.position());
@@ -213,7 +213,7 @@ impl<'t, 'v> Diff<'t, 'v> {
     }
 }
 
-/// Sorts ranges, and joins those that touch.
+/// Sorts ranges, and joins ranges that touch.
 fn join(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

@@ -93,7 +93,7 @@ impl<'t, 'v> Lengths<'t, 'v> {
         if len > PATH_BYTES_MAX { Err(self.too_long(link)?) } else { Ok(()) }
     }
 
-    /// Returns the length of a directory's path. For a path that does not end it returns a length
+    /// Returns the length of a directory's path. For a path that does not end, returns a length
     /// above the limit.
     fn of_dir(&mut self, ino: Ino) -> Result<usize> {
         if let Some(len) = self.dirs.get(&ino) {

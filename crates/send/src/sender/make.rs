@@ -249,7 +249,7 @@ fn is_deferred(inode: &Inode, name: &[u8]) -> bool {
     is_dir(&inode.item) && is_inherited(name)
 }
 
-/// The first name of an inode, by which commands address it.
+/// The first name of an inode, by which commands address the inode.
 fn first(inode: &Inode) -> &Link {
     inode.links.first().expect("only the top has no names, and was asked for before")
 }

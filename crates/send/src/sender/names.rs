@@ -6,11 +6,11 @@
 //!   itself.
 //! - **N2** An inode in both trees always has a name: only extra names are removed, and a move is a
 //!   rename.
-//! - **N3** The steps end. A step that waits for a name waits for an inode that will leave it. If
-//!   all steps wait for each other, one inode with a wanted name moves to a temporary name. Each
-//!   inode does so at most once. That frees the name. A directory with no moving directory above it
-//!   in the new tree can always move. All directories above its target are at their final places,
-//!   so the target does not lie below the directory itself.
+//! - **N3** The steps end. A step that waits for a name waits for the inode that will give up this
+//!   name. If all steps wait for each other, one inode moves to a temporary name, which frees a
+//!   wanted name. Each inode moves to a temporary name at most once. A directory with no moving
+//!   directory above it in the new tree can always move. All directories above its target are at
+//!   their final places, so the target does not lie below the directory itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -22,7 +22,7 @@ use super::tree::{Inode, Tree, has_inheritable_xattrs, is_dir};
 use crate::error::Result;
 use crate::stream::Command;
 
-/// A directory, distinguished by generation from one with a reused number in the other tree.
+/// A directory. The other tree may use the number again, but only with another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Dir {
     ino: Ino,
@@ -130,7 +130,7 @@ impl<'t, 'v> Names<'t, 'v> {
         }
     }
 
-    /// Emits all commands. Returns the new directories that it made, and the directories with
+    /// Emits all commands. Returns the new directories that were made, and the directories with
     /// changed times.
     pub(super) fn run(
         mut self,

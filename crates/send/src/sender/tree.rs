@@ -46,7 +46,7 @@ pub(super) fn is_dir(item: &InodeItem) -> bool {
 const INHERITED: [&[u8]; 2] = [b"btrfs.compression", b"system.posix_acl_default"];
 
 /// Whether inodes that a receiver makes in this directory inherit attributes. The inode that is
-/// sent may lack them.
+/// sent may lack these attributes.
 pub(super) fn has_inheritable_xattrs(inode: &Inode) -> bool {
     INHERITED.iter().any(|name| inode.xattrs.contains_key(*name))
 }
@@ -193,8 +193,8 @@ impl<'v> Tree<'v> {
         Ok(self.inode(ino)?.and_then(|inode| inode.links.into_iter().next()))
     }
 
-    /// Returns the inode that a name in a directory leads to. Returns `None` for a subvolume,
-    /// because it is not sent.
+    /// Returns the inode that a name in a directory leads to. Returns `None` for a nested
+    /// subvolume, because nested subvolumes are not sent.
     pub(super) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let key = Key::new(dir.0, Kind::DIR_ITEM, name_hash(name));
         let Some((node, slot)) = Cursor::find(self.store(), self.id, self.root, &key)? else {

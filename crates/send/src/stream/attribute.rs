@@ -123,7 +123,7 @@ impl<'a> Attributes<'a> {
         self.array(what).map(|[byte]: [u8; 1]| byte)
     }
 
-    /// A number that may be absent; it is zero then.
+    /// A number that may be absent; an absent number is zero.
     pub(crate) fn u32_or_zero(&self, what: Attribute) -> Result<u32, StreamError> {
         match self.found[usize::from(what.number)] {
             None => Ok(0),
@@ -180,8 +180,8 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// File data. [`Attributes::parse`] has found where it ends, so it is read like any other
-    /// value.
+    /// File data. [`Attributes::parse`] has found the end of the data, so the data is read like any
+    /// other value.
     pub(crate) fn data(&self, what: Attribute) -> Result<&'a [u8], StreamError> {
         self.bytes(what)
     }

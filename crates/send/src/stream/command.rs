@@ -9,7 +9,7 @@ use super::path::StreamPath;
 /// The identity of an existing subvolume, which sender and receiver share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// The uuid with which it was received. If it was not received, its own uuid.
+    /// The uuid with which the subvolume was received, or its own uuid if it was not received.
     pub uuid: Uuid,
     /// The transaction of its last change, at the sender.
     pub ctransid: u64,
@@ -91,7 +91,7 @@ pub enum Command<'a> {
         path: StreamPath<'a>,
         to: StreamPath<'a>,
     },
-    /// Give `existing` the name `path`, too.
+    /// Give the inode at `existing` the additional name `path`.
     Link {
         path: StreamPath<'a>,
         existing: StreamPath<'a>,

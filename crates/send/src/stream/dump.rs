@@ -14,7 +14,7 @@ use super::path::StreamPath;
 /// The column at which the arguments begin, unless the path is longer.
 const ARGUMENTS_AT: usize = 32;
 
-/// Prints commands; remembers which subvolume they are about.
+/// Prints commands; remembers the subvolume that the commands change.
 #[derive(Debug, Default)]
 pub struct Dump {
     subvolume: Vec<u8>,

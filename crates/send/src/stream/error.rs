@@ -37,7 +37,7 @@ pub enum StreamError {
         /// The offset in the stream, in bytes.
         at: u64,
     },
-    /// A command is longer than any sender makes them.
+    /// A command is longer than the commands of any sender.
     #[error("the command at byte {at} claims to be {len} bytes long: the stream is damaged")]
     TooLong {
         /// Where it begins.
@@ -66,7 +66,7 @@ pub enum StreamError {
         at: u64,
         /// The attribute.
         what: &'static str,
-        /// What is wrong with it.
+        /// The fault of the attribute.
         problem: &'static str,
     },
 }

@@ -20,7 +20,7 @@ pub struct StreamReader<R> {
 }
 
 impl<R: Read> StreamReader<R> {
-    /// Reads the beginning of a stream; nothing when the input has ended.
+    /// Reads the beginning of a stream; `None` when the input has ended.
     ///
     /// # Errors
     ///

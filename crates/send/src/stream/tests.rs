@@ -86,7 +86,7 @@ fn commands_survive_a_round_trip() {
     }
 }
 
-/// A stream that is cut anywhere is an error, never the end.
+/// A stream that is cut anywhere gives an error, never a regular end.
 #[test]
 fn every_cut_is_found() {
     let bytes = written(Version::Two);
@@ -174,7 +174,7 @@ fn stream_refuses_fields_that_do_not_fit() {
         (2, Command::RemoveXattr { path: at, name: &long }),
         (2, Command::Symlink { path: at, ino: 1, target: &long }),
         (1, Command::Write { path: at, offset: 0, data: &long }),
-        // Each field fits, but the two together do not.
+        // Each field fits, but both fields together do not.
         (1, Command::SetXattr { path: at, name: &long[..1000], value: &long[..65_000] }),
     ];
     for (version, command) in unsayable {

@@ -9,7 +9,7 @@ use super::error::StreamError;
 /// The versions that can be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// Every receiver understands it.
+    /// The version that every receiver understands.
     #[default]
     One = 1,
     /// Adds larger writes, holes and allocations, compressed data, and times of creation.
@@ -65,7 +65,7 @@ impl<W: Write> StreamWriter<W> {
     /// # Errors
     ///
     /// When a write to the output fails; [`StreamError::DoesNotFit`] when the stream cannot
-    /// represent the command. After the latter, nothing of the command is written.
+    /// represent the command. In the second case, nothing of the command is written.
     pub fn command(&mut self, command: &Command<'_>) -> Result<(), StreamError> {
         command.encode(self.version as u32, &mut self.buffer)?;
         if self.buffer.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }
