@@ -49,7 +49,7 @@ struct Cli {
 /// `btrfs`, it accepts command lines of btrfs-progs.
 ///
 /// `buttress mount` starts the running executable again with the same arguments. If a caller puts
-/// words before these arguments, the new process must remove them again.
+/// words before these arguments, the new process must remove these words again.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();

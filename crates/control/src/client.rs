@@ -1,5 +1,5 @@
-//! Gives an order to the process that has the volume open. If there is none, carries it out in this
-//! process.
+//! Gives an order to the process that has the volume open. If there is no such process, carries out
+//! the order in this process.
 //!
 //! # Invariants
 //!

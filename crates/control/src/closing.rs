@@ -70,7 +70,7 @@ pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
     open_asked(path, how, &Asked::default())
 }
 
-/// As [`open_device`]. `asked` says how a volume in a store is opened.
+/// Opens a device as [`open_device`] does. `asked` says how a volume in a store is opened.
 pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
     when_free(path, how.lock, || buttress_remote::open(path, how, asked))
 }
@@ -171,8 +171,8 @@ fn is_closing(pid: u32, image: &Path) -> bool {
         let is_source = words.next().is_some_and(|word| sources.contains(word) || is_part(word));
         is_source && words.nth(1).is_some_and(|kind| TYPES.contains(&kind))
     });
-    // A verb that works on the image directly has no mount either. It is not closing, so it must
-    // not count.
+    // A verb that works on the image directly has no mount either. Such a verb is not closing, so
+    // it must not count.
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let serves_mount = words.split(|byte| *byte == 0).any(|word| word == b"mount");
     name.starts_with("buttress") && serves_mount && !is_mounted

@@ -4,8 +4,8 @@
 //!
 //! This crate is above the engine and the mount, and below the command lines. A command line parses
 //! its arguments and shows results. For the work, [`client`] takes an [`order`] and finds the
-//! process that has the volume open ([`live`]). If there is none, it opens the volume and carries
-//! out the order in this process ([`execute`]).
+//! process that has the volume open ([`live`]). If there is no such process, [`client`] opens the
+//! volume and carries out the order in this process ([`execute`]).
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//! Finds paths on the kernel's btrfs in command lines, and passes such lines to btrfs-progs.
+//! Finds command lines with paths on the kernel's btrfs, and passes these lines to btrfs-progs.
 //!
 //! # Invariants
 //!

@@ -233,7 +233,7 @@ pub(super) fn all(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
     Vec::deserialize(shown.document).context(|| "the answer")
 }
 
-/// Returns the number of a subvolume, by the place of its top.
+/// Returns the number of the subvolume that has its root directory at a place.
 fn id_of(place: &OsString, ui: &Ui) -> Result<u64> {
     let Named { volume, spot, .. } = Named::parse(place)?;
     let shown = Shown::deserialize(act(Act::Show { at: spot }, &volume, ui)?);

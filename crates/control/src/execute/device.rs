@@ -54,8 +54,8 @@ impl Row {
     }
 }
 
-/// As [`fresh`], for a volume that is open. Fails if the volume or the new device is in a store of
-/// objects: such a volume has only one device.
+/// Opens a new device as [`fresh`] does, for a volume that is open. Fails if the volume or the new
+/// device is in a store of objects: such a volume has only one device.
 pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let here = fs.devices();
     let paths = here.iter().map(|device| Path::new(&device.name)).chain([path]);

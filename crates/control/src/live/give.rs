@@ -39,7 +39,7 @@ pub fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     Ok(found)
 }
 
-/// As [`find`], but fails if there is none.
+/// Finds a mount or server as [`find`] does, but fails if there is none.
 pub fn must_find(path: &Path) -> Result<(PathBuf, Answer)> {
     let none = || {
         let path = path.display();
@@ -48,7 +48,7 @@ pub fn must_find(path: &Path) -> Result<(PathBuf, Answer)> {
     find(path)?.ok_or_else(none)
 }
 
-/// Sends a message to the cache of the server at `socket`, and waits until it is done.
+/// Sends a message to the cache of the server at `socket`, and waits until the cache has obeyed it.
 pub fn tell_cache(socket: &Path, message: &str) -> Result<()> {
     let text =
         ask(socket, &format!("cache {message}"), None).context(|| socket.display().to_string())?;

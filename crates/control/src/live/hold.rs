@@ -69,7 +69,7 @@ impl OpenVolume {
     }
 }
 
-/// A commit that a server holds. Dropping this ends the hold.
+/// A commit that a server holds. Dropping this value ends the hold.
 #[derive(Debug)]
 pub struct Hold {
     /// The superblock of the commit.

@@ -5,7 +5,8 @@
 //! - **P1** The name of a path never decides whether it belongs to a volume. The device number of
 //!   the path decides: it must be the number of a Buttress mount. With `-o submounts` it may also
 //!   be the number of one of the mount's subvolumes. So a foreign mount inside of a Buttress mount
-//!   does not belong to the volume. A bind mount of the volume elsewhere does.
+//!   does not belong to the volume. A bind mount of the volume at another place belongs to the
+//!   volume.
 //! - **P2** A server counts only while its mount is still at its place. Errors and later questions
 //!   name the volume by that place.
 
@@ -102,7 +103,7 @@ pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(place, _)| PathBuf::from(OsString::from_vec(place))).collect()
 }
 
-/// Returns the existing part of a path, and the last name if that does not exist yet.
+/// Returns the existing part of a path, and the last name if that name does not exist yet.
 fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(whole), ..) => Some((whole, PathBuf::new())),

@@ -1,5 +1,5 @@
 //! The names by which users refer to a mount or a server. A check tells whether a name still refers
-//! to the same one.
+//! to the same mount or server.
 //!
 //! # Invariants
 //!

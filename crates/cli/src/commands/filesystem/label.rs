@@ -51,7 +51,7 @@ pub(crate) fn set(place: &Path, devices: &Devices, label: &OsStr, ui: &Ui) -> Re
 }
 
 fn get(place: &Path, devices: &Devices) -> Result<OsString> {
-    // The superblock of the image has the label that the mount has.
+    // The superblock of the image has the label of the mount, so the mount is not asked.
     let found = live::find(place)?;
     let image = found.map_or_else(|| place.to_owned(), |(_, answer)| answer.subject.image);
     let devices = image::open_devices(&image, devices, Access::Peek)?;

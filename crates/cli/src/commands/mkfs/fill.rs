@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **F1** An archive from standard input is read once.
-//! - **F2** An image is cut only after its volume was closed, and never before its last chunk ends.
+//! - **F2** An image is cut only after its volume was closed, and never before the offset at which
+//!   its last chunk ends.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -185,9 +186,9 @@ fn cut(image: &Path, len: u64) -> Result<()> {
 
 /// Returns a size for a tree of files, with room to spare. The file is sparse, so unused space
 /// costs nothing. For each entry, an inode, two directory items, a reference and one extent with
-/// its records take about 500 bytes. That is doubled because nodes are half full, and doubled again
-/// for DUP. A volume that is cut afterwards begins with a smaller size. Its chunks, each up to a
-/// tenth of the volume, are then smaller, too.
+/// its records take about 500 bytes. The estimate doubles this number because nodes are half full,
+/// and doubles it again for DUP. A volume that is cut afterwards begins with a smaller size. Its
+/// chunks, each up to a tenth of the volume, are then smaller, too.
 pub(super) fn estimate(census: Census, is_cut: bool) -> u64 {
     const PER_ENTRY: u64 = 2048;
     const LEAST: u64 = 256 << 20;
