@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **U1** Extents arrive in address order, and so do ranges with demands of files for checksums.
-//!   Each is compared when it arrives.
+//!   Each extent and each range is compared when it arrives.
 //! - **U2** A file without checksums may use bytes that have checksums if another file demands
 //!   them. For example, one file writes into an extent that another file has as preallocated.
 
@@ -248,7 +248,8 @@ fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
     }
 }
 
-/// Returns the parts of `range` that lie in `ranges`. These are in order and do not touch.
+/// Returns the parts of `range` that lie in `ranges`. `ranges` is in order, and its members do not
+/// touch.
 fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item = Extent> {
     let from = ranges.partition_point(|covered| covered.end() <= range.start);
     let these = ranges.range(from..).take_while(move |covered| covered.start < range.end());

@@ -1,4 +1,4 @@
-//! Says for repairs which trees an issue is about.
+//! Tells repairs which tree an issue is about.
 //!
 //! # Invariants
 //!

@@ -57,7 +57,7 @@ pub(crate) struct Rebuilt {
     pub(crate) superblock: Superblock,
     /// The changes, as sentences.
     pub(crate) done: Vec<String>,
-    /// Addresses of data that cannot be read. It has no checksums.
+    /// Addresses of data that cannot be read. The new checksum tree has no checksums for this data.
     pub(crate) unreadable: RangeSet,
 }
 
@@ -94,12 +94,12 @@ pub(crate) fn rebuild(
     work.write(&volume, &superblock, announce)
 }
 
-/// Ranges of metadata chunks that nothing uses: no tree, neither one that stays nor one that a
-/// rebuild replaces, no log and no superblock.
+/// Ranges of metadata chunks that no tree, no log and no superblock uses. Trees that a rebuild
+/// replaces count as users, too.
 ///
 /// # Errors
 ///
-/// As [`rebuild`].
+/// Those of [`rebuild`].
 pub(crate) fn gaps(devices: &[Arc<dyn Device>], options: &Options) -> Result<Vec<Extent>> {
     let opening = OpenOptions { repairs: true, degraded: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;

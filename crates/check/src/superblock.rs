@@ -23,8 +23,8 @@ pub(crate) fn check_copies(findings: &Findings, devices: &[Arc<dyn Device>], new
     });
 }
 
-/// The superblock of a device that is a seed of this volume. It stays as it was when the volume
-/// was grown from the seed.
+/// The superblock of a device that is a seed of this volume. This superblock stays as it was when
+/// the volume was grown from the seed.
 fn seeds_own(device: &dyn Device, newest: &Superblock) -> Option<Superblock> {
     let own = Volume::read_superblock(device).ok()?;
     (buttress_volume::is_seed(&own) && own.fsid != newest.fsid).then_some(own)
@@ -96,7 +96,7 @@ fn check_copy(
     };
     let (found, expected) = (copy.generation, newest.generation);
     if mirror > 0 && copy.fsid != newest.fsid {
-        // Another volume left the copy there. This volume never wrote it.
+        // Another volume left this copy here, and this volume never wrote one.
         findings.add(Issue::SuperCopyMissing { device: name, offset });
     } else if copy.fsid != newest.fsid || found > expected {
         findings.add(Issue::SuperCopyMismatch { device: name, offset });

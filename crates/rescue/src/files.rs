@@ -115,7 +115,7 @@ impl Index {
         by_item.or(known.kind).or_else(by_names)
     }
 
-    /// Returns the inodes that no path reaches, without those below another such inode.
+    /// Returns the inodes that no path reaches. An inode below another unreached inode is left out.
     pub(crate) fn unreached(&self, reached: &BTreeSet<Ino>) -> Vec<Ino> {
         let left: BTreeSet<Ino> = self
             .inodes

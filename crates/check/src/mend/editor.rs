@@ -54,18 +54,20 @@ pub(super) struct Editor {
     pub(super) volume: Arc<Volume>,
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
-    /// What `extents` read of the extent tree. No fix of a round changes it.
+    /// The records that `extents` read from the extent tree. No fix of a round changes these
+    /// records.
     pub(super) records: OnceCell<Option<Rc<[Record]>>>,
     pub(super) options: Options,
     /// The directory that was listed last.
     pub(super) listing: RefCell<Kept>,
-    /// Places for new nodes, the best last; none before they are needed first.
+    /// Places for new nodes, the best last. `None` until the first new node needs a place.
     pub(super) places: RefCell<Option<Vec<Logical>>>,
 }
 
 impl Editor {
     pub(super) fn open(devices: &[Arc<dyn Device>], check: &Options) -> Result<Self> {
-        // A superblock may count devices that are not there. The caller made sure that none is.
+        // A superblock may count more devices than the volume has. The caller made sure that no
+        // device is missing.
         let options =
             OpenOptions { writable: true, repairs: true, degraded: true, ..OpenOptions::default() };
         let (volume, superblock) = Volume::open(devices.to_vec(), options)?;
@@ -217,7 +219,7 @@ impl Editor {
         Ok(true)
     }
 
-    /// Changes the leaf that holds a key, or would. Returns whether the leaf, or the leaf and a new
+    /// Changes the leaf to which a key belongs. Returns whether the leaf, or the leaf and a new
     /// one, can hold the result.
     pub(super) fn edit_leaf(
         &self,

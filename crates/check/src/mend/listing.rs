@@ -1,9 +1,10 @@
-//! What a directory lists, kept from one proposal to the next: a large directory is read once.
+//! The entries of a directory, kept from one proposal to the next, so that a large directory is
+//! read once.
 //!
 //! # Invariants
 //!
-//! - **LI1** A kept listing is what a read of the tree would find. Each edit that is made changes
-//!   it, or drops it.
+//! - **LI1** A kept listing is what a read of the tree would find. Each edit changes the kept
+//!   listing, or drops the listing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -54,7 +55,7 @@ impl Listing {
     }
 }
 
-/// What a directory lists.
+/// Returns the entries of a directory.
 pub(super) fn of(editor: &Editor, tree: TreeId, dir: Ino) -> Result<Rc<Listing>> {
     if let Some((of, its, listing)) = &*editor.listing.borrow()
         && (*of, *its) == (tree, dir)

@@ -100,7 +100,7 @@ impl Sums {
 
     fn put(&mut self, geometry: &Geometry, start: Logical, data: &[u8]) -> Result<()> {
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // Items are short enough for several in a leaf, so that they can be divided evenly among
+        // Items are so short that several fit into a leaf, so that they can be divided evenly among
         // the leaves.
         let most = ((geometry.leaf_room() / 5 - ITEM_LEN) / size).max(1);
         for (index, part) in data.chunks(most * sector).enumerate() {
