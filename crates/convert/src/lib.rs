@@ -9,7 +9,7 @@
 //!
 //! # Failure
 //!
-//! Until the last step no byte changes that the file system uses ([`guard`], G1). The last step
+//! Until the last step, no byte that the file system uses is changed ([`guard`], G1). The last step
 //! writes the superblocks, the first copy first. A program that is killed leaves either the file
 //! system or the volume.
 

@@ -51,8 +51,8 @@ pub fn rollback(device: &Arc<dyn Device>) -> Result<Back> {
 /// An offset on the device, and the old file system's bytes for it.
 type Moved = (u64, Vec<u8>);
 
-/// Checks that the used blocks outside of the reserved ranges are in place, and reads the others
-/// from the image (B1).
+/// Checks that the used blocks outside of the reserved ranges are in place, and reads the other
+/// blocks from the image (B1).
 fn read_back(fs: &Filesystem, device_len: u64) -> Result<(u64, Vec<Moved>)> {
     let way = format!("{SAVED}/{IMAGE}");
     let image = fs.resolve(&way);

@@ -253,7 +253,7 @@ fn a_full_file_system_stays_what_it_is() {
     assert!(content(&device) == old);
 }
 
-/// A device that fails all writes after some.
+/// A device that fails all writes after a number of successful writes.
 #[derive(Debug)]
 struct Failing {
     device: Arc<dyn Device>,

@@ -108,7 +108,7 @@ impl Features {
         profiles: BlockGroupFlags,
     ) -> Incompat {
         let mut bits = Incompat::MIXED_BACKREF.0;
-        // Linux sets this on its first mount when a node is larger than a page of 4 KiB.
+        // Linux sets this flag on its first mount when a node is larger than a page of 4 KiB.
         if nodesize > 4096 {
             bits |= Incompat::BIG_METADATA.0;
         }
