@@ -2,7 +2,7 @@
 //! picture shows.
 //!
 //! The pictures show a real mount beside a program that writes, so no two runs draw the same. Look
-//! at them before they are committed. The one of the book needs mdbook and Chromium.
+//! at them before they are committed. The picture of the book needs mdbook and Chromium.
 
 mod terminal;
 
@@ -100,7 +100,7 @@ fn draw(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Draws the demo. It gets a terminal, as its colours need one.
+/// Draws the demo. The demo gets a terminal, because it prints colours only on a terminal.
 fn demo(scene: &Scene, to: &Path) -> Result<()> {
     let folder = scene.folder.join("bin");
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;

@@ -23,8 +23,8 @@ use crate::walk::{self, Last};
 
 /// Changes of several files that happen together or not at all.
 ///
-/// [`Filesystem::transaction`](crate::Filesystem::transaction) makes it. Other readers see none of
-/// its changes before it ends. Only [`Transaction::read`] sees them.
+/// [`Filesystem::transaction`](crate::Filesystem::transaction) makes a transaction. Before it ends,
+/// only [`Transaction::read`] sees its changes.
 #[derive(Debug)]
 pub struct Transaction<'f> {
     fs: &'f Filesystem,
@@ -275,7 +275,7 @@ pub(crate) struct Turn {
     free: Condvar,
 }
 
-/// Ends the turn when it is dropped.
+/// The right of one transaction to run. Dropping this value lets the next transaction run.
 pub(crate) struct Taken<'t>(&'t Turn);
 
 impl Turn {

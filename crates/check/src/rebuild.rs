@@ -99,7 +99,7 @@ pub(crate) fn rebuild(
 ///
 /// # Errors
 ///
-/// Those of [`rebuild`].
+/// The errors of [`rebuild`].
 pub(crate) fn gaps(devices: &[Arc<dyn Device>], options: &Options) -> Result<Vec<Extent>> {
     let opening = OpenOptions { repairs: true, degraded: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;

@@ -98,7 +98,7 @@ pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
 ///
 /// # Errors
 ///
-/// Those of [`repair`].
+/// The errors of [`repair`].
 pub fn repair_with(
     devices: &[Arc<dyn Device>],
     report: &Report,

@@ -37,7 +37,7 @@ const THREADS_MAX: usize = 8;
 ///
 /// # Errors
 ///
-/// Those of [`check_devices`], and a failure to open the file.
+/// The errors of [`check_devices`], and a failure to open the file.
 pub fn check_image(path: impl AsRef<Path>, options: &Options) -> Result<Report> {
     check_images(&[path.as_ref().to_owned()], options)
 }
@@ -46,7 +46,7 @@ pub fn check_image(path: impl AsRef<Path>, options: &Options) -> Result<Report> 
 ///
 /// # Errors
 ///
-/// Those of [`check_image`].
+/// The errors of [`check_image`].
 pub fn check_images(paths: &[PathBuf], options: &Options) -> Result<Report> {
     let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
     for path in paths {
@@ -80,7 +80,7 @@ pub fn check_devices(
 ///
 /// # Errors
 ///
-/// Those of [`check_devices`].
+/// The errors of [`check_devices`].
 pub fn check_held(
     devices: Vec<Arc<dyn Device>>,
     superblock: &Superblock,

@@ -65,7 +65,7 @@ impl<'p> Wait<'p> {
 ///
 /// # Errors
 ///
-/// Those of opening the device.
+/// The errors of opening the device.
 pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
     open_asked(path, how, &Asked::default())
 }

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused. So
-//!   is a name that leads through a symbolic link.
+//! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused,
+//!   and also a name that leads through a symbolic link.
 //! - **A2** If several entries have one name, the last one wins. Hard links to an earlier entry
 //!   keep the content of that entry.
 //! - **A3** A hard link across a subvolume is a copy of the file. More links from the same
@@ -120,7 +120,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
             if target.as_ref().is_some_and(is_it) {
                 return Ok(());
             }
-            // Fails if the name is that of a directory.
+            // Fails if the name belongs to a directory.
             dir.unlink(name).context(text)?;
         }
         if let Some(target) = target {

@@ -84,7 +84,8 @@ impl Part {
     }
 
     fn put(&mut self, name: &[u8]) {
-        // A name has at most 255 bytes, and a part at most `PART` and one name.
+        // A name has at most 255 bytes, and a part has at most `PART` bytes and one name, so both
+        // numbers fit their types.
         self.starts.push(self.bytes.len() as u32);
         self.bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
         self.bytes.extend_from_slice(name);

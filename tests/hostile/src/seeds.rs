@@ -175,7 +175,7 @@ pub fn all() -> Seeds {
 ///
 /// # Panics
 ///
-/// As [`all`].
+/// If a volume cannot be made.
 pub fn write(folder: &Path) -> std::io::Result<Vec<(&'static str, usize)>> {
     let mut written = Vec::new();
     for (target, inputs) in all() {

@@ -233,7 +233,8 @@ pub fn image(bases: &[Image], data: &[u8]) {
     image_as(bases, data, (usize::from(first >> 1) / bases.len()) % 2 == 1);
 }
 
-/// As [`image`]. `behind` says whether block groups are read after the opening, or first.
+/// Damages and exercises a volume as [`image`] does. `behind` says whether block groups are read
+/// after the opening, or first.
 ///
 /// # Panics
 ///

@@ -102,7 +102,7 @@ impl Manifest {
         found
     }
 
-    /// Panics unless both are readable and equal.
+    /// Panics unless both trees are readable and equal.
     ///
     /// # Panics
     ///

@@ -26,7 +26,7 @@ pub struct Scale {
     pub seed: u64,
     /// Directories of small files.
     pub dirs: u64,
-    /// Small files in each.
+    /// Small files in each of these directories.
     pub files: u64,
     /// Length of each big file.
     pub big_bytes: u64,
@@ -67,7 +67,7 @@ pub trait Target {
     fn set_mode(&self, path: &[u8], mode: u32);
     /// Sets both times.
     fn set_times(&self, path: &[u8], seconds: i64, nanoseconds: u32);
-    /// Makes all durable.
+    /// Makes everything durable.
     fn sync(&self);
 }
 

@@ -165,11 +165,11 @@ impl Guest {
         self.run_logged(script, origin, cache, None, kill_at)
     }
 
-    /// As [`Guest::run`], with a disk for a log, `/dev/ubdd`.
+    /// Runs a shell script as [`Guest::run`] does, with a disk for a log, `/dev/ubdd`.
     ///
     /// # Panics
     ///
-    /// As [`Guest::run`].
+    /// If the script does not come to its end, or the kernel cannot be started.
     #[track_caller]
     pub fn run_logged(
         &self,
@@ -326,7 +326,7 @@ fn is_running(process: u32) -> bool {
     state_of(process).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// All processes below one.
+/// All descendants of a process.
 fn descendants(process: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let all: Vec<(u32, u32)> = entries

@@ -8,13 +8,13 @@
 //!
 //! # Invariants
 //!
-//! - **G1** As every guest, the machine has ended before [`Machine::run`] returns.
+//! - **G1** Like every guest, the machine has ended before [`Machine::run`] returns.
 //!
 //! # Failure
 //!
 //! The content of the processor's caches is not lost when QEMU is killed. So these tests cannot
-//! find a wrong order of stores, or a missing write-back of a line. Crash enumeration finds them
-//! (crates/cache/tests/it/crash.rs).
+//! find a wrong order of stores, or a missing write-back of a line. Crash enumeration finds such
+//! faults (crates/cache/tests/it/crash.rs).
 
 use std::fs::File;
 use std::io::Write;

@@ -48,7 +48,8 @@ pub(super) fn tree(tree: &Path, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As [`tree`], for a program that does not run here. Its pages are copied from another tree.
+/// Lays out the files as [`tree`] does, for a program that does not run here. Its pages are copied
+/// from another tree.
 pub(super) fn tree_of(tree: &Path, program: &Path, like: &Path) -> Result<()> {
     remove(tree)?;
     install(tree, program)?;

@@ -44,7 +44,8 @@ pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     found
 }
 
-/// Invariants that files name as those of another module, which does not declare them.
+/// Invariants that files name with the name of another module, which does not declare these
+/// invariants.
 pub(super) fn unknown(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     let declares: Vec<_> =
         sources.iter().map(|source| (full_module(source), declared(&source.text))).collect();

@@ -83,7 +83,7 @@ pub fn mounted_from(source: &Path) -> Option<Listed> {
 ///
 /// # Errors
 ///
-/// Those of reading the list.
+/// The errors of reading the list.
 pub fn all_of_same(mount: &Listed) -> std::io::Result<Vec<Listed>> {
     let mut all = Listed::all()?;
     all.retain(|other| other.device == mount.device && other.source == mount.source);

@@ -40,7 +40,7 @@ fn watch_panics() {
                 PANICS.lock().push(info.to_string());
             }
         }));
-        // An allocation with a size from a number of the input then fails loudly.
+        // With this limit, an allocation with a size from a number of the input fails loudly.
         let limit = rustix::process::getrlimit(rustix::process::Resource::As);
         let current = Some(12 << 30);
         let _ = rustix::process::setrlimit(

@@ -47,7 +47,8 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // The kernel remembers which volume it saw here; the device's next file is another one.
+        // The kernel remembers which volume it saw on this device, but the next file on the device
+        // has another volume.
         let _ = try_run("btrfs", ["device", "scan", "--forget", &self.device]);
         if let Err(text) = try_run("losetup", ["--detach", &self.device]) {
             eprintln!("{text}");

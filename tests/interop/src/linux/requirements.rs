@@ -45,7 +45,7 @@ pub fn has_linux_btrfs() -> bool {
 ///
 /// # Panics
 ///
-/// As [`has_linux_btrfs`].
+/// If something is missing and `BUTTRESS_REQUIRE_LINUX` is set.
 #[must_use]
 pub fn can_mount_fuse() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();

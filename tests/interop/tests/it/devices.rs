@@ -73,7 +73,7 @@ pub(crate) fn raid1_without_a_device() {
     every_device_in_turn(Profile::Raid1, 2);
 }
 
-/// Two of three devices hold each byte: new chunks find two others.
+/// Two of three devices hold each byte. Without one device, new chunks lie on the other two.
 #[test]
 pub(crate) fn raid1_of_three_without_a_device() {
     every_device_in_turn(Profile::Raid1, 3);
@@ -85,7 +85,7 @@ pub(crate) fn raid10_without_a_device() {
     every_device_in_turn(Profile::Raid10, 4);
 }
 
-/// A mirror full of noise is rewritten from the other one, including superblocks. Linux agrees.
+/// A mirror full of noise is rewritten from the other mirror, including superblocks. Linux agrees.
 #[test]
 pub(crate) fn a_scrub_heals_a_mirror() {
     if !has_linux_btrfs() {

@@ -56,8 +56,8 @@ fn same_as(images: &Images, folder: &Path) {
     linux.assert_same("Linux", &here, "here", Depth::Volume);
 }
 
-/// An archive in each form that GNU tar writes gives the same files as unpacking it, from a file
-/// and from a pipe. Two runs give the same bytes.
+/// For each form of archive that GNU tar writes, `mkfs` gives the files that unpacking gives, from
+/// a file and from a pipe. Two runs give the same bytes.
 #[test]
 fn archives_become_what_they_hold() {
     if !has_linux_btrfs() || !has_program("tar") {

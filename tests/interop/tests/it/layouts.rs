@@ -129,7 +129,8 @@ fn fedora() {
         images.check();
         let mount = images.mount(&options);
         change(&Folder::new(mount.path()), &scale(seed), 2);
-        // Only these folders, because Linux looks at each page of a hole of tebibytes.
+        // Only these folders are defragmented, because Linux would look at each page of a hole of
+        // tebibytes.
         mount.shell("btrfs filesystem defragment -r -czstd big small");
         mount.unmount();
         images.check();

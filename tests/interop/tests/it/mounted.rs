@@ -65,7 +65,7 @@ fn source(scale: &Scale) -> Scratch {
     let folder = scratch.join("source");
     std::fs::create_dir(&folder).expect("a folder");
     fill(&Folder::new(&folder), scale);
-    // Too long to read for programs that do not seek.
+    // This file is too long for programs that do not skip holes.
     std::fs::remove_file(folder.join("holes/a tebibyte")).expect("a file");
     scratch
 }

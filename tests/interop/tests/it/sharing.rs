@@ -134,7 +134,7 @@ rows! {
     };
     /// Files that are written in place where they are not shared.
     nodatacow: Row { mount: "nodatacow", ..Row::default() };
-    /// The original goes before its snapshots.
+    /// The original is deleted before its snapshots.
     the_original_is_gone: Row {
         then: "btrfs -q subvolume snapshot live copy; btrfs -q subvolume delete live/inside; \
                btrfs -q subvolume delete live/nested; btrfs -q subvolume delete live; \

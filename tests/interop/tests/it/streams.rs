@@ -1,5 +1,5 @@
-//! Streams of random histories: Linux receives ours, we receive Linux's, and we receive ours. Also
-//! damaged streams.
+//! Streams of random histories: Linux receives ours, we receive Linux's, and we receive ours.
+//! Damaged streams are refused.
 
 mod history;
 mod long;

@@ -186,8 +186,8 @@ fn agrees_on_flipped_bits() {
     images.check();
 }
 
-/// A node that claims to be of a balance, while its extent does not, is found wherever Linux's tool
-/// finds it.
+/// If a node has the flag of a balance and its extent item has not, our checker finds the node
+/// wherever Linux's tool does.
 #[test]
 fn agrees_on_nodes_of_a_balance() {
     if !has_linux_btrfs() {

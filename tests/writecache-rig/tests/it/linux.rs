@@ -61,7 +61,7 @@ fn linux_is_killed_and_we_recover() {
             cached.drain(|_| {}).expect("files");
         }
         cached.close().expect("files");
-        // This releases the locks.
+        // Dropping the cache releases the locks.
         drop(cached);
         if block_size == 1024 {
             assert_eq!(content(&*file(&origin)), model);

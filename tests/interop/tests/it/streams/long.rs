@@ -1,5 +1,5 @@
-//! Paths of about the greatest length in a stream. We send those that Linux sends, and refuse those
-//! that Linux refuses.
+//! Paths of about the greatest length in a stream. We send the paths that Linux sends, and refuse
+//! the paths that Linux refuses.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
