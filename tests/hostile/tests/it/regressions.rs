@@ -363,7 +363,7 @@ const INPUTS: &[&[u8]] = &[
 ];
 
 /// The checker accepted a chunk item with another object number, which no other code accepts. So
-/// the checker's repair could not be found.
+/// the checker reported a repair that no other code could find.
 #[test]
 fn the_checker_knows_the_same_chunks() {
     let input =
