@@ -88,7 +88,7 @@ impl<'f> Admin<'f> {
     }
 
     /// Moves the contents of the chosen block groups. `progress` returns false to pause the
-    /// balance. Its options then stay on disk.
+    /// balance. The options of a paused balance stay on disk.
     ///
     /// # Errors
     ///

@@ -54,9 +54,10 @@ impl OpenOptions {
         self
     }
 
-    /// Whether background threads write back, commit and read ahead. Without them, calls of the
-    /// program do this work when the memory is full. A change is sure to be durable only after
-    /// [`Filesystem::sync`], [`File::sync_all`](crate::File::sync_all) or [`Filesystem::close`].
+    /// Whether background threads write back, commit and read ahead. Without these threads, calls
+    /// of the program do this work when the memory is full. A change is sure to be durable only
+    /// after [`Filesystem::sync`], [`File::sync_all`](crate::File::sync_all) or
+    /// [`Filesystem::close`].
     pub fn background(mut self, background: bool) -> Self {
         self.mount.background = background;
         self
@@ -214,7 +215,7 @@ impl CreateOptions {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the volume cannot be made; otherwise those of
+    /// `InvalidInput` if the volume cannot be made; otherwise the errors of
     /// [`OpenOptions::open_devices`].
     pub fn create_on(self, device: Arc<dyn Device>) -> Result<Filesystem> {
         self.create_at(device, Path::new(""))

@@ -169,8 +169,8 @@ impl<'f> Transaction<'f> {
                 inode.set_xattr(&name, &old.xattr(&name)?, XattrFlags::default())?;
             }
         }
-        // The content must be in the trees before its name is. Otherwise a commit could have the
-        // name without the content.
+        // The content must be in the trees before its name. Otherwise a commit could have the name
+        // without the content.
         inode.flush_data()?;
         let Place { dir, key, .. } = place;
         self.changes.push(NameChange::Put { dir, name: key.1.clone(), inode: inode.clone() });
@@ -270,7 +270,7 @@ fn plain(path: &Path) -> PathBuf {
 /// Lets one transaction run at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The thread that runs a transaction. Unranked: no other lock is taken under this one.
+    /// The thread that runs a transaction. Unranked: no other lock is taken under this lock.
     taken: Mutex<Option<ThreadId>>,
     free: Condvar,
 }

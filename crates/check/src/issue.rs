@@ -164,7 +164,7 @@ issues! {
     SuperCopyStale { device: String, offset: u64, found: Generation, newest: Generation }
         = "super-copy-stale", Warning,
         "superblock at {offset} of {device} has generation {found}, the newest is {newest}";
-    /// A superblock copy contradicts the one that the check uses: same generation with other
+    /// A superblock copy contradicts the copy that the check uses: same generation with other
     /// content, a newer generation, or another volume.
     SuperCopyMismatch { device: String, offset: u64 }
         = "super-copy-mismatch", Error, "superblock at {offset} of {device} differs from the first";
@@ -231,7 +231,7 @@ issues! {
         = "block-group-used", Error,
         "block group {group}: {found} bytes used recorded, its extents have {expected}";
 
-    /// One copy of a node is bad, another is good.
+    /// One copy of a node is bad, and another copy is good.
     NodeCopyDamaged { logical: Logical, mirror: u32, why: String }
         = "node-copy-damaged", Error, "node {logical}, mirror {mirror}: {why}; another copy is good";
     /// No copy of a node is good.

@@ -131,7 +131,7 @@ pub(crate) fn mend(
     if done.is_empty() {
         return Ok(None);
     }
-    // A fix can change what uses an extent, and with it the counts of quota groups.
+    // A fix can change the users of an extent, and with them the counts of quota groups.
     let is_marked = Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor));
     let is_marked = is_marked.unwrap_or(false);
     if is_marked {
@@ -154,7 +154,7 @@ pub(crate) fn mend(
     for trial in &trials {
         trial.commit(|at| !is_super(at))?;
     }
-    // Each copy is durable before the next one is written: a power cut tears one at most.
+    // Each copy is durable before the next copy is written, so a power cut tears at most one copy.
     for start in SUPER_OFFSETS {
         for trial in &trials {
             trial.commit(|at| (start..start + SUPER_SIZE as u64).contains(&at))?;

@@ -75,7 +75,7 @@ pub(crate) fn rebuild(
     with_sums: bool,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Rebuilt> {
-    // New checksums need the data. An image of metadata alone lacks it, and `repairs: false`
+    // New checksums need the data. An image of metadata alone lacks the data, and `repairs: false`
     // refuses such an image.
     let opening = OpenOptions { writable: true, repairs: !with_sums, ..OpenOptions::default() };
     let opened = Volume::open(devices.to_vec(), opening);
@@ -277,7 +277,7 @@ fn blocks(issue: &Issue, anew: &[TreeId]) -> bool {
     }
 }
 
-/// The places of the nodes of a tree that is replaced (RB2), as far as it can be read.
+/// The places of the nodes of a replaced tree (RB2), as far as the tree can be read.
 fn old_nodes(context: &Context<'_>, expect: &Expect, met: &AddressSet, out: &mut RangeSet) {
     let at = expect.ptr.logical;
     if !met.insert(at) {

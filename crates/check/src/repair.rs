@@ -400,8 +400,8 @@ fn group_tree(store: &Store, superblock: &Superblock) -> Result<(TreeId, NodePtr
     Ok((tree, ptr))
 }
 
-/// Returns the bytes of a leaf with one item replaced by one of the same length, and with a new
-/// checksum.
+/// Returns the bytes of a leaf in which one item is replaced by an item of the same length, with a
+/// new checksum.
 fn with_item(node: &Node, slot: usize, item: &BlockGroupItem, csum: CsumType) -> AlignedBuf {
     let mut bytes = AlignedBuf::copy_of(node.bytes());
     let at = header::HEADER_LEN + slot * header::ITEM_LEN + 17;

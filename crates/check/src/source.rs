@@ -66,7 +66,7 @@ impl<'c> Source<'c> {
     }
 
     /// Reads a node, and also its other copies if the options ask for it. If no copy is good,
-    /// reports this and returns `None`.
+    /// reports the damage and returns `None`.
     pub(crate) fn read(&self, tree: TreeId, expect: &Expect) -> Option<Arc<Node>> {
         match self.read_quietly(expect, self.all_mirrors) {
             Ok(node) => Some(node),

@@ -77,8 +77,8 @@ struct Done {
     span: Span,
 }
 
-/// Checks the header and the keys of a node, beyond the checks of reading it. Returns false if the
-/// walk must not descend (W1).
+/// Checks the header and the keys of a node, beyond the checks of reading the node. Returns false
+/// if the walk must not descend (W1).
 pub(crate) fn check_node(
     context: &Context<'_>,
     tree: &Tree,

@@ -84,7 +84,7 @@ pub fn full_name(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Opens a volume by `open`, once a server that is closing it has finished.
+/// Opens a volume by `open`, once a server that is closing the volume has finished.
 pub fn when_free(
     path: &Path,
     locks: bool,
@@ -105,8 +105,8 @@ pub fn when_free(
             Err(RemoteError::Block(error @ (Error::Locked { .. } | Error::Busy { .. }))) => {
                 let pid = locked_by(path);
                 // The process with the lock may have ended before it was looked up, so a few
-                // attempts follow. A process that cannot be seen from here is not waited for any
-                // longer.
+                // attempts follow. After these attempts, the verb waits no longer for a process
+                // that it cannot see.
                 unseen += u32::from(pid.is_none());
                 let waits = pid.map_or(unseen < UNSEEN_MAX, |pid| is_closing(pid, path));
                 if !waits || wait.is_over() {

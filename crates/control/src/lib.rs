@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //!
-//! - **C1** An order is plain data. It means the same in this process and in another one.
+//! - **C1** An order is plain data. It means the same in this process and in another process.
 
 pub mod cached;
 pub mod client;

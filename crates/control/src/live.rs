@@ -159,7 +159,7 @@ impl Live {
     }
 
     /// Adds a volume with the orders that it takes. `kernel_sync` keeps the mount in step with the
-    /// volume. This must be called in the folder from which the devices were named, because names
+    /// volume. Call this function in the folder from which the devices were named, because names
     /// may be relative.
     pub fn add_volume(
         &mut self,

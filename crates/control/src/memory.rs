@@ -130,8 +130,8 @@ fn group_limit(root: &Path, own: &str) -> Option<u64> {
             _ => return None,
         };
         let inner: PathBuf = path.trim_start_matches('/').into();
-        // The limits of all groups above apply as well. Inside a container, some of them are not
-        // visible.
+        // The limits of all groups above apply as well. Inside a container, some of these groups
+        // are not visible.
         let groups = inner.ancestors().map(|group| top.join(group).join(file));
         groups.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()).min()
     });

@@ -92,8 +92,8 @@ pub enum Step {
 /// # Errors
 ///
 /// [`Error::NotExt`], [`Error::Feature`] and [`Error::NotClean`] for a file system that cannot be
-/// converted, [`Error::NoRoom`] for one that is too full. After these errors, the file system is as
-/// it was.
+/// converted, [`Error::NoRoom`] for a file system that is too full. After these errors, the file
+/// system is as it was.
 pub fn convert(
     device: Arc<dyn Device>,
     options: &Options,

@@ -5,7 +5,7 @@
 //! - **B1** Before the first write, each used block was found at its own place, or in a range that
 //!   btrfs keeps for itself. All blocks of such ranges are read before the first write.
 //! - **B2** The block of the first superblock of btrfs is written last. If the program is killed
-//!   before this write, it can start again.
+//!   before this write, the rollback can be started again.
 
 use std::sync::Arc;
 

@@ -278,7 +278,7 @@ impl Layer for Failing {
 }
 
 /// At each write a conversion, and a rollback, may be killed. Before the last step, the device has
-/// the old content. After it, the device has the new content.
+/// the old content. After the last step, the device has the new content.
 #[test]
 fn a_killed_conversion_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -21,8 +21,9 @@ const MIB: u64 = 1 << 20;
 /// other chunks, and each chunk costs items.
 const GAP_MIN: u64 = MIB;
 
-/// The most ranges of data chunks. If there were more, longer free ranges join the chunks around
-/// them. A range longer than [`DATA_MAX`] takes several chunks in any case.
+/// The most ranges of data chunks. If the ranges would exceed this number, longer free ranges
+/// become parts of the data chunks around them as well. A range longer than [`DATA_MAX`] takes
+/// several chunks in any case.
 const RANGES_MAX: usize = 8000;
 
 /// Data chunks for which a system chunk of [`SYSTEM_LEN`] has room, generously.
@@ -104,8 +105,8 @@ fn system_len(room: u64, chunks: u64) -> Option<u64> {
 }
 
 /// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
-/// is kept, and the gaps between them. Both consist of whole stripes, except at the end of the
-/// device.
+/// is kept, and the gaps between them. Ranges and gaps consist of whole stripes, except at the end
+/// of the device.
 fn divide(kept: &[Range<u64>], size: u64, gap_min: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let mut covered = RangeSet::new();
     for range in kept {

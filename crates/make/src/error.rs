@@ -97,7 +97,7 @@ pub enum MakeError {
         /// The names that can be chosen, separated by blanks.
         known: String,
     },
-    /// A feature needs another one that is off.
+    /// A feature needs another feature that is off.
     #[error("feature {feature} needs {needs}")]
     FeatureNeeds {
         /// The feature that is on.

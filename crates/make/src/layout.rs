@@ -35,7 +35,7 @@ pub(super) struct Placed {
     pub stripe_bytes: u64,
 }
 
-/// The profiles of a new volume: the requested ones, or defaults for its devices.
+/// The profiles of a new volume: the requested profiles, or defaults for its devices.
 pub(super) struct Profiles {
     pub metadata: Profile,
     pub data: Profile,

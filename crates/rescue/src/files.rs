@@ -138,7 +138,8 @@ impl Index {
             }
         }
         let tops: Vec<Ino> = left.iter().copied().filter(|ino| !below.contains(ino)).collect();
-        // If folders form a loop, each of them is below another one, so all are returned.
+        // If folders form a loop, each folder is below another folder of the loop, so all folders
+        // are returned.
         if tops.is_empty() { left.into_iter().collect() } else { tops }
     }
 }

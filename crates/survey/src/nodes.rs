@@ -16,7 +16,7 @@ pub struct NodeFigures {
     /// that end.
     forward: u64,
     backward: u64,
-    /// Bytes between those nodes.
+    /// Bytes between such pairs of nodes.
     seek_bytes: u64,
     /// Runs of at least two nodes side by side: their number, all their bytes, the smallest and
     /// the largest.

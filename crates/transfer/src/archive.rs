@@ -185,7 +185,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Ok(Ok(()))
     }
 
-    /// Makes a directory, or uses an existing one.
+    /// Makes a directory, or uses an existing directory.
     fn directory(
         &mut self,
         entry: &Entry,

@@ -74,7 +74,7 @@ struct Part {
 /// Sorted parts in a file.
 struct Written {
     file: File,
-    /// Where each part ends. A part begins where the one before it ends.
+    /// Where each part ends. A part begins where the previous part ends.
     ends: Vec<u64>,
 }
 

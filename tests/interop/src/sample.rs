@@ -65,7 +65,7 @@ pub trait Target {
     fn remove_xattr(&self, path: &[u8], name: &str);
     fn set_owner(&self, path: &[u8], uid: u32, gid: u32);
     fn set_mode(&self, path: &[u8], mode: u32);
-    /// Sets both times.
+    /// Sets the times of the last read and of the last change.
     fn set_times(&self, path: &[u8], seconds: i64, nanoseconds: u32);
     /// Makes everything durable.
     fn sync(&self);

@@ -72,15 +72,15 @@ pub fn has_guest() -> bool {
             lacking.join(", ")
         );
         assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set.{text}");
-        // This bypasses the test harness, which hides the output of a passing test.
+        // This write bypasses the test harness, which hides the output of a passing test.
         let _ = std::io::stderr().write_all(text.as_bytes());
         false
     })
 }
 
 /// Whether a guest can hold all registers of its processes. User-mode Linux before 6.13 has a fixed
-/// size for these. On a processor with AMX the state is larger: a guest of Linux 6.1 panics at its
-/// first process ("ptrace set fp regs failed").
+/// size for these registers. On a processor with AMX the state is larger: a guest of Linux 6.1
+/// panics at its first process ("ptrace set fp regs failed").
 fn has_registers() -> bool {
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     if !processors.split_whitespace().any(|flag| flag == "amx_tile") {

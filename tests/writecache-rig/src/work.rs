@@ -32,7 +32,7 @@ pub struct Work {
     pub steps: usize,
     /// Length of the device.
     pub sectors: usize,
-    /// Writes begin and end at multiples of this.
+    /// Writes begin and end at multiples of this number of sectors.
     pub align: usize,
 }
 

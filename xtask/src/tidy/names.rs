@@ -5,7 +5,7 @@
 //! - An invariant is declared once in the header of its file, as `- **K1** ...`.
 //! - A name of an invariant stands in parentheses, or at the head of a comment or of an assertion's
 //!   text. A plain name is declared in the same file. An invariant of another file has the name of
-//!   its module or crate before it, as in `commit::W2`. That module declares it.
+//!   its module or crate before it, as in `commit::W2`. That module declares the invariant.
 //! - Every rank of the order of locks is used. A lock without a rank has the reason in its comment.
 
 use std::collections::{BTreeMap, BTreeSet};

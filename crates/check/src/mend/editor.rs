@@ -4,8 +4,8 @@
 //!
 //! - **ED1** A changed leaf is valid: its keys ascend, its items fit, and the parents name its
 //!   first key. An edit that would break this is not made.
-//! - **ED2** No edit frees a node, and one that takes a node records it (`split`). So the extent
-//!   tree stays as right as it was.
+//! - **ED2** No edit frees a node, and an edit that takes a node records the node (`split`). So the
+//!   extent tree stays as right as it was.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -99,7 +99,7 @@ impl Editor {
         self.volume.read_only_reason().is_none() && !chunks.iter().any(|chunk| has_parity(chunk))
     }
 
-    /// A store without nodes in memory: nodes change where they lie.
+    /// A store that keeps no nodes in memory, because edits change nodes where they lie.
     pub(super) fn store(&self) -> Store {
         Store::new(Arc::clone(&self.volume), self.geometry, 0)
     }

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **MX1** Data that the extent tree still records for a file at an offset is given back to it. A
-//!   gap becomes a hole only if no such record exists. If a record does not tell for which file or
-//!   how the data was stored, or whether a part was overwritten, nothing is changed.
+//! - **MX1** Data that the extent tree still records for a file at an offset is given back to the
+//!   file. A gap becomes a hole only if no such record exists. If a record does not tell for which
+//!   file or how the data was stored, or whether a part was overwritten, nothing is changed.
 //! - **MX2** All records of an extent count: those in its item, and those with keys of their own.
 
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::report::Report;
 /// The most bytes of a file that one compressed extent can hold.
 const PACKED_MAX: u64 = 128 << 10;
 
-/// What the extent tree records of an extent that something uses less often than recorded.
+/// The record of the extent tree for an extent that is used less often than recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     extent: Extent,

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **LI1** A kept listing is what a read of the tree would find. Each edit changes the kept
-//!   listing, or drops the listing.
+//! - **LI1** A kept listing equals the listing that a new read of the tree would give. Each edit
+//!   changes the kept listing, or drops the listing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -71,7 +71,7 @@ pub(super) fn of(editor: &Editor, tree: TreeId, dir: Ino) -> Result<Rc<Listing>>
     Ok(listing)
 }
 
-/// Follows an edit that was made (LI1).
+/// Applies an edit of the tree to the kept listing (LI1).
 pub(super) fn follow(kept: &mut Kept, edit: &Edit) {
     let (tree, key, bytes) = match edit {
         Edit::Put(tree, key, bytes) => (tree, key, &bytes[..]),

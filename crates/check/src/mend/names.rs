@@ -158,7 +158,8 @@ pub(super) fn entry_missing(
     }
     let lists = listing::of(editor, tree, dir)?;
     if lists.named(name_bytes).any(|(_, entry)| leads_to(entry, ino)) {
-        // The directory has such an entry under another index. `reference_missing` mends it.
+        // The directory has such an entry under another index. `reference_missing` corrects the
+        // index.
         return Ok(None);
     }
     let mut edits = Vec::new();

@@ -1,11 +1,12 @@
-//! Makes room in full leaves: the items are shared out to the leaf and a new one.
+//! Makes room in full leaves: the items are divided between the leaf and a new leaf.
 //!
 //! # Invariants
 //!
 //! - **SP1** A new node lies in a metadata chunk where no tree, no log, no recorded extent and no
 //!   superblock is. Nodes of trees that are about to be replaced count as used.
-//! - **SP2** Only a node with one reference is split, by the tree that it was written for. So the
-//!   new node has the same one reference, and no other node needs a pointer to it.
+//! - **SP2** A node is split only if its only reference is from the tree for which the node was
+//!   written. So the new node has one reference as well, and no other node needs a pointer to the
+//!   new node.
 //! - **SP3** The same fix records a new node: in the extent tree, in the used bytes of its block
 //!   group and of the volume, and in the free-space tree. If the free-space tree cannot be changed,
 //!   it is marked as invalid, and the next mount makes it anew. On a volume with a block-group

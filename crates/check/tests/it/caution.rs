@@ -307,7 +307,8 @@ fn lost_data_stays_recorded_without_items_for_holes() {
     }
 }
 
-/// An extent has old bytes where its file was overwritten later. The file does not get them back.
+/// An extent has old bytes where its file was overwritten later. The file does not get these bytes
+/// back.
 #[test]
 fn old_data_of_an_overwritten_file_stays_away() {
     let device = old_victim();

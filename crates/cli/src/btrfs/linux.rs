@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Any word of a command line may be a path on the kernel's btrfs, except if it begins
-//!   with a dash. For a path that does not exist yet, its parent directory decides.
+//! - **B1** Every word of a command line that does not begin with a dash may be a path on the
+//!   kernel's btrfs. For a path that does not exist yet, its parent directory decides.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;

@@ -226,7 +226,7 @@ fn delete_id(id: u64, places: &[OsString], ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Returns every subvolume of a volume except the top.
+/// Returns every subvolume of a volume except the top level.
 pub(super) fn all(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
     let done = act(Act::List, volume, ui)?;
     let shown = Shown::deserialize(done).context(|| "the answer")?;

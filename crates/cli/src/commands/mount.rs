@@ -16,7 +16,7 @@
 //! # Failure
 //!
 //! Until the mount is there, the child writes to the caller's terminal, and its exit code becomes
-//! the caller's. Afterwards only the log reports anything.
+//! the exit code of the caller. Afterwards only the log reports anything.
 
 mod advice;
 mod block_device;
@@ -476,7 +476,7 @@ fn latency_figures() -> Figures {
 ///
 /// Until the announcement, the child is in the process group of its parent. systemd runs mount(8)
 /// in its own group, and the kernel lets only that group pass an automount point where a mount is
-/// being made. Any other process waits there for that mount.
+/// being made. Any other process waits at the automount point for that mount.
 fn announce(log: Option<&Path>) -> Result<()> {
     let log = match log {
         Some(path) => File::options().create(true).append(true).open(path),
@@ -492,7 +492,8 @@ fn announce(log: Option<&Path>) -> Result<()> {
     std::env::set_current_dir("/").context(|| "leaving the directory")
 }
 
-/// Tells the parent that the mount is there, and that the server of an earlier mount serves it.
+/// Tells the parent that the mount is there, and that the server of an earlier mount serves the new
+/// mount.
 fn announce_server(pid: u32) -> Result<Exit> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY} {pid}").and_then(|()| out.flush()).context(|| "announcing the mount")?;

@@ -104,7 +104,7 @@ fn sync_makes_everything_durable() {
 }
 
 /// An unmount by a program that knows nothing of `buttress` returns when the volume is closed and
-/// the device is free. So Linux can mount it at once, and finds everything.
+/// the device is free. So Linux can mount the volume at once, and finds everything.
 #[test]
 fn an_unmount_waits_for_the_volume() {
     if !can_mount() {

@@ -381,8 +381,8 @@ fn a_second_mount_says_what_it_cannot_have() {
     ends(&bench);
 }
 
-/// The lines that Fedora and openSUSE write, with `UUID=`. The usual programs mount them, mount
-/// them once more, remount, list and unmount them.
+/// The lines that Fedora and openSUSE write, with `UUID=`. The usual programs mount the places of
+/// these lines, mount them again, and remount, list and unmount them.
 #[test]
 fn lines_of_an_fstab_are_mounted_together() {
     if !can_mount() || !Path::new("/dev/loop-control").exists() {

@@ -70,12 +70,12 @@ pub fn give(socket: &Path, order: &Order, stop: &AtomicBool, watch: Watch<'_>) -
 
 /// Gives an order with a stream. The server gets one end of a pipe; this process copies between the
 /// other end and the stream. So the server never reads or writes a file of its own mount, which
-/// could block it.
+/// could block the server.
 pub fn give_with_stream(socket: &Path, order: &Order, stream: Stream<'_>) -> Result<Value> {
     let name = || socket.display().to_string();
     let server = UnixStream::connect(socket).context(name)?;
     let (reader, writer) = std::io::pipe().context(|| "a pipe")?;
-    // This may fail: a larger pipe only saves switches between the processes.
+    // The call may fail, because a larger pipe only saves switches between the processes.
     let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
     let line = line_of(order)?;
     let given = match &stream {

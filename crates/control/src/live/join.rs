@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! `mount` asks the server that has the volume, over its socket. The server answers with the
-//! descriptor of a detached mount. The asking process attaches it to the directory tree. So the
-//! kernel checks the rights of the asking process, in the namespace of that process.
+//! descriptor of a detached mount. The asking process attaches this mount to the directory tree. So
+//! the kernel checks the rights of the asking process, in the namespace of that process.
 //!
 //! # Invariants
 //!

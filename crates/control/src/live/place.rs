@@ -79,7 +79,8 @@ pub fn mounted_from(source: &Path) -> Option<Listed> {
 }
 
 /// Returns all mounts of the same file system, including this one if it still exists. The device
-/// number alone is not enough: after the end of this file system, another one may get the number.
+/// number alone is not enough: after the end of this file system, another file system may get the
+/// number.
 ///
 /// # Errors
 ///
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(HostMount::listed(&Listed::parse(LIST), 4, 7, Path::new("/other/x")), None);
     }
 
-    /// If several mounts have the same place, the last one is seen there.
+    /// If several mounts have the same place, the last mount is seen there.
     #[test]
     fn mounts_are_found_by_their_place() {
         let all = Listed::parse(LIST);

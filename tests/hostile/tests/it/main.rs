@@ -122,7 +122,7 @@ fn each(
     }
     campaign::count("mutations", count);
     if !found.is_empty() {
-        // This prints directly, because the panic hook would swallow the text.
+        // The text is printed directly, because the panic hook would swallow it.
         eprintln!("{} found:\n{}", found.len(), found.join("\n"));
         panic!("{name}: see above");
     }

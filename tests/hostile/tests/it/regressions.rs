@@ -342,7 +342,7 @@ fn inputs_of_the_fuzzer() {
 }
 
 /// A finding from seeds: a tree has one leaf in two places. The node count of a commit subtracted
-/// the leaf for one place after it had added it for the other.
+/// the leaf for one place after it had added the leaf for the other place.
 #[test]
 fn inputs_from_seeds() {
     let images = sample::small();

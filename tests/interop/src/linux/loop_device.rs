@@ -32,7 +32,7 @@ impl Loop {
     fn attach_with(path: &Path, more: &[&str]) -> Self {
         let arguments = ["--find", "--show"].iter().chain(more).map(AsRef::as_ref);
         let arguments: Vec<_> = arguments.chain([path.as_os_str()]).collect();
-        // Two processes that search for a free device at the same time may find the same one.
+        // Two processes that search for a free device at the same time may find the same device.
         let mut tries = 0;
         loop {
             match try_run("losetup", arguments.iter().copied()) {

@@ -84,7 +84,7 @@ fn answer(what: &str, lacking: &[String]) -> bool {
         lacking.join(", ")
     );
     assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set.{text}");
-    // This bypasses the test harness, which hides the output of a passing test.
+    // This write bypasses the test harness, which hides the output of a passing test.
     let _ = std::io::stderr().write_all(text.as_bytes());
     false
 }

@@ -31,7 +31,7 @@ fn made(profile: Profile, devices: usize) -> Images {
 }
 
 /// Each device in turn is unplugged, and the volume is written without it. After the device is back
-/// and was repaired, each of the others can be unplugged.
+/// and was repaired, each of the other devices can be unplugged.
 fn every_device_in_turn(profile: Profile, devices: usize) {
     if !has_linux_btrfs() {
         return;
@@ -201,8 +201,8 @@ fn scrub_once(filesystem: &Filesystem) -> ScrubProgress {
 }
 
 /// A volume with parity is read-only, except with the option that mirrors new data. With that
-/// option it is changed, loses a device, and is converted. Data with parity stays as safe as
-/// before.
+/// option, the volume is changed, loses a device, and is converted. Data with parity stays as safe
+/// as before.
 fn parity_is_left(data: &str, metadata: &str, devices: usize, to: Profile) {
     if !has_linux_btrfs() {
         return;

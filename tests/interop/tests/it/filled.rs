@@ -162,7 +162,7 @@ fn folders_become_subvolumes() {
     refused(&["-u", "default:db", "-u", "default:plain"], "default");
 }
 
-/// A cut image is at most a little larger than the one that btrfs-progs cuts.
+/// A cut image is at most a little larger than an image that btrfs-progs cuts.
 #[test]
 fn a_cut_image_is_as_small_as_that_of_btrfs_progs() {
     if !has_linux_btrfs() {

@@ -168,8 +168,8 @@ pub(crate) fn a_partition_made_here_is_mounted_by_linux() {
     work(&images, &at(&images, "#2"), "three");
 }
 
-/// A volume that Linux made in a logical partition of an MBR is written here, by its number and by
-/// its place.
+/// A volume that Linux made in a logical partition of an MBR is written here, by the number and by
+/// the place of the partition.
 #[test]
 pub(crate) fn a_partition_made_by_linux_is_written_here() {
     if !has_linux_btrfs() || !can_mount_fuse() {

@@ -140,7 +140,8 @@ fn fedora() {
 }
 
 /// The storage driver of Docker: each layer is a snapshot of the layer below it, and containers are
-/// snapshots of images. Of two hundred in all, half are made here, and a third are deleted here.
+/// snapshots of images. Of two hundred layers and containers, half are made here, and a third are
+/// deleted here.
 #[test]
 fn docker() {
     if !has_linux_btrfs() {

@@ -301,8 +301,8 @@ fn the_program_grows_a_volume_from_a_mounted_seed() {
     mount.unmount();
 }
 
-/// Names of devices that are no UTF-8 lead to the devices again, also from another folder than that
-/// of the mount's server.
+/// Names of devices that are no UTF-8 lead to the devices again, also from another folder than the
+/// folder of the mount's server.
 #[test]
 fn devices_of_any_name_are_found_again() {
     if !can_run() || !can_mount_fuse() {

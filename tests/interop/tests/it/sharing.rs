@@ -230,7 +230,7 @@ pub(crate) fn snapshots_made_here_are_changed_by_linux() {
     }
 }
 
-/// Subvolumes that moved here are where Linux looks for them, and the other way round.
+/// Linux finds subvolumes that are moved here, and we find subvolumes that Linux moves.
 #[test]
 pub(crate) fn subvolumes_are_moved() {
     if !has_linux_btrfs() {

@@ -218,7 +218,8 @@ fn run(seed: u64, wanted: usize, images: &Images, seen: &mut Seen) {
         story.states.push(world.state.clone());
         log.mark(done);
     }
-    // Each examined point has three states: no later write, all of them, and one random subset.
+    // Each examined point has three states: without later writes, with all later writes, and with
+    // one random subset of these writes.
     let stride = (log.len() * 2).div_ceil(wanted);
     let shown = log.crashes(&mut Rng::new(seed), 1, stride, |crash| {
         if let Err(what) = examine(crash, &story, images, seen) {

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Gives a volume another label, wherever it is open.
+/// Gives a volume another label, in whatever process the volume is open.
 pub(crate) fn set(place: &Path, devices: &Devices, label: &OsStr, ui: &Ui) -> Result<()> {
     let order = Order::Label { label: label.as_bytes().to_vec() };
     client::run(&order, place, devices, "label", ui)?;

@@ -149,8 +149,8 @@ pub(super) fn fill(
     Ok(Some(least))
 }
 
-/// Makes the volume smaller, as long as its last block groups fit into others. Returns its size in
-/// bytes.
+/// Makes the volume smaller, as long as its last block groups fit into other block groups. Returns
+/// its size in bytes.
 fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
     let only = DeviceId(1);
     let sector = u64::from(fs.info()?.superblock.sectorsize);
