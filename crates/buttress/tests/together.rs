@@ -264,7 +264,8 @@ fn transactions_run_one_at_a_time() {
     assert_eq!(fs.read("/number").expect("read"), b"20");
 }
 
-/// A full volume refuses a transaction whole, and takes the next one after something is removed.
+/// A full volume refuses a transaction whole, and takes the next transaction after something is
+/// removed.
 #[test]
 fn a_transaction_on_a_full_volume_changes_nothing() {
     let fs = volume();

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A set takes memory only for pages that have an address, wherever these lie. A set of
-//!   all addresses in 32 GiB of neighbouring space takes 1 MiB.
+//! - **B1** A set takes memory only for pages that have an address, wherever the addresses lie. A
+//!   set of all addresses in 32 GiB of neighbouring space takes 1 MiB.
 
 use std::collections::HashMap;
 use std::sync::Arc;

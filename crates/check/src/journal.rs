@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! - **JO1** The old bytes are durable in the file before the device gets new ones.
+//! - **JO1** The old bytes are durable in the file before the device gets new bytes.
 //! - **JO2** An undo refuses a volume that was written since the repair. The first superblock of
 //!   each device must be the one from before the repair, or one that the repair wrote. If the first
 //!   superblock is torn, the newest other copy must have the generation of such a superblock.
@@ -207,7 +207,7 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
         let facts = facts_of(&first_superblock(&**device)?);
         let (_, generation) = facts.split_at(DIGEST_LEN);
         let is_torn = generation == [0; 8];
-        // The other copies differ from the first in their bytes, and agree in the generation.
+        // The other copies differ from the first copy in their bytes, and agree in the generation.
         let copies = Volume::read_superblock(&**device)?.generation.0.to_le_bytes();
         let is_known = |(of, _, other): &Record| {
             of == id && (*other == facts || is_torn && other.ends_with(&copies))

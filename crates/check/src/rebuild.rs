@@ -87,7 +87,7 @@ pub(crate) fn rebuild(
     context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
     let work = Work::prepare(&context, with_sums)?;
     drop(context);
-    // Chunks that contradict each other make a volume read-only, and all are known only now.
+    // Chunks that contradict each other make a volume read-only, and all chunks are known only now.
     if let Some(why) = volume.read_only_reason() {
         return Err(Error::Rebuild(format!("the volume is read-only: {why}")));
     }

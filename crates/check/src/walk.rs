@@ -1,4 +1,5 @@
-//! Walks trees with several threads. Their order does not change the result.
+//! Walks trees with several threads. The order in which the threads work does not change the
+//! result.
 //!
 //! One thread reads the inner nodes above level 1 and hands out units: a node of level 1 with its
 //! leaves, or a root that is a leaf. Workers turn units into [`Span`]s; another thread joins the

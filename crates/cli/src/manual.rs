@@ -1,5 +1,5 @@
 //! The manual pages. Each verb has a page, made from the definition of the command line and from
-//! written examples. `buttress-format(5)` is written as a whole.
+//! written examples. The page `buttress-format(5)` is written by hand.
 //!
 //! Each verb without verbs below it has at least one example. Each example is a valid command line.
 //! Tests verify both rules.

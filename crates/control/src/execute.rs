@@ -140,7 +140,7 @@ pub fn carry_out(
     }
 }
 
-/// Makes all that programs have written part of a commit, before an order (E2).
+/// Commits everything that programs have written, before an order (E2).
 fn begin(
     order: &Order,
     fs: &Filesystem,

@@ -136,8 +136,8 @@ fn open_device(path: &Path, access: Access, asked: &Asked) -> Result<Arc<dyn Dev
     Ok(closing::open_asked(path, options, asked)?.device())
 }
 
-/// Opens a volume as a filesystem. For a verb that writes, this fails early with the reason if the
-/// volume cannot be written.
+/// Opens a volume as a filesystem. For a verb that writes, the function fails early with the reason
+/// if the volume cannot be written.
 pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
     if access == Access::Write {
         others.expect_no_rescue()?;

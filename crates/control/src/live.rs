@@ -112,7 +112,7 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // If this fails, the next verb that asks removes the socket.
+            // If the removal fails, the next verb that asks removes the socket.
             let _ = std::fs::remove_file(path);
         }
     }

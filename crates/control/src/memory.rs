@@ -28,7 +28,7 @@ const CHANGES_MAX: u64 = 192 * MIB;
 /// The most memory for inodes that the kernel knows.
 const KNOWN_MAX: u64 = 64 * MIB;
 
-/// Returns the options of a volume for a requested budget, or for the default one (B1, B2).
+/// Returns the options of a volume for a requested budget, or for the default budget (B1, B2).
 #[must_use]
 pub fn options(asked: Option<u64>) -> MountOptions {
     match asked {

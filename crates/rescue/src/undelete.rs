@@ -1,4 +1,4 @@
-//! Recovers files that exist in older trees and not in the current ones.
+//! Recovers files that exist in older trees and not in the current trees.
 //!
 //! # Invariants
 //!

@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 use crate::find::names;
 use crate::trees::{Trees, malformed};
 
-/// Cells of one block group at most.
+/// The most cells of one block group.
 pub(crate) const GROUP_CELLS_MAX: usize = 512;
-/// Cells of one block group at least.
+/// The least number of cells of one block group.
 const GROUP_CELLS_MIN: usize = 64;
-/// Bytes of a cell at least.
+/// The least bytes of a cell.
 const CELL_LEN_MIN: u64 = 64 << 10;
 /// Cells of a volume.
 pub(crate) const CELLS_MAX: usize = 32_768;
-/// Files that have a name in the map at most.
+/// The most files that have a name in the map.
 const NAMES_MAX: usize = 8192;
 
 /// A device, and its allocated parts.

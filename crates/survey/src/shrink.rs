@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(of(&[(1, 8), (17, 8), (25, 8)]), 25);
         // The hole of four is too small for the last piece.
         assert_eq!(of(&[(1, 8), (13, 8), (21, 8)]), 29);
-        // Three pieces share one hole; the next one has no room.
+        // Three pieces share one hole, and the next piece has no room.
         assert_eq!(of(&[(1, 8), (30, 9), (39, 4), (43, 8), (51, 8)]), 39);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused,
 //!   and also a name that leads through a symbolic link.
-//! - **A2** If several entries have one name, the last one wins. Hard links to an earlier entry
+//! - **A2** If several entries have one name, the last entry wins. Hard links to an earlier entry
 //!   keep the content of that entry.
 //! - **A3** A hard link across a subvolume is a copy of the file. More links from the same
 //!   subvolume to the file are links to the copy.

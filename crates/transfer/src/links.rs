@@ -1,4 +1,4 @@
-//! The files of the host with several names that were copied already.
+//! The files of the host that have several names and were copied already.
 //!
 //! # Invariants
 //!

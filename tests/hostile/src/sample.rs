@@ -49,7 +49,7 @@ pub fn filled() -> MemoryDevice {
     device.fork()
 }
 
-/// A volume as from [`filled`], with further changes that only a log has.
+/// A volume as [`filled`] makes it, with further changes that only a log has.
 ///
 /// # Panics
 ///

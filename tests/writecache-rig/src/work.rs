@@ -37,7 +37,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// The steps, in order. The last one is a flush.
+    /// The steps, in order. The last step is a flush.
     #[must_use]
     pub fn list(&self) -> Vec<Step> {
         let mut rng = Rng::new(self.seed);

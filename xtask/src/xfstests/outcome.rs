@@ -81,7 +81,7 @@ struct Line {
     outcome: Outcome,
 }
 
-/// The results of a commit with a set of mount options. If a test has several lines, the last one
+/// The results of a commit with a set of mount options. If a test has several lines, the last line
 /// counts.
 #[derive(Debug)]
 pub(super) struct Results {

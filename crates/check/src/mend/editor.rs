@@ -174,8 +174,8 @@ impl Editor {
         self.store().node(tree, expect).ok()
     }
 
-    /// Makes edits until one cannot be made. Returns whether all were made. If not, the caller
-    /// undoes the edits that were made.
+    /// Makes edits until an edit cannot be made. Returns whether all edits were made. If not, the
+    /// caller undoes the edits that were made.
     pub(super) fn make(&self, edits: &[Edit]) -> Result<bool> {
         let outcome = self.make_each(edits);
         if !matches!(outcome, Ok(true)) {

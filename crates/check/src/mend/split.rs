@@ -29,7 +29,7 @@ use crate::supers::{BYTES_USED_AT, CACHE_GENERATION_AT, COMPAT_RO_AT, write_supe
 
 /// The most new nodes of one round.
 const PLACES_MAX: usize = 4096;
-/// The cache generation of a superblock that means: the free-space cache is not valid.
+/// The value of a superblock's cache generation that means that no free-space cache is valid.
 const NO_CACHE: u64 = u64::MAX;
 
 /// Pointers of a node above the leaves.
@@ -172,7 +172,7 @@ impl Editor {
         Ok(found.filter(is_own))
     }
 
-    /// The keys that the extent item of a node can have: the new kind, and the old.
+    /// The keys that the extent item of a node can have: the new kind and the old kind.
     fn keys(&self, at: Logical, level: u8) -> [Key; 2] {
         let len = u64::from(self.geometry.nodesize);
         [

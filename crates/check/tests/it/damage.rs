@@ -44,7 +44,7 @@ fn flipped(seed: u64) -> Patch {
         let leaf = &leaves[rng.below(leaves.len() as u64) as usize];
         let mut bytes = leaf.bytes().to_vec();
         let used = (leaf.used_bytes() as u64).max(1);
-        // Half of the flips hit the header and the table of items, half the items.
+        // Half of the flips hit the header and the table of items, and half hit the items.
         let at = if rng.chance(1, 2) {
             32 + rng.below((69 + leaf.len() as u64 * 25).min(bytes.len() as u64 - 32))
         } else {

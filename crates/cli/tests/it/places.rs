@@ -97,7 +97,7 @@ fn places_refuse_a_foreign_mount_within() {
 }
 
 /// Subvolumes that are mounts of their own belong to the volume. Foreign mounts inside of such
-/// subvolumes do not.
+/// subvolumes do not belong to the volume.
 #[test]
 fn submounts_are_ours_and_what_lies_in_them_is_not() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {

@@ -96,8 +96,8 @@ pub fn holds(path: &Path, found: &str) -> Failure {
     Failure::new(Exit::Refused, what)
 }
 
-/// Returns the path of an encoded name of a device ([`text::encode`]). A text with a wrong mark is
-/// itself the path.
+/// Returns the path of an encoded name of a device ([`text::encode`]). A text that cannot be
+/// decoded is itself the path.
 fn path_of(name: &str) -> PathBuf {
     let bytes = text::decode(name).unwrap_or_else(|| name.as_bytes().to_vec());
     PathBuf::from(OsString::from_vec(bytes))

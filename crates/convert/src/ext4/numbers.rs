@@ -1,4 +1,4 @@
-//! Numbers of the format, and the error for impossible ones.
+//! Numbers of the format, and the error for impossible numbers.
 //!
 //! What must always be true: a number is read only where its structure has bytes for it.
 

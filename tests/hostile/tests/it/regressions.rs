@@ -274,7 +274,7 @@ fn copies_lie_at_one_place() {
 }
 
 /// A copy of one chunk lay over another chunk, so writes and repairs of the first chunk overwrote
-/// the second.
+/// the second chunk.
 #[test]
 fn a_copy_lies_over_another_chunk() {
     let data = first_data(&sample::ours()).to_le_bytes();

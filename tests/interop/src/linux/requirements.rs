@@ -1,4 +1,4 @@
-//! The requirements of the tests, with messages about missing ones.
+//! The requirements of the tests, with messages about missing requirements.
 
 use std::io::Write;
 use std::path::Path;

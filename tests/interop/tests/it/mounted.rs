@@ -274,7 +274,7 @@ fn fio() {
     volume.check_volume(mount);
 }
 
-/// Like a parallel build: many processes make, replace, read and remove files in the same places.
+/// As in a parallel build, many processes make, replace, read and remove files in the same places.
 #[test]
 fn churn() {
     if !ready() {
@@ -409,7 +409,7 @@ fn a_full_volume() {
     volume.check_volume(mount);
 }
 
-/// A second writer is refused, and the message has the process number of the first.
+/// A second writer is refused, and the message has the process number of the first writer.
 #[test]
 fn one_writer() {
     if !ready() {

@@ -1,4 +1,5 @@
-//! Volumes with snapshots that Linux made and that are written here, and the reverse.
+//! Snapshots that Linux made are written here, and snapshots that are made here are written by
+//! Linux.
 
 use buttress_interop::linux::{Images, Mount, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
@@ -209,7 +210,7 @@ pub(crate) fn snapshots_made_here_are_changed_by_linux() {
         delete_here(&images, &["first"]);
         third.assert_same("before", &of(&images, "third"), "after", Depth::Volume);
 
-        // Linux deletes the subvolumes, the nested one first, and leaves the dropping to us.
+        // Linux deletes the subvolumes, the nested subvolume first, and leaves the dropping to us.
         let mount = images.mount("");
         mount.shell(
             "btrfs -q subvolume delete live/nested; btrfs -q subvolume delete --commit-after live",

@@ -24,6 +24,6 @@ pub(super) trait Access {
     fn reopen(&mut self) -> Result<()>;
     /// Leaves the volume open after this program ends. Returns whether that is possible.
     fn keep(&mut self) -> bool;
-    /// Closes the volume; an error if not everything became durable.
+    /// Closes the volume. Returns an error if not everything became durable.
     fn close(self: Box<Self>) -> Result<()>;
 }

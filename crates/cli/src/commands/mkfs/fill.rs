@@ -158,8 +158,8 @@ fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
     loop {
         let least = fs.least_device_len(only)?.max(LEAST);
         fs.resize_device(only, least, &mut |_| true)?;
-        // A size of one sector less moves the content of the last block group, if the other groups
-        // have room.
+        // Shrinking the device by one sector moves the content of the last block group, if the
+        // other groups have room.
         match fs.resize_device(only, least - sector, &mut |_| true) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSpace || least == LEAST => {

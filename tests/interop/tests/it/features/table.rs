@@ -47,7 +47,7 @@ fn spread(options: &mut MakeOptions, profile: Profile) {
 }
 
 features! {
-    /// The defaults of each side. Ours include the block-group tree.
+    /// The defaults of each side. Our defaults include the block-group tree.
     defaults: Feature::default();
 
     /// Nodes of 4 KiB: deep trees, and few items a leaf.

@@ -14,7 +14,7 @@ use crate::open::{close, open};
 /// Bytes that the directories' names and the slashes behind them take.
 const DIRS: usize = 16 * 255;
 
-/// Opens the last of 16 nested directories, and makes missing ones.
+/// Opens the last of 16 nested directories, and makes missing directories.
 fn bottom(top: &Path, below: usize) -> OwnedFd {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY;
     let mut at = rustix::fs::openat(CWD, top, flags, Mode::empty()).expect("the top");
