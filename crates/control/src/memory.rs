@@ -45,8 +45,8 @@ const FILLED_CHANGES_MAX: u64 = 12 * MIB;
 
 /// Returns the options of a volume that is only filled. Such a volume needs little memory, however
 /// much data comes in. If `is_fixed`, nothing depends on the machine, so commits end at the same
-/// places everywhere. The caller then runs no background threads. Without these, a commit begins at
-/// twice the limit of changes, so the limit is halved.
+/// places everywhere. The caller then runs no background threads. Without these threads, a commit
+/// begins at twice the limit of changes, so the limit is halved.
 #[must_use]
 pub fn to_fill(is_fixed: bool) -> MountOptions {
     let (budget, parts) = if is_fixed { (LEAST, 2) } else { (by_default(), 1) };

@@ -331,8 +331,8 @@ fn old_data_of_an_overwritten_file_stays_away() {
     patch.finds_among_others(&["file-hole", "extent-unused"]);
 }
 
-/// A node that no tree uses has no data of a file. So the node does not prevent that a file gets
-/// its lost data back.
+/// A node that no tree uses has no data of a file. So a file gets its lost data back in spite of
+/// this node.
 #[test]
 fn a_leaked_node_is_in_the_way_of_no_data() {
     let patch = Patch::new(old_victim());
