@@ -197,7 +197,7 @@ impl Search<'_> {
         };
         let must = |index: &usize| tallies[*index].rounds == 0 && !self.on_time;
         let count = self.jobs.len();
-        // Among jobs that are equally far behind, each search begins with another one.
+        // Among jobs that are equally far behind, each search begins with another job.
         let begin = (self.first_round % count as u64) as usize;
         let all = (0..count).map(|index| (begin + index) % count);
         let next = all.filter(|index| !is_over || must(index)).min_by_key(behind)?;

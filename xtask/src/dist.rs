@@ -146,7 +146,8 @@ fn program(machine: Machine) -> Result<PathBuf> {
     build.args(["--bin", "buttress", "--target", machine.target, "--"]);
     // Use the linker that comes with Rust, because GNU's linker does not join equal functions.
     build.arg(format!("-Clink-arg=-B{}", linker_folder()?.display()));
-    // The profile has the same setting, but cargo drops it for a package with its own `opt-level`.
+    // The profile has the same setting, but cargo drops the setting for a package with its own
+    // `opt-level`.
     build.args(["-Clink-arg=-fuse-ld=lld", LINKER_FLAGS, "-Cstrip=symbols"]);
     let variable = machine.target.replace('-', "_");
     let linker = format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase());

@@ -49,7 +49,7 @@ struct Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         let mount = self.folder.join("home");
-        // This fails if the mount is gone already, and needs no action.
+        // The unmount fails if the mount is gone already. The failure needs no action.
         let _ = Command::new(&self.program).arg("umount").arg(&mount).output();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -105,7 +105,7 @@ fn draw(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Draws the demo. It gets a terminal, as its colours need one.
+/// Draws the demo. The demo gets a terminal, because it prints colours only on a terminal.
 fn demo(scene: &Scene, to: &Path) -> Result<()> {
     let folder = scene.folder.join("bin");
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
@@ -166,7 +166,7 @@ fn work(mount: &Path, number: u64, is_done: &AtomicBool) {
     let mut round: u64 = 0;
     while !is_done.load(Ordering::Relaxed) {
         round += 1;
-        // A changing load makes a better picture than a constant one.
+        // A changing load makes a better picture than a constant load.
         let busy = 1 + (round / 40 + number) % 4;
         let path = folder.join(format!("{}/file-{}", round % 16, round % 400));
         let bytes: Vec<u8> = (0..(round % 7 + 1) * 24_000 * busy)

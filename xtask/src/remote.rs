@@ -4,7 +4,8 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 
-/// Brings up a monitor, three OSDs and a gateway in a folder, runs the tests, and ends them all.
+/// Brings up a monitor, three OSDs and a gateway in a folder, runs the tests, and stops all these
+/// daemons.
 const CEPH: &str = include_str!("remote/ceph.sh");
 
 /// The store.

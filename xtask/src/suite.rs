@@ -11,7 +11,7 @@ pub(crate) enum What {
     Fuzz { choices: Option<u32> },
 }
 
-/// One test, several of one program, or a target of a fuzzer.
+/// One test, several tests of one program, or a target of a fuzzer.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// The name in the table. For a fuzzer's target, its name.

@@ -233,7 +233,8 @@ fn short<'p>(top: &Path, file: &'p Path) -> &'p Path {
     file.strip_prefix(top).unwrap_or(file)
 }
 
-/// Compares the counts with the allowed ones. Returns true if no count is above.
+/// Compares the counts with the allowed counts. Returns true if no count is above its allowed
+/// count.
 fn compare(options: &Options, top: &Path, report: &Report) -> Result<bool, String> {
     let path = top.join(ALLOWED);
     let allowed: Counts = match fs::read_to_string(&path) {

@@ -196,7 +196,8 @@ fn one(
     let begun = Instant::now();
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", &options.limit.to_string()]);
-    // When the first process of the namespace ends, all others are killed, also servers.
+    // When the first process of the namespace ends, all its other processes are killed, also
+    // servers.
     command.args(["unshare", "--mount", "--propagation", "private", "--pid", "--fork"]);
     command.args(["--mount-proc", "--kill-child", "bash"]).arg(&script);
     let checkout = options.checkout.canonicalize().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Damages one byte of a volume and shows that it is never returned as data.
+//! Damages one byte of a volume and shows that the damaged byte is never returned as data.
 //!
 //! ```sh
 //! cargo run -p buttress --example checksums

@@ -38,7 +38,8 @@ impl Store {
         Ok(numbers)
     }
 
-    /// Writes a document and keeps the state as a new version, which shares what did not change.
+    /// Writes a document and keeps the state as a new version, which shares unchanged data with
+    /// earlier versions.
     fn save(&self, name: &str, text: &str) -> Result<u32, Box<dyn Error>> {
         self.fs.write(format!("/now/{name}"), text)?;
         let version = self.versions()?.last().map_or(1, |last| last + 1);

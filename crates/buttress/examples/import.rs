@@ -30,7 +30,7 @@ fn import(fs: &Filesystem, from: &Path, to: &Path) -> Result<(), Box<dyn std::er
         } else if kind.is_symlink() {
             fs.symlink(std::fs::read_link(&source)?, &target)?;
         } else if kind.is_file() {
-            // Both are streams, so a large file is never in memory as a whole.
+            // Source and target are streams, so a large file is never in memory as a whole.
             std::io::copy(&mut std::fs::File::open(&source)?, &mut fs.create_file(&target)?)?;
         }
     }

@@ -73,8 +73,8 @@ impl<'f> Admin<'f> {
         self.fs.add_device(device).context("add device", Path::new(TOP))
     }
 
-    /// Reads every copy of all space in use and repairs what is wrong. `progress` returns false to
-    /// stop the scrub. The result says whether it finished.
+    /// Reads every copy of all space in use and repairs bad copies. `progress` returns false to
+    /// stop the scrub. The result says whether the scrub finished.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl<'f> Admin<'f> {
     }
 
     /// Moves the contents of the chosen block groups. `progress` returns false to pause the
-    /// balance. Its options then stay on disk.
+    /// balance. The options of a paused balance stay on disk.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl<'f> Admin<'f> {
         self.fs.balance(options, progress).context("balance", Path::new(TOP))
     }
 
-    /// Tells the devices which space is free. `progress` returns false to stop it.
+    /// Tells the devices which space is free. `progress` returns false to stop the trim.
     ///
     /// # Errors
     ///

@@ -50,7 +50,8 @@ impl DirEntry {
 
 /// The entries of a directory, in the order of their creation, without `.` and `..`.
 ///
-/// A name that exists during the whole listing is listed once, even if others are made or removed.
+/// A name that exists during the whole listing is listed once, even if other names are made or
+/// removed.
 #[derive(Debug)]
 pub struct ReadDir {
     dir: Inode,

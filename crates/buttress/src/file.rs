@@ -10,8 +10,8 @@ use crate::metadata::Metadata;
 
 /// An open file of a volume. It stays readable after its last name is removed.
 ///
-/// [`Read`], [`Write`] and [`Seek`] share one position. The methods that end in `_at` do not use
-/// it, so many threads may call them at once.
+/// [`Read`], [`Write`] and [`Seek`] share one position. The methods with names that end in `_at` do
+/// not use this position, so many threads may call these methods at once.
 #[derive(Debug)]
 pub struct File {
     inode: Inode,
@@ -34,7 +34,7 @@ impl File {
         }
     }
 
-    /// The path by which it was opened.
+    /// The path by which the file was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -62,7 +62,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`File::read_at`]; `InvalidInput` where the file ends before `buf` is full.
+    /// The errors of [`File::read_at`]; `InvalidInput` where the file ends before `buf` is full.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         if self.read_at(buf, offset)? == buf.len() {
             return Ok(());
@@ -92,7 +92,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`File::write_all_at`].
+    /// The errors of [`File::write_all_at`].
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.expect(self.write, "set the length of")?;
         let set = SetAttr { size: Some(len), ..SetAttr::default() };

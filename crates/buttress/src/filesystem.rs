@@ -55,10 +55,10 @@ impl Filesystem {
     /// Changes several files together: all changes that `work` makes happen, or none.
     ///
     /// The changes happen when `work` returns `Ok`, and are durable when this call returns. After a
-    /// crash, the volume has all of the changes or none. Until they happen, other threads see none
-    /// of them; then they see all. One transaction of a volume runs at a time. Other calls do not
-    /// wait for it, so they can still change files that `work` has read. All changed names lie in
-    /// one subvolume.
+    /// crash, the volume has all of the changes or none. Other threads see none of the changes
+    /// before `work` returns, and all of them afterwards. One transaction of a volume runs at a
+    /// time. Other calls do not wait for it, so they can still change files that `work` has read.
+    /// All changed names lie in one subvolume.
     ///
     /// ```
     /// # fn main() -> buttress::Result<()> {
@@ -155,7 +155,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::sync`].
+    /// The errors of [`Filesystem::sync`].
     pub fn close(self) -> Result<()> {
         self.fs.close().context("close", Path::new("/"))
     }
@@ -182,7 +182,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// Those of [`Filesystem::open_file`] and [`Filesystem::create_file`]; `AlreadyExists` if
+    /// The errors of [`Filesystem::open_file`] and [`Filesystem::create_file`]; `AlreadyExists` if
     /// `create_new` is set and the name is taken.
     pub fn open_with(&self, path: impl AsRef<Path>, options: &FileOptions) -> Result<File> {
         let path = path.as_ref();
@@ -228,7 +228,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::read`]; `InvalidInput` for other bytes.
+    /// The errors of [`Filesystem::read`]; `InvalidInput` for other bytes.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         look::read_to_string(&self.fs.root(), path.as_ref())
     }
@@ -237,7 +237,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::create_file`].
+    /// The errors of [`Filesystem::create_file`].
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
         self.create_file(path)?.write_all_at(content.as_ref(), 0)
     }
@@ -248,7 +248,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::open_file`] and [`Filesystem::create_file`].
+    /// The errors of [`Filesystem::open_file`] and [`Filesystem::create_file`].
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let source = self.open_file(from)?;
@@ -280,7 +280,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::metadata`].
+    /// The errors of [`Filesystem::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         look::metadata(&self.fs.root(), path.as_ref(), Last::Keep)
     }
@@ -310,7 +310,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::create_dir`]. `AlreadyExists` only where the path is no directory.
+    /// The errors of [`Filesystem::create_dir`], but `AlreadyExists` only if the path is no
+    /// directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let made = walk::find_or(&self.fs.root(), path, Last::Follow, many::make_or_find);
@@ -347,7 +348,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::remove_dir`]; what was removed before stays removed.
+    /// The errors of [`Filesystem::remove_dir`]. Entries that were removed before the error stay
+    /// removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         walk::find_parent(&self.fs, path)
@@ -452,7 +454,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::create_dir`].
+    /// The errors of [`Filesystem::create_dir`].
     pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let made = walk::find_parent(&self.fs, path)
@@ -506,7 +508,8 @@ fn remove_left(root: &Inode) {
     }
 }
 
-/// Whether an inode is the root directory of a subvolume: it has the same number in all of them.
+/// Whether an inode is the root directory of a subvolume. Root directories have the same number in
+/// all subvolumes.
 fn is_subvolume(id: InodeId) -> bool {
     id.ino == buttress_fs::Ino::ROOT_DIR
 }

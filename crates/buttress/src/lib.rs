@@ -19,14 +19,14 @@
 //! # }
 //! ```
 //!
-//! It runs on Linux. Paths, names of calls and kinds of errors are those of [`std::fs`].
+//! The crate runs on Linux. Paths, names of calls and kinds of errors are those of [`std::fs`].
 //!
 //! # Opening
 //!
 //! [`Filesystem::open`] opens an image file or a block device. [`OpenOptions`] opens a volume with
 //! options, on several devices, or on a [`Device`] that the program implements. One program at a
-//! time can have a volume open: a second one gets [`ErrorKind::Busy`]. Clones of a [`Filesystem`]
-//! are handles of the same volume, and threads may share them.
+//! time can have a volume open: a second program gets [`ErrorKind::Busy`]. Clones of a
+//! [`Filesystem`] are handles of the same volume, and threads may share them.
 //!
 //! # Files
 //!
@@ -107,7 +107,7 @@
 //!
 //! # Features
 //!
-//! All are on by default.
+//! All features are on by default.
 //!
 //! | feature | what it adds |
 //! |---|---|

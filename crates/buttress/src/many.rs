@@ -12,7 +12,7 @@ use buttress_fs::{DirEntry, FileKind, Ino, Inode, NameError, Result as FsResult}
 /// How many names are listed in one step while a directory is emptied.
 const LISTED: usize = 256;
 
-/// Makes a directory, or finds it where it exists already.
+/// Makes a directory, or finds the directory if it exists already.
 pub(crate) fn make_or_find(parent: &Inode, name: &[u8]) -> FsResult<Inode> {
     match parent.mkdir(name, 0o755, 0, 0) {
         Err(error) if is_taken(&error) => parent.lookup(name),

@@ -22,19 +22,19 @@ impl Metadata {
         self.attr.size
     }
 
-    /// Whether it is a regular file.
+    /// Whether the object is a regular file.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.attr.kind == FileKind::Regular
     }
 
-    /// Whether it is a directory.
+    /// Whether the object is a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.attr.kind == FileKind::Directory
     }
 
-    /// Whether it is a symbolic link.
+    /// Whether the object is a symbolic link.
     #[must_use]
     pub fn is_symlink(&self) -> bool {
         self.attr.kind == FileKind::Symlink

@@ -54,15 +54,16 @@ impl OpenOptions {
         self
     }
 
-    /// Whether background threads write back, commit and read ahead. Without them, calls of the
-    /// program do this work when the memory is full. A change is sure to be durable only after
-    /// [`Filesystem::sync`], [`File::sync_all`](crate::File::sync_all) or [`Filesystem::close`].
+    /// Whether background threads write back, commit and read ahead. Without these threads, calls
+    /// of the program do this work when the memory is full. A change is sure to be durable only
+    /// after [`Filesystem::sync`], [`File::sync_all`](crate::File::sync_all) or
+    /// [`Filesystem::close`].
     pub fn background(mut self, background: bool) -> Self {
         self.mount.background = background;
         self
     }
 
-    /// Opens the subvolume at this path below the top level in place of the default one.
+    /// Opens the subvolume at this path below the top level instead of the default subvolume.
     pub fn subvolume(mut self, path: impl AsRef<Path>) -> Self {
         use std::os::unix::ffi::OsStrExt;
         self.mount.subvol = Some(path.as_ref().as_os_str().as_bytes().to_vec());
@@ -94,7 +95,8 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`]; `InvalidInput` where the devices do not belong to one volume.
+    /// The errors of [`OpenOptions::open`]; `InvalidInput` if the devices do not belong to one
+    /// volume.
     pub fn open_all(self, paths: &[&Path]) -> Result<Filesystem> {
         // A seed may have other users, and is only read.
         let unlocked =
@@ -121,7 +123,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open_all`].
+    /// The errors of [`OpenOptions::open_all`].
     pub fn open_devices(self, devices: Vec<Arc<dyn Device>>) -> Result<Filesystem> {
         self.open_devices_at(devices, Path::new(""))
     }
@@ -138,7 +140,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`].
+    /// The errors of [`OpenOptions::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().open(path)
     }
@@ -213,7 +215,7 @@ impl CreateOptions {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the volume cannot be made; otherwise those of
+    /// `InvalidInput` if the volume cannot be made; otherwise the errors of
     /// [`OpenOptions::open_devices`].
     pub fn create_on(self, device: Arc<dyn Device>) -> Result<Filesystem> {
         self.create_at(device, Path::new(""))

@@ -49,7 +49,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// As [`Snapshot::read`]; `InvalidInput` for other bytes.
+    /// The errors of [`Snapshot::read`]; `InvalidInput` for other bytes.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         look::read_to_string(&self.top, path.as_ref())
     }
@@ -85,7 +85,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// As [`Snapshot::metadata`].
+    /// The errors of [`Snapshot::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         look::metadata(&self.top, path.as_ref(), Last::Keep)
     }

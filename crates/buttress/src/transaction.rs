@@ -23,8 +23,8 @@ use crate::walk::{self, Last};
 
 /// Changes of several files that happen together or not at all.
 ///
-/// [`Filesystem::transaction`](crate::Filesystem::transaction) makes it. Other readers see none of
-/// its changes before it ends. Only [`Transaction::read`] sees them.
+/// [`Filesystem::transaction`](crate::Filesystem::transaction) makes a transaction. Before it ends,
+/// only [`Transaction::read`] sees its changes.
 #[derive(Debug)]
 pub struct Transaction<'f> {
     fs: &'f Filesystem,
@@ -169,8 +169,8 @@ impl<'f> Transaction<'f> {
                 inode.set_xattr(&name, &old.xattr(&name)?, XattrFlags::default())?;
             }
         }
-        // The content must be in the trees before its name is. Otherwise a commit could have the
-        // name without the content.
+        // The content must be in the trees before its name. Otherwise a commit could have the name
+        // without the content.
         inode.flush_data()?;
         let Place { dir, key, .. } = place;
         self.changes.push(NameChange::Put { dir, name: key.1.clone(), inode: inode.clone() });
@@ -270,12 +270,12 @@ fn plain(path: &Path) -> PathBuf {
 /// Lets one transaction run at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The thread that runs a transaction. Unranked: no other lock is taken under this one.
+    /// The thread that runs a transaction. Unranked: no other lock is taken under this lock.
     taken: Mutex<Option<ThreadId>>,
     free: Condvar,
 }
 
-/// Ends the turn when it is dropped.
+/// The right of one transaction to run. Dropping this value lets the next transaction run.
 pub(crate) struct Taken<'t>(&'t Turn);
 
 impl Turn {

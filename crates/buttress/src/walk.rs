@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - A path never leads out of the mounted subvolume: `..` at its top stays there, and an absolute
-//!   symbolic link begins at that top.
+//! - A path never leads out of the mounted subvolume: `..` at the top of the subvolume stays at the
+//!   top, and an absolute symbolic link begins at the top.
 //! - A chain of symbolic links ends after [`LINKS_MAX`].
 
 use std::collections::VecDeque;

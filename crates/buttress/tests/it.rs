@@ -105,7 +105,7 @@ fn a_path_stays_on_the_volume() {
     assert_eq!(fs.remove_file("..").expect_err("no name").kind(), ErrorKind::InvalidInput);
 }
 
-/// A snapshot keeps what the source had, and deleting it leaves the source.
+/// A snapshot keeps the former content of the source, and deleting the snapshot leaves the source.
 #[test]
 fn a_snapshot_keeps_its_content() {
     let fs = volume();

@@ -21,7 +21,7 @@ fn volume_starts_no_thread_unless_asked() {
     fs.close().expect("closed");
 
     let fs = OpenOptions::new().memory(8 << 20).open(&image).expect("opened");
-    // The files exceed the memory of the volume, so it writes back and commits.
+    // The files exceed the memory of the volume, so the volume writes back and commits.
     for index in 0..32 {
         fs.write(format!("/{index}"), vec![index; 1 << 20]).expect("written");
     }

@@ -63,8 +63,8 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Every kind of change in one transaction, seen by the transaction itself, by other readers
-/// afterwards, and by Linux.
+/// One transaction makes every kind of change. The transaction itself, later readers and Linux see
+/// all changes.
 #[test]
 fn a_transaction_changes_several_files() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -179,8 +179,8 @@ fn a_failed_transaction_changes_nothing() {
     check(&device, "after failures");
 }
 
-/// A crash at any request of a device leaves all of a transaction, or nothing. This also holds if
-/// an fsync of one of its files comes before the commit.
+/// A crash at any request of a device leaves the whole transaction or nothing of it. This also
+/// holds if a file of the transaction is synced before the commit.
 #[test]
 fn a_transaction_is_whole_after_a_crash() {
     for (seed, with_fsync) in [(1, false), (2, true)] {
@@ -264,7 +264,8 @@ fn transactions_run_one_at_a_time() {
     assert_eq!(fs.read("/number").expect("read"), b"20");
 }
 
-/// A full volume refuses a transaction whole, and takes the next one after something is removed.
+/// A full volume refuses a transaction whole, and takes the next transaction after something is
+/// removed.
 #[test]
 fn a_transaction_on_a_full_volume_changes_nothing() {
     let fs = volume();
@@ -343,7 +344,7 @@ fn a_snapshot_keeps_one_moment() {
     check_by_linux(&image, &[("dir/a", b"other"), ("new", b"new")]);
 }
 
-/// A crash while a snapshot is taken or held leaves a volume without it after the next opening.
+/// After a crash while a snapshot is taken or held, the next opening removes the snapshot.
 #[test]
 fn a_snapshot_is_gone_after_a_crash() {
     let base = MemoryDevice::new(SIZE);

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A set takes memory only for pages that have an address, wherever these lie. A set of
-//!   all addresses in 32 GiB of neighbouring space takes 1 MiB.
+//! - **B1** A set takes memory only for pages that have an address, wherever the addresses lie. A
+//!   set of all addresses in 32 GiB of neighbouring space takes 1 MiB.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress_format::Logical;
 use parking_lot::RwLock;
 
-/// Addresses are multiples of this.
+/// Addresses are multiples of 2 to the power of this number.
 const GRAIN_SHIFT: u32 = 12;
 const PAGE_WORDS: usize = 128;
 const PAGE_SHIFT: u32 = PAGE_WORDS.trailing_zeros() + 6;
@@ -33,7 +33,7 @@ impl AddressSet {
         (index >> PAGE_SHIFT, word, 1 << (index & 63))
     }
 
-    /// Adds an address; false if it was there.
+    /// Adds an address. Returns false if the set had it already.
     pub(crate) fn insert(&self, at: Logical) -> bool {
         let (page, word, bit) = Self::place(at);
         let found = self.pages.read().get(&page).map(Arc::clone);

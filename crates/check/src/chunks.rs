@@ -274,8 +274,8 @@ fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
             context.add(Issue::ChunkMissing { group: group.extent });
             return false;
         };
-        // Checks every item, also a second item at the same address. The lengths of both differ, so
-        // at least one of them is reported.
+        // Checks every item, also a second item at the same address. Two such items differ in their
+        // lengths, so at least one item is reported.
         let differs = |field, found, expected| {
             if found != expected {
                 let group = at;

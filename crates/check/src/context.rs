@@ -129,7 +129,7 @@ impl Context<'_> {
 pub(crate) struct Tree {
     pub(crate) id: TreeId,
     pub(crate) root: NodePtr,
-    /// Whether this is a subvolume in deletion. Its files belong to no directory any more.
+    /// Whether the tree is a subvolume in deletion. Its files belong to no directory any more.
     pub(crate) is_dead: bool,
     /// The progress of the deletion: everything before this key, at this level, is deleted.
     pub(crate) drop: Option<(Key, u8)>,
@@ -169,8 +169,9 @@ impl Tree {
         self.id.is_fs_tree() && !self.is_dead && is_asked
     }
 
-    /// Returns whether the tree has files to check. The data relocation tree has some, too: orphans
-    /// without names. Such an orphan has checksums if the data that it copies has checksums.
+    /// Returns whether the tree has files to check. The data relocation tree has files, too:
+    /// orphans without names. Such an orphan has checksums if the data that it copies has
+    /// checksums.
     pub(crate) fn has_files(&self) -> bool {
         let is_of_files = self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC;
         is_of_files && !self.is_dead && !self.is_for_extents

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **U1** Extents arrive in address order, and so do ranges with demands of files for checksums.
-//!   Each is compared when it arrives.
+//! - **U1** Extents arrive in address order. Ranges for which files demand checksums arrive in
+//!   address order as well. Each extent and each range is compared when it arrives.
 //! - **U2** A file without checksums may use bytes that have checksums if another file demands
 //!   them. For example, one file writes into an extent that another file has as preallocated.
 
@@ -107,8 +107,8 @@ pub(crate) struct Csums<'s, 'c> {
     file_ranges: VecDeque<Extent>,
     /// Ranges that are not decided yet (U2), in the order of their starts.
     unwanted: VecDeque<Unwanted>,
-    /// Checksum items for the comparison with extents. `uncovered_item` is the part of the last one
-    /// that no extent has covered yet.
+    /// Checksum items for the comparison with extents. `uncovered_item` is the part of the last
+    /// item that no extent has covered yet.
     items_for_extents: Ranges<'s, 'c>,
     uncovered_item: Option<Extent>,
     /// Data that only a log tree references.
@@ -248,7 +248,8 @@ fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
     }
 }
 
-/// Returns the parts of `range` that lie in `ranges`. These are in order and do not touch.
+/// Returns the parts of `range` that lie in `ranges`. `ranges` is in order, and its members do not
+/// touch.
 fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item = Extent> {
     let from = ranges.partition_point(|covered| covered.end() <= range.start);
     let these = ranges.range(from..).take_while(move |covered| covered.start < range.end());

@@ -21,7 +21,7 @@ pub(crate) struct FreeSpace<'f, 'c> {
     context: &'f Context<'c>,
     groups: &'f [Group],
     cursor: Option<Cursor<'f, Source<'c>>>,
-    /// The current group. `at` is the address up to which it is used or compared.
+    /// The current group. `at` is the address up to which the group is used or compared.
     group: usize,
     at: Logical,
     open: Option<Open>,

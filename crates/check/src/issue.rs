@@ -164,7 +164,7 @@ issues! {
     SuperCopyStale { device: String, offset: u64, found: Generation, newest: Generation }
         = "super-copy-stale", Warning,
         "superblock at {offset} of {device} has generation {found}, the newest is {newest}";
-    /// A superblock copy contradicts the one that the check uses: same generation with other
+    /// A superblock copy contradicts the copy that the check uses: same generation with other
     /// content, a newer generation, or another volume.
     SuperCopyMismatch { device: String, offset: u64 }
         = "super-copy-mismatch", Error, "superblock at {offset} of {device} differs from the first";
@@ -231,7 +231,7 @@ issues! {
         = "block-group-used", Error,
         "block group {group}: {found} bytes used recorded, its extents have {expected}";
 
-    /// One copy of a node is bad, another is good.
+    /// One copy of a node is bad, and another copy is good.
     NodeCopyDamaged { logical: Logical, mirror: u32, why: String }
         = "node-copy-damaged", Error, "node {logical}, mirror {mirror}: {why}; another copy is good";
     /// No copy of a node is good.
@@ -244,8 +244,8 @@ issues! {
     NodeFlags { tree: TreeId, logical: Logical, flags: u64, revision: u8 }
         = "node-flags", Error,
         "{tree}: node {logical} has the flags {flags:#x}, and back references of revision {revision}";
-    /// The tree that a node was written for has no reference to the node. It must have one, because
-    /// it is the first user.
+    /// The tree that a node was written for has no reference to the node. The tree must have a
+    /// reference, because it was the first user of the node.
     NodeOwnerRef { logical: Logical, owner: TreeId }
         = "node-owner-ref", Error,
         "node {logical} was written for {owner}, which has no reference to it";
@@ -303,8 +303,8 @@ issues! {
     /// An extent that lies in no block group.
     ExtentOutside { extent: Extent }
         = "extent-outside", Error, "extent {extent} does not lie within one block group";
-    /// A node is in a block group for data, or data is in one for nodes. Or a node of the chunk
-    /// tree is outside of system groups, or another node is in a system group.
+    /// A node is in a block group for data, or data is in a block group for nodes. Or a node of the
+    /// chunk tree is outside of system groups, or another node is in a system group.
     ExtentGroup { extent: Logical, group: Logical }
         = "extent-group", Error, "extent {extent} is of another kind than its block group {group}";
 

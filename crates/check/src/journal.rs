@@ -3,10 +3,10 @@
 //!
 //! # Invariants
 //!
-//! - **JO1** The old bytes are durable in the file before the device gets new ones.
+//! - **JO1** The old bytes are durable in the file before the device gets new bytes.
 //! - **JO2** An undo refuses a volume that was written since the repair. The first superblock of
-//!   each device must be that from before the repair, or one that the repair wrote. If it is torn,
-//!   the newest other copy must have the generation of one of these.
+//!   each device must be the one from before the repair, or one that the repair wrote. If the first
+//!   superblock is torn, the newest other copy must have the generation of such a superblock.
 //! - **JO3** Records are put back from the last to the first. So the superblocks come first, then
 //!   the overwritten nodes. An undo that was interrupted can be repeated.
 //!
@@ -17,9 +17,9 @@
 //! record   crc32c of what follows 4 | number of the device 8 | offset 8 | length 8 | the bytes
 //! ```
 //!
-//! A record with the offset of all ones tells of a first superblock: that from before the repair,
-//! or one that the repair is about to write. It has the digest (SHA-256), then the generation (8
-//! bytes). The generation is zero if that superblock was torn.
+//! A record with an offset of all ones describes a first superblock: the one from before the
+//! repair, or one that the repair is about to write. It has the digest (SHA-256), then the
+//! generation (8 bytes). The generation is zero if that superblock was torn.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
@@ -35,7 +35,7 @@ use buttress_volume::Volume;
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"bttrUND3";
-/// The offset in a record that tells of a superblock.
+/// The offset in a record that describes a superblock.
 const SUPERBLOCK: u64 = u64::MAX;
 const HEAD_LEN: usize = 28;
 const DIGEST_LEN: usize = 32;
@@ -77,8 +77,8 @@ impl Journal {
         let mut known = Vec::with_capacity(devices.len());
         for ((device, id), generation) in devices.iter().zip(&ids).zip(generations) {
             let mut facts = facts_of(&first_superblock(&**device)?);
-            // Of a torn superblock the other copies tell the generation. An undo needs it if the
-            // repair, too, was cut while it wrote the superblock.
+            // If the superblock is torn, the other copies give the generation. An undo needs the
+            // generation if a power cut tore the superblock again during the repair.
             if facts[DIGEST_LEN..] == [0; 8] {
                 facts[DIGEST_LEN..].copy_from_slice(&generation);
             }
@@ -114,7 +114,7 @@ impl Journal {
     }
 }
 
-/// A device with its writes in a journal.
+/// A device that keeps the overwritten bytes in a journal.
 #[derive(Debug)]
 struct Journaled {
     inner: Arc<dyn Device>,
@@ -215,7 +215,7 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
         let facts = facts_of(&first_superblock(&**device)?);
         let (_, generation) = facts.split_at(DIGEST_LEN);
         let is_torn = generation == [0; 8];
-        // The other copies differ from the first in their bytes, and agree in the generation.
+        // The other copies differ from the first copy in their bytes, and agree in the generation.
         let copies = Volume::read_superblock(&**device)?.generation.0.to_le_bytes();
         let is_known = |(of, _, other): &Record| {
             of == id && (*other == facts || is_torn && other.ends_with(&copies))
@@ -278,7 +278,7 @@ fn first_superblock(device: &dyn Device) -> Result<Vec<u8>> {
     Ok(superblock)
 }
 
-/// What a journal keeps of a first superblock.
+/// The facts that a journal keeps about a first superblock.
 fn facts_of(superblock: &[u8]) -> Vec<u8> {
     let mut facts = CsumType::Sha256.digest(superblock).to_vec();
     let parsed = Superblock::parse(superblock, SUPER_OFFSETS[0]);

@@ -1,9 +1,9 @@
-//! Says for repairs which trees an issue is about.
+//! Tells repairs which tree an issue is about.
 //!
 //! # Invariants
 //!
-//! - **KI1** An issue is of a derived tree only if it can be repaired by deriving that tree anew
-//!   from the others.
+//! - **KI1** An issue belongs to a derived tree only if deriving this tree anew from the other
+//!   trees repairs the issue.
 
 use buttress_format::TreeId;
 
@@ -25,7 +25,7 @@ pub(crate) fn damaged_tree(issue: &Issue) -> Option<TreeId> {
     }
 }
 
-/// Whether an issue is of the checksum tree.
+/// Whether an issue belongs to the checksum tree.
 pub(crate) fn is_of_sums(issue: &Issue) -> bool {
     match issue {
         Issue::CsumMissing { .. }
@@ -37,7 +37,8 @@ pub(crate) fn is_of_sums(issue: &Issue) -> bool {
     }
 }
 
-/// Whether an issue is of the extent tree, or of the trees that follow from it.
+/// Whether an issue belongs to the extent tree, or to the trees that are derived with the extent
+/// tree.
 pub(crate) fn is_of_extents(issue: &Issue) -> bool {
     let is_derived =
         |tree: TreeId| matches!(tree, TreeId::EXTENT | TreeId::BLOCK_GROUP | TreeId::FREE_SPACE);

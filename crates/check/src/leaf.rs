@@ -120,8 +120,8 @@ impl<'l, 'c> Leaves<'l, 'c> {
         let user = if self.context.refers_by_address(node) {
             User::Leaf(node.logical())
         } else {
-            // The item may use a later part of the extent than its own file offset. The difference
-            // then wraps, as in Linux.
+            // If the extent would begin before offset 0 of the file, the difference wraps, as in
+            // Linux.
             User::File(node.owner(), ino, at.wrapping_sub(region.offset))
         };
         let mut used = record::met(region.disk, user, region.disk_len);

@@ -29,7 +29,7 @@ pub(crate) fn check(context: &Context<'_>) -> Logged {
     context.add(Issue::LogPresent { log: superblock.log_root });
     let root = NodePtr {
         logical: superblock.log_root,
-        // The log is written in the transaction after the one of the superblock.
+        // The log is written in the transaction after the transaction of the superblock.
         generation: superblock.generation.next(),
         level: superblock.log_root_level,
     };

@@ -3,22 +3,23 @@
 //! # How
 //!
 //! Each issue of a report proposes a fix: a sentence and the edits of items. The fixes are made on
-//! trial devices in memory, and then the volume is checked again. The new report shows issues that
-//! the old ones hid, for the next round. A round makes only the fixes of one stage: the first stage
-//! for which there are fixes. The stages are nodes, inodes, names, lost files, and counts that
-//! follow from these.
+//! trial devices in memory, and then the volume is checked again. The new report can show issues
+//! that earlier damage hid. The next round mends them. A round makes only the fixes of one stage:
+//! the first stage for which there are fixes. The stages are nodes, inodes, names, lost files, and
+//! counts that follow from these.
 //!
 //! # Invariants
 //!
 //! - **ME1** Nothing is written before the volume with all fixes was checked. The fixes count only
-//!   if no error is new. The check reads as much as the one before: where that one read all data,
-//!   this one does, too. So no fix hides damage of data.
+//!   if no error is new. This check reads as much as the check that made the report: if that check
+//!   read all data, this check does, too. So no fix hides damage of data.
 //! - **ME2** Each issue proposes at most one fix, so the rounds end.
 //! - **ME3** Nodes are durable before superblocks.
-//! - **ME4** In a tree that lacks a node, only nodes are mended. Names and counts would follow what
-//!   is left of it.
-//! - **ME5** A fix is written to every copy. Where one of them cannot be written, nothing is.
-//! - **ME6** Beside a log of fsync, no name, number or count is given: a replay gives these, too.
+//! - **ME4** In a tree that lacks a node, only nodes are mended. Names and counts would be derived
+//!   from the remaining items only, and be wrong.
+//! - **ME5** A fix is written to every copy. If one copy cannot be written, nothing is written.
+//! - **ME6** If there is a log of fsync, no fix adds names, numbers or counts, because the replay
+//!   of the log adds these, too.
 //!
 //! # Failure
 //!
@@ -59,8 +60,8 @@ const ROUNDS: usize = 64;
 const SEED: u64 = 1 << 32;
 /// The first stage: nodes.
 const NODES: u8 = 0;
-/// The stages that no log of fsync goes with. A replay adds names, numbers of inodes and indexes,
-/// and counts on from the links, sizes and bytes that it finds.
+/// The stages that are left out if there is a log of fsync. A replay adds names, inode numbers and
+/// indexes. It also adds to the links, sizes and bytes that it finds.
 const WITHOUT_LOG: [u8; 4] = [3, 4, 5, 7];
 
 /// The fixes that were made, and the report afterwards.
@@ -130,7 +131,7 @@ pub(crate) fn mend(
     if done.is_empty() {
         return Ok(None);
     }
-    // A fix can change what uses an extent, and with it the counts of quota groups.
+    // A fix can change the users of an extent, and with them the counts of quota groups.
     let is_marked = Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor));
     let is_marked = is_marked.unwrap_or(false);
     if is_marked {
@@ -153,7 +154,7 @@ pub(crate) fn mend(
     for trial in &trials {
         trial.commit(|at| !is_super(at))?;
     }
-    // Each copy is durable before the next one is written: a power cut tears one at most.
+    // Each copy is durable before the next copy is written, so a power cut tears at most one copy.
     for start in SUPER_OFFSETS {
         for trial in &trials {
             trial.commit(|at| (start..start + SUPER_SIZE as u64).contains(&at))?;
@@ -165,7 +166,8 @@ pub(crate) fn mend(
 /// Trees that lack a part. Names and counts cannot be derived from their remaining items (ME4).
 struct Lost {
     trees: HashSet<TreeId>,
-    /// Whether there are more such issues than a report keeps.
+    /// Whether the report lacks some issues about lost parts, because it keeps only a fixed number
+    /// of a kind.
     is_cut: bool,
 }
 
@@ -210,7 +212,8 @@ fn subject(issue: &Issue) -> Option<TreeId> {
     }
 }
 
-/// Whether fewer errors are left, and none that is new (ME1). A new extent tree mends the others.
+/// Whether fewer errors are left, and no error is new (ME1). Errors of the extent tree do not
+/// count, because a new extent tree mends them.
 fn is_better(before: &Report, after: &Report) -> bool {
     let errors = |report: &Report| {
         let issues = report.issues.iter();
@@ -258,7 +261,7 @@ fn has_gap(report: &Report, tree: TreeId, ino: Ino) -> bool {
     })
 }
 
-/// What mends an issue, as the volume is now.
+/// Returns the fix for an issue in the present volume.
 fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix>> {
     match issue {
         Issue::NodeDamaged { tree, logical, .. } => nodes::damaged(editor, *tree, *logical),
@@ -308,9 +311,10 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
             inodes::links(editor, *tree, *ino, *expected)
         }
         Issue::DirSize { tree, ino, expected, .. } => inodes::size(editor, *tree, *ino, *expected),
-        // The bytes of a file with a gap tell that something is lost.
+        // The count of bytes of a file with a gap stays, because it shows that data is lost.
         Issue::InodeBytes { tree, ino, .. } if has_gap(report, *tree, *ino) => Ok(None),
-        // Without items for holes, only the bytes tell of a lost extent.
+        // On a volume without items for holes, only the count of bytes shows that an extent is
+        // lost.
         Issue::InodeBytes { ino, found, expected, .. }
             if found > expected && extents::may_be_recorded(editor, report, *ino) =>
         {

@@ -25,16 +25,16 @@ use crate::sorter::{Record, Sorter};
 use crate::walk::each_leaf;
 
 /// Words of a record: relation ([`LINK`] and so on), directory, index, inode, hash of the name,
-/// side, file type. [`LOOKUP`] and [`NAMELESS`] use some of them differently.
+/// side, file type. [`LOOKUP`] and [`NAMELESS`] use some of these words differently.
 const WORDS: usize = 7;
 
 /// Relation of a name that a directory lists (side 0) to the inode's reference for it (side 1).
 const LINK: u64 = 0;
-/// Relation of a name that a directory lists (side 0) to the item that a lookup of it finds (side
-/// 1).
-const LOOKUP: u64 = 1;
-/// Relation of an inode without names (side 0) to the orphan item that makes a mount remove it
+/// Relation of a name that a directory lists (side 0) to the item that a lookup of the name finds
 /// (side 1).
+const LOOKUP: u64 = 1;
+/// Relation of an inode without names (side 0) to the orphan item that makes a mount remove the
+/// inode (side 1).
 const NAMELESS: u64 = 2;
 
 const SIDE: usize = 5;

@@ -57,7 +57,7 @@ pub(crate) struct Rebuilt {
     pub(crate) superblock: Superblock,
     /// The changes, as sentences.
     pub(crate) done: Vec<String>,
-    /// Addresses of data that cannot be read. It has no checksums.
+    /// Addresses of data that cannot be read. The new checksum tree has no checksums for this data.
     pub(crate) unreadable: RangeSet,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn rebuild(
     with_sums: bool,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Rebuilt> {
-    // New checksums need the data. An image of metadata alone lacks it, and `repairs: false`
+    // New checksums need the data. An image of metadata alone lacks the data, and `repairs: false`
     // refuses such an image.
     let opening = OpenOptions { writable: true, repairs: !with_sums, ..OpenOptions::default() };
     let opened = Volume::open(devices.to_vec(), opening);
@@ -87,19 +87,19 @@ pub(crate) fn rebuild(
     context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
     let work = Work::prepare(&context, with_sums)?;
     drop(context);
-    // Chunks that contradict each other make a volume read-only, and all are known only now.
+    // Chunks that contradict each other make a volume read-only, and all chunks are known only now.
     if let Some(why) = volume.read_only_reason() {
         return Err(Error::Rebuild(format!("the volume is read-only: {why}")));
     }
     work.write(&volume, &superblock, announce)
 }
 
-/// Ranges of metadata chunks that nothing uses: no tree, neither one that stays nor one that a
-/// rebuild replaces, no log and no superblock.
+/// Ranges of metadata chunks that no tree, no log and no superblock uses. Trees that a rebuild
+/// replaces count as users, too.
 ///
 /// # Errors
 ///
-/// As [`rebuild`].
+/// The errors of [`rebuild`].
 pub(crate) fn gaps(devices: &[Arc<dyn Device>], options: &Options) -> Result<Vec<Extent>> {
     let opening = OpenOptions { repairs: true, degraded: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
@@ -277,7 +277,7 @@ fn blocks(issue: &Issue, anew: &[TreeId]) -> bool {
     }
 }
 
-/// The places of the nodes of a tree that is replaced (RB2), as far as it can be read.
+/// The places of the nodes of a replaced tree (RB2), as far as the tree can be read.
 fn old_nodes(context: &Context<'_>, expect: &Expect, met: &AddressSet, out: &mut RangeSet) {
     let at = expect.ptr.logical;
     if !met.insert(at) {

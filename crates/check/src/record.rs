@@ -63,7 +63,8 @@ impl std::fmt::Display for User {
         match self {
             Self::Tree(tree) => write!(f, "tree {tree}"),
             Self::Node(at) => write!(f, "node {at}"),
-            // The difference wraps if the extent would begin before offset 0 of its file.
+            // The offset is a difference, and wraps if the extent would begin before offset 0 of
+            // its file.
             Self::File(tree, ino, offset) => {
                 write!(f, "inode {ino} of {tree} at {}", *offset as i64)
             }

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **M1** Every written value follows from verified data: sums over extents without damage, the
-//!   trees that refer to extents, or a good copy of the superblock. No value is a guess, except
-//!   owner, times and access of an inode item that is made anew. Damage of other kinds stays, and
-//!   nothing is written that depends on it.
+//! - **M1** Every written value follows from verified data: undamaged extents, the trees that refer
+//!   to extents, or a good copy of the superblock. No value is a guess, except owner, times and
+//!   access of an inode item that is made anew. Damage of other kinds stays, and nothing is written
+//!   that depends on it.
 //! - **M2** Repairs of items come first (`mend`), since later repairs depend on the items.
 //! - **M3** Nodes are durable before the superblock.
 //! - **M4** A new extent tree is used only if the checker finds the volume with the new tree clean.
@@ -88,17 +88,17 @@ const CACHE_BYTES: u64 = 8 << 20;
 /// # Errors
 ///
 /// When a device fails or cannot be written. Each write before the failure is correct without the
-/// later ones.
+/// later writes.
 pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
     repair_with(devices, report, &RepairOptions::default(), &mut |_| {})
 }
 
-/// As [`repair`], with options. `announce` is called with a sentence for each repair before its
-/// first write.
+/// Repairs as [`repair`] does, with options. `announce` is called with a sentence for each repair
+/// before the first write of the repair.
 ///
 /// # Errors
 ///
-/// As [`repair`].
+/// The errors of [`repair`].
 pub fn repair_with(
     devices: &[Arc<dyn Device>],
     report: &Report,
@@ -187,7 +187,8 @@ fn rebuild_extents(
         Err(error) => return Err(error),
     };
     let changes = changes_of(&rebuilt.superblock);
-    // As much is read as before: what was found then is compared with what is found now.
+    // This check reads as much as the check that made the report, because their issues are
+    // compared.
     let reading = Options { check_data_csum: plan.with_data, ..options.check.clone() };
     let mut remaining = remaining(devices, &changes, &reading)?;
     remaining.retain(|issue| match issue {
@@ -259,9 +260,10 @@ struct Plan {
     stale_space: bool,
     groups: Vec<(Logical, u64)>,
     bytes_used: Option<u64>,
-    /// Whether data is recorded that nothing uses, or not as often as recorded.
+    /// Whether the extent tree records data that nothing uses, or that is used less often than
+    /// recorded.
     has_unused: bool,
-    /// Whether the report is of a check that read all data.
+    /// Whether the check that made the report read all data.
     with_data: bool,
     /// Whether there is a log, good or bad.
     has_log: bool,
@@ -323,7 +325,8 @@ impl Plan {
         self.has_unused && self.others.iter().any(is_of_gaps)
     }
 
-    /// Whether a new free-space tree is all that is wanted, and takes nothing away.
+    /// Whether free space of removed block groups is recorded, and a rebuild is safe: there is no
+    /// log to lose and no other error.
     fn cleans_space(&self) -> bool {
         self.stale_space && !self.has_log && self.others.is_empty()
     }
@@ -397,8 +400,8 @@ fn group_tree(store: &Store, superblock: &Superblock) -> Result<(TreeId, NodePtr
     Ok((tree, ptr))
 }
 
-/// Returns the bytes of a leaf with one item replaced by one of the same length, and with a new
-/// checksum.
+/// Returns the bytes of a leaf in which one item is replaced by an item of the same length, with a
+/// new checksum.
 fn with_item(node: &Node, slot: usize, item: &BlockGroupItem, csum: CsumType) -> AlignedBuf {
     let mut bytes = AlignedBuf::copy_of(node.bytes());
     let at = header::HEADER_LEN + slot * header::ITEM_LEN + 17;

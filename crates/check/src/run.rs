@@ -31,22 +31,22 @@ use crate::{chunks, data, log, names, quota, roots, superblock};
 /// The largest number of threads. More threads would mostly wait for the device.
 const THREADS_MAX: usize = 8;
 
-/// Checks a volume of one device, in a file or on a block device. This is mainly for tests. It
-/// takes no lock, so a test may call it while the test has the idle volume open. If another program
-/// writes meanwhile, the result is worthless.
+/// Checks a volume of one device, in a file or on a block device. This is mainly for tests. The
+/// function takes no lock, so a test may call it while the test has the idle volume open. If
+/// another program writes meanwhile, the result is worthless.
 ///
 /// # Errors
 ///
-/// As [`check_devices`], and when the file cannot be opened.
+/// The errors of [`check_devices`], and a failure to open the file.
 pub fn check_image(path: impl AsRef<Path>, options: &Options) -> Result<Report> {
     check_images(&[path.as_ref().to_owned()], options)
 }
 
-/// As [`check_image`], for a volume of several devices.
+/// Checks a volume of several devices as [`check_image`] does.
 ///
 /// # Errors
 ///
-/// As [`check_image`].
+/// The errors of [`check_image`].
 pub fn check_images(paths: &[PathBuf], options: &Options) -> Result<Report> {
     let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
     for path in paths {
@@ -80,7 +80,7 @@ pub fn check_devices(
 ///
 /// # Errors
 ///
-/// As [`check_devices`].
+/// The errors of [`check_devices`].
 pub fn check_held(
     devices: Vec<Arc<dyn Device>>,
     superblock: &Superblock,

@@ -31,8 +31,8 @@ pub(crate) type Record<const N: usize> = [u64; N];
 
 /// Bytes of one read from a run.
 const BLOCK_BYTES: usize = 256 << 10;
-/// The number of runs on disk at which they are merged into one, so that the last merge stays
-/// small.
+/// The number of runs on disk at which these runs are merged into one run, so that the last merge
+/// stays small.
 const RUNS_MAX: usize = 256;
 /// The smallest buffer of a writer, in records, even if the limit is lower. With a few records for
 /// each run, sorting would take far too long.

@@ -66,7 +66,7 @@ impl<'c> Source<'c> {
     }
 
     /// Reads a node, and also its other copies if the options ask for it. If no copy is good,
-    /// reports this and returns `None`.
+    /// reports the damage and returns `None`.
     pub(crate) fn read(&self, tree: TreeId, expect: &Expect) -> Option<Arc<Node>> {
         match self.read_quietly(expect, self.all_mirrors) {
             Ok(node) => Some(node),
@@ -78,7 +78,8 @@ impl<'c> Source<'c> {
         }
     }
 
-    /// As [`Source::read`], but returns the reason instead of reporting it.
+    /// Reads a node as [`Source::read`] does, but returns the reason for a failure instead of
+    /// reporting it.
     pub(crate) fn read_quietly(&self, expect: &Expect, all: bool) -> Result<Arc<Node>, String> {
         let logical = expect.ptr.logical;
         let copies = self.volume.mirrors(logical);
@@ -95,7 +96,7 @@ impl<'c> Source<'c> {
         self.best(logical, found)
     }
 
-    /// As [`Source::read`], for several nodes with as few waits as the devices allow.
+    /// Reads several nodes as [`Source::read`] does, with as few waits as the devices allow.
     pub(crate) fn read_many(&self, tree: TreeId, expects: &[Expect]) -> Vec<Option<Arc<Node>>> {
         let copies = |expect: &Expect| self.volume.mirrors(expect.ptr.logical);
         let most = expects.iter().map(copies).max().unwrap_or(0);

@@ -23,8 +23,8 @@ pub(crate) fn check_copies(findings: &Findings, devices: &[Arc<dyn Device>], new
     });
 }
 
-/// The superblock of a device that is a seed of this volume. It stays as it was when the volume
-/// was grown from the seed.
+/// The superblock of a device that is a seed of this volume. This superblock stays as it was when
+/// the volume was grown from the seed.
 fn seeds_own(device: &dyn Device, newest: &Superblock) -> Option<Superblock> {
     let own = Volume::read_superblock(device).ok()?;
     (buttress_volume::is_seed(&own) && own.fsid != newest.fsid).then_some(own)
@@ -56,8 +56,8 @@ pub(crate) fn check_live_copies(
 fn each_copy(devices: &[Arc<dyn Device>], mut look: impl FnMut(&dyn Device, usize, u64)) {
     for device in devices {
         for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
-            // Every device has the first copy. It has another copy if the volume's part of the
-            // device has room for it.
+            // Every device has the first copy. A device has another copy if the volume's part of
+            // the device has room for that copy.
             let end = newest_end(&**device);
             if mirror > 0 && offset + SUPER_SIZE as u64 >= end {
                 continue;
@@ -82,7 +82,7 @@ fn check_copy(
     let name = device.name();
     let copy = match Volume::read_superblock_mirror(device, mirror) {
         Ok(copy) => copy,
-        // A restored dump of metadata lacks the other copies, and mounts read only the first one.
+        // A restored dump of metadata lacks the other copies, and mounts read only the first copy.
         Err(Error::NotBtrfs { .. }) if mirror > 0 => {
             findings.add(Issue::SuperCopyMissing { device: name, offset });
             return;
@@ -96,7 +96,7 @@ fn check_copy(
     };
     let (found, expected) = (copy.generation, newest.generation);
     if mirror > 0 && copy.fsid != newest.fsid {
-        // Another volume left the copy there. This volume never wrote it.
+        // Another volume left this copy here. This volume never wrote a copy at this place.
         findings.add(Issue::SuperCopyMissing { device: name, offset });
     } else if copy.fsid != newest.fsid || found > expected {
         findings.add(Issue::SuperCopyMismatch { device: name, offset });

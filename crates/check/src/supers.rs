@@ -4,7 +4,8 @@
 //!
 //! - **SU2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
-//! - **SU1** Each copy is flushed before the next one is written, so a power cut tears at most one.
+//! - **SU1** Each copy is flushed before the next copy is written, so a power cut tears at most one
+//!   copy.
 
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
@@ -59,7 +60,7 @@ pub(crate) fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Resu
         let digest = csum.digest(&bytes[32..]);
         bytes[..32].copy_from_slice(&digest);
         device.write_at(offset, &bytes)?;
-        // Flushes after each copy, so a power cut tears at most one.
+        // Flushes after each copy, so a power cut tears at most one copy.
         device.flush()?;
     }
     Ok(())

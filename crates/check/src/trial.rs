@@ -26,7 +26,7 @@ struct Written {
     before: Vec<(u64, Option<Vec<u8>>)>,
 }
 
-/// A device in front of another. Reads see all writes, but the device behind gets no write.
+/// A device in front of another device. Reads see all writes, but the device behind gets no write.
 #[derive(Debug)]
 pub(crate) struct Trial {
     device: Arc<dyn Device>,

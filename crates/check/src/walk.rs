@@ -1,4 +1,5 @@
-//! Walks trees with several threads. Their order does not change the result.
+//! Walks trees with several threads. The order in which the threads work does not change the
+//! result.
 //!
 //! One thread reads the inner nodes above level 1 and hands out units: a node of level 1 with its
 //! leaves, or a root that is a leaf. Workers turn units into [`Span`]s; another thread joins the
@@ -77,8 +78,8 @@ struct Done {
     span: Span,
 }
 
-/// Checks the header and the keys of a node, beyond the checks of reading it. Returns false if the
-/// walk must not descend (W1).
+/// Checks the header and the keys of a node, beyond the checks of reading the node. Returns false
+/// if the walk must not descend (W1).
 pub(crate) fn check_node(
     context: &Context<'_>,
     tree: &Tree,

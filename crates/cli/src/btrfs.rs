@@ -5,8 +5,8 @@
 //!
 //! Scripts and backup programs call `btrfs`. A link to this program with that name accepts the same
 //! commands and prints the same output. A command that `buttress` has in the same form uses the
-//! code of `buttress`. The other commands are in the modules below. Each one parses its arguments,
-//! runs an operation, and prints what scripts expect.
+//! code of `buttress`. The other commands are in the modules below. Each module parses the
+//! arguments of its command, runs an operation, and prints the output that scripts expect.
 //!
 //! # Invariants
 //!

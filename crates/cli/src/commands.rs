@@ -148,8 +148,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns whether the command goes on after it has printed its answer. Only the log can then
-    /// report later events.
+    /// Returns whether the command goes on after it has printed its answer. Later events of such a
+    /// command appear only in the log.
     pub(crate) fn speaks_by_log(&self) -> bool {
         matches!(self, Self::Mount(_) | Self::Nbd(_))
     }

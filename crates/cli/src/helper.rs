@@ -214,7 +214,7 @@ fn failed(failure: Failure) -> (Code, Failure) {
 }
 
 /// Returns the changes that a remount makes in the kernel: whether the mount becomes read-only, and
-/// the flags that only the kernel handles. If an option is repeated, the last one counts.
+/// the flags that only the kernel handles. If an option is repeated, the last occurrence counts.
 fn kernel_flags(words: &[&str]) -> (bool, MountFlags) {
     const FLAGS: [(&str, &str, MountFlags); 8] = [
         ("nosuid", "suid", MountFlags::NOSUID),

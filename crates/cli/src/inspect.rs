@@ -1,5 +1,5 @@
 //! Access to a volume's trees without a filesystem on top. Verbs that look at the format itself use
-//! this access. It works even if mounting would fail.
+//! this access. The access works even if mounting would fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Inspect {
     name: String,
 }
 
-/// Replaces the roots by the newest ones that can be read, if any can.
+/// Replaces the roots by the newest roots that can be read. Does nothing if none can be read.
 fn use_backup_root(store: &Store, superblock: &mut Superblock) {
     let mut candidates = vec![superblock.clone()];
     candidates.extend(boot::backups(superblock).iter().map(|backup| {
@@ -58,8 +58,8 @@ impl Inspect {
         })
     }
 
-    /// As [`Inspect::open`], but prints no note if another program has the volume open for writing.
-    /// For verbs that users also run on mounts.
+    /// Opens a volume as [`Inspect::open`] does, but prints no note if another program has the
+    /// volume open for writing. Verbs that users also run on mounts call this function.
     pub(crate) fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
         Self::open_and(path, devices, |_| {})
     }
@@ -93,13 +93,13 @@ impl Inspect {
         &self.name
     }
 
-    /// Every tree that the root tree lists, in its order.
+    /// Every tree that the root tree lists, in the order of the keys.
     pub(crate) fn trees(&self) -> Result<Vec<ListedTree>> {
         self.listed_in(TreeId::ROOT, boot::root_tree_root(&self.superblock))
     }
 
     /// Returns the root of the tree that lists the log trees. `None` if there are no log trees. The
-    /// transaction of the root is the one after the superblock's.
+    /// generation of the root is one more than the generation of the superblock.
     pub(crate) fn log_root(&self) -> Option<NodePtr> {
         let superblock = &self.superblock;
         (superblock.log_root.0 != 0).then(|| NodePtr {
@@ -109,7 +109,7 @@ impl Inspect {
         })
     }
 
-    /// Every tree that a tree of roots lists, in its order.
+    /// Every tree that a tree of roots lists, in the order of the keys.
     pub(crate) fn listed_in(&self, tree: TreeId, root: NodePtr) -> Result<Vec<ListedTree>> {
         let mut trees = Vec::new();
         self.each(tree, root, |key, bytes| {

@@ -46,10 +46,10 @@ struct Cli {
 
 /// Runs the program with a command line. The first word is the name by which the program was
 /// called. Under the name of a helper of mount(8), the program acts as that helper. Under the name
-/// `btrfs`, it accepts command lines of btrfs-progs.
+/// `btrfs`, the program accepts command lines of btrfs-progs.
 ///
 /// `buttress mount` starts the running executable again with the same arguments. If a caller puts
-/// words before these arguments, the new process must remove them again.
+/// words before these arguments, the new process must remove these words again.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();

@@ -1,5 +1,5 @@
-//! The manual pages. Each verb has one, made from the definition of the command line and from
-//! written examples. `buttress-format(5)` is written as a whole.
+//! The manual pages. Each verb has a page, made from the definition of the command line and from
+//! written examples. The page `buttress-format(5)` is written by hand.
 //!
 //! Each verb without verbs below it has at least one example. Each example is a valid command line.
 //! Tests verify both rules.
@@ -39,7 +39,7 @@ pub(crate) fn pages(line: Command) -> Vec<Page> {
 
 /// The command line with the names of all verbs. The verb `help` has no page.
 fn whole(line: Command) -> Command {
-    // The end of the help is left out, because the page has sections of its own for it.
+    // The end of the help is left out, because the page has sections of its own for this content.
     let mut command = line.disable_help_subcommand(true).after_help("");
     command.build();
     command

@@ -53,7 +53,7 @@ pub(crate) fn print(entry: &Entry, all: bool, ui: &Ui) {
     let unverified = if entry.unverified { " (without checksums)" } else { "" };
     let colon = if reason.is_empty() { "" } else { ": " };
     let word = ui.tint(tone, &format!("{word:<7}"));
-    // Standard output may be closed; then the summary fails to print, too.
+    // If standard output is closed, the program reports this when it prints the summary.
     let _ = ui.line(format!("{word} /{}{unverified}{colon}{reason}", show(&entry.path)));
 }
 

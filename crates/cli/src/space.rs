@@ -45,9 +45,9 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
-/// What is resident and in no part is `other_bytes`: what is resident of the buffers of requests,
-/// the rest of buffers that are partly filled, and free memory that the allocator keeps.
-/// `requests_bytes` counts whole buffers of requests, also where they were never touched.
+/// `other_bytes` is the resident memory of no other part: touched pages of request buffers, unused
+/// ends of partly filled buffers, and free memory of the allocator. `requests_bytes` counts whole
+/// request buffers, also pages that were never touched.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();

@@ -104,7 +104,7 @@ pub fn close(device: &CacheDevice) -> Result<()> {
     device.close().map_err(|error| failure(&device.name(), error))
 }
 
-/// Returns the figures of an open cache, with the target's status line last.
+/// Returns the figures of an open cache. The last figure is the status line of dm-writecache.
 pub fn figures(device: &CacheDevice) -> Figures {
     let status = device.status();
     let dirty = status.blocks - status.free;

@@ -1,5 +1,5 @@
-//! Gives an order to the process that has the volume open. If there is none, carries it out in this
-//! process.
+//! Gives an order to the process that has the volume open. If there is no such process, carries out
+//! the order in this process.
 //!
 //! # Invariants
 //!
@@ -23,7 +23,7 @@ use crate::target::{Open, Stream};
 use crate::ui::Ui;
 
 /// Carries out an order and shows a progress bar. The process that has the volume open does the
-/// work, or this process if there is none. Ctrl-C ends the order; so does `balance pause` for a
+/// work, or this process if there is none. Ctrl-C ends the order, and `balance pause` ends a
 /// balance (C1).
 pub fn run(
     order: &Order,

@@ -66,12 +66,12 @@ impl<'p> Wait<'p> {
 ///
 /// # Errors
 ///
-/// Those of opening the device.
+/// The errors of opening the device.
 pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
     open_asked(path, how, &Asked::default())
 }
 
-/// As [`open_device`]. `asked` says how a volume in a store is opened.
+/// Opens a device as [`open_device`] does. `asked` says how a volume in a store is opened.
 pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
     when_free(path, how.lock, || buttress_remote::open(path, how, asked))
 }
@@ -85,7 +85,7 @@ pub fn full_name(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Opens a volume by `open`, once a server that is closing it has finished.
+/// Opens a volume by `open`, once a server that is closing the volume has finished.
 pub fn when_free(
     path: &Path,
     locks: bool,
@@ -106,8 +106,8 @@ pub fn when_free(
             Err(RemoteError::Block(error @ (Error::Locked { .. } | Error::Busy { .. }))) => {
                 let pid = locked_by(path);
                 // The process with the lock may have ended before it was looked up, so a few
-                // attempts follow. A process that cannot be seen from here is not waited for any
-                // longer.
+                // attempts follow. After these attempts, the verb waits no longer for a process
+                // that it cannot see.
                 unseen += u32::from(pid.is_none());
                 let waits = pid.map_or(unseen < UNSEEN_MAX, |pid| is_closing(pid, path));
                 if !waits || wait.is_over() {
@@ -172,8 +172,8 @@ fn is_closing(pid: u32, image: &Path) -> bool {
         let is_source = words.next().is_some_and(|word| sources.contains(word) || is_part(word));
         is_source && words.nth(1).is_some_and(|kind| TYPES.contains(&kind))
     });
-    // A verb that works on the image directly has no mount either. It is not closing, so it must
-    // not count.
+    // A verb that works on the image directly has no mount either. Such a verb is not closing, so
+    // it must not count.
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let serves_mount = words.split(|byte| *byte == 0).any(|word| word == b"mount");
     name.starts_with("buttress") && serves_mount && !is_mounted

@@ -6,8 +6,8 @@
 //!   open. Both call [`carry_out`].
 //! - **E2** An order that reads or relocates the whole volume begins with a commit. The commit has
 //!   everything that programs have written so far, also data that the kernel still has in its
-//!   cache. Once a commit has failed, such an order reads the last good commit. An order to commit
-//!   fails.
+//!   cache. Once a commit has failed, such an order reads the last good commit, and
+//!   [`Order::Commit`] fails.
 
 mod balance;
 mod device;
@@ -140,7 +140,7 @@ pub fn carry_out(
     }
 }
 
-/// Makes all that programs have written part of a commit, before an order (E2).
+/// Commits everything that programs have written, before an order (E2).
 fn begin(
     order: &Order,
     fs: &Filesystem,

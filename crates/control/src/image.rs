@@ -16,7 +16,7 @@ use crate::memory;
 use crate::size;
 use crate::ui;
 
-/// The other devices of a volume that has several.
+/// The other devices of a volume that has several devices.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Devices {
     /// Another device of the same volume. Can be given several times.
@@ -136,8 +136,8 @@ fn open_device(path: &Path, access: Access, asked: &Asked) -> Result<Arc<dyn Dev
     Ok(closing::open_asked(path, options, asked)?.device())
 }
 
-/// Opens a volume as a filesystem. For a verb that writes, this fails early with the reason if the
-/// volume cannot be written.
+/// Opens a volume as a filesystem. For a verb that writes, the function fails early with the reason
+/// if the volume cannot be written.
 pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
     if access == Access::Write {
         others.expect_no_rescue()?;
@@ -199,7 +199,7 @@ pub fn resolve_parent<'a>(fs: &Filesystem, place: &'a VolumePath) -> Result<(Ino
     Ok((dir, name))
 }
 
-/// Commits and closes, so that a failure to do so ends the program with an error.
+/// Commits and closes, so that a failed commit ends the program with an error.
 pub fn close(fs: Filesystem, image: &Path) -> Result<()> {
     fs.close().context(|| format!("{}: closing", image.display()))
 }

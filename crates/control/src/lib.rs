@@ -4,12 +4,12 @@
 //!
 //! This crate is above the engine and the mount, and below the command lines. A command line parses
 //! its arguments and shows results. For the work, [`client`] takes an [`order`] and finds the
-//! process that has the volume open ([`live`]). If there is none, it opens the volume and carries
-//! out the order in this process ([`execute`]).
+//! process that has the volume open ([`live`]). If there is no such process, [`client`] opens the
+//! volume and carries out the order in this process ([`execute`]).
 //!
 //! # Invariants
 //!
-//! - **C1** An order is plain data. It means the same in this process and in another one.
+//! - **C1** An order is plain data. It means the same in this process and in another process.
 
 pub mod cached;
 pub mod client;

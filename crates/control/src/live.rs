@@ -112,7 +112,7 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // If this fails, the next verb that asks removes the socket.
+            // If the removal fails, the next verb that asks removes the socket.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -159,7 +159,7 @@ impl Live {
     }
 
     /// Adds a volume with the orders that it takes. `kernel_sync` keeps the mount in step with the
-    /// volume. This must be called in the folder from which the devices were named, because names
+    /// volume. Call this function in the folder from which the devices were named, because names
     /// may be relative.
     pub fn add_volume(
         &mut self,

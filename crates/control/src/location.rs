@@ -50,7 +50,7 @@ impl VolumePath {
         Self { image, path: path.unwrap_or_else(|| b"/".to_vec()) }
     }
 
-    /// The parts of the path, without empty ones and `.`.
+    /// The parts of the path, without empty parts and `.`.
     pub fn components(&self) -> Vec<&[u8]> {
         let parts = self.path.split(|&byte| byte == b'/');
         parts.filter(|part| !part.is_empty() && *part != b".").collect()

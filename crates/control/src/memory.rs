@@ -28,7 +28,7 @@ const CHANGES_MAX: u64 = 192 * MIB;
 /// The most memory for inodes that the kernel knows.
 const KNOWN_MAX: u64 = 64 * MIB;
 
-/// Returns the options of a volume for a requested budget, or for the default one (B1, B2).
+/// Returns the options of a volume for a requested budget, or for the default budget (B1, B2).
 #[must_use]
 pub fn options(asked: Option<u64>) -> MountOptions {
     match asked {
@@ -43,10 +43,10 @@ const FILLED_NODES_MAX: u64 = 16 * MIB;
 const FILLED_DIRTY_MAX: u64 = 16 * MIB;
 const FILLED_CHANGES_MAX: u64 = 12 * MIB;
 
-/// Returns the options of a volume that is only filled. It needs little memory, however much data
-/// comes in. If `is_fixed`, nothing depends on the machine, so commits end at the same places
-/// everywhere. The caller then runs no background threads. Without these, a commit begins at twice
-/// the limit of changes, so the limit is halved.
+/// Returns the options of a volume that is only filled. Such a volume needs little memory, however
+/// much data comes in. If `is_fixed`, nothing depends on the machine, so commits end at the same
+/// places everywhere. The caller then runs no background threads. Without these threads, a commit
+/// begins at twice the limit of changes, so the limit is halved.
 #[must_use]
 pub fn to_fill(is_fixed: bool) -> MountOptions {
     let (budget, parts) = if is_fixed { (LEAST, 2) } else { (by_default(), 1) };
@@ -78,8 +78,8 @@ pub struct Parts {
     pub dirty: u64,
     /// Changes that are not committed.
     pub changes: u64,
-    /// Inodes that the kernel knows. As many bytes as for nodes, up to 64 MiB. A mount has no pages
-    /// of files, so the memory for pages goes to these inodes.
+    /// Inodes that the kernel knows. This part has as many bytes as the part for nodes, up to 64
+    /// MiB. A mount has no pages of files, so the memory for pages goes to these inodes.
     pub known: u64,
 }
 
@@ -130,8 +130,8 @@ fn group_limit(root: &Path, own: &str) -> Option<u64> {
             _ => return None,
         };
         let inner: PathBuf = path.trim_start_matches('/').into();
-        // The limits of all groups above apply as well. Inside a container, some of them are not
-        // visible.
+        // The limits of all groups above apply as well. Inside a container, some of these groups
+        // are not visible.
         let groups = inner.ancestors().map(|group| top.join(group).join(file));
         groups.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()).min()
     });

@@ -70,7 +70,7 @@ pub mod path_or_none {
     ///
     /// # Errors
     ///
-    /// As for [`super::path::deserialize`].
+    /// The errors of [`super::path::deserialize`].
     pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Option<PathBuf>, D::Error> {
         Option::<String>::deserialize(from)?.as_deref().map(path_of).transpose()
     }

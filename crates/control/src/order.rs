@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **O1** This module only describes orders. `crate::execute` carries them out. `crate::client`
-//!   finds the process that has to do so.
+//!   finds the process that has to carry out an order.
 
 mod quota;
 mod subvolume;

@@ -1,7 +1,7 @@
 //! Sizes in the form of btrfs-progs: binary units, one letter.
 //!
-//! This is written for the project. Other crates for sizes take `K` for 1000 or accept fractions,
-//! unlike btrfs-progs.
+//! This code is written for the project. Other crates for sizes take `K` for 1000 or accept
+//! fractions, unlike btrfs-progs.
 
 /// Reads `4G`, `512M`, `64KiB` or plain bytes.
 ///

@@ -77,7 +77,7 @@ impl Ui {
         self.line(text)
     }
 
-    /// As [`note`], for callers that have a [`Ui`].
+    /// Prints a note as [`note`] does, but not with `quiet`.
     pub fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
             note(text);
@@ -156,7 +156,7 @@ fn style(template: &str) -> ProgressStyle {
         .progress_chars("━╸─")
 }
 
-/// A span of time in seconds, in its largest unit or its two largest.
+/// Prints a span of time, given in seconds, in its one or two largest units.
 fn span(seconds: u64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     match (hours, minutes) {
@@ -194,7 +194,7 @@ impl Progress {
         self.bar.set_message(text.to_owned());
     }
 
-    /// Updates the rate regularly, so that it is right while the bar does not move.
+    /// Updates the rate regularly, so that the rate is right while the bar does not move.
     pub fn tick(&self) {
         self.bar.enable_steady_tick(Duration::from_millis(250));
     }

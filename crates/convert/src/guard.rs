@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **G1** No request changes a byte that the file system uses. Such a request is refused.
+//! - **G1** A request that would change a byte that the file system uses is refused.
 //! - **G2** Until [`Guard::put_in_place`], the superblocks of the new volume are in memory alone.
 //!   So a program that is killed earlier leaves the file system as it was.
 

@@ -9,7 +9,7 @@
 //!
 //! # Failure
 //!
-//! Until the last step no byte changes that the file system uses ([`guard`], G1). The last step
+//! Until the last step, no byte that the file system uses is changed ([`guard`], G1). The last step
 //! writes the superblocks, the first copy first. A program that is killed leaves either the file
 //! system or the volume.
 
@@ -92,8 +92,8 @@ pub enum Step {
 /// # Errors
 ///
 /// [`Error::NotExt`], [`Error::Feature`] and [`Error::NotClean`] for a file system that cannot be
-/// converted, [`Error::NoRoom`] for one that is too full. After these errors, the file system is as
-/// it was.
+/// converted, [`Error::NoRoom`] for a file system that is too full. After these errors, the file
+/// system is as it was.
 pub fn convert(
     device: Arc<dyn Device>,
     options: &Options,

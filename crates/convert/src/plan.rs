@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::ext4::{BLOCK, Ext4, FIRST_INODE, Inode, Kind, ROOT, Run};
 use crate::guard::reserved;
 
-/// The longest extent, in bytes. A handle puts the checksums of whole extents, so short extents
-/// bound its size.
+/// The longest extent, in bytes. One handle puts the checksums of a whole extent, so short extents
+/// bound the size of a handle.
 const EXTENT_MAX: u64 = 8 << 20;
 
 /// The bytes in use.

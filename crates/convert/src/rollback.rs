@@ -5,7 +5,7 @@
 //! - **B1** Before the first write, each used block was found at its own place, or in a range that
 //!   btrfs keeps for itself. All blocks of such ranges are read before the first write.
 //! - **B2** The block of the first superblock of btrfs is written last. If the program is killed
-//!   before this write, it can start again.
+//!   before this write, the rollback can be started again.
 
 use std::sync::Arc;
 
@@ -51,8 +51,8 @@ pub fn rollback(device: &Arc<dyn Device>) -> Result<Back> {
 /// An offset on the device, and the old file system's bytes for it.
 type Moved = (u64, Vec<u8>);
 
-/// Checks that the used blocks outside of the reserved ranges are in place, and reads the others
-/// from the image (B1).
+/// Checks that the used blocks outside of the reserved ranges are in place, and reads the other
+/// blocks from the image (B1).
 fn read_back(fs: &Filesystem, device_len: u64) -> Result<(u64, Vec<Moved>)> {
     let way = format!("{SAVED}/{IMAGE}");
     let image = fs.resolve(&way);

@@ -253,7 +253,7 @@ fn a_full_file_system_stays_what_it_is() {
     assert!(content(&device) == old);
 }
 
-/// A device that fails all writes after some.
+/// A device that fails all writes after a number of successful writes.
 #[derive(Debug)]
 struct Failing {
     device: Arc<dyn Device>,
@@ -278,7 +278,7 @@ impl Layer for Failing {
 }
 
 /// At each write a conversion, and a rollback, may be killed. Before the last step, the device has
-/// the old content. After it, the device has the new content.
+/// the old content. After the last step, the device has the new content.
 #[test]
 fn a_killed_conversion_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");

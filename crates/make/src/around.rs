@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **R1** No chunk of the trees touches a kept range. Data chunks cover each kept range behind
-//!   the first mebibyte, and each begins at the address that is its place on the device.
+//!   the first mebibyte. The logical address of such a chunk equals its offset on the device.
 
 use std::ops::Range;
 
@@ -21,8 +21,9 @@ const MIB: u64 = 1 << 20;
 /// other chunks, and each chunk costs items.
 const GAP_MIN: u64 = MIB;
 
-/// The most ranges of data chunks. If there were more, longer free ranges join the chunks around
-/// them. A longer range than [`DATA_MAX`] takes several chunks, which no joining spares.
+/// The most ranges of data chunks. If the ranges would exceed this number, longer free ranges
+/// become parts of the data chunks around them as well. A range longer than [`DATA_MAX`] takes
+/// several chunks in any case.
 const RANGES_MAX: usize = 8000;
 
 /// Data chunks for which a system chunk of [`SYSTEM_LEN`] has room, generously.
@@ -30,7 +31,7 @@ const CHUNKS_IN_SYSTEM: u64 = 8000;
 
 /// The length of a system chunk for a usual number of data chunks.
 const SYSTEM_LEN: u64 = 4 * MIB;
-/// The longest system chunk. Linux makes none that is longer.
+/// The longest system chunk. Linux makes no longer system chunk.
 const SYSTEM_MAX: u64 = 32 * MIB;
 /// Bytes of a chunk's item, with its header. A commit may write all nodes with such items anew.
 const ITEM_BYTES: u64 = 105;
@@ -38,7 +39,7 @@ const ITEM_BYTES: u64 = 105;
 /// Bytes of trees that a chunk needs at first, generously.
 const CHUNK_BYTES: u64 = 512;
 
-/// The longest data chunk. Linux makes no longer one.
+/// The longest data chunk. Linux makes no longer data chunk.
 const DATA_MAX: u64 = 1 << 30;
 
 /// The first chunk of trees is a twentieth of the volume within these limits, if its gap is as
@@ -104,8 +105,8 @@ fn system_len(room: u64, chunks: u64) -> Option<u64> {
 }
 
 /// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
-/// is kept, and the gaps between them. Both consist of whole stripes, except at the end of the
-/// device.
+/// is kept, and the gaps between them. Ranges and gaps consist of whole stripes, except at the end
+/// of the device.
 fn divide(kept: &[Range<u64>], size: u64, gap_min: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let mut covered = RangeSet::new();
     for range in kept {

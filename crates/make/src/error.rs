@@ -97,7 +97,7 @@ pub enum MakeError {
         /// The names that can be chosen, separated by blanks.
         known: String,
     },
-    /// A feature needs another one that is off.
+    /// A feature needs another feature that is off.
     #[error("feature {feature} needs {needs}")]
     FeatureNeeds {
         /// The feature that is on.
@@ -115,7 +115,7 @@ pub enum MakeError {
     /// profile than single.
     #[error("a volume around content has one device, and chunks of the profile single")]
     KeptOptions,
-    /// Content is kept, and no free range between it has room for the first trees.
+    /// Content is kept, and no free range between kept ranges has room for the first trees.
     #[error("no {needed} free bytes lie together")]
     NoGap {
         /// Bytes of the range that is needed.

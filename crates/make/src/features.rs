@@ -58,7 +58,7 @@ impl Features {
     /// # Errors
     ///
     /// [`MakeError::UnknownFeature`] lists the known names. [`MakeError::FeatureNeeds`] if a
-    /// feature is on without another that it needs.
+    /// feature is on without another feature that it needs.
     pub fn parse(list: &str) -> Result<Self, MakeError> {
         let mut features = Self::default();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -86,7 +86,8 @@ impl Features {
         }
     }
 
-    /// Refuses a feature without another that it needs, because Linux refuses such a volume.
+    /// Refuses a feature without another feature that it needs, because Linux refuses such a
+    /// volume.
     pub(super) fn check(self) -> Result<(), MakeError> {
         if self.block_group_tree && !self.free_space_tree {
             return Err(MakeError::FeatureNeeds {
@@ -108,7 +109,7 @@ impl Features {
         profiles: BlockGroupFlags,
     ) -> Incompat {
         let mut bits = Incompat::MIXED_BACKREF.0;
-        // Linux sets this on its first mount when a node is larger than a page of 4 KiB.
+        // Linux sets this flag on its first mount when a node is larger than a page of 4 KiB.
         if nodesize > 4096 {
             bits |= Incompat::BIG_METADATA.0;
         }

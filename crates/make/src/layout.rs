@@ -35,7 +35,7 @@ pub(super) struct Placed {
     pub stripe_bytes: u64,
 }
 
-/// The profiles of a new volume: the requested ones, or defaults for its devices.
+/// The profiles of a new volume: the requested profiles, or defaults for its devices.
 pub(super) struct Profiles {
     pub metadata: Profile,
     pub data: Profile,
@@ -170,9 +170,9 @@ impl<'a> Planner<'a> {
 }
 
 /// Lengths of the first system, metadata and data chunk. Metadata gets the length that Linux would
-/// allocate on a volume of this size. One copy takes a twentieth of the volume: at least 32 MiB,
-/// and at most 256 MiB, or at most 1 GiB above 50 GiB. Only on volumes below 109 MiB it takes 8
-/// MiB.
+/// allocate on a volume of this size. One copy takes a twentieth of the volume, at least 32 MiB and
+/// at most 256 MiB. On volumes above 50 GiB, it takes at most 1 GiB. On volumes below 109 MiB, it
+/// takes 8 MiB.
 fn lengths(size: u64) -> (u64, u64, u64) {
     if size < 109 * MIB {
         return (4 * MIB, 8 * MIB, 8 * MIB);

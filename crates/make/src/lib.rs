@@ -83,7 +83,7 @@ pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, Ma
 ///
 /// # Errors
 ///
-/// As [`make`].
+/// The errors of [`make`].
 pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeReport, MakeError> {
     if devices.is_empty() {
         return Err(MakeError::NoDevices);

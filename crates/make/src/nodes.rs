@@ -90,7 +90,7 @@ pub(super) struct Stamp<'a> {
     pub owner: TreeId,
 }
 
-/// Builds the nodes of a tree. Returns each with its address.
+/// Builds the nodes of a tree. Returns each node with its address.
 pub(super) fn encode(
     stamp: &Stamp<'_>,
     items: &[Item],

@@ -104,7 +104,8 @@ fn refusals_touch_nothing() {
     }
 }
 
-/// Features have the names of btrfs-progs. A feature that needs another is refused without it.
+/// Features have the names of btrfs-progs. A feature that needs another feature is refused without
+/// that feature.
 #[test]
 fn feature_lists() {
     let features = Features::parse("^block-group-tree, no-holes").expect("list");

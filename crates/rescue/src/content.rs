@@ -45,7 +45,7 @@ impl Copier<'_> {
     ///
     /// # Errors
     ///
-    /// Those of `out` alone.
+    /// The errors of `out` alone.
     pub(crate) fn copy(
         &self,
         parts: &InodeItems,

@@ -47,7 +47,7 @@ impl Extents {
 
     /// Returns the use of a range of data.
     pub(crate) fn usage(&self, salvage: &Salvage, extent: Extent) -> Use {
-        // An extent that begins before this range may overlap it.
+        // An extent that begins before this range may overlap the range.
         let before = extent.start.0.saturating_sub(buttress_format::limits::MAX_EXTENT);
         let from = Key::new(before, Kind(0), 0);
         let to = Key::new(extent.end().0, Kind(0), 0);

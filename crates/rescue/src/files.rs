@@ -115,7 +115,7 @@ impl Index {
         by_item.or(known.kind).or_else(by_names)
     }
 
-    /// Returns the inodes that no path reaches, without those below another such inode.
+    /// Returns the inodes that no path reaches. An inode below another unreached inode is left out.
     pub(crate) fn unreached(&self, reached: &BTreeSet<Ino>) -> Vec<Ino> {
         let left: BTreeSet<Ino> = self
             .inodes
@@ -138,7 +138,8 @@ impl Index {
             }
         }
         let tops: Vec<Ino> = left.iter().copied().filter(|ino| !below.contains(ino)).collect();
-        // If folders form a loop, each of them is below another one, so all are returned.
+        // If folders form a loop, each folder is below another folder of the loop, so all folders
+        // are returned.
         if tops.is_empty() { left.into_iter().collect() } else { tops }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct FileItem {
     pub(crate) offset: u64,
     /// The parsed item, or the error.
     pub(crate) extent: Result<FileExtent, String>,
-    /// The transactions in which it was provably in use.
+    /// The transactions in which the extent was provably in use.
     pub(crate) life: Life,
 }
 
@@ -65,7 +65,7 @@ impl InodeItems {
         parts
     }
 
-    /// Adds one item. `until` is the last transaction in which it was provably in the tree.
+    /// Adds one item. `until` is the last transaction in which the item was provably in the tree.
     pub(crate) fn take(&mut self, key: &Key, bytes: &[u8], until: Generation) {
         match key.kind {
             Kind::INODE_ITEM => self.item = InodeItem::parse(bytes).ok(),

@@ -10,8 +10,8 @@
 //!
 //! [`Salvage`] joins the devices with the help of any good copy of a superblock, or of a scan. A
 //! [`State`] is one moment of the volume: its trees, found from the newest root, from an older root
-//! or from the nodes themselves. [`restore`] walks over its subvolumes and writes their files to a
-//! folder. [`undelete`] looks for files in old nodes that no current tree uses.
+//! or from the nodes themselves. [`restore`] walks over the subvolumes of a state and writes their
+//! files to a folder. [`undelete`] looks for files in old nodes that no current tree uses.
 //!
 //! # Invariants
 //!

@@ -7,7 +7,7 @@
 //! - **ME2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
 //! - **ME3** Nodes are durable before superblocks, and superblocks are written one after the other:
-//!   a power cut tears one of them at the most.
+//!   a power cut tears at most one superblock.
 
 use std::sync::Arc;
 

@@ -5,7 +5,8 @@ use regex::bytes::{Regex, RegexBuilder};
 /// A regular expression for paths from the top of a volume, which begin with a slash.
 ///
 /// The expression must find something in the path itself, and in the path of each folder above it.
-/// The top, `/`, is one of them. `^/(|a(|/b))$` finds the file `/a/b`, as with btrfs-progs.
+/// The top, `/`, is one of these folders. `^/(|a(|/b))$` finds the file `/a/b`, as with
+/// btrfs-progs.
 #[derive(Clone, Debug)]
 pub struct Pattern(Regex);
 
@@ -16,8 +17,8 @@ impl Pattern {
     ///
     /// A sentence that says what is wrong with the expression.
     pub fn new(text: &str, ignores_case: bool) -> Result<Self, String> {
-        // Names are bytes: `.` must find each of them. Only ASCII letters have a case then. A class
-        // with other letters exists for whole characters alone.
+        // Names are bytes: `.` must find each of them. In this mode, only ASCII letters have a
+        // case. An expression with a class of other letters compiles only in Unicode mode.
         let of_bytes = |is_unicode: bool| {
             let mut builder = RegexBuilder::new(text);
             builder.unicode(is_unicode).case_insensitive(ignores_case).dot_matches_new_line(true);
@@ -56,7 +57,7 @@ mod tests {
         for path in ["etc", "home/bert", "home/anna/x", "homes", "etc/home/anna/Desktop/a"] {
             assert!(!matches(FORM, path), "{path}");
         }
-        // The folder above does not match.
+        // The expression does not match the folder above the file.
         assert!(!matches("^/(|a/b)$", "a/b"));
     }
 

@@ -29,8 +29,8 @@ pub enum Condition {
     /// The target folder had a file of this name before, for example from an earlier run. That file
     /// was not changed.
     Exists,
-    /// It was left out: a snapshot, or a folder or subvolume that was restored at another place
-    /// already.
+    /// The entry was left out: a snapshot, or a folder or subvolume that was restored at another
+    /// place already.
     Skipped,
     /// Some of it.
     Partly,

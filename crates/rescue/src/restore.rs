@@ -34,7 +34,7 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 pub struct RestoreOptions {
     /// Restore only paths that match one of these patterns; all paths if the list is empty.
     pub paths: Vec<Glob>,
-    /// Only paths that match this, with each folder above them.
+    /// Only paths that match this pattern. Each folder above a path must match, too.
     pub pattern: Option<Pattern>,
     /// Only this subvolume, by number or by path.
     pub subvolume: Option<String>,

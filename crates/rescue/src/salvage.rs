@@ -98,7 +98,8 @@ impl Salvage {
         Ok(salvage)
     }
 
-    /// The superblock in use. If no device has a superblock, it is made from the facts in nodes.
+    /// The superblock in use. If no device has a superblock, the superblock is made from the facts
+    /// in nodes.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock

@@ -41,7 +41,7 @@ impl Found {
 }
 
 /// All nodes on the devices of a volume, of any age. They are sorted by address, and at one address
-/// the newest is first. Copies of one node are neighbours.
+/// the newest node is first. Copies of one node are neighbours.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) nodes: Vec<Found>,

@@ -146,7 +146,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// When no valid node of a subvolume lies there.
+    /// When no valid node of a subvolume lies at the address.
     pub fn use_tree_at(&mut self, salvage: &Salvage, address: u64) -> Result<TreeId> {
         let found = salvage.scan().each().find(|node| node.logical == Logical(address));
         let node = found.filter(|node| node.owner.is_fs_tree()).ok_or(Error::NoTree(address))?;

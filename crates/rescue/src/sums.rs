@@ -23,7 +23,7 @@ pub(crate) struct Life {
 
 /// A source of checksums.
 pub(crate) trait Sums {
-    /// The checksum of each sector of a range; `None` for a sector without one.
+    /// The checksum of each sector of a range; `None` for a sector without a checksum.
     fn of(&self, salvage: &Salvage, extent: Extent, life: Life) -> Vec<Option<Sum>>;
 }
 

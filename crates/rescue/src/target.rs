@@ -186,8 +186,8 @@ fn attributes(
     if let Some(item) = item {
         let owner = rustix::fs::Uid::from_raw(item.uid);
         let group = rustix::fs::Gid::from_raw(item.gid);
-        // Only a privileged user may give files away. Otherwise they belong to the user that
-        // restores them.
+        // Only a privileged user may give files away. Without the privilege, the files belong to
+        // the user that restores them.
         let own = rustix::fs::fchown(fd, Some(owner), Some(group));
         note(&mut notes, "owner", own);
         note(&mut notes, "mode", rustix::fs::fchmod(fd, Mode::from(item.mode & 0o7777)));

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **TR1** A walk visits each address once, and goes down at every step. So it ends.
-//! - **TR2** A node from a scan is put into a tree only if the extent tree says that it is in use.
-//!   So an older version of a node never gets into the tree.
+//! - **TR2** A node from a scan is put into a tree only if the extent tree says that the node is in
+//!   use. So an older version of a node never gets into the tree.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Recovers files that exist in older trees and not in the current ones.
+//! Recovers files that exist in older trees and not in the current trees.
 //!
 //! # Invariants
 //!
@@ -30,7 +30,7 @@ use crate::state::State;
 use crate::target::Dir;
 use crate::tree::Leaves;
 
-/// A point in the past. A file is wanted only if it still existed then or later.
+/// A point in the past. A file is wanted only if it still existed at this point or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     /// A transaction.

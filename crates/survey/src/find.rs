@@ -43,8 +43,8 @@ struct Search<'f, 'v> {
     paths: FxHashMap<Ino, Vec<u8>>,
 }
 
-/// Returns the parts of files that transaction `since` or a later one wrote, by inode and offset.
-/// Skips older nodes.
+/// Returns the parts of files that transaction `since` or a later transaction wrote, by inode and
+/// offset. Skips older nodes.
 ///
 /// # Errors
 ///

@@ -206,7 +206,8 @@ impl Visitor for Folders<'_> {
 }
 
 /// Returns a row for a place and for each folder below it, down to `depth` levels. A folder comes
-/// after those below it. Calls `goes_on` with the number of files so far; false ends the walk.
+/// after the folders below it. Calls `goes_on` with the number of files so far; false ends the
+/// walk.
 ///
 /// # Errors
 ///

@@ -6,7 +6,7 @@
 //! [`Trees`] are the trees of one commit. One pass over the extent tree finds extents and nodes
 //! with several users ([`Sharing`]), or the places of all extents ([`map`]). A [`walk`] calls a
 //! visitor for the files below a place; [`folders`], [`shares`] and [`packing`] are visitors.
-//! [`NodeFigures`] and [`smallest_device`] compute figures from what their callers read.
+//! [`NodeFigures`] and [`smallest_device`] compute figures from the data that their callers read.
 //!
 //! # Invariants
 //!

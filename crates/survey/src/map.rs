@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 use crate::find::names;
 use crate::trees::{Trees, malformed};
 
-/// Cells of one block group at most.
+/// The most cells of one block group.
 pub(crate) const GROUP_CELLS_MAX: usize = 512;
-/// Cells of one block group at least.
+/// The least number of cells of one block group.
 const GROUP_CELLS_MIN: usize = 64;
-/// Bytes of a cell at least.
+/// The least bytes of a cell.
 const CELL_LEN_MIN: u64 = 64 << 10;
 /// Cells of a volume.
 pub(crate) const CELLS_MAX: usize = 32_768;
-/// Files that have a name in the map at most.
+/// The most files that have a name in the map.
 const NAMES_MAX: usize = 8192;
 
 /// A device, and its allocated parts.
@@ -45,7 +45,7 @@ pub struct MapCell {
     pub used: u64,
     /// The part of `used` with several references.
     pub shared: u64,
-    /// Extents that begin in it.
+    /// Extents that begin in the cell.
     pub extents: u32,
     /// The file of the largest extent in the cell, as an index into [`Map::names`].
     pub name: Option<u32>,
@@ -190,7 +190,7 @@ impl Filling {
     fn add(&mut self, start: u64, len: u64, extent: &ExtentItem) {
         self.skip_to(start);
         let Some(group) = self.map.groups.get_mut(self.at) else { return };
-        // On a damaged volume, an extent may be outside of all groups. It is left out.
+        // On a damaged volume, an extent may be outside of all groups. Such an extent is left out.
         let Some(begin) = start.checked_sub(group.start) else { return };
         let len = len.min(group.len - begin);
         self.end = self.end.max(start.saturating_add(len));

@@ -12,11 +12,11 @@ pub struct NodeFigures {
     bytes: u64,
     /// Bytes of files that lie in leaves.
     inline_bytes: u64,
-    /// How often the next node begins after the end of this one with a gap, and how often before
+    /// How often a node begins behind the end of the previous node with a gap, and how often before
     /// that end.
     forward: u64,
     backward: u64,
-    /// Bytes between those nodes.
+    /// Bytes between such pairs of nodes.
     seek_bytes: u64,
     /// Runs of at least two nodes side by side: their number, all their bytes, the smallest and
     /// the largest.
@@ -34,7 +34,7 @@ pub struct NodeFigures {
 }
 
 impl NodeFigures {
-    /// The trees that btrfs-progs tell of, with their names.
+    /// The trees for which btrfs-progs print figures, with their names.
     pub const TREES: [(TreeId, &'static str); 4] = [
         (TreeId::ROOT, "root"),
         (TreeId::EXTENT, "extent"),

@@ -64,7 +64,7 @@ impl Kinds {
 /// The result of the survey.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packing {
-    /// Names of regular files: a file with several names counts for each.
+    /// Names of regular files: a file with several names counts once for each name.
     pub files: u64,
     /// Extents of data, each once.
     pub extents: u64,

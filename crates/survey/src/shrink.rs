@@ -9,8 +9,8 @@ type Piece = (u64, u64);
 /// The smallest size to which a device can shrink, in bytes. All parts behind the new end must fit
 /// into free space before it. Takes the offset and the length of each part that a chunk has.
 ///
-/// Each piece moves as a whole, as a balance moves it. The largest moves first, to the first hole
-/// with room: another order may need less.
+/// Each piece moves as a whole, as a balance moves it. The largest piece moves first, to the first
+/// hole with room. Another order may allow a smaller size.
 #[must_use]
 pub fn smallest_device(mut pieces: Vec<Piece>) -> u64 {
     pieces.sort_unstable();
@@ -25,8 +25,8 @@ pub fn smallest_device(mut pieces: Vec<Piece>) -> u64 {
             hole.map(|hole| *hole -= len).is_some()
         })
     };
-    // If a piece more stays, there is a piece less to move and no hole less. So halving finds the
-    // least number of pieces that stay.
+    // If one more piece stays, one piece fewer has to move, and no hole is lost. So a binary search
+    // finds the least number of pieces that stay.
     let (mut least, mut most) = (0, pieces.len());
     while least < most {
         let middle = usize::midpoint(least, most);
@@ -39,7 +39,7 @@ pub fn smallest_device(mut pieces: Vec<Piece>) -> u64 {
     end(&pieces[..most])
 }
 
-/// The lengths of what lies free before and between pieces.
+/// The lengths of the free ranges before and between pieces.
 fn holes(pieces: &[Piece]) -> Vec<u64> {
     let mut from = BEFORE_CHUNKS;
     let mut holes = Vec::new();
@@ -66,9 +66,9 @@ mod tests {
         assert_eq!(of(&[(1, 8), (9, 8)]), 17);
         // A hole of eight: the last piece moves there.
         assert_eq!(of(&[(1, 8), (17, 8), (25, 8)]), 25);
-        // It is too small for the last piece.
+        // The hole of four is too small for the last piece.
         assert_eq!(of(&[(1, 8), (13, 8), (21, 8)]), 29);
-        // Three pieces share one hole; the next one has no room.
+        // Three pieces share one hole, and the next piece has no room.
         assert_eq!(of(&[(1, 8), (30, 9), (39, 4), (43, 8), (51, 8)]), 39);
     }
 }

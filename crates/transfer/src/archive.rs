@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused. So
-//!   is a name that leads through a symbolic link.
-//! - **A2** If several entries have one name, the last one wins. Hard links to an earlier entry
+//! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused,
+//!   and also a name that leads through a symbolic link.
+//! - **A2** If several entries have one name, the last entry wins. Hard links to an earlier entry
 //!   keep the content of that entry.
 //! - **A3** A hard link across a subvolume is a copy of the file. More links from the same
 //!   subvolume to the file are links to the copy.
@@ -120,7 +120,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
             if target.as_ref().is_some_and(is_it) {
                 return Ok(());
             }
-            // Fails if the name is that of a directory.
+            // Fails if the name belongs to a directory.
             dir.unlink(name).context(text)?;
         }
         if let Some(target) = target {
@@ -185,7 +185,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Ok(Ok(()))
     }
 
-    /// Makes a directory, or uses an existing one.
+    /// Makes a directory, or uses an existing directory.
     fn directory(
         &mut self,
         entry: &Entry,

@@ -181,8 +181,8 @@ impl<'a, 'b> Export<'a, 'b> {
                 Some(group),
                 AtFlags::SYMLINK_NOFOLLOW,
             ) {
-                // A change of the owner needs a privilege. Without it the files belong to this
-                // user, as with `cp -a`.
+                // A change of the owner needs a privilege. Without the privilege, the files belong
+                // to this user, as with `cp -a`.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(errno) => return Err(errno).context(text),
             }

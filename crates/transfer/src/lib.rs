@@ -123,7 +123,8 @@ impl Job<'_> {
     }
 }
 
-/// Returns the user and group that this program runs as. They own the files that it makes.
+/// Returns the user and group that this program runs as. This user and this group own the files
+/// that the program makes.
 pub fn caller() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
@@ -158,7 +159,7 @@ fn replacing<T>(
     }
 }
 
-/// Makes a directory, or returns the existing one.
+/// Makes a directory, or returns the existing directory.
 fn directory(
     dir: &Inode,
     name: &[u8],
@@ -174,7 +175,7 @@ fn directory(
     }
 }
 
-/// Makes a regular file, or empties an existing one. Any other object with the name is replaced.
+/// Makes a regular file, or empties an existing file. Any other object with the name is replaced.
 fn regular(
     dir: &Inode,
     name: &[u8],

@@ -1,11 +1,12 @@
-//! The files of the host with several names that were copied already.
+//! The files of the host that have several names and were copied already.
 //!
 //! # Invariants
 //!
 //! - **H1** Within one subvolume, the second name of a file on the host becomes another name of the
 //!   first copy. Links do not lead from one subvolume to another.
 //! - **H2** A file takes at most 60 bytes of memory here, until the copy has met all its names. A
-//!   name outside the copied tree is never met, so such a file keeps its memory.
+//!   name outside the copied tree is never met, so such a file takes the memory until the copy
+//!   ends.
 
 use std::collections::HashMap;
 

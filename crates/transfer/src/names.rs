@@ -74,7 +74,7 @@ struct Part {
 /// Sorted parts in a file.
 struct Written {
     file: File,
-    /// Where each part ends. A part begins where the one before it ends.
+    /// Where each part ends. A part begins where the previous part ends.
     ends: Vec<u64>,
 }
 
@@ -84,7 +84,8 @@ impl Part {
     }
 
     fn put(&mut self, name: &[u8]) {
-        // A name has at most 255 bytes, and a part at most `PART` and one name.
+        // A name has at most 255 bytes, and a part has at most `PART` bytes and one name, so both
+        // numbers fit their types.
         self.starts.push(self.bytes.len() as u32);
         self.bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
         self.bytes.extend_from_slice(name);

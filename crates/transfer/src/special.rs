@@ -38,7 +38,7 @@ impl Special {
         self.subvolumes.insert(path, None);
     }
 
-    /// Adds flags to the ones already noted for the file or folder at a path.
+    /// Adds flags to the flags that are already noted for the file or folder at a path.
     pub fn flags(&mut self, path: PathBuf, flags: Flags) {
         let all = self.flags.entry(path).or_default();
         all.nodatacow |= flags.nodatacow;

@@ -1,4 +1,4 @@
-//! Copies from a volume to the same or another one.
+//! Copies from a volume to the same volume or to another volume.
 
 use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr, XattrFlags};
 

@@ -62,8 +62,8 @@ pub fn exercise(device: MemoryDevice, writes: bool) -> Outcome {
     exercise_as(device, writes, false)
 }
 
-/// As [`exercise`]. If `behind`, block groups are read when they are first needed, and chunks one
-/// by one.
+/// Exercises a volume as [`exercise`] does. If `behind`, block groups are read when they are first
+/// needed, and chunks one by one.
 ///
 /// # Panics
 ///

@@ -297,7 +297,8 @@ fn damage_leaf(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
             }
         }
         _ => {
-            // One or two fields: one wrong field is noticed at once, but two may agree.
+            // One or two fields are changed. One wrong field is noticed at once, but two wrong
+            // fields may agree with each other.
             for _ in 0..=dice.below(2) {
                 let payload = &mut items[slot].payload;
                 let width = *dice.one(&[1, 2, 4, 8]);

@@ -49,7 +49,7 @@ pub fn filled() -> MemoryDevice {
     device.fork()
 }
 
-/// A volume as from [`filled`], with further changes that only a log has.
+/// A volume as [`filled`] makes it, with further changes that only a log has.
 ///
 /// # Panics
 ///
@@ -122,7 +122,7 @@ pub fn linux(nodesize: u32, csum: &str) -> Option<MemoryDevice> {
     filled_by_linux(nodesize, csum, 40)
 }
 
-/// As [`linux`], with `files` files in each of three folders.
+/// Makes a volume as [`linux`] does, with `files` files in each of three folders.
 fn filled_by_linux(nodesize: u32, csum: &str, files: u64) -> Option<MemoryDevice> {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));

@@ -34,7 +34,8 @@ const CHOICES: [(&str, [usize; 4]); 7] = [
 /// The first inputs of each target, by its name.
 pub type Seeds = BTreeMap<&'static str, Vec<Vec<u8>>>;
 
-/// Volumes with every checksum, made by this program and by `mkfs.btrfs` if that is installed.
+/// Volumes with every checksum, made by this program, and by `mkfs.btrfs` if that program is
+/// installed.
 fn volumes() -> Vec<MemoryDevice> {
     let mut volumes = vec![sample::filled(), sample::logged()];
     for csum in [CsumType::Xxhash64, CsumType::Sha256, CsumType::Blake2b] {
@@ -175,7 +176,7 @@ pub fn all() -> Seeds {
 ///
 /// # Panics
 ///
-/// As [`all`].
+/// If a volume cannot be made.
 pub fn write(folder: &Path) -> std::io::Result<Vec<(&'static str, usize)>> {
     let mut written = Vec::new();
     for (target, inputs) in all() {

@@ -53,7 +53,7 @@ pub fn filled(make: Make) -> MemoryDevice {
     left
 }
 
-/// A volume as from [`filled`], with further changes that only a log has.
+/// A volume as [`filled`] makes it, with further changes that only a log has.
 ///
 /// # Panics
 ///

@@ -222,8 +222,8 @@ fn parse(key: &Key, payload: &[u8]) {
 }
 
 /// One of several volumes is damaged as the bytes say, and then exercised. Half of the cases only
-/// read, the others also write. Half of the cases read all block groups first, the others read them
-/// after the opening.
+/// read, and the other half also write. Half of the cases read all block groups first, and the
+/// other half read the block groups after the opening.
 ///
 /// # Panics
 ///
@@ -233,7 +233,8 @@ pub fn image(bases: &[Image], data: &[u8]) {
     image_as(bases, data, (usize::from(first >> 1) / bases.len()) % 2 == 1);
 }
 
-/// As [`image`]. `behind` says whether block groups are read after the opening, or first.
+/// Damages and exercises a volume as [`image`] does. `behind` says whether block groups are read
+/// after the opening, or first.
 ///
 /// # Panics
 ///

@@ -98,7 +98,7 @@ fn plant(root: &Path, outside: &Path, dice: &mut Dice<'_>) {
             9 => {
                 let path = dice.one(&[&folders[..], &others[..]].concat()).clone();
                 let bits = *dice.one(&MODES) | if is_root { 0 } else { 0o700 };
-                // This fails for a symbolic link, which has no mode.
+                // The call fails for a symbolic link, which has no mode.
                 let _ =
                     rustix::fs::chmodat(CWD, &path, Mode::from(bits), AtFlags::SYMLINK_NOFOLLOW);
             }
@@ -140,7 +140,7 @@ fn file(path: &Path, dice: &mut Dice<'_>) -> std::io::Result<()> {
         let len = *dice.one(&[40_000, 3000, 5000, 9000]);
         let bytes = vec![dice.below(256) as u8; dice.below(len)];
         let place = *dice.one(&PLACES);
-        // This fails if the host does not allow so long a file.
+        // The write fails if the host does not allow so long a file.
         let _ = file.write_all_at(&bytes, place);
     }
     if dice.below(3) == 0 {

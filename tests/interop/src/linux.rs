@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **L1** A guard detaches its device or unmounts its mount when it is dropped, also if a test
-//!   fails. So no test leaves anything behind for the next.
+//!   fails. So no test leaves anything behind for the next test.
 
 mod command;
 mod image;

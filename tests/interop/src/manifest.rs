@@ -102,7 +102,7 @@ impl Manifest {
         found
     }
 
-    /// Panics unless both are readable and equal.
+    /// Panics unless both trees are readable and equal.
     ///
     /// # Panics
     ///
@@ -168,8 +168,8 @@ impl Entry {
     }
 }
 
-/// Whether every range of `fine` lies in one of `coarse`. A reader may report a hole as data, but
-/// never data as a hole. Linux reports allocated space behind the end of a leaf as data.
+/// Whether every range of `fine` lies in a range of `coarse`. A reader may report a hole as data,
+/// but never data as a hole. Linux reports allocated space behind the end of a leaf as data.
 fn covers(coarse: &[(u64, u64)], fine: &[(u64, u64)]) -> bool {
     fine.iter().all(|range| coarse.iter().any(|whole| whole.0 <= range.0 && range.1 <= whole.1))
 }

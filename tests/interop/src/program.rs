@@ -112,7 +112,7 @@ impl Mounted {
     ///
     /// # Panics
     ///
-    /// If it cannot be unmounted, or the program ends with a failure.
+    /// If the volume cannot be unmounted, or the program ends with a failure.
     #[track_caller]
     pub fn unmount(mut self) {
         let status = self.end().unwrap_or_else(|text| panic!("{text}"));

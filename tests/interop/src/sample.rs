@@ -26,7 +26,7 @@ pub struct Scale {
     pub seed: u64,
     /// Directories of small files.
     pub dirs: u64,
-    /// Small files in each.
+    /// Small files in each of these directories.
     pub files: u64,
     /// Length of each big file.
     pub big_bytes: u64,
@@ -65,9 +65,9 @@ pub trait Target {
     fn remove_xattr(&self, path: &[u8], name: &str);
     fn set_owner(&self, path: &[u8], uid: u32, gid: u32);
     fn set_mode(&self, path: &[u8], mode: u32);
-    /// Sets both times.
+    /// Sets the times of the last read and of the last change.
     fn set_times(&self, path: &[u8], seconds: i64, nanoseconds: u32);
-    /// Makes all durable.
+    /// Makes everything durable.
     fn sync(&self);
 }
 

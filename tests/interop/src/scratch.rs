@@ -1,4 +1,4 @@
-//! A temporary place for images, in memory if there is enough.
+//! A temporary place for images, in memory if enough memory is free.
 
 use std::path::{Path, PathBuf};
 

@@ -72,15 +72,15 @@ pub fn has_guest() -> bool {
             lacking.join(", ")
         );
         assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set.{text}");
-        // This bypasses the test harness, which hides the output of a passing test.
+        // This write bypasses the test harness, which hides the output of a passing test.
         let _ = std::io::stderr().write_all(text.as_bytes());
         false
     })
 }
 
 /// Whether a guest can hold all registers of its processes. User-mode Linux before 6.13 has a fixed
-/// size for these. On a processor with AMX the state is larger: a guest of Linux 6.1 panics at its
-/// first process ("ptrace set fp regs failed").
+/// size for these registers. On a processor with AMX the state is larger: a guest of Linux 6.1
+/// panics at its first process ("ptrace set fp regs failed").
 fn has_registers() -> bool {
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     if !processors.split_whitespace().any(|flag| flag == "amx_tile") {
@@ -165,11 +165,11 @@ impl Guest {
         self.run_logged(script, origin, cache, None, kill_at)
     }
 
-    /// As [`Guest::run`], with a disk for a log, `/dev/ubdd`.
+    /// Runs a shell script as [`Guest::run`] does, with a disk for a log, `/dev/ubdd`.
     ///
     /// # Panics
     ///
-    /// As [`Guest::run`].
+    /// If the script does not come to its end, or the kernel cannot be started.
     #[track_caller]
     pub fn run_logged(
         &self,
@@ -326,7 +326,7 @@ fn is_running(process: u32) -> bool {
     state_of(process).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// All processes below one.
+/// All descendants of a process.
 fn descendants(process: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let all: Vec<(u32, u32)> = entries

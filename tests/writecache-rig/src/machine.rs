@@ -8,13 +8,13 @@
 //!
 //! # Invariants
 //!
-//! - **G1** As every guest, the machine has ended before [`Machine::run`] returns.
+//! - **G1** Like every guest, the machine has ended before [`Machine::run`] returns.
 //!
 //! # Failure
 //!
 //! The content of the processor's caches is not lost when QEMU is killed. So these tests cannot
-//! find a wrong order of stores, or a missing write-back of a line. Crash enumeration finds them
-//! (crates/cache/tests/it/crash.rs).
+//! find a wrong order of stores, or a missing write-back of a line. Crash enumeration finds such
+//! faults (crates/cache/tests/it/crash.rs).
 
 use std::fs::File;
 use std::io::Write;
@@ -30,8 +30,8 @@ use crate::guest::{Said, listen, make_initramfs, make_job};
 /// The variable with the folder of an unpacked kernel package.
 pub const KERNEL: &str = "BUTTRESS_PMEM_KERNEL";
 
-/// The offset of `/dev/pmem0` in the file of the memory. Before it, the kernel keeps its data about
-/// a namespace with DAX.
+/// The offset of `/dev/pmem0` in the file of the memory. Before this offset, the kernel keeps its
+/// data about a namespace with DAX.
 pub const PMEM_START: u64 = 2 << 20;
 
 /// The modules, in the order of their dependencies. A missing module is built in, or the test
@@ -113,7 +113,7 @@ pub fn has_machine() -> bool {
             lacking.join(", ")
         );
         assert!(std::env::var_os(KERNEL).is_none(), "{KERNEL} is set.{text}");
-        // This bypasses the test harness, which hides the output of a passing test.
+        // This write bypasses the test harness, which hides the output of a passing test.
         let _ = std::io::stderr().write_all(text.as_bytes());
         false
     })

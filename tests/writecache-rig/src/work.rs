@@ -32,12 +32,12 @@ pub struct Work {
     pub steps: usize,
     /// Length of the device.
     pub sectors: usize,
-    /// Writes begin and end at multiples of this.
+    /// Writes begin and end at multiples of this number of sectors.
     pub align: usize,
 }
 
 impl Work {
-    /// The steps, in order. The last one is a flush.
+    /// The steps, in order. The last step is a flush.
     #[must_use]
     pub fn list(&self) -> Vec<Step> {
         let mut rng = Rng::new(self.seed);

@@ -106,7 +106,7 @@ fn inside(root: &Path, script: &str) -> Result<()> {
     run_command(Command::new("chroot").arg(root).args(["sh", "-c", script]))
 }
 
-/// All files of the new Debian, without those that dpkg and the running system write.
+/// All files of the new Debian, without files that dpkg and the running system write.
 fn files(root: &Path) -> Result<BTreeSet<String>> {
     let mut find = Command::new("find");
     find.arg(root).args(["-xdev", "-not", "-path", "*/var/lib/dpkg/*", "-not", "-path"]);

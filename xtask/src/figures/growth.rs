@@ -79,7 +79,7 @@ impl Case {
     }
 }
 
-/// Keeps what the program printed in a file of the project, a line for each case. Cases that were
+/// Keeps the output of the program in a file of the project, a line for each case. Cases that were
 /// not measured keep their lines.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ pub(super) fn keep(printed: &Path, kept: &Path) -> Result<(), String> {
     fs::write(kept, text).map_err(|error| show(kept, &error))
 }
 
-/// Puts new figures in the places of older ones, and those of new cases behind them.
+/// Puts new figures in the places of older figures of the same case, and adds new cases at the end.
 fn merged(mut kept: Vec<Case>, found: impl Iterator<Item = Case>) -> Vec<Case> {
     for new in found {
         let is_same = |old: &&mut Case| (&old.case, &old.grows) == (&new.case, &new.grows);

@@ -1,4 +1,4 @@
-//! What a program prints on a terminal, drawn.
+//! Draws the output of a program on a terminal.
 
 use std::fmt::Write as _;
 
@@ -7,8 +7,8 @@ const CELL: (f64, f64) = (8.4, 19.0);
 /// Distance of the text from the left edge, and of the first line from the top.
 const FIRST: (f64, f64) = (12.0, 52.0);
 
-/// Draws a command line and what it printed, as a window of a terminal. `output` may have codes
-/// for colours; all other codes are left out.
+/// Draws a command line and its output as a window of a terminal. `output` may have codes for
+/// colours; all other codes are left out.
 pub(super) fn svg(command: &str, output: &str) -> String {
     let text = format!("\x1b[32m$\x1b[0m \x1b[1m{command}\x1b[0m\n{output}");
     let lines: Vec<Vec<Run>> = text.trim_end().lines().map(runs).collect();
@@ -53,7 +53,7 @@ pub(super) fn svg(command: &str, output: &str) -> String {
 /// Text with one look.
 struct Run {
     text: String,
-    /// How many columns it has.
+    /// The number of columns of the text.
     len: usize,
     look: &'static str,
 }

@@ -5,7 +5,7 @@
 //! - An invariant is declared once in the header of its file, as `- **K1** ...`.
 //! - A name of an invariant stands in parentheses, or at the head of a comment or of an assertion's
 //!   text. A plain name is declared in the same file. An invariant of another file has the name of
-//!   its module or crate before it, as in `commit::W2`. That module declares it.
+//!   its module or crate before it, as in `commit::W2`. That module declares the invariant.
 //! - Every rank of the order of locks is used. A lock without a rank has the reason in its comment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,8 @@ pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     found
 }
 
-/// Invariants that files name as those of another module, which does not declare them.
+/// Invariants that files name with the name of another module, which does not declare these
+/// invariants.
 pub(super) fn unknown(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     let declares: Vec<_> =
         sources.iter().map(|source| (full_module(source), declared(&source.text))).collect();

@@ -25,7 +25,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) kind: Kind,
-    /// How long it took, in seconds.
+    /// How long the test took, in seconds.
     pub(super) seconds: u64,
     /// The reason that the suite printed, on one line.
     pub(super) why: String,
@@ -33,7 +33,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// Parses the output of the suite's `check`. `code` is the exit code of timeout(1): 124 after
-    /// the time limit, 137 if it had to kill.
+    /// the time limit, 137 if timeout(1) had to kill the test.
     pub(super) fn read(text: &str, code: Option<i32>, seconds: u64) -> Self {
         let kind = if text.lines().any(|line| line.starts_with("Passed all 1 tests")) {
             if text.contains("[not run]") || text.contains("Not run: ") {
@@ -81,7 +81,7 @@ struct Line {
     outcome: Outcome,
 }
 
-/// The results of a commit with a set of mount options. If a test has several lines, the last one
+/// The results of a commit with a set of mount options. If a test has several lines, the last line
 /// counts.
 #[derive(Debug)]
 pub(super) struct Results {

@@ -20,7 +20,7 @@ fn items(editor: &Editor) -> Result<Vec<(Key, DeviceItem)>> {
     Ok(items.into_iter().filter_map(parse).collect())
 }
 
-/// The bytes of a device that chunks take.
+/// Proposes to set the used bytes of a device.
 pub(super) fn used(editor: &Editor, device: DeviceId, used: u64) -> Result<Option<Fix>> {
     let found = items(editor)?.into_iter().find(|(key, _)| key.offset == device.0);
     let Some((key, item)) = found else { return Ok(None) };
@@ -29,7 +29,7 @@ pub(super) fn used(editor: &Editor, device: DeviceId, used: u64) -> Result<Optio
     Ok(Some(Fix { says, edits: vec![Edit::Put(TreeId::CHUNK, key, item.to_bytes())] }))
 }
 
-/// The number of devices.
+/// Proposes to set the number of devices.
 pub(super) fn count(editor: &Editor, count: u64) -> Result<Option<Fix>> {
     if items(editor)?.len() as u64 != count || editor.devices.len() as u64 != count {
         return Ok(None);
@@ -39,7 +39,8 @@ pub(super) fn count(editor: &Editor, count: u64) -> Result<Option<Fix>> {
     Ok(Some(Fix { says, edits: vec![edit] }))
 }
 
-/// The size of the volume is the sum of its devices, and each has whole sectors.
+/// Proposes to round the sizes of devices down to whole sectors, and to set the size of the volume
+/// to their sum.
 pub(super) fn total(editor: &Editor) -> Result<Option<Fix>> {
     let sector = u64::from(editor.superblock.sectorsize);
     let mut edits = Vec::new();

@@ -4,8 +4,8 @@
 //!
 //! - **ED1** A changed leaf is valid: its keys ascend, its items fit, and the parents name its
 //!   first key. An edit that would break this is not made.
-//! - **ED2** No edit frees a node, and one that takes a node records it (`split`). So the extent
-//!   tree stays as right as it was.
+//! - **ED2** No edit frees a node, and an edit that takes a node records the node (`split`). So the
+//!   extent tree stays as right as it was.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -54,18 +54,20 @@ pub(super) struct Editor {
     pub(super) volume: Arc<Volume>,
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
-    /// What `extents` read of the extent tree. No fix of a round changes it.
+    /// The records that `extents` read from the extent tree. No fix of a round changes these
+    /// records.
     pub(super) records: OnceCell<Option<Rc<[Record]>>>,
     pub(super) options: Options,
     /// The directory that was listed last.
     pub(super) listing: RefCell<Kept>,
-    /// Places for new nodes, the best last; none before they are needed first.
+    /// Places for new nodes, the best last. `None` until the first new node needs a place.
     pub(super) places: RefCell<Option<Vec<Logical>>>,
 }
 
 impl Editor {
     pub(super) fn open(devices: &[Arc<dyn Device>], check: &Options) -> Result<Self> {
-        // A superblock may count devices that are not there. The caller made sure that none is.
+        // A superblock may count more devices than the volume has. The caller made sure that no
+        // device is missing.
         let options =
             OpenOptions { writable: true, repairs: true, degraded: true, ..OpenOptions::default() };
         let (volume, superblock) = Volume::open(devices.to_vec(), options)?;
@@ -97,7 +99,7 @@ impl Editor {
         self.volume.read_only_reason().is_none() && !chunks.iter().any(|chunk| has_parity(chunk))
     }
 
-    /// A store without nodes in memory: nodes change where they lie.
+    /// A store that keeps no nodes in memory, because edits change nodes where they lie.
     pub(super) fn store(&self) -> Store {
         Store::new(Arc::clone(&self.volume), self.geometry, 0)
     }
@@ -172,8 +174,8 @@ impl Editor {
         self.store().node(tree, expect).ok()
     }
 
-    /// Makes edits until one cannot be made. Returns whether all were made. If not, the caller
-    /// undoes the edits that were made.
+    /// Makes edits until an edit cannot be made. Returns whether all edits were made. If not, the
+    /// caller undoes the edits that were made.
     pub(super) fn make(&self, edits: &[Edit]) -> Result<bool> {
         let outcome = self.make_each(edits);
         if !matches!(outcome, Ok(true)) {
@@ -217,7 +219,7 @@ impl Editor {
         Ok(true)
     }
 
-    /// Changes the leaf that holds a key, or would. Returns whether the leaf, or the leaf and a new
+    /// Changes the leaf to which a key belongs. Returns whether the leaf, or the leaf and a new
     /// one, can hold the result.
     pub(super) fn edit_leaf(
         &self,

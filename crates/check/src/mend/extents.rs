@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **MX1** Data that the extent tree still records for a file at an offset is given back to it.
-//!   Only without such a record, a gap becomes a hole. If a record does not tell how the data
-//!   was stored, for which file, or whether it was overwritten in part, neither happens.
+//! - **MX1** Data that the extent tree still records for a file at an offset is given back to the
+//!   file. A gap becomes a hole only if no such record exists. If a record does not tell for which
+//!   file or how the data was stored, or whether a part was overwritten, nothing is changed.
 //! - **MX2** All records of an extent count: those in its item, and those with keys of their own.
 
 use std::rc::Rc;
@@ -21,10 +21,10 @@ use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::names;
 use crate::report::Report;
 
-/// The most bytes of a file in a compressed extent, which is shorter.
+/// The most bytes of a file that one compressed extent can hold.
 const PACKED_MAX: u64 = 128 << 10;
 
-/// What the extent tree records of an extent that something uses less often than recorded.
+/// The record of the extent tree for an extent that is used less often than recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     extent: Extent,
@@ -74,7 +74,7 @@ impl Record {
     fn touches(&self, ino: Ino, from: u64, len: u64) -> bool {
         let span = i128::from(self.extent.len.max(PACKED_MAX));
         self.is_for(|_, its, at| {
-            // The offset is that of the extent's first byte, which may lie before the file.
+            // The offset is the place of the extent's first byte in the file, and may be negative.
             let start = i128::from(at as i64);
             its == ino
                 && start < i128::from(from) + i128::from(len)
@@ -91,14 +91,14 @@ impl Record {
         counts.sum()
     }
 
-    /// Whether leaves use it that are named by their addresses: any file may be meant.
+    /// Whether a reference names a leaf by its address. Such a reference may be for any file.
     fn is_shared(&self) -> bool {
         self.references.iter().any(|reference| matches!(reference, BackRef::SharedData { .. }))
     }
 }
 
-/// Records of all extents that something uses less often than recorded. `None` if some are not
-/// known: the report is cut, or the extent tree is damaged.
+/// Records of all extents that something uses less often than recorded. `None` if some records are
+/// not known: the report is cut, or the extent tree is damaged.
 fn records(editor: &Editor, report: &Report) -> Option<Rc<[Record]>> {
     let read = || {
         let codes = ["extent-unused", "backref-unused", "backref-count"];
@@ -117,7 +117,7 @@ fn records(editor: &Editor, report: &Report) -> Option<Rc<[Record]>> {
     editor.records.get_or_init(read).clone()
 }
 
-/// The extent of an issue that says that more uses are recorded than there are.
+/// The extent of an issue, if the issue says that the extent has fewer uses than recorded.
 fn less_used(issue: &Issue) -> Option<Logical> {
     match issue {
         Issue::ExtentUnused { extent } => Some(extent.start),
@@ -127,17 +127,17 @@ fn less_used(issue: &Issue) -> Option<Logical> {
     }
 }
 
-/// What is recorded of a place in a file.
+/// The records for a place in a file.
 enum Recorded {
     /// One extent of the wanted length, for this place alone, and how often the inode used it.
     One(Extent, Generation, u64),
-    /// Something that may be for this file, and does not say what lies at this place.
+    /// A record that may be for this file, but does not tell which data lies at this place.
     Unclear,
-    /// Nothing that can be for this file.
+    /// No record that can be for this file.
     Nothing,
 }
 
-/// What the extent tree records for a file at an offset, and the file does not use (MX1).
+/// Returns the record of the extent tree for a file at an offset that the file does not use (MX1).
 fn recorded(
     editor: &Editor,
     report: &Report,
@@ -161,7 +161,8 @@ fn recorded(
         {
             Recorded::One(one.extent, one.generation, one.uses_of(ino))
         }
-        // Two records for one place or a part of it: neither is known to be right.
+        // Two records are for one place, or for parts of this place. Neither record is known to be
+        // right.
         (Some(_), _) => Recorded::Unclear,
         (None, _) if all.iter().any(|record| may_be(&record)) => Recorded::Unclear,
         (None, _) => Recorded::Nothing,
@@ -196,7 +197,7 @@ fn put(tree: TreeId, at: Key, item: &FileExtent, says: String) -> Option<Fix> {
     Some(Fix { says, edits: vec![Edit::Put(tree, at, item.to_bytes())] })
 }
 
-/// Sets an impossible address to what the extent tree records.
+/// Sets an impossible address to the address that the extent tree records.
 pub(super) fn address(
     editor: &Editor,
     report: &Report,
@@ -217,7 +218,7 @@ pub(super) fn address(
     Ok(put(tree, at, &item, says))
 }
 
-/// Gives a hole the item that a volume of its kind needs.
+/// Fills a gap in a file with an item: with lost data that is still recorded, or else with a hole.
 pub(super) fn hole(
     editor: &Editor,
     report: &Report,
@@ -249,8 +250,8 @@ pub(super) fn hole(
             let says = format!("{tree}: inode {ino} has a hole from {from} to {end}");
             return Ok(put(tree, at, &item, says));
         }
-        // A file that used the extent in several places was overwritten in between: the extent has
-        // old bytes there.
+        // If the file used several parts of the extent, the bytes between these parts were
+        // overwritten. The extent has old bytes there.
         Recorded::One(_, _, uses) if uses != 1 => return Ok(None),
         Recorded::One(extent, generation, _) => (extent, generation),
     };
@@ -261,7 +262,8 @@ pub(super) fn hole(
     };
     let held = extents.iter().map(|(_, bytes)| held(bytes)).fold(0, u64::saturating_add);
     if held.saturating_add(extent.len) > inode.nbytes {
-        // The count of bytes tells that this was a hole. The record is a leftover.
+        // The inode's count of bytes has no room for the extent, so this was a hole. The record is
+        // a leftover.
         return Ok(None);
     }
     let is_plain = |bytes: &[u8]| {
@@ -270,11 +272,11 @@ pub(super) fn hole(
     let may_pack = inode.flags & InodeFlags::COMPRESS != 0
         || !extents.iter().all(|(_, bytes)| is_plain(bytes));
     if may_pack || inode.flags & InodeFlags::NODATASUM != 0 {
-        // Nothing says whether it was compressed, or written at all.
+        // Nothing says whether the data was compressed, or whether it was written at all.
         return Ok(None);
     }
-    // Data with checksums was written. Other data may have been allocated ahead: it reads as
-    // zeros then, and stays on the device.
+    // Data with checksums was written. Data without checksums may be preallocated space. As a
+    // preallocated extent, it reads as zeros, and its bytes stay on the device.
     let region = Region { disk: extent.start, disk_len: extent.len, offset: 0, len: extent.len };
     item.generation = generation;
     item.body = match has_sums(editor, extent)? {

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **MI1** A mode keeps its bits for access. Its type is what directories say, else what the
-//!   inode's items can only belong to.
-//! - **MI2** An inode without a name gets one in `lost+found`. A read-only subvolume gets no name,
-//!   and neither does a snapshot through shared leaves.
+//! - **MI1** A mode keeps its bits for access. Its type is the type that directory entries state.
+//!   Without entries, it is the only type that can have the inode's items.
+//! - **MI2** An inode without a name gets a name in `lost+found`. Nothing is added to a read-only
+//!   subvolume, or to a leaf that snapshots share.
 
 use buttress_format::{
     FileExtent, FileKind, Ino, InodeFlags, InodeItem, Key, Kind, RootFlags, RootItem, TreeId,

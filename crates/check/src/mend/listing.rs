@@ -1,9 +1,10 @@
-//! What a directory lists, kept from one proposal to the next: a large directory is read once.
+//! The entries of a directory, kept from one proposal to the next, so that a large directory is
+//! read once.
 //!
 //! # Invariants
 //!
-//! - **LI1** A kept listing is what a read of the tree would find. Each edit that is made changes
-//!   it, or drops it.
+//! - **LI1** A kept listing equals the listing that a new read of the tree would give. Each edit
+//!   changes the kept listing, or drops the listing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -54,7 +55,7 @@ impl Listing {
     }
 }
 
-/// What a directory lists.
+/// Returns the entries of a directory.
 pub(super) fn of(editor: &Editor, tree: TreeId, dir: Ino) -> Result<Rc<Listing>> {
     if let Some((of, its, listing)) = &*editor.listing.borrow()
         && (*of, *its) == (tree, dir)
@@ -70,7 +71,7 @@ pub(super) fn of(editor: &Editor, tree: TreeId, dir: Ino) -> Result<Rc<Listing>>
     Ok(listing)
 }
 
-/// Follows an edit that was made (LI1).
+/// Applies an edit of the tree to the kept listing (LI1).
 pub(super) fn follow(kept: &mut Kept, edit: &Edit) {
     let (tree, key, bytes) = match edit {
         Edit::Put(tree, key, bytes) => (tree, key, &bytes[..]),

@@ -131,7 +131,7 @@ fn is_found(editor: &Editor, tree: TreeId, dir: Ino, ino: Ino, name: &[u8]) -> R
     Ok(entries.iter().any(|entry| entry.name == name && leads_to(entry, ino)))
 }
 
-/// An inode states a name that its directory does not list.
+/// Proposes a fix if an inode states a name that its directory does not list.
 pub(super) fn entry_missing(
     editor: &Editor,
     tree: TreeId,
@@ -158,7 +158,8 @@ pub(super) fn entry_missing(
     }
     let lists = listing::of(editor, tree, dir)?;
     if lists.named(name_bytes).any(|(_, entry)| leads_to(entry, ino)) {
-        // The entry that is there is about to be told apart by `reference_missing`.
+        // The directory has such an entry under another index. `reference_missing` corrects the
+        // index.
         return Ok(None);
     }
     let mut edits = Vec::new();
@@ -185,7 +186,7 @@ pub(super) fn entry_missing(
     Ok(Some(Fix { says, edits }))
 }
 
-/// A directory lists a name that its inode does not state.
+/// Proposes a fix if a directory lists a name that its inode does not state.
 pub(super) fn reference_missing(
     editor: &Editor,
     tree: TreeId,
@@ -258,7 +259,7 @@ pub(super) fn reference_missing(
     Ok(Some(Fix { says, edits: vec![edit] }))
 }
 
-/// A directory lists a name that a lookup does not find.
+/// Proposes a fix if a directory lists a name that a lookup does not find.
 pub(super) fn lookup_missing(
     editor: &Editor,
     tree: TreeId,
@@ -287,7 +288,7 @@ pub(super) fn lookup_missing(
     Ok(None)
 }
 
-/// A lookup finds a name that the directory does not list.
+/// Proposes a fix if a lookup finds a name that the directory does not list.
 pub(super) fn index_missing(
     editor: &Editor,
     tree: TreeId,
@@ -339,7 +340,7 @@ pub(super) fn index_missing(
     Ok(None)
 }
 
-/// An item is not at the hash of its name.
+/// Proposes a fix if an item is not at the hash of its name.
 pub(super) fn wrong_hash(
     editor: &Editor,
     tree: TreeId,
@@ -365,7 +366,7 @@ pub(super) fn wrong_hash(
     if key.kind != Kind::DIR_ITEM {
         return Ok(None);
     }
-    // A lookup of the name that the directory lists is added by `lookup_missing`.
+    // If the directory lists the inode, `lookup_missing` adds the item at the right hash.
     let lists = listing::of(editor, tree, Ino(dir))?;
     if !lists.iter().any(|one| one.location == found.location) {
         if !editor.entries(tree, &at)?.is_empty() {
@@ -377,7 +378,7 @@ pub(super) fn wrong_hash(
     Ok(Some(Fix { says, edits }))
 }
 
-/// Entries say another file type than their inode.
+/// Proposes a fix if entries state another file type than their inode.
 pub(super) fn wrong_kind(
     editor: &Editor,
     tree: TreeId,

@@ -63,8 +63,9 @@ fn raw(editor: &Editor, at: Logical, is_wanted: impl Fn(u64) -> bool) -> Option<
     })
 }
 
-/// The generation that every copy of a node states. `None` if a copy has a wrong checksum, or they
-/// differ: then one of them is older than it should be, and nothing says which.
+/// The generation that every copy of a node states. `None` if a copy has a wrong checksum, or if
+/// the generations differ. Different generations mean that a copy missed a write, and nothing says
+/// which copy.
 fn agreed(editor: &Editor, at: Logical) -> Option<u64> {
     let size = editor.geometry.csum.size();
     let mut copies = (0..editor.volume.mirrors(at)).map(|mirror| {
@@ -84,7 +85,7 @@ fn is_sound(editor: &Editor, bytes: &[u8], expect: &Expect) -> bool {
     Node::inspect(&sealed, &editor.geometry, expect, true).is_ok()
 }
 
-/// A node that its readers refuse.
+/// Proposes a fix for a node that its readers refuse.
 pub(super) fn damaged(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Fix>> {
     let Some(place) = find(editor, tree, at)? else { return Ok(None) };
     let ptr = place.expect.ptr;
@@ -112,7 +113,8 @@ pub(super) fn damaged(editor: &Editor, tree: TreeId, at: Logical) -> Result<Opti
     let mut good: Vec<Vec<u8>> = tried.iter().filter_map(|says| relaid(&patched, *says)).collect();
     good.retain(|bytes| is_sound(editor, bytes, &place.expect) && parses(bytes));
     good.dedup();
-    // Checksums cannot be parsed, so a wrong place would go unnoticed.
+    // Checksums have no structure to parse, so a wrong choice between the two layouts would go
+    // unnoticed.
     let is_known = tried.len() == 1 || tree != TreeId::CSUM;
     match &good[..] {
         [one] if is_known => fix(says, one.clone()),
@@ -179,7 +181,8 @@ fn parses(bytes: &[u8]) -> bool {
     })
 }
 
-/// The node, and the pointer to it, have a generation newer than the superblock's.
+/// Proposes a fix if a node, and the pointer to the node, have a generation newer than the
+/// superblock's.
 pub(super) fn too_new(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Fix>> {
     if tree == TreeId::ROOT || tree == TreeId::CHUNK {
         return Ok(None);
@@ -222,7 +225,7 @@ fn root_edit(editor: &Editor, tree: TreeId, right: u64) -> Result<Option<Edit>> 
     Ok(Some(Edit::Put(TreeId::ROOT, key, bytes)))
 }
 
-/// The root item is newer than the volume, but the root node is not.
+/// Proposes a fix if the root item is newer than the volume, but the root node is not.
 pub(super) fn root_too_new(editor: &Editor, tree: TreeId) -> Result<Option<Fix>> {
     let newest = editor.superblock.generation.0;
     let at = editor.root(tree)?.logical;

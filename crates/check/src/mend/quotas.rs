@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **MQ1** Quotas are marked only if they are on and full. A rescan counts these anew. The
-//!   counts of simple quotas follow from no other tree.
+//! - **MQ1** Quotas are marked only if they are on and not simple, because a rescan counts such
+//!   quotas anew. The counts of simple quotas follow from no other tree.
 
 use buttress_format::{QuotaStatus, TreeId};
 

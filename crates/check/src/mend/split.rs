@@ -1,15 +1,16 @@
-//! Makes room in full leaves: the items are shared out to the leaf and a new one.
+//! Makes room in full leaves: the items are divided between the leaf and a new leaf.
 //!
 //! # Invariants
 //!
 //! - **SP1** A new node lies in a metadata chunk where no tree, no log, no recorded extent and no
 //!   superblock is. Nodes of trees that are about to be replaced count as used.
-//! - **SP2** Only a node with one reference is split, by the tree that it was written for. So the
-//!   new node has the same one reference, and no other node needs a pointer to it.
-//! - **SP3** A new node is recorded in the same fix: its extent item, the bytes of its block group
-//!   and of the volume, and what was free there. Where the record of free space does not fit, it
-//!   becomes invalid, and the next mount makes it anew. Beside a block-group tree nothing is split
-//!   then.
+//! - **SP2** A node is split only if its only reference is from the tree for which the node was
+//!   written. So the new node has one reference as well, and no other node needs a pointer to the
+//!   new node.
+//! - **SP3** The same fix records a new node: in the extent tree, in the used bytes of its block
+//!   group and of the volume, and in the free-space tree. If the free-space tree cannot be changed,
+//!   it is marked as invalid, and the next mount makes it anew. On a volume with a block-group
+//!   tree, nothing is split in this case.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use crate::supers::{BYTES_USED_AT, CACHE_GENERATION_AT, COMPAT_RO_AT, write_supe
 
 /// The most new nodes of one round.
 const PLACES_MAX: usize = 4096;
-/// The generation of a free-space cache that is none.
+/// The value of a superblock's cache generation that means that no free-space cache is valid.
 const NO_CACHE: u64 = u64::MAX;
 
 /// Pointers of a node above the leaves.
@@ -49,7 +50,7 @@ impl Editor {
         self.add_pointer(tree, 1, right[0].0, ptr, &record)
     }
 
-    /// Adds a pointer to a new node, then records the node. `level` is that of the parent.
+    /// Adds a pointer to a new node, then records the node. `level` is the level of the parent.
     fn add_pointer(
         &self,
         tree: TreeId,
@@ -85,7 +86,7 @@ impl Editor {
 
     /// Puts a new root above the old one.
     fn grow(&self, tree: TreeId, root: NodePtr, new: (Key, NodePtr)) -> Result<bool> {
-        // The superblock names the roots of these trees, and an editor keeps it as it was.
+        // The superblock names the roots of these trees, and a split does not change these fields.
         if tree == TreeId::ROOT || tree == TreeId::CHUNK {
             return Ok(false);
         }
@@ -122,12 +123,13 @@ impl Editor {
         Ok(node)
     }
 
-    /// The place of a new node beside another, and its record. `None` if the other node may not be
-    /// split (SP2), or there is no place.
+    /// The place of a new node beside `node`, and the record of the new node. `None` if `node` may
+    /// not be split (SP2), or there is no place.
     fn beside(&self, tree: TreeId, node: &Node) -> Result<Option<(NodePtr, ExtentItem)>> {
         let superblock = &self.superblock;
-        // A mixed chunk can hold data that only the extent tree still knows. Simple quotas record
-        // more than a reference. A replay of a log may not find its own nodes overwritten.
+        // A mixed chunk can hold data that only the extent tree still knows. With simple quotas, a
+        // new node needs more than an extent item. If there is a log, a new node could overwrite
+        // nodes that a replay needs.
         let is_odd = superblock.incompat.has(Incompat::MIXED_GROUPS)
             || superblock.incompat.has(Incompat::SIMPLE_QUOTA)
             || superblock.log_root.0 != 0;
@@ -170,7 +172,7 @@ impl Editor {
         Ok(found.filter(is_own))
     }
 
-    /// The keys that the extent item of a node can have: the new kind, and the old.
+    /// The keys that the extent item of a node can have: the new kind and the old kind.
     fn keys(&self, at: Logical, level: u8) -> [Key; 2] {
         let len = u64::from(self.geometry.nodesize);
         [
@@ -263,8 +265,8 @@ impl Editor {
                 items.splice(at..=at, left);
             }
         })?;
-        // The edit may have split a leaf of this tree, and taken the place of that one's new leaf.
-        // So the count is read again.
+        // If the edit has split a leaf of this tree, the new leaf has taken free space and changed
+        // the count. So the count is read again.
         let is_counted = self.edit_leaf(tree, &info_key, |items| {
             for (_, bytes) in items.iter_mut().filter(|(key, _)| *key == info_key) {
                 if let Ok(mut info) = FreeSpaceInfo::parse(bytes) {
@@ -280,7 +282,8 @@ impl Editor {
     /// A place for a new node (SP1).
     fn place(&self) -> Result<Option<Logical>> {
         if self.places.borrow().is_none() {
-            // Where something cannot be read, its place may seem free. Then there is no place.
+            // A node that cannot be read would seem to be free space. So if `gaps` fails, no place
+            // is used.
             let gaps = rebuild::gaps(&self.devices, &self.options).unwrap_or_default();
             *self.places.borrow_mut() = Some(self.places_in(gaps));
         }
@@ -293,8 +296,8 @@ impl Editor {
         }
     }
 
-    /// Places in gaps, the best last: the end of the largest gap. There it is least likely that an
-    /// older root has a node, which a rescue could want.
+    /// Places in gaps, the best last: the end of the largest gap. There, a node of an older root is
+    /// least likely. A rescue could need such a node.
     fn places_in(&self, mut gaps: Vec<Extent>) -> Vec<Logical> {
         let len = u64::from(self.geometry.nodesize);
         gaps.sort_by_key(|gap| std::cmp::Reverse(gap.len));
@@ -317,7 +320,7 @@ impl Editor {
     }
 }
 
-/// Where items are cut so that each half fits a leaf, with the bytes of the first half.
+/// Returns where items are cut so that each half fits a leaf, and the bytes of the first half.
 fn cut(leaf: &Node, items: &Items) -> Option<(usize, Vec<u8>)> {
     let sizes = items.iter().map(|(_, item)| item.len() + buttress_format::header::ITEM_LEN);
     let total: usize = sizes.clone().sum();

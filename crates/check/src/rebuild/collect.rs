@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **RC1** One pass in address order. It needs memory for the references of one extent, and for
-//!   the chunks.
+//! - **RC1** There is one pass, in address order. It needs memory for the references of one extent,
+//!   and for the chunks.
 //! - **RC2** All users of an extent agree on its kind and length. The extent lies in one chunk of
 //!   the right kind, and shares no bytes with another extent. Otherwise the rebuild ends.
 //! - **RC3** The old nodes of trees that are written anew get no item. Their space counts as free,
@@ -312,7 +312,7 @@ fn conflict(at: Logical, why: &str) -> Error {
     Error::Rebuild(format!("extent {at}: {why}"))
 }
 
-/// The reference that a user makes. `None` if its uses are more than a reference can count.
+/// The reference that a user makes. `None` if the user has more uses than a reference can count.
 fn reference(user: User, count: u64) -> Option<BackRef> {
     let count = u32::try_from(count).ok()?;
     Some(match user {

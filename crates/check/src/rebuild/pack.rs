@@ -71,7 +71,7 @@ pub(crate) struct Builder<'b> {
 }
 
 impl Builder<'_> {
-    /// Builds all nodes, leaves first. Returns the first key of each.
+    /// Builds all nodes, leaves first. Returns the first key of each node.
     pub(crate) fn build(
         &self,
         items: impl Iterator<Item = io::Result<Item>>,

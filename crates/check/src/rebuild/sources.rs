@@ -124,7 +124,7 @@ fn extent_of(key: &Key, nodesize: u64) -> Option<Extent> {
 }
 
 /// The items of all new nodes, ascending. `firsts` are the first keys of the nodes, in the order of
-/// their trees and places. Skinny items do not need them.
+/// their trees and places. Skinny items do not need these keys.
 pub(crate) fn own_items(
     room: &Room,
     superblock: &Superblock,

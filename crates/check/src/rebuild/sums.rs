@@ -100,8 +100,8 @@ impl Sums {
 
     fn put(&mut self, geometry: &Geometry, start: Logical, data: &[u8]) -> Result<()> {
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // Items are short enough for several in a leaf, so that they can be divided evenly among
-        // the leaves.
+        // Items are short enough for several in a leaf, because items of such a length can be
+        // divided evenly among the leaves.
         let most = ((geometry.leaf_room() / 5 - ITEM_LEN) / size).max(1);
         for (index, part) in data.chunks(most * sector).enumerate() {
             let at = start.end((index * most * sector) as u64);

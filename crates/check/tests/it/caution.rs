@@ -1,4 +1,4 @@
-//! A repair uses every record there is, and leaves alone what the records do not decide.
+//! A repair uses every record there is. If the records do not decide, it changes nothing.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn changed(device: &Arc<Overlay>, change: impl FnOnce(&Filesystem)) {
     fs.close().expect("an unmount");
 }
 
-/// A repair names what it leaves, and writes nothing.
+/// Panics unless a repair names the faults that it leaves, and writes nothing.
 fn leaves_alone(patch: &Patch) {
     let before = patch.device.blocks();
     let repairs = mend(patch);
@@ -105,7 +105,7 @@ fn a_root_item_follows_only_copies_that_agree() {
     leaves_alone(&patch);
 }
 
-/// A replay counts on from the links and bytes that it finds.
+/// A replay of the log adds to the links and bytes that it finds.
 #[test]
 fn no_count_is_mended_beside_a_log() {
     let device = victim();
@@ -127,7 +127,7 @@ fn no_count_is_mended_beside_a_log() {
     leaves_alone(&patch);
 }
 
-/// A repair of names does not make a report forget damaged data.
+/// After a repair of names, the report still names damaged data.
 #[test]
 fn damaged_data_stays_named() {
     let patch = Patch::new(victim());
@@ -213,7 +213,8 @@ fn edit_super(device: &Overlay, offset: u64, change: impl Fn(&mut [u8])) {
     device.write_at(offset, &bytes).expect("a write");
 }
 
-/// A torn superblock does not show whether the volume was written. Its other copies do.
+/// A torn superblock does not show whether the volume was written. The other copies of the
+/// superblock show it.
 #[test]
 fn undo_asks_other_copies_of_a_torn_superblock() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -320,7 +321,8 @@ fn lost_data_stays_recorded_without_items_for_holes() {
     }
 }
 
-/// An extent has old bytes where its file was overwritten later. The file does not get them back.
+/// An extent has old bytes where its file was overwritten later. The file does not get these bytes
+/// back.
 #[test]
 fn old_data_of_an_overwritten_file_stays_away() {
     let device = old_victim();
@@ -343,7 +345,8 @@ fn old_data_of_an_overwritten_file_stays_away() {
     patch.finds_among_others(&["file-hole", "extent-unused"]);
 }
 
-/// A node that no tree uses has no data of a file, so it does not keep data from being given back.
+/// A node that no tree uses has no data of a file. So a file gets its lost data back in spite of
+/// this node.
 #[test]
 fn a_leaked_node_is_in_the_way_of_no_data() {
     let patch = Patch::new(old_victim());

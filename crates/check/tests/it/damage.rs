@@ -44,7 +44,7 @@ fn flipped(seed: u64) -> Patch {
         let leaf = &leaves[rng.below(leaves.len() as u64) as usize];
         let mut bytes = leaf.bytes().to_vec();
         let used = (leaf.used_bytes() as u64).max(1);
-        // Half of the flips hit the header and the table of items, half the items.
+        // Half of the flips hit the header and the table of items, and half hit the items.
         let at = if rng.chance(1, 2) {
             32 + rng.below((69 + leaf.len() as u64 * 25).min(bytes.len() as u64 - 32))
         } else {
@@ -62,13 +62,14 @@ fn errors(report: &Report) -> BTreeSet<&'static str> {
     errors.map(Issue::code).collect()
 }
 
-/// Whatever is wrong, a repair adds no kind of error and says what it leaves. An undo gives the
-/// damaged bytes back.
+/// Whatever is wrong, a repair adds no kind of error and names the faults that it leaves. An undo
+/// gives the damaged bytes back.
 #[test]
 fn repairs_of_flipped_bits() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut damaged, mut mended) = (0, 0);
-    // Two seeds that once failed: chunks that contradict each other, and errors behind a node.
+    // Two seeds that once failed: chunks that contradict each other, and errors below a damaged
+    // node.
     for seed in flips(150).chain([1098, 1113]) {
         let patch = flipped(seed);
         let devices: Vec<Arc<dyn Device>> = vec![Arc::clone(&patch.device) as Arc<dyn Device>];
@@ -83,7 +84,7 @@ fn repairs_of_flipped_bits() {
         let after = check().expect("a volume that opened before");
         let says =
             || format!("seed {seed}: {repairs:?}\n{}\n{}", before.to_text(), after.to_text());
-        // Errors behind a damaged node of the extent tree show once it is mended.
+        // Errors below a damaged node of the extent tree show once the node is mended.
         let is_hidden = before
             .issues
             .iter()

@@ -9,7 +9,8 @@ use crate::mend::{FS, mends};
 use crate::patch::{Items, Patch, add64};
 use crate::victim::{deep_victim, flat_victim};
 
-/// Kinds of items that two others, or the items of the inode, bring back.
+/// The three kinds of items of a name. A repair restores an item from the other two kinds, or from
+/// the items of the inode.
 const NAMES: [Kind; 3] = [Kind::DIR_INDEX, Kind::DIR_ITEM, Kind::INODE_REF];
 
 fn is_name(key: &Key) -> bool {
@@ -31,8 +32,8 @@ fn filler(ino: u64, len: usize) -> Option<(Key, Vec<u8>)> {
     Some((key, entry(vec![b'x'; more]).to_bytes()))
 }
 
-/// Fills the room of a leaf with an attribute of an inode. Its neighbours are in this leaf, too.
-/// Returns whether it is full then.
+/// Fills the room of a leaf with an attribute of an inode. The neighbours of the attribute are in
+/// this leaf, too. Returns whether the leaf is full afterwards.
 fn fill(items: &mut Items, room: usize) -> bool {
     let used: usize = items.iter().map(|(_, item)| ITEM_LEN + item.len()).sum();
     let Some(at) = items.iter().position(|(key, _)| key.kind == Kind::INODE_ITEM) else {

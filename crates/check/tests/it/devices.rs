@@ -38,7 +38,7 @@ fn super_copy_damaged() {
     let patch = Patch::new(victim());
     patch.device.write_at((64 << 20) + 100, b"damage").expect("a write");
     patch.finds(&["super-copy-damaged"]);
-    // The first copy is damaged, too: the volume opens from the other one.
+    // If the first copy is damaged, the volume is opened from the other copy.
     let patch = Patch::new(victim());
     patch.device.write_at((64 << 10) + 100, b"damage").expect("a write");
     patch.finds(&["super-copy-damaged"]);

@@ -85,8 +85,8 @@ fn is_fine_for_progs(patch: &Patch, folder: &Path) -> bool {
     outcome.status.success()
 }
 
-/// Damages a volume, repairs it, and asserts what the header of this file says. `is_same` says
-/// whether all contents must have their former names.
+/// Damages a volume, repairs it, and asserts the results that the header of this file names.
+/// `is_same` says whether all contents must have their former names.
 #[track_caller]
 pub(crate) fn mends(what: &str, patch: &Patch, is_same: bool, damage: impl FnOnce(&Patch)) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -77,7 +77,8 @@ fn items(patch: &Patch) -> BTreeMap<Key, String> {
                     if item.inline.iter().any(is_anew) {
                         continue;
                     }
-                    // The first key is not compared, since the engine leaves it out.
+                    // The first key is not compared, since the engine writes the smallest key
+                    // instead.
                     let level = item.tree_block.map(|(_, level)| level);
                     format!("{} {:x} {:?} {:?}", item.refs, item.flags, level, item.inline)
                 }

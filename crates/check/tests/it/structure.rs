@@ -200,7 +200,7 @@ fn backref_order() {
     let patch = Patch::new(victim());
     patch.edit(TreeId::EXTENT, is_data, |bytes| {
         // Shared references sort after the others, so a second reference of the first kind must not
-        // follow them.
+        // follow a shared reference.
         let first = bytes[24..].to_vec();
         bytes.push(Kind::SHARED_DATA_REF.0);
         bytes.extend_from_slice(&[0; 12]);

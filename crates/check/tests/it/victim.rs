@@ -12,7 +12,8 @@ use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFla
 
 const BLOCK: u64 = 4096;
 
-/// A device in front of another one. Writes stay in memory, and the device behind never gets them.
+/// A device in front of another device. Writes stay in memory, and the device behind never gets
+/// these writes.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     base: Arc<dyn Device>,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::location::show;
 use crate::when;
 
-/// A subvolume, in the form in which the order to list subvolumes returns it.
+/// A subvolume, as the order to list subvolumes returns it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Subvolume {
     pub(super) id: u64,

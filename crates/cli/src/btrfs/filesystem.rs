@@ -90,7 +90,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Shows one volume, or all that this user has mounted.
+/// Shows one volume, or all volumes that this user has mounted.
 fn show(place: Option<&Path>, ui: &Ui) -> Result<()> {
     let places = match place {
         Some(place) => vec![place.to_owned()],

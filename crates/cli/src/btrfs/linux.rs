@@ -1,9 +1,9 @@
-//! Finds paths on the kernel's btrfs in command lines, and passes such lines to btrfs-progs.
+//! Finds command lines with paths on the kernel's btrfs, and passes these lines to btrfs-progs.
 //!
 //! # Invariants
 //!
-//! - **B1** Any word of a command line may be a path on the kernel's btrfs, except if it begins
-//!   with a dash. For a path that does not exist yet, its parent directory decides.
+//! - **B1** Every word of a command line that does not begin with a dash may be a path on the
+//!   kernel's btrfs. For a path that does not exist yet, its parent directory decides.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;

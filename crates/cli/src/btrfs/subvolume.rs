@@ -226,14 +226,14 @@ fn delete_id(id: u64, places: &[OsString], ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Returns every subvolume of a volume except the top.
+/// Returns every subvolume of a volume except the top level.
 pub(super) fn all(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
     let done = act(Act::List, volume, ui)?;
     let shown = Shown::deserialize(done).context(|| "the answer")?;
     Vec::deserialize(shown.document).context(|| "the answer")
 }
 
-/// Returns the number of a subvolume, by the place of its top.
+/// Returns the number of the subvolume that has its root directory at a place.
 fn id_of(place: &OsString, ui: &Ui) -> Result<u64> {
     let Named { volume, spot, .. } = Named::parse(place)?;
     let shown = Shown::deserialize(act(Act::Show { at: spot }, &volume, ui)?);

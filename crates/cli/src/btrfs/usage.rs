@@ -68,8 +68,8 @@ pub(super) struct Space {
     reserve: Option<u64>,
 }
 
-/// The image or device of a volume that is named by it, or by a folder of a mount. A mounted volume
-/// commits first.
+/// Returns the image or device of a volume. `place` is the image or device itself, or a folder of a
+/// mount. A mounted volume commits first.
 pub(super) fn image_of(place: &Path) -> Result<PathBuf> {
     let Some((_, answer)) = live::find(place)? else { return Ok(place.to_owned()) };
     client::commit(place);

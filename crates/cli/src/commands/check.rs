@@ -149,7 +149,7 @@ fn repair(
     let options = RepairOptions { check, init_extent_tree, init_csum_tree };
     let mut announce = |line: &str| {
         if !ui.json() {
-            // Standard output may be closed; then the answer will fail to print, too.
+            // If standard output is closed, the program reports this when it prints the answer.
             let _ = ui.line(format!("{} {line}", ui.tint(Tone::Good, "repairing:")));
         }
     };
@@ -254,7 +254,7 @@ impl buttress_check::Progress for Steps<'_> {
                 _ => "",
             };
             let (number, count) = (step.number(), Step::ALL.len());
-            // Standard output may be closed; then the answer will fail to print, too.
+            // If standard output is closed, the program reports this when it prints the answer.
             let _ = self.ui.line(format!("[{number}/{count}] checking {}{how}", step.title()));
         }
         if total_bytes > 0 {

@@ -62,7 +62,7 @@ struct Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.keep {
-            // If this fails, one more temporary file remains, which does no harm.
+            // If the removal fails, one more temporary folder remains, which does no harm.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }

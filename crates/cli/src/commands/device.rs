@@ -121,7 +121,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 fn add(args: &Add, ui: &Ui) -> Result<Exit> {
     let mut added = Vec::new();
     for path in &args.new {
-        // All devices are checked before the first one is added.
+        // All devices are checked before the first device is added.
         drop(execute::fresh_device(path, args.force)?);
     }
     let (mut image, mut devices) = (args.image.clone(), args.devices.clone());

@@ -1,9 +1,9 @@
-//! `buttress map`: a picture of the places of all content of a volume.
+//! `buttress map`: a picture that shows where the content of a volume lies.
 //!
 //! # What must hold
 //!
-//! - A page is one file and loads nothing from the network. File names are in it as data, never as
-//!   markup.
+//! - A page is one file and loads nothing from the network. File names are in the page as data,
+//!   never as markup.
 
 mod draw;
 

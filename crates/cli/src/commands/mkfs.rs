@@ -205,8 +205,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         options.time = recipe.epoch.map(|sec| Timespec { sec, nsec: 0 });
         be_repeatable(recipe.seed, recipe.epoch.and_then(|sec| u64::try_from(sec).ok()));
         if let Some(census) = &mut census {
-            // The space that a file takes on the host depends on the host's file system, so this
-            // uses the file's size.
+            // The space that a file takes on the host depends on the host's file system, so the
+            // estimate uses the file's size.
             census.data_bytes = census.sector_bytes;
         }
     }

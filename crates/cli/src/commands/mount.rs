@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! Without `--foreground`, the program starts itself again with that option. The parent ends as
+//! Without `--foreground`, the program starts itself again with `--foreground`. The parent ends as
 //! soon as that child reports that the mount is there. The child then enters a session of its own.
 //! The program does not fork, because a process with threads cannot go on after a fork.
 //!
@@ -10,13 +10,13 @@
 //! is durable, which may be after umount(2) has returned. A verb that opens the volume meanwhile
 //! waits ([`crate::closing`]). `umount` waits as well ([`super::umount`]).
 //!
-//! If a server already has the volume mounted, the child joins that server and ends ([`join`]). So
-//! of several lines of an fstab for one volume, only the first one starts a server.
+//! If a server already has the volume mounted, the child joins that server and ends ([`join`]). If
+//! an fstab has several lines for one volume, only the first line starts a server.
 //!
 //! # Failure
 //!
 //! Until the mount is there, the child writes to the caller's terminal, and its exit code becomes
-//! the caller's. Afterwards only the log reports anything.
+//! the exit code of the caller. Afterwards only the log reports anything.
 
 mod advice;
 mod block_device;
@@ -215,8 +215,8 @@ fn parse(args: &Args) -> Result<Parsed> {
     Ok(Parsed { door, volume, cache })
 }
 
-/// Splits lists of options into single options. Each has a flag that says whether the volume takes
-/// it. Fails for invalid options.
+/// Splits lists of options into single options. Each option has a flag that says whether the volume
+/// takes the option. Fails for invalid options.
 pub(crate) fn split(lists: &[String]) -> Result<Vec<(String, bool)>> {
     let words: Vec<_> = words(lists).collect();
     let volume = for_volume(&words, &mut Options::default())?;
@@ -370,7 +370,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
     let target = names::of_path(session.unmounter().target());
     tracing::info!(image = names::of_path(&image), target, "mounted");
-    // This happens before the mount is announced and before the process leaves the directory,
+    // The call of `live` must come before the process announces the mount and leaves the directory,
     // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
@@ -474,9 +474,9 @@ fn latency_figures() -> Figures {
 
 /// Tells the parent that the mount is there, and leaves the parent's terminal and directory.
 ///
-/// Until then the child is in the process group of its parent. systemd runs mount(8) in its own
-/// group, and the kernel lets only that group pass an automount point where a mount is being made.
-/// Any other process waits there for that mount.
+/// Until the announcement, the child is in the process group of its parent. systemd runs mount(8)
+/// in its own group, and the kernel lets only that group pass an automount point where a mount is
+/// being made. Any other process waits at the automount point for that mount.
 fn announce(log: Option<&Path>) -> Result<()> {
     let log = match log {
         Some(path) => File::options().create(true).append(true).open(path),
@@ -492,7 +492,8 @@ fn announce(log: Option<&Path>) -> Result<()> {
     std::env::set_current_dir("/").context(|| "leaving the directory")
 }
 
-/// Tells the parent that the mount is there, and that the server of an earlier mount serves it.
+/// Tells the parent that the mount is there, and that the server of an earlier mount serves the new
+/// mount.
 fn announce_server(pid: u32) -> Result<Exit> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY} {pid}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
@@ -585,8 +586,8 @@ mod tests {
         assert_eq!(options.without_effect, ["ssd"]);
     }
 
-    /// With `--sloppy`, every known option is kept, even if it needs another one. Unknown options
-    /// and invalid values are left out.
+    /// With `--sloppy`, every known option is kept, even if that option needs another option.
+    /// Unknown options and invalid values are left out.
     #[test]
     fn sloppy_leaves_out_what_is_unknown_alone() {
         use clap::Parser;

@@ -50,10 +50,10 @@ pub(crate) struct Args {
     /// Also list files that are complete.
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// A regular expression for paths: only in the words of btrfs-progs.
+    /// A regular expression for paths. Only `btrfs restore` sets it.
     #[arg(skip)]
     pub(crate) pattern: Option<Pattern>,
-    /// The root node of the only subvolume: only in the words of btrfs-progs.
+    /// The root node of the only subvolume to restore. Only `btrfs restore` sets it.
     #[arg(skip)]
     pub(crate) node: Option<u64>,
 }

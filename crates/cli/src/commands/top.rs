@@ -74,7 +74,7 @@ fn answers(place: Option<&Path>) -> Result<Vec<Answer>> {
     })
 }
 
-/// Prints screens, or writes the last one to a file.
+/// Prints screens, or writes the last screen to a file.
 fn print(args: &Args, ui: &Ui) -> Result<Exit> {
     let mut view = View::new(args.delay);
     view.take(Instant::now(), answers(args.place.as_deref())?);

@@ -12,8 +12,8 @@
 //! - **U1** While looking for a mount, this verb asks servers only over their sockets, never
 //!   through the mount. So a mount with a dead or hanging server can be unmounted.
 //! - **U2** Success means that the volume is closed and its devices are free, or that this user
-//!   sees another mount of it. If programs still use the volume without a visible mount, or the
-//!   server does not answer, the verb prints this fact.
+//!   sees another mount of the volume. If programs still use the volume without a visible mount, or
+//!   the server does not answer, the verb prints this fact.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

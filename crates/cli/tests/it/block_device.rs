@@ -8,7 +8,7 @@ use crate::live::run;
 use crate::unmounting::can_mount;
 use crate::{Bench, bench, text};
 
-/// A volume on a loop device, which is detached when this is dropped.
+/// A volume on a loop device. Dropping this value detaches the loop device.
 struct Device {
     bench: Bench,
     name: String,
@@ -104,7 +104,7 @@ fn sync_makes_everything_durable() {
 }
 
 /// An unmount by a program that knows nothing of `buttress` returns when the volume is closed and
-/// the device is free. So Linux can mount it at once, and finds everything.
+/// the device is free. So Linux can mount the volume at once, and finds everything.
 #[test]
 fn an_unmount_waits_for_the_volume() {
     if !can_mount() {
@@ -166,7 +166,7 @@ fn the_kernel_has_claimed_the_device() {
     device.check();
     assert_eq!(device.bench.ok(&["cat", &format!("{}:/file", device.name)]), "x");
     // The kernel claims no device for a read-only mount, which may become writable. With
-    // `nofuseblk` it knows no device.
+    // `nofuseblk`, the kernel knows no device.
     for options in ["ro", "nofuseblk"] {
         device.mount("mnt", options);
         assert_eq!(device.kind("mnt"), "fuse.buttress", "{options}");

@@ -166,7 +166,7 @@ fn a_mounted_volume_of_several_devices_is_checked() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !told.contains("waiting for process"), "{told}");
     mounted.end();
-    // Read-only mounts write nothing, and their commit is the last one.
+    // Read-only mounts write nothing, and their commit is the last commit.
     let mounted = Mounted::new(&bench, &["--device", "more", "-o", "ro"]);
     let image = fs::read(bench.path("image")).expect("the image");
     assert_eq!(checked(&bench, "mnt")["clean"], true);

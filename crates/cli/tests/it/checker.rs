@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::text;
 
-/// Checks an image. Without btrfs-progs it only prints a note to standard error.
+/// Checks an image. Without btrfs-progs, the function only prints a note to standard error.
 #[track_caller]
 pub(crate) fn check(image: &Path) {
     let Some(output) = btrfs(&["check", "--check-data-csum", text(image)]) else { return };

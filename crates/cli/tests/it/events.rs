@@ -11,7 +11,7 @@ use crate::{Bench, text};
 
 const EVENTS: &str = "buttress::reserve=debug,buttress::flush=debug,buttress::enospc=debug";
 
-/// A mount in the background, which is unmounted when this is dropped.
+/// A mount in the background. Dropping this value unmounts it.
 struct Background<'a> {
     bench: &'a Bench,
     pid: String,

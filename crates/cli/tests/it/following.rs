@@ -9,7 +9,7 @@ use crate::live::{Mounted, run};
 use crate::unmounting::can_mount;
 use crate::{bench, text};
 
-/// Waits until a condition is true. A follower for which it never becomes true fails the test.
+/// Waits until a condition is true. If the condition never becomes true, the test fails.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..600 {
         if is_so() {

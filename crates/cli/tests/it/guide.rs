@@ -58,7 +58,7 @@ fn pasted(page: &str, before: &str) -> String {
     succeeded(&script(&bench, &text))
 }
 
-/// Other programs do with mounts and images what the page says.
+/// Other programs can use mounts and images as the page says.
 #[test]
 fn other_programs_work_as_the_guide_says() {
     let needed = ["sfdisk", "busybox", "systemd-nspawn", "systemd-repart", "qemu-img", "snapper"];
@@ -71,7 +71,8 @@ fn other_programs_work_as_the_guide_says() {
     }
 }
 
-/// The pages about images and about snapshots work where a reader has what they begin with.
+/// The commands of the pages about images and snapshots work if the files and mounts exist that the
+/// pages assume.
 #[test]
 fn pages_about_images_and_snapshots_work() {
     if !can_mount() || !has(&["sfdisk", "tar", "gzip"], Some("/dev/fuse")) {

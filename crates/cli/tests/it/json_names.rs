@@ -71,7 +71,8 @@ fn names_come_back_from_every_list() {
     assert_eq!(entries(json(&bench, &["dump", "n.img", "--super", "--all"])).len(), 2);
 }
 
-/// Names of one place, of subvolumes, of images and of folders on the host.
+/// Documents about a single object give back its name: a place, a subvolume, an image or a folder
+/// of the host.
 #[test]
 fn names_come_back_from_single_documents() {
     let bench = bench();

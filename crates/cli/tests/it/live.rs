@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::checker::check;
 use crate::{Bench, text};
 
-/// Whether the programs and the device are there. In CI they must be.
+/// Whether the programs and the device are there. In CI they must be there.
 pub(crate) fn has(programs: &[&str], device: Option<&str>) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here =
@@ -40,7 +40,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
     said
 }
 
-/// A mount in the foreground, which is unmounted when this is dropped.
+/// A mount in the foreground. Dropping this value unmounts it.
 pub(crate) struct Mounted<'a> {
     bench: &'a Bench,
     child: Option<Child>,
@@ -279,7 +279,8 @@ fn a_mount_tells_of_its_space() {
     mounted.end();
 }
 
-/// A mount with the cache of another image is refused. The message has the option that permits it.
+/// A mount with the cache of another image is refused. The message has the option that permits this
+/// cache.
 #[test]
 fn a_mount_refuses_the_cache_of_another() {
     if !has(&["umount"], Some("/dev/fuse")) {

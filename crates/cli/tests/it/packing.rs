@@ -60,7 +60,7 @@ fn sharing_and_defragmenting() {
     check(&bench.path("v.img"));
 }
 
-/// A folder is packed while it becomes a volume.
+/// `mkfs --rootdir` compresses the files of the folder.
 #[test]
 fn a_packed_rootdir() {
     let bench = crate::bench();

@@ -97,7 +97,7 @@ fn places_refuse_a_foreign_mount_within() {
 }
 
 /// Subvolumes that are mounts of their own belong to the volume. Foreign mounts inside of such
-/// subvolumes do not.
+/// subvolumes do not belong to the volume.
 #[test]
 fn submounts_are_ours_and_what_lies_in_them_is_not() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -115,7 +115,7 @@ fn submounts_are_ours_and_what_lies_in_them_is_not() {
     refuses_foreign(&bench, "mnt/sub/inner", "mnt/sub/inner/there");
     bench.ok(&["subvolume", "create", "mnt/sub/inner/folder/new"]);
     bench.ok(&["subvolume", "snapshot", "mnt/sub/inner", "mnt/sub/inner/folder/new"]);
-    // A folder of such a subvolume, bound elsewhere.
+    // A folder of such a subvolume is bound at another place.
     others.bind(&bench, "mnt/sub/inner/folder", "other");
     bench.ok(&["subvolume", "create", "other/bound"]);
     assert!(bench.path("other/bound").is_dir());
@@ -166,7 +166,7 @@ fn folders_bound_elsewhere_are_what_they_are() {
 }
 
 /// A mount of ours inside of another belongs to its own volume. If no server answers for the inner
-/// mount, as with another user's mount, it is still no place in the outer volume.
+/// mount, as with another user's mount, the inner mount is still no place in the outer volume.
 #[test]
 fn a_mount_within_a_mount_is_its_own() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {

@@ -14,22 +14,23 @@ use crate::{Bench, bench, text};
 /// Memory of the server and the programs together.
 const MEMORY: u64 = 256 << 20;
 
-/// The length of a file that does not fit into this memory, and the distance of the written bytes.
+/// The length of a file that does not fit into this memory, and the distance between two written
+/// bytes.
 const LEN: usize = 320 << 20;
 const PAGE: usize = 4096;
 
 /// Names the file that the other process is to write.
 const WRITE: &str = "BUTTRESS_TEST_PRESSURE";
 
-/// This is enough on a slow machine. A step that takes longer hangs.
+/// The limit for one step. Even on a slow machine, a step that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A control group with little memory, which is removed when this is dropped.
+/// A control group with little memory. Dropping this value removes the group.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes a group, of version 1 or 2; Returns `None`, and prints a message, if that is
-    /// impossible here.
+    /// Makes a group, of version 1 or 2. Returns `None`, and prints a message, if groups cannot be
+    /// made here.
     fn new() -> Option<Self> {
         let name = format!("buttress-test-{}", std::process::id());
         let top = Path::new("/sys/fs/cgroup");
@@ -75,8 +76,8 @@ fn byte(page: usize, round: u8) -> u8 {
     (page % 251) as u8 ^ round
 }
 
-/// Not a test by itself: makes all pages of a mapped file dirty, twice, and syncs them. There is
-/// not enough memory for all of them.
+/// Not a test by itself: makes all pages of a mapped file dirty, twice, and syncs them. The memory
+/// is smaller than all pages together.
 #[test]
 fn dirty_pages() {
     let Some(path) = std::env::var_os(WRITE) else { return };
@@ -120,7 +121,7 @@ fn wait(mut child: Child, bench: &Bench) {
 }
 
 /// A server and a program share less memory than the program has dirty mapped pages. The kernel
-/// frees memory by writing to the server, which needs memory for that.
+/// frees memory by writing to the server, which needs memory for these writes.
 #[test]
 fn a_server_with_little_memory_goes_on() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const TIME: Duration = Duration::from_millis(1500);
 
 /// Puts links to `victim` in the place of files and directories that are being made. Removes the
-/// links again, until `is_over`.
+/// links again. Repeats both steps until `is_over`.
 fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
     let spare = folder.with_extension("spare");
     while !is_over.load(Ordering::Relaxed) {

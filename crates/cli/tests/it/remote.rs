@@ -11,7 +11,7 @@ fn place(bench: &crate::Bench, name: &str) -> String {
     format!("file://{}", bench.path(name).display())
 }
 
-/// Checks a copy of the volume with `btrfs check`, where that is installed.
+/// Checks a copy of the volume with `btrfs check`, if that program is installed.
 fn check_copy(bench: &crate::Bench, volume: &str, image: &str) {
     bench.ok(&["cp", volume, image]);
     bench.ok(&["check", "--check-data-csum", image]);
@@ -249,7 +249,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts versitygw, if `BUTTRESS_VERSITYGW` says where it is.
+    /// Starts versitygw, if `BUTTRESS_VERSITYGW` has the path of that program.
     fn start(bench: &crate::Bench) -> Option<Self> {
         let Some(program) = std::env::var_os("BUTTRESS_VERSITYGW") else {
             eprintln!("SKIPPED: BUTTRESS_VERSITYGW does not name versitygw");

@@ -26,7 +26,7 @@ fn tree(top: &Path, is_backwards: bool) {
         let content: Vec<u8> = (0..number * 1500).map(|at| (at * number / 7) as u8).collect();
         file.write_all_at(&content, 0).expect("written");
         file.set_permissions(PermissionsExt::from_mode(0o600 + number % 8)).expect("a mode");
-        // Some times are before the latest one that the volume may have.
+        // Some times are earlier than the latest time that the volume may have.
         if number.is_multiple_of(2) {
             let time = UNIX_EPOCH + Duration::new(1_600_000_000 + u64::from(number), 5);
             file.set_modified(time).expect("a time");
@@ -83,7 +83,8 @@ fn equal_trees_give_equal_volumes() {
     assert_ne!(before, uuid(), "other content, other identifiers");
 }
 
-/// Volumes without a folder, volumes from a seed, and an invalid `SOURCE_DATE_EPOCH`.
+/// Two runs are equal also without a folder, if the time and the seed are equal. An invalid
+/// `SOURCE_DATE_EPOCH` is refused.
 #[test]
 fn a_seed_gives_identifiers() {
     let bench = crate::bench();

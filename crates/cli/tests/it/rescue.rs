@@ -25,8 +25,8 @@ fn json(bench: &Bench, words: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON alone")
 }
 
-/// A volume without its first superblock opens by the second. A dry run writes nothing, and an
-/// unknown root is refused.
+/// A volume without its first superblock is opened by its second superblock. A dry run writes
+/// nothing, and an unknown root is refused.
 #[test]
 fn files_come_out_of_a_damaged_volume() {
     let bench = crate::bench();
@@ -53,8 +53,8 @@ fn files_come_out_of_a_damaged_volume() {
     bench.fails(&["restore", "text", "none"], 3, &["text", "no tree node"]);
 }
 
-/// Under the name of `btrfs`, `restore` takes a regular expression with each folder above, and the
-/// root node of a subvolume.
+/// Under the name of `btrfs`, `restore` takes a regular expression, which must match each folder
+/// above a file as well. It also takes the root node of a subvolume.
 #[test]
 fn restore_takes_the_options_of_btrfs_progs() {
     let bench = crate::bench();
@@ -81,7 +81,7 @@ fn restore_takes_the_options_of_btrfs_progs() {
     assert_eq!(restore(&some).0, Some(0));
     assert_eq!(names("some"), ["src"]);
     assert_eq!(names("some/src"), ["f10", "f11", "f12", "f13"]);
-    // The folder above does not match.
+    // The expression does not match the folder above the file.
     assert_eq!(restore(&["--path-regex", "^/(|src/f1)$", "a.img", "none"]).0, Some(0));
     assert!(names("none").is_empty());
     let (code, said) = restore(&["--path-regex", "(", "a.img", "none"]);
@@ -137,7 +137,7 @@ fn mending_needs_a_yes() {
     bench.ok(&["check", "--check-data-csum", "a.img"]);
 }
 
-/// Words of `rescue=` are for verbs that read.
+/// Only verbs that read take words of `rescue=`.
 #[test]
 fn rescue_words_are_for_reading() {
     let bench = crate::bench();

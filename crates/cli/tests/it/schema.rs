@@ -10,7 +10,8 @@ use crate::text;
 
 const STATS: &str = include_str!("../../../../docs/stats.schema.json");
 
-/// The figures of a mount with some work done, by its place and in the list of all mounts.
+/// The figures of a mount after some work, asked by its place and in the list of all mounts, follow
+/// the schema.
 #[test]
 fn stats_follow_their_schema() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -63,7 +63,7 @@ impl Map {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         let len = pages * PAGE;
         let any = std::ptr::null_mut();
-        // SAFETY: a new map where the kernel chooses; it is unmapped when this is dropped.
+        // SAFETY: a new map at an address that the kernel chooses. Dropping the `Map` unmaps it.
         let start = unsafe { mmap(any, len, both, MapFlags::SHARED, file.as_fd(), 0) };
         Self(start.expect("a map").cast(), len)
     }
@@ -244,7 +244,7 @@ fn binds_and_mounts_on_top_count_as_mounts() {
     ends(&bench);
 }
 
-/// Another namespace keeps its copy of a mount until it ends.
+/// Another namespace keeps its copy of a mount until the namespace ends.
 #[test]
 fn other_namespaces_keep_the_volume() {
     if !can_mount() {
@@ -381,8 +381,8 @@ fn a_second_mount_says_what_it_cannot_have() {
     ends(&bench);
 }
 
-/// The lines that Fedora and openSUSE write, with `UUID=`. The usual programs mount them, mount
-/// them once more, remount, list and unmount them.
+/// The lines that Fedora and openSUSE write, with `UUID=`. The usual programs mount the places of
+/// these lines, mount them again, and remount, list and unmount them.
 #[test]
 fn lines_of_an_fstab_are_mounted_together() {
     if !can_mount() || !Path::new("/dev/loop-control").exists() {

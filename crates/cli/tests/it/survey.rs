@@ -117,7 +117,7 @@ fn folders_tell_what_deleting_them_gives_back() {
     };
     let of_image = rows(&bench, "image:/");
     let number = |row: &Value, name: &str| row[name].as_u64().expect("bytes");
-    // The items of the subvolume's files lie in leaves that it shares with the snapshot.
+    // The items of the subvolume's files lie in leaves that the subvolume shares with the snapshot.
     bench.ok(&["subvolume", "snapshot", "image:/snap", "image:/snap2"]);
     let whole = find(&rows(&bench, "image:/"), "image:/");
     assert_eq!(whole["shared_bytes"], 0, "nothing else shares with the top: {whole}");

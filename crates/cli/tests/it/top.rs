@@ -33,7 +33,8 @@ fn the_screen_shows_a_mount() {
     mounted.end();
 }
 
-/// Scripts are sent to `stats`, and a wrong delay or place is an error before the screen changes.
+/// With `--json`, the error names `stats` instead. A wrong delay or place is an error before the
+/// screen changes.
 #[test]
 fn top_refuses_what_it_cannot_do() {
     let bench = crate::bench();

@@ -201,8 +201,8 @@ pub(crate) fn helpers_end_with_the_codes_of_mount() {
     check(&bench.path("image"));
 }
 
-/// systemd spares processes of root with a name that begins with `@` when it ends all others. A
-/// server has such a name only if the machine itself runs from its volume.
+/// When systemd ends all processes, it spares processes of root with `@` as the first letter of the
+/// name. A server has such a name only if the machine runs from its volume.
 #[test]
 fn a_server_of_the_machine_has_the_name_that_systemd_spares() {
     if !can_mount() {

@@ -83,7 +83,8 @@ fn a_read_only_mount_becomes_writable() {
     }
 }
 
-/// A second mount may be writable although the first is not. The first mount stays read-only.
+/// A second mount may be writable although the first mount is read-only. The first mount stays
+/// read-only.
 #[test]
 fn a_second_mount_may_be_writable() {
     if !can_mount() {

@@ -8,8 +8,8 @@ use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
 
-/// Command lines with `X` for the mount. Each line may need the results of earlier lines. Both
-/// programs print the same for each, except for numbers, identifiers and times.
+/// Command lines with `X` for the mount. Each line may need the results of earlier lines. For each
+/// line, both programs print the same, except for numbers, identifiers and times.
 const LINES: [&str; 61] = [
     "replace status X",
     "replace status -1 X",
@@ -93,7 +93,7 @@ fn plain(text: &str, top: &str, device: &str) -> String {
         }
         out.push('\n');
     }
-    // The padding before a number and the lines under it depend on its width.
+    // The padding before a number, and the dashes under the number, depend on its width.
     for pair in ["  ", "--"] {
         while out.contains(pair) {
             out = out.replace(pair, &pair[1..]);
@@ -281,8 +281,8 @@ fn addresses_lead_to_the_files_that_linux_finds() {
     assert_eq!(said.lines().count(), 6, "{said}");
 }
 
-/// `tree-stats` prints the lines of btrfs-progs, with the same sizes and numbers of nodes; and a
-/// device can be shrunk to what `min-dev-size` prints.
+/// `tree-stats` prints the lines of btrfs-progs, with the same sizes and numbers of nodes. A device
+/// can be shrunk to the size that `min-dev-size` prints.
 #[test]
 fn trees_and_sizes_are_told() {
     if !has(&["mkfs.btrfs", "btrfs"], None) {
@@ -302,8 +302,8 @@ fn trees_and_sizes_are_told() {
     let mut words = program(&bench, &ours);
     let output = words.args(["inspect-internal", "tree-stats", "-b", text(&image)]).output();
     let output = String::from_utf8_lossy(&output.expect("it starts").stdout).into_owned();
-    // How far nodes lie apart depends on the order of the walk, and times on the machine. Only
-    // btrfs-progs draw the lengths of seeks.
+    // The distances between nodes depend on the order of the walk. Times depend on the machine.
+    // Only btrfs-progs draw the lengths of seeks.
     let is_equal = |line: &&str| {
         let own = ["seek", "Seek", " - ", "cluster", "read time", "fanout"];
         !own.iter().any(|word| line.contains(word))
@@ -333,9 +333,9 @@ const OF_BTRBK: (&str, &str) = (
     "    my %line = %+; $line{fs_type} =~ s{^fuse(blk)?[.]buttress$}{btrfs};\n",
 );
 
-/// btrbk makes snapshots, sends them incrementally to another volume, and deletes old ones, on
-/// mounts of ours as on those of Linux: the numbers of snapshots and backups are the same, and so
-/// is the content.
+/// btrbk makes snapshots, sends them incrementally to another volume, and deletes old ones. On
+/// mounts of ours and of Linux, the snapshots and backups have the same numbers and the same
+/// content.
 #[test]
 fn btrbk_keeps_backups() {
     if !has(&["btrbk", "perl", "diff"], Some("/dev/fuse")) {

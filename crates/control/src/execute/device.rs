@@ -54,8 +54,8 @@ impl Row {
     }
 }
 
-/// As [`fresh`], for a volume that is open. Fails if the volume or the new device is in a store of
-/// objects: such a volume has only one device.
+/// Opens a new device as [`fresh`] does, for a volume that is open. Fails if the volume or the new
+/// device is in a store of objects: such a volume has only one device.
 pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let here = fs.devices();
     let paths = here.iter().map(|device| Path::new(&device.name)).chain([path]);
@@ -96,8 +96,8 @@ pub fn holds(path: &Path, found: &str) -> Failure {
     Failure::new(Exit::Refused, what)
 }
 
-/// Returns the path of an encoded name of a device ([`text::encode`]). A text with a wrong mark is
-/// itself the path.
+/// Returns the path of an encoded name of a device ([`text::encode`]). A text that cannot be
+/// decoded is itself the path.
 fn path_of(name: &str) -> PathBuf {
     let bytes = text::decode(name).unwrap_or_else(|| name.as_bytes().to_vec());
     PathBuf::from(OsString::from_vec(bytes))

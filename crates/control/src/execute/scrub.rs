@@ -145,9 +145,9 @@ fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: 
     status
 }
 
-/// Returns the path of the state file of a volume's scrub. The file is in `state` if that is given.
-/// Otherwise it is in `/var/lib/buttress` for root, and in the state folder of the user for all
-/// others.
+/// Returns the path of the state file of a volume's scrub. The file is in the folder `state`, if
+/// there is one. Otherwise it is in `/var/lib/buttress` for root, and in the state folder of the
+/// user for all others.
 pub fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
     let name = format!("scrub.status.{uuid}");
     if let Some(dir) = state {

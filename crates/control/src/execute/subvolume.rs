@@ -244,7 +244,8 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     Ok(Shown { document: json!(document(fs, info)?), lines })
 }
 
-/// Returns the subvolumes on the path from the top level to this one, including this one.
+/// Returns the subvolumes on the path from the top level to the subvolume `tree`, including `tree`
+/// itself.
 fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
     let mut way = vec![tree];
     // The path is bounded by the number of subvolumes, because a damaged volume may have a cycle.

@@ -66,7 +66,7 @@ pub fn all() -> Result<Vec<(PathBuf, Answer)>> {
     Ok(answers)
 }
 
-/// As [`all`], but returns an empty list if the folder is not available.
+/// Asks as [`all`] does, but returns an empty list if the folder is not available.
 pub fn reachable() -> Vec<(PathBuf, Answer)> {
     all().unwrap_or_else(|error| {
         tracing::debug!(%error, "running mounts cannot be asked");

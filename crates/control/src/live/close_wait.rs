@@ -117,7 +117,8 @@ impl CloseWait {
     ///
     /// # Errors
     ///
-    /// The server does not answer the question. Servers of an older version do not know it.
+    /// The server does not answer the question. Servers of an older version do not know the
+    /// question.
     pub fn of(socket: &Path, pid: u32) -> std::io::Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = raw.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());

@@ -39,7 +39,7 @@ pub fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     Ok(found)
 }
 
-/// As [`find`], but fails if there is none.
+/// Finds a mount or server as [`find`] does, but fails if there is none.
 pub fn must_find(path: &Path) -> Result<(PathBuf, Answer)> {
     let none = || {
         let path = path.display();
@@ -48,7 +48,7 @@ pub fn must_find(path: &Path) -> Result<(PathBuf, Answer)> {
     find(path)?.ok_or_else(none)
 }
 
-/// Sends a message to the cache of the server at `socket`, and waits until it is done.
+/// Sends a message to the cache of the server at `socket`, and waits until the cache has obeyed it.
 pub fn tell_cache(socket: &Path, message: &str) -> Result<()> {
     let text =
         ask(socket, &format!("cache {message}"), None).context(|| socket.display().to_string())?;
@@ -70,12 +70,12 @@ pub fn give(socket: &Path, order: &Order, stop: &AtomicBool, watch: Watch<'_>) -
 
 /// Gives an order with a stream. The server gets one end of a pipe; this process copies between the
 /// other end and the stream. So the server never reads or writes a file of its own mount, which
-/// could block it.
+/// could block the server.
 pub fn give_with_stream(socket: &Path, order: &Order, stream: Stream<'_>) -> Result<Value> {
     let name = || socket.display().to_string();
     let server = UnixStream::connect(socket).context(name)?;
     let (reader, writer) = std::io::pipe().context(|| "a pipe")?;
-    // This may fail: a larger pipe only saves switches between the processes.
+    // The call may fail, because a larger pipe only saves switches between the processes.
     let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
     let line = line_of(order)?;
     let given = match &stream {

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! `check` asks the server to hold the commit. Then it opens the devices in spite of the server's
-//! lock. So the check uses no memory and no time of the server, and an error of the check cannot
-//! harm the server.
+//! `check` asks the server to hold the commit. Then `check` opens the devices in spite of the
+//! server's lock. So the check uses no memory and no time of the server, and an error of the check
+//! cannot harm the server.
 //!
 //! # Invariants
 //!
@@ -69,7 +69,7 @@ impl OpenVolume {
     }
 }
 
-/// A commit that a server holds. Dropping this ends the hold.
+/// A commit that a server holds. Dropping this value ends the hold.
 #[derive(Debug)]
 pub struct Hold {
     /// The superblock of the commit.

@@ -3,18 +3,18 @@
 //! # Place
 //!
 //! `mount` asks the server that has the volume, over its socket. The server answers with the
-//! descriptor of a detached mount. The asking process attaches it to the directory tree. So the
-//! kernel checks that process's rights, in its namespace.
+//! descriptor of a detached mount. The asking process attaches this mount to the directory tree. So
+//! the kernel checks the rights of the asking process, in the namespace of that process.
 //!
 //! # Invariants
 //!
 //! - **J1** The server keeps the volume mounted until the asking process closes the connection.
 //!   That process does so after it has attached the mount.
-//! - **J2** If the volume was just unmounted, it is free soon. The server says so, and the asking
-//!   process waits. If the volume was unmounted lazily, it may stay in use for long, and the server
-//!   refuses.
+//! - **J2** If the volume was just unmounted, its server closes it soon. The server says so, and
+//!   the asking process waits. If the volume was unmounted lazily, it may stay in use for long, and
+//!   the server refuses.
 //! - **J3** Options of the whole volume stay as the first mount set them. The answer names every
-//!   requested option that differs from them.
+//!   requested option that differs from the first mount's options.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ use crate::names;
 
 /// How long the kernel may take to end a mount that nothing uses.
 const LETTING_GO_MAX: Duration = Duration::from_secs(1);
-/// Bytes of an answer at most.
+/// The largest answer, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -71,7 +71,7 @@ pub struct Joining {
     pub top: PathBuf,
     /// Options that have no effect.
     pub differing: Vec<String>,
-    /// The connection. Dropping it after the attachment tells the server that it is done (J1).
+    /// The connection. Dropping the connection tells the server that the mount is attached (J1).
     _server: UnixStream,
 }
 
@@ -88,7 +88,7 @@ pub enum JoinHandler {
         sharer: Sharer,
         /// The options of the first mount.
         words: Vec<String>,
-        /// Lists the options that differ from the first mount's.
+        /// Lists the options that differ from the options of the first mount.
         differing: fn(&[String], &[String]) -> Vec<String>,
     },
 }

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A process that has the lock of an image either finds a server of it or becomes that
-//!   server.
+//! - **T1** A process that has the lock of an image either finds a server of the image or becomes
+//!   the server.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The lock that a process takes to mount an image; it ends when this is dropped.
+/// The lock that a process takes to mount an image. Dropping this value ends the lock.
 #[derive(Debug)]
 pub struct MountLock {
     _file: File,

@@ -5,7 +5,8 @@
 //! - **P1** The name of a path never decides whether it belongs to a volume. The device number of
 //!   the path decides: it must be the number of a Buttress mount. With `-o submounts` it may also
 //!   be the number of one of the mount's subvolumes. So a foreign mount inside of a Buttress mount
-//!   does not belong to the volume. A bind mount of the volume elsewhere does.
+//!   does not belong to the volume. A bind mount of the volume at another place belongs to the
+//!   volume.
 //! - **P2** A server counts only while its mount is still at its place. Errors and later questions
 //!   name the volume by that place.
 
@@ -78,11 +79,12 @@ pub fn mounted_from(source: &Path) -> Option<Listed> {
 }
 
 /// Returns all mounts of the same file system, including this one if it still exists. The device
-/// number alone is not enough: after the end of this file system, another one may get the number.
+/// number alone is not enough: after the end of this file system, another file system may get the
+/// number.
 ///
 /// # Errors
 ///
-/// Those of reading the list.
+/// The errors of reading the list.
 pub fn all_of_same(mount: &Listed) -> std::io::Result<Vec<Listed>> {
     let mut all = Listed::all()?;
     all.retain(|other| other.device == mount.device && other.source == mount.source);
@@ -102,7 +104,7 @@ pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(place, _)| PathBuf::from(OsString::from_vec(place))).collect()
 }
 
-/// Returns the existing part of a path, and the last name if that does not exist yet.
+/// Returns the existing part of a path, and the last name if that name does not exist yet.
 fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(whole), ..) => Some((whole, PathBuf::new())),
@@ -226,7 +228,7 @@ mod tests {
         assert_eq!(HostMount::listed(&Listed::parse(LIST), 4, 7, Path::new("/other/x")), None);
     }
 
-    /// If several mounts have the same place, the last one is seen there.
+    /// If several mounts have the same place, the last mount is seen there.
     #[test]
     fn mounts_are_found_by_their_place() {
         let all = Listed::parse(LIST);

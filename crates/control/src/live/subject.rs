@@ -1,5 +1,5 @@
 //! The names by which users refer to a mount or a server. A check tells whether a name still refers
-//! to the same one.
+//! to the same mount or server.
 //!
 //! # Invariants
 //!
@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// The volume that a process serves, by the names that people know it by.
+/// The volume that a process serves, by the names that users know.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Subject {
     /// The image or device.
     #[serde(with = "names::path")]
     pub image: PathBuf,
-    /// The identity of that file, which does not depend on its name.
+    /// The identity of the image's file, which does not depend on its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<FileId>,
     /// The mount point.
@@ -41,13 +41,13 @@ pub struct Subject {
     /// mount shows a part of it.
     #[serde(default)]
     pub is_shared: bool,
-    /// Its cache.
+    /// The cache in front of the device.
     #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
     /// The identity of the cache's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_file: Option<FileId>,
-    /// The addresses at which it is served over the network protocol.
+    /// The addresses at which the volume is served over the network protocol.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uris: Vec<String>,
 }

@@ -42,7 +42,7 @@ pub enum QuotaAct {
         child: u64,
         /// The group that it joins.
         parent: u64,
-        /// Whether to count anew where that is needed.
+        /// Whether to count anew if the counts become inconsistent.
         rescan: bool,
     },
     /// End a membership.
@@ -51,7 +51,7 @@ pub enum QuotaAct {
         child: u64,
         /// The group that it leaves.
         parent: u64,
-        /// Whether to count anew where that is needed.
+        /// Whether to count anew if the counts become inconsistent.
         rescan: bool,
     },
     /// Set or remove a limit.

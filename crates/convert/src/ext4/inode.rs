@@ -76,8 +76,8 @@ impl Inode {
 }
 
 impl Ext4 {
-    /// Reads an inode. `None` if it has no links or no mode: such an inode is unused, deleted, or
-    /// the file system's own.
+    /// Reads an inode. `None` if it has no links or no mode: such an inode is unused, is deleted,
+    /// or belongs to the file system itself.
     pub(crate) fn inode(&self, number: u32) -> Result<Option<Inode>> {
         let mut bytes = vec![0; self.superblock.inode_len];
         self.device.read_at(self.inode_offset(number)?, &mut bytes)?;

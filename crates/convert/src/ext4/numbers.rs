@@ -1,4 +1,4 @@
-//! Numbers of the format, and the error for impossible ones.
+//! Numbers of the format, and the error for impossible numbers.
 //!
 //! What must always be true: a number is read only where its structure has bytes for it.
 
@@ -15,7 +15,7 @@ pub(super) fn le16(bytes: &[u8], at: usize) -> Result<u16> {
     Ok(u16::from_le_bytes([found[0], found[1]]))
 }
 
-/// As [`le16`], with four bytes.
+/// A little-endian number of four bytes at a place in a structure.
 pub(super) fn le32(bytes: &[u8], at: usize) -> Result<u32> {
     let (low, high) = (le16(bytes, at)?, le16(bytes, at + 2)?);
     Ok(u32::from(low) | u32::from(high) << 16)

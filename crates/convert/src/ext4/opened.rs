@@ -1,6 +1,6 @@
 //! An opened file system.
 //!
-//! What must always be true: the number of groups is that of the superblock.
+//! What must always be true: the number of groups equals the number that the superblock gives.
 
 use std::sync::{Arc, OnceLock};
 

@@ -6,7 +6,7 @@ use super::numbers::{damaged, le16, le32, split};
 use super::opened::Ext4;
 use crate::error::Result;
 
-/// The mark of a node of extents, and the deepest tree of them.
+/// The mark of a node of extents, and the greatest depth of a tree of such nodes.
 const MAGIC: u16 = 0xf30a;
 const DEPTH_MAX: u16 = 5;
 

@@ -103,7 +103,7 @@ impl Superblock {
         let is_wide = incompat & WIDE != 0;
         if ro_compat & METADATA_CSUM != 0 {
             let sum = CsumType::Crc32c.digest(&bytes[..0x3fc]);
-            // The format stores the register itself. The digest is its complement.
+            // The format stores the register itself. The digest is the complement of the register.
             let stored = le32(bytes, 0x3fc)?;
             if stored != !u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]) {
                 return Err(damaged("the checksum of its superblock is wrong"));
@@ -194,7 +194,8 @@ impl Superblock {
         let is_meta = group / each >= self.first_meta;
         let copy = u64::from(self.has_copy(group));
         if is_meta {
-            // Of the groups that one block describes, the first two and the last have a copy of it.
+            // One block describes several groups. The first two and the last of these groups have a
+            // copy of the block.
             let within = group % each;
             return copy + u64::from(within < 2 || within == each - 1);
         }

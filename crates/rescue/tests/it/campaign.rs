@@ -1,8 +1,8 @@
 //! Destroys structures of volumes at random, from seeds, and restores the files.
 //!
-//! A file must be whole if its data and its leaves have a good copy each. Another condition is that
-//! the inner nodes or the extent tree are whole. The extent tree says which leaves are in use. No
-//! byte may ever be wrong.
+//! A file must be restored whole if two conditions hold. First, each sector of its data and each of
+//! its leaves has a good copy. Second, the inner nodes are whole, or the extent tree is whole,
+//! which tells which leaves are in use. No byte may ever be wrong.
 //!
 //! `BUTTRESS_RESCUE_VOLUMES` is the number of damaged volumes; `BUTTRESS_RESCUE_SEED` is the first
 //! seed.

@@ -82,7 +82,7 @@ fn an_entry_has_what_its_header_says() {
     assert_eq!(one(&long).0.path, b"first/name");
 }
 
-/// PAX lines override the header, and lines of an entry override global ones.
+/// PAX lines override the header, and lines of an entry override global lines.
 #[test]
 fn extensions_change_the_entry() {
     let global = {

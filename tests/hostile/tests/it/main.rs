@@ -40,7 +40,7 @@ fn watch_panics() {
                 PANICS.lock().push(info.to_string());
             }
         }));
-        // An allocation with a size from a number of the input then fails loudly.
+        // With this limit, an allocation with a size from a number of the input fails loudly.
         let limit = rustix::process::getrlimit(rustix::process::Resource::As);
         let current = Some(12 << 30);
         let _ = rustix::process::setrlimit(
@@ -122,7 +122,7 @@ fn each(
     }
     campaign::count("mutations", count);
     if !found.is_empty() {
-        // This prints directly, because the panic hook would swallow the text.
+        // The text is printed directly, because the panic hook would swallow it.
         eprintln!("{} found:\n{}", found.len(), found.join("\n"));
         panic!("{name}: see above");
     }

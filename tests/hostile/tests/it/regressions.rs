@@ -93,8 +93,8 @@ fn checksums_begin_within_a_sector() {
     both_ways("checksums between sectors", device);
 }
 
-/// A file was truncated, but its extents could not be read. It kept the new length in memory and
-/// the old one on disk, and the next change of the file panicked.
+/// A file was truncated, but its extents could not be read. The file kept the new length in memory
+/// and the old length on disk, and the next change of the file panicked.
 #[test]
 fn a_cut_that_fails_leaves_the_length() {
     let device = edited(&sample::ours(), |_, items| {
@@ -155,8 +155,8 @@ fn no_index_is_left_in_a_folder() {
     }
 }
 
-/// Earlier damage had changed the number of pointers of a node, and further damage went beyond its
-/// end. This was a fault of the fuzzer itself.
+/// Earlier damage had changed the number of pointers of a node, and further damage went beyond the
+/// end of the node. This was a fault of the fuzzer itself.
 #[test]
 fn damage_stays_within_a_node() {
     let image = &sample::small()[0];
@@ -274,7 +274,7 @@ fn copies_lie_at_one_place() {
 }
 
 /// A copy of one chunk lay over another chunk, so writes and repairs of the first chunk overwrote
-/// the second.
+/// the second chunk.
 #[test]
 fn a_copy_lies_over_another_chunk() {
     let data = first_data(&sample::ours()).to_le_bytes();
@@ -328,10 +328,10 @@ fn a_chunk_lies_in_unallocated_space() {
     is_only_read("unallocated chunks", device, "where the device tree knows of none");
 }
 
-/// Findings of the fuzzer, as it found them. A group claims more used bytes than there can be, and
-/// a scrub added them up. A tree's node lies in space that is recorded as free. A commit put a new
-/// node there, and then mistook it for the old node. Both copies of a chunk lie at one place, where
-/// a log was written twice.
+/// Findings of the fuzzer, as it found them. Several groups claim more used bytes than there can
+/// be, and a scrub added these bytes up. A tree's node lies in space that is recorded as free. A
+/// commit put a new node there, and then mistook it for the old node. Both copies of a chunk lie at
+/// one place, where a log was written twice.
 #[test]
 fn inputs_of_the_fuzzer() {
     let bases = buttress_hostile::sample::small_bases();
@@ -342,7 +342,7 @@ fn inputs_of_the_fuzzer() {
 }
 
 /// A finding from seeds: a tree has one leaf in two places. The node count of a commit subtracted
-/// the leaf for one place after it had added it for the other.
+/// the leaf for one place after it had added the leaf for the other place.
 #[test]
 fn inputs_from_seeds() {
     let images = sample::small();
@@ -363,7 +363,7 @@ const INPUTS: &[&[u8]] = &[
 ];
 
 /// The checker accepted a chunk item with another object number, which no other code accepts. So
-/// the checker's repair could not be found.
+/// the checker reported a repair that no other code could find.
 #[test]
 fn the_checker_knows_the_same_chunks() {
     let input =

@@ -16,7 +16,7 @@ pub fn run<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A
     }
 }
 
-/// As [`run`], for a program that may fail.
+/// Runs a program as [`run`] does, but returns a failure as an error.
 ///
 /// # Errors
 ///

@@ -10,7 +10,7 @@ use super::loop_device::Loop;
 use super::mount::Mount;
 use crate::scratch::Scratch;
 
-/// Copies an image without its holes, which are most of it. Replaces the file at `to`.
+/// Copies an image without its holes, which make up most of the image. Replaces the file at `to`.
 ///
 /// # Panics
 ///
@@ -64,11 +64,11 @@ pub fn check(image: &Path) {
     }
 }
 
-/// As [`check`], for a volume on several files.
+/// Runs `btrfs check` as [`check`] does, for a volume on several files.
 ///
 /// # Panics
 ///
-/// As [`check`].
+/// When `btrfs check` finds something.
 #[track_caller]
 pub fn check_all(images: &[PathBuf]) {
     if let [only] = images {
@@ -102,8 +102,8 @@ impl Images {
         Self { scratch, paths }
     }
 
-    /// A volume on existing files of other volumes, which outlive it. The first file is the one
-    /// that is mounted.
+    /// A volume on existing files of other volumes. The files stay when this value is dropped. The
+    /// first file is the one that is mounted.
     #[must_use]
     pub fn over(paths: Vec<PathBuf>) -> Self {
         Self { scratch: Scratch::new(), paths }
@@ -149,7 +149,7 @@ impl Images {
         self.mount_some(&self.paths, options)
     }
 
-    /// As [`Images::mount`], without one of the devices, and read-only.
+    /// Shows the volume as [`Images::mount`] does, without one of the devices, and read-only.
     ///
     /// # Panics
     ///
@@ -192,7 +192,7 @@ impl Images {
     ///
     /// # Panics
     ///
-    /// As [`check`], and when our own checker finds something.
+    /// When `btrfs check` or our own checker finds something.
     #[track_caller]
     pub fn check(&self) {
         self.check_volume();

@@ -32,7 +32,7 @@ impl Loop {
     fn attach_with(path: &Path, more: &[&str]) -> Self {
         let arguments = ["--find", "--show"].iter().chain(more).map(AsRef::as_ref);
         let arguments: Vec<_> = arguments.chain([path.as_os_str()]).collect();
-        // Two processes that search for a free device at the same time may find the same one.
+        // Two processes that search for a free device at the same time may find the same device.
         let mut tries = 0;
         loop {
             match try_run("losetup", arguments.iter().copied()) {
@@ -47,7 +47,8 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // The kernel remembers which volume it saw here; the device's next file is another one.
+        // The kernel remembers which volume it saw on this device, but the next file on the device
+        // has another volume.
         let _ = try_run("btrfs", ["device", "scan", "--forget", &self.device]);
         if let Err(text) = try_run("losetup", ["--detach", &self.device]) {
             eprintln!("{text}");

@@ -43,7 +43,8 @@ impl Mount {
         self.loops.iter().map(|device| device.device.as_str()).collect()
     }
 
-    /// Adds a device to the volume, and allows writes. A seed becomes a new volume by this.
+    /// Adds a device to the volume, and allows writes. If the volume is a seed, a new volume grows
+    /// from it.
     ///
     /// # Panics
     ///

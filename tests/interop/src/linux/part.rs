@@ -49,7 +49,7 @@ impl Part {
     ///
     /// # Panics
     ///
-    /// As [`check`].
+    /// When `btrfs check` finds something.
     #[track_caller]
     pub fn check(&self) {
         let device = Loop::attach_part(&self.disk, self.range);

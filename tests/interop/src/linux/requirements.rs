@@ -1,4 +1,4 @@
-//! The requirements of the tests, with messages about missing ones.
+//! The requirements of the tests, with messages about missing requirements.
 
 use std::io::Write;
 use std::path::Path;
@@ -45,7 +45,7 @@ pub fn has_linux_btrfs() -> bool {
 ///
 /// # Panics
 ///
-/// As [`has_linux_btrfs`].
+/// If something is missing and `BUTTRESS_REQUIRE_LINUX` is set.
 #[must_use]
 pub fn can_mount_fuse() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
@@ -84,7 +84,7 @@ fn answer(what: &str, lacking: &[String]) -> bool {
         lacking.join(", ")
     );
     assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set.{text}");
-    // This bypasses the test harness, which hides the output of a passing test.
+    // This write bypasses the test harness, which hides the output of a passing test.
     let _ = std::io::stderr().write_all(text.as_bytes());
     false
 }

@@ -5,7 +5,7 @@ use xxhash_rust::xxh64::Xxh64;
 /// Files up to this length are read whole, including holes. Of longer files, only the data is read.
 pub(super) const WHOLE_MAX: u64 = 64 << 20;
 
-/// If a file has more ranges of data, the last one covers the rest.
+/// If a file has more ranges of data, the last range covers the rest.
 const RANGES_MAX: usize = 4096;
 
 const BLOCK: u64 = 4096;

@@ -72,7 +72,7 @@ fn cancelling_choices(prefix_len: usize) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    /// The names differ, and the register is the published one.
+    /// The names differ, and `crc32c` gives the published check value.
     #[test]
     fn names_collide() {
         assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);

@@ -9,8 +9,8 @@ use buttress_volume::Volume;
 
 use crate::open::{close, open_with};
 
-/// With `rescue=usebackuproot`, Linux and we go back to the same older root. Without it, both
-/// refuse the volume.
+/// With `rescue=usebackuproot`, Linux and we go back to the same older root. Without this option,
+/// both refuse the volume.
 #[test]
 fn an_older_root_is_read_where_linux_reads_it() {
     if !has_linux_btrfs() {
@@ -127,7 +127,7 @@ fn both(images: &Images, options: &str) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
 }
 
 /// Each word of `rescue=` opens the same volumes for us as for Linux. Without the word, both refuse
-/// them.
+/// these volumes.
 #[test]
 fn words_of_rescue_open_what_linux_opens() {
     if !has_linux_btrfs() {

@@ -137,7 +137,8 @@ fn examine(device: Arc<MemoryDevice>, good: &Manifest, writes: bool) -> Result<b
         return Err(format!("{} of {} names", found.entries.len(), good.entries.len()));
     }
     if writes && found.errors.is_empty() && filesystem.read_only_reason().is_none() {
-        // This may fail if a change needs a damaged node. The helper then panics with a text.
+        // A change may fail because it needs a damaged node. In this case the helper panics with a
+        // text.
         let library = Library::new(&filesystem);
         let changed = catch_unwind(AssertUnwindSafe(|| change(&library, &scale(), 1)));
         if let Err(panic) = changed {

@@ -7,8 +7,8 @@ use buttress_interop::sample::{Folder, Scale, fill};
 
 use crate::open::{close, try_open};
 
-/// A log is never dropped silently. Opening for reading refuses it, unless an option asks for the
-/// state of the last commit. Opening for writing replays it.
+/// A log is never dropped silently. Opening for reading refuses a volume with a log, except if an
+/// option asks for the state of the last commit. Opening for writing replays the log.
 #[test]
 fn a_log_of_linux() {
     if !has_linux_btrfs() {

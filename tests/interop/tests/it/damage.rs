@@ -96,8 +96,8 @@ fn survives(devices: usize, mkfs: &[&str], kinds: &[&str]) {
     }
 
     // On one device, readers try copy 0 first. So a writer that reads everything repairs copy 0,
-    // and can then do without copy 1. On several devices, readers alternate between copies, and
-    // only a scrub reads all.
+    // and the volume no longer needs copy 1. On several devices, readers alternate between copies,
+    // and only a scrub reads all copies.
     let filesystem = open(images.paths(), true);
     let writable = filesystem.read_only_reason().is_none() && devices == 1;
     let ours = Manifest::of_library(&filesystem);
@@ -150,8 +150,8 @@ fn the_only_copy() {
     }
 }
 
-/// If a device is missing, the error names its number. The volume opens only with the option for
-/// that.
+/// If a device is missing, the error names its number. The volume opens only with the option
+/// `degraded`.
 #[test]
 fn a_missing_device() {
     if !has_linux_btrfs() {

@@ -31,7 +31,7 @@ fn made(profile: Profile, devices: usize) -> Images {
 }
 
 /// Each device in turn is unplugged, and the volume is written without it. After the device is back
-/// and was repaired, each of the others can be unplugged.
+/// and was repaired, each of the other devices can be unplugged.
 fn every_device_in_turn(profile: Profile, devices: usize) {
     if !has_linux_btrfs() {
         return;
@@ -73,7 +73,7 @@ pub(crate) fn raid1_without_a_device() {
     every_device_in_turn(Profile::Raid1, 2);
 }
 
-/// Two of three devices hold each byte: new chunks find two others.
+/// Two of three devices hold each byte. Without one device, new chunks lie on the other two.
 #[test]
 pub(crate) fn raid1_of_three_without_a_device() {
     every_device_in_turn(Profile::Raid1, 3);
@@ -85,7 +85,7 @@ pub(crate) fn raid10_without_a_device() {
     every_device_in_turn(Profile::Raid10, 4);
 }
 
-/// A mirror full of noise is rewritten from the other one, including superblocks. Linux agrees.
+/// A mirror full of noise is rewritten from the other mirror, including superblocks. Linux agrees.
 #[test]
 pub(crate) fn a_scrub_heals_a_mirror() {
     if !has_linux_btrfs() {
@@ -201,8 +201,8 @@ fn scrub_once(filesystem: &Filesystem) -> ScrubProgress {
 }
 
 /// A volume with parity is read-only, except with the option that mirrors new data. With that
-/// option it is changed, loses a device, and is converted. Data with parity stays as safe as
-/// before.
+/// option, the volume is changed, loses a device, and is converted. Data with parity stays as safe
+/// as before.
 fn parity_is_left(data: &str, metadata: &str, devices: usize, to: Profile) {
     if !has_linux_btrfs() {
         return;

@@ -56,8 +56,8 @@ fn same_as(images: &Images, folder: &Path) {
     linux.assert_same("Linux", &here, "here", Depth::Volume);
 }
 
-/// An archive in each form that GNU tar writes gives the same files as unpacking it, from a file
-/// and from a pipe. Two runs give the same bytes.
+/// For each form of archive that GNU tar writes, `mkfs` gives the files that unpacking gives, from
+/// a file and from a pipe. Two runs give the same bytes.
 #[test]
 fn archives_become_what_they_hold() {
     if !has_linux_btrfs() || !has_program("tar") {
@@ -162,7 +162,7 @@ fn folders_become_subvolumes() {
     refused(&["-u", "default:db", "-u", "default:plain"], "default");
 }
 
-/// A cut image is at most a little larger than the one that btrfs-progs cuts.
+/// A cut image is at most a little larger than an image that btrfs-progs cuts.
 #[test]
 fn a_cut_image_is_as_small_as_that_of_btrfs_progs() {
     if !has_linux_btrfs() {

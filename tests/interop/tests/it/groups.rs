@@ -1,5 +1,5 @@
 //! A volume of a thousand block groups, nine tenths full and in pieces: `btrfs check` finds
-//! nothing. Linux mounts the volume and allocates on it, and then we do so again.
+//! nothing. Linux mounts the volume and allocates on it, and then we mount it and allocate again.
 
 use buttress_bench::groups::{device_bytes, make_volume, measure, open};
 use buttress_interop::linux::{Images, has_linux_btrfs};

@@ -13,7 +13,7 @@ use buttress_interop::sample::{Folder, Scale, fill};
 
 const MIB: u64 = 1 << 20;
 const DISK: u64 = 420 * MIB;
-/// The partitions: number, first byte and length. The second one is for the volume.
+/// The partitions: number, first byte and length. The second partition is for the volume.
 const PARTS: [(u32, u64, u64); 3] =
     [(1, MIB, MIB), (2, 2 * MIB + 512, 400 * MIB), (3, 403 * MIB, MIB)];
 
@@ -47,7 +47,7 @@ fn gpt(file: &File) {
     put(file, 0, &record(&[(0xee, 512, u64::MAX)]));
     let mut list = vec![0; 128 * 128];
     for (entry, (number, start, len)) in list.chunks_exact_mut(128).zip(PARTS) {
-        // Linux's own type, in the order of the disk.
+        // The type of Linux's file systems, in the byte order of the disk.
         let kind = [0xaf, 0x3d, 0xc6, 0x0f, 0x83, 0x84, 0x72, 0x47];
         entry[..8].copy_from_slice(&kind);
         entry[8..16].copy_from_slice(&[0x8e, 0x79, 0x3d, 0x69, 0xd8, 0x47, 0x7d, 0xe4]);
@@ -78,8 +78,8 @@ fn gpt(file: &File) {
     }
 }
 
-/// Writes a table of the older kind, with the volume's place in an extended partition: its number
-/// is 5.
+/// Writes a table of the older kind, with the volume's place in an extended partition. The
+/// partition of the volume has the number 5.
 fn mbr(file: &File) {
     let [(_, first, first_len), (_, start, len), (_, last, last_len)] = PARTS;
     let extended = first + first_len;
@@ -168,7 +168,8 @@ pub(crate) fn a_partition_made_here_is_mounted_by_linux() {
     work(&images, &at(&images, "#2"), "three");
 }
 
-/// A logical partition of an MBR with a volume that Linux made, by its number and by its place.
+/// A volume that Linux made in a logical partition of an MBR is written here, by the number and by
+/// the place of the partition.
 #[test]
 pub(crate) fn a_partition_made_by_linux_is_written_here() {
     if !has_linux_btrfs() || !can_mount_fuse() {

@@ -25,7 +25,7 @@ const FILES: u64 = 12;
 /// The data that was acknowledged, over all kills.
 #[derive(Default)]
 struct Word {
-    /// For each file of the counter: its durable version, and the one that was begun.
+    /// For each file of the counter: its durable version, and the version that was begun.
     files: BTreeMap<u64, (u64, u64)>,
     /// The last row that sqlite reported as committed.
     row: u64,

@@ -129,7 +129,8 @@ fn fedora() {
         images.check();
         let mount = images.mount(&options);
         change(&Folder::new(mount.path()), &scale(seed), 2);
-        // Only these folders, because Linux looks at each page of a hole of tebibytes.
+        // Only these folders are defragmented, because Linux would look at each page of a hole of
+        // tebibytes.
         mount.shell("btrfs filesystem defragment -r -czstd big small");
         mount.unmount();
         images.check();
@@ -139,7 +140,8 @@ fn fedora() {
 }
 
 /// The storage driver of Docker: each layer is a snapshot of the layer below it, and containers are
-/// snapshots of images. Of two hundred in all, half are made here, and a third are deleted here.
+/// snapshots of images. Of two hundred layers and containers, half are made here, and a third are
+/// deleted here.
 #[test]
 fn docker() {
     if !has_linux_btrfs() {

@@ -131,8 +131,8 @@ fn crash(case: &Case) -> (Images, PathBuf) {
     (images, crashed)
 }
 
-/// Removes times that depend on the replay. A folder's times are those of the replay of its names.
-/// So is the time of an older file that lost a name.
+/// Removes times that depend on the replay: the times of folders, and the time of an older file
+/// that lost a name.
 fn without_times(mut manifest: Manifest) -> Manifest {
     for entry in manifest.entries.values_mut() {
         entry.ctime = (0, 0);

@@ -1,4 +1,5 @@
-//! Linux's volumes read here, ours read there: one binary, so that it links once.
+//! Linux's volumes are used here, and our volumes are used by Linux. All tests are in one binary,
+//! so that only one program is linked.
 
 mod backup_roots;
 mod bad_input;

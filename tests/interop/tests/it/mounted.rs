@@ -65,7 +65,7 @@ fn source(scale: &Scale) -> Scratch {
     let folder = scratch.join("source");
     std::fs::create_dir(&folder).expect("a folder");
     fill(&Folder::new(&folder), scale);
-    // Too long to read for programs that do not seek.
+    // This file is too long for programs that do not skip holes.
     std::fs::remove_file(folder.join("holes/a tebibyte")).expect("a file");
     scratch
 }
@@ -274,7 +274,7 @@ fn fio() {
     volume.check_volume(mount);
 }
 
-/// Like a parallel build: many processes make, replace, read and remove files in the same places.
+/// As in a parallel build, many processes make, replace, read and remove files in the same places.
 #[test]
 fn churn() {
     if !ready() {
@@ -409,7 +409,7 @@ fn a_full_volume() {
     volume.check_volume(mount);
 }
 
-/// A second writer is refused, and the message has the process number of the first.
+/// A second writer is refused, and the message has the process number of the first writer.
 #[test]
 fn one_writer() {
     if !ready() {

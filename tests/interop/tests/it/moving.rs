@@ -109,7 +109,7 @@ pub(crate) fn profiles_are_converted() {
         let after = manifest(&paths);
         before.assert_same("before", &after, "converted", Depth::Volume);
     }
-    // Back to two devices, without the first one.
+    // The volume goes back to two devices, without the first device.
     let filesystem = open(&paths, true);
     balanced(&filesystem, &convert(Profile::Raid1, Profile::Raid1));
     for id in [1, 3] {
@@ -119,7 +119,7 @@ pub(crate) fn profiles_are_converted() {
     let left = vec![paths[1].clone(), paths[3].clone()];
     check_all(&left);
     before.assert_same("before", &manifest(&left), "on two devices", Depth::Volume);
-    // Back to one device, after its mirror was lost.
+    // The volume goes back to one device, after its mirror was lost.
     let filesystem = open_with(&left[..1], "rw,noatime,degraded");
     balanced(&filesystem, &convert(Profile::Single, Profile::Dup));
     let missing = filesystem.missing_devices().expect("known");
@@ -291,7 +291,8 @@ pub(crate) fn a_device_is_replaced() {
         let count = if profile == "raid5" { 3 } else { 2 };
         let images = filled(&["-m", "raid1", "-d", profile], count, |mount| {
             mount.shell("head -c 3000000 /dev/urandom > summed; sync");
-            // Without checksums, noise cannot be told from data, so it is copied, also by Linux.
+            // Without checksums, noise cannot be told from data, so the noise is copied, also by
+            // Linux.
             if how != "noise" {
                 mount.shell("touch plain; chattr +C plain; cat summed > plain; sync");
             }

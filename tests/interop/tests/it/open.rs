@@ -29,7 +29,7 @@ fn try_open_with(paths: &[PathBuf], options: &str) -> Result<Filesystem> {
 }
 
 /// Opens one image file. Linux releases a loop device only a moment after the request to detach it,
-/// so this tries several times.
+/// so this function tries several times.
 fn opened(path: &Path, how: OpenOptions) -> FileDevice {
     let mut tries = 0;
     loop {
@@ -48,7 +48,7 @@ pub(crate) fn open_with(paths: &[PathBuf], options: &str) -> Filesystem {
         .unwrap_or_else(|error| panic!("the volume does not open: {error}"))
 }
 
-/// As [`try_open`], for a volume that must open.
+/// Opens the image files as [`try_open`] does, and panics if they do not open.
 #[track_caller]
 pub(crate) fn open(paths: &[PathBuf], writable: bool) -> Filesystem {
     try_open(paths, writable).unwrap_or_else(|error| panic!("the volume does not open: {error}"))
@@ -106,7 +106,7 @@ pub(crate) fn scrubbed(filesystem: &Filesystem, read_only: bool) -> ScrubProgres
     progress
 }
 
-/// The images without one.
+/// The images without the image at index `lost`.
 pub(crate) fn without(paths: &[PathBuf], lost: usize) -> Vec<PathBuf> {
     let mut left = paths.to_vec();
     left.remove(lost);

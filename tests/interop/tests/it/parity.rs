@@ -62,7 +62,8 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     let filesystem = open_with(&without(images.paths(), 1), "rw,noatime,degraded");
     assert_eq!(filesystem.read_only_reason(), None);
     change(&Library::new(&filesystem), &Scale::default(), 2);
-    // Damage of data without checksums, which comes next, cannot be seen.
+    // The next step damages data. Damage of a file without checksums cannot be noticed, so this
+    // file is removed first.
     filesystem.root().unlink(b"plain").expect("a file");
     filesystem.sync().expect("a sync");
     let written = Manifest::of_library(&filesystem);

@@ -100,7 +100,8 @@ pub(crate) fn full_quotas_are_counted_as_linux_counts_them() {
     images.check();
 }
 
-/// Simple quotas that are made here are those of Linux, and the other way round.
+/// Linux continues with simple quotas that are made here, and we continue with simple quotas that
+/// Linux made.
 #[test]
 pub(crate) fn simple_quotas_are_made_by_both() {
     if !has_linux_btrfs() {

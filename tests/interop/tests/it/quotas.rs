@@ -212,7 +212,7 @@ fn full_quotas_are_marked() {
         assert_eq!(listed.lines().collect::<Vec<_>>(), known, "round {round}");
         let limits = mount.btrfs("qgroup show -r --raw");
         let limited = limits.lines().filter(|line| line.contains("314572800")).count();
-        // `live`, and the snapshots of it.
+        // `live` and the snapshots of `live` have limits.
         assert!(limited >= 2, "{limits}");
         mount.btrfs("quota rescan -w");
         mount.shell("sync");

@@ -270,7 +270,7 @@ fn explicit_holes() {
     back_and_forth(4, &mkfs, "compress-force=zlib", "compress-force=zlib");
 }
 
-/// Nothing has checksums. Linux and we overwrite extents that are not shared in place.
+/// Nothing has checksums. Extents that are not shared are overwritten in place, by Linux and by us.
 #[test]
 fn in_place() {
     back_and_forth(5, &[], "nodatacow", "nodatacow");

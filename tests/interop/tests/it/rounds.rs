@@ -283,7 +283,7 @@ impl Model {
         put(self.file(&to.0, &to.1), into as usize, shared);
     }
 
-    /// Every name and every byte equals that of the model.
+    /// Every name and every byte equals the name and the byte in the model.
     fn verify(&self, door: &Door, when: &str) {
         let names: Vec<_> = self.subvolumes.keys().cloned().collect();
         assert_eq!(door.list(""), names, "{when}: subvolumes");

@@ -1,4 +1,4 @@
-//! Volumes that grow from a seed: They are grown here and by Linux, written by both, and at the end
+//! Volumes that grow from a seed. They are grown here and by Linux, written by both, and at the end
 //! opened without the seed. No byte of the seed changes.
 
 use std::ffi::OsStr;
@@ -51,8 +51,8 @@ fn make_seed(seed: &Images) {
     seed.paths().iter().for_each(|path| set_seed_flag(path));
 }
 
-/// Linux sees the same files. Linux's scrub reports the nodes of a seed as damaged, so this runs no
-/// scrub.
+/// Linux sees the same files. Linux's scrub reports the nodes of a seed as damaged, so no scrub is
+/// run.
 fn expect_of_linux_with_seed(images: &Images, written: &Manifest) {
     let mount = images.mount("");
     let linux = Manifest::of_folder(mount.path());
@@ -301,8 +301,8 @@ fn the_program_grows_a_volume_from_a_mounted_seed() {
     mount.unmount();
 }
 
-/// Names of devices that are no UTF-8 lead to the devices again, also from another folder than that
-/// of the mount's server.
+/// Names of devices that are no UTF-8 lead to the devices again, also from another folder than the
+/// folder of the mount's server.
 #[test]
 fn devices_of_any_name_are_found_again() {
     if !can_run() || !can_mount_fuse() {
@@ -337,7 +337,7 @@ fn devices_of_any_name_are_found_again() {
     let filesystem = open(&all, false);
     assert_eq!(filesystem.devices().len(), 3);
     close(filesystem);
-    // By its name, from another folder.
+    // The device is found by its name, from another folder.
     let option = |path: &Path| ["--device".into(), path.as_os_str().to_owned()];
     let others = [option(&all[1]), option(&all[2])].concat();
     let others: Vec<_> = others.iter().map(|one| &**one).collect();

@@ -1,4 +1,5 @@
-//! Volumes with snapshots that Linux made and that are written here, and the reverse.
+//! Snapshots that Linux made are written here, and snapshots that are made here are written by
+//! Linux.
 
 use buttress_interop::linux::{Images, Mount, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
@@ -134,7 +135,7 @@ rows! {
     };
     /// Files that are written in place where they are not shared.
     nodatacow: Row { mount: "nodatacow", ..Row::default() };
-    /// The original goes before its snapshots.
+    /// The original is deleted before its snapshots.
     the_original_is_gone: Row {
         then: "btrfs -q subvolume snapshot live copy; btrfs -q subvolume delete live/inside; \
                btrfs -q subvolume delete live/nested; btrfs -q subvolume delete live; \
@@ -209,7 +210,7 @@ pub(crate) fn snapshots_made_here_are_changed_by_linux() {
         delete_here(&images, &["first"]);
         third.assert_same("before", &of(&images, "third"), "after", Depth::Volume);
 
-        // Linux deletes the subvolumes, the nested one first, and leaves the dropping to us.
+        // Linux deletes the subvolumes, the nested subvolume first, and leaves the dropping to us.
         let mount = images.mount("");
         mount.shell(
             "btrfs -q subvolume delete live/nested; btrfs -q subvolume delete --commit-after live",
@@ -230,7 +231,7 @@ pub(crate) fn snapshots_made_here_are_changed_by_linux() {
     }
 }
 
-/// Subvolumes that moved here are where Linux looks for them, and the other way round.
+/// Linux finds subvolumes that are moved here, and we find subvolumes that Linux moves.
 #[test]
 pub(crate) fn subvolumes_are_moved() {
     if !has_linux_btrfs() {

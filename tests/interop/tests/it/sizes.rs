@@ -26,8 +26,8 @@ fn linux(images: &Images, options: &str) -> (u64, u64, u64) {
     (mib(stat.f_blocks), mib(stat.f_blocks - stat.f_bfree), mib(stat.f_bavail))
 }
 
-/// Compares the two: the sizes are equal to the MiB, and the other numbers differ only by the
-/// reserves.
+/// Compares our numbers with those of Linux: the sizes are equal to the MiB, and the other numbers
+/// differ only by the reserves.
 #[track_caller]
 fn compare(what: &str, ours: (u64, u64, u64), linux: (u64, u64, u64)) {
     eprintln!("{what}: ours {ours:?}, Linux {linux:?}");

@@ -30,7 +30,8 @@ fn invalidate(images: &Images) {
     }
 }
 
-/// The free-space tree is invalid, or not trusted, or does not exist.
+/// Free space is recorded anew if the free-space tree is invalid, is not trusted, or does not
+/// exist.
 #[test]
 pub(crate) fn free_space_is_recorded_anew() {
     if !has_linux_btrfs() {

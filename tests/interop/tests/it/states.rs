@@ -32,7 +32,7 @@ use story::{Story, survey};
 /// The variable with the number of states of each kind that Linux is shown.
 const STATES: &str = "BUTTRESS_STATES";
 
-/// The number of all folders that stand for a subvolume which a snapshot does not have.
+/// The inode number of each folder that stands for a subvolume which a snapshot does not have.
 const STUB: u64 = 2;
 
 const LEN: u64 = 256 << 20;
@@ -142,7 +142,7 @@ fn through_linux(images: &Images) -> State {
 struct Seen {
     states: usize,
     logs: usize,
-    /// States with a torn first superblock. Linux reads only that copy, and refuses it.
+    /// States with a torn first superblock. Linux reads only that copy, and refuses the volume.
     torn: usize,
 }
 
@@ -167,8 +167,8 @@ fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Re
         }
         Err(_) => seen.torn += 1,
     }
-    // The volume after our replay is sound for Linux, and shows the same. The change is needed
-    // because a mount without one would leave a torn superblock copy.
+    // The volume after our replay is sound for Linux, and shows the same files. The change is
+    // needed because a mount without a change would leave a torn superblock copy.
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
     fs.close().map_err(|error| error.to_string())?;
     save(&*device, images.path());
@@ -182,7 +182,7 @@ fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Re
     Ok(())
 }
 
-/// A volume that once had another file. No file may ever show the content of that one.
+/// A volume that once had another file. No other file may ever show the content of that file.
 fn used(seed: u64) -> MemoryDevice {
     let base = Arc::new(MemoryDevice::new(LEN));
     let nodesize = if seed.is_multiple_of(2) { 16 << 10 } else { 4096 };
@@ -218,7 +218,8 @@ fn run(seed: u64, wanted: usize, images: &Images, seen: &mut Seen) {
         story.states.push(world.state.clone());
         log.mark(done);
     }
-    // Each examined point has three states: no later write, all of them, and one random subset.
+    // Each examined point has three states: without later writes, with all later writes, and with
+    // one random subset of these writes.
     let stride = (log.len() * 2).div_ceil(wanted);
     let shown = log.crashes(&mut Rng::new(seed), 1, stride, |crash| {
         if let Err(what) = examine(crash, &story, images, seen) {

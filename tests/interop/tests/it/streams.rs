@@ -1,5 +1,5 @@
-//! Streams of random histories: Linux receives ours, we receive Linux's, and we receive ours. Also
-//! damaged streams.
+//! Streams of random histories: Linux receives our streams, and we receive streams of Linux and our
+//! own streams. Damaged streams are refused.
 
 mod history;
 mod long;
@@ -357,7 +357,7 @@ fn the_program_sends_and_receives() {
         buttress(words);
         let ours = buttress(["receive", "--dump", "-f", stream]);
         let theirs = run("env", ["TZ=UTC", "btrfs", "receive", "--dump", "-f", stream]);
-        // `btrfs receive --dump` prints values that are no text unescaped.
+        // `btrfs receive --dump` does not escape values that are no text.
         let lines = |text: &str| -> Vec<String> {
             text.lines().filter(|line| !line.contains("set_xattr")).map(str::to_owned).collect()
         };

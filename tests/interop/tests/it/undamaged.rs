@@ -108,7 +108,7 @@ fn restored_dump_is_clean() {
     }
 }
 
-/// Files of Linux share preallocated extents, and some of them write into these extents.
+/// Files of Linux share preallocated extents, and some of these files write into these extents.
 #[test]
 fn shared_allocation_of_linux_is_clean() {
     if !has_linux_btrfs() {

@@ -142,7 +142,7 @@ fn a_balance_is_paused() {
     let sums = mount.shell("md5sum *");
     let nothing = try_run(text(program()), ["balance", "pause", image]);
     assert!(nothing.is_err(), "none is running");
-    // The balance may end before the pause arrives. In that case another one begins.
+    // The balance may end before the pause arrives. In that case another balance begins.
     let pause = |place: &str| {
         for _ in 0..50 {
             let mut child = balance(place);

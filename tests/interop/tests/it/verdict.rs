@@ -79,8 +79,8 @@ fn we_find(image: &Path) -> (bool, Option<Report>) {
     }
 }
 
-/// Faults that only our checker reports: Linux's tool does not look at them, but the kernel fails
-/// on them.
+/// Faults that only our checker reports: Linux's tool does not look at these faults, but the kernel
+/// fails on them.
 const STRICTER: &[&str] = &[
     // The kernel looks names up by their hash, and we compare entries and references in full.
     "name-hash",
@@ -92,7 +92,7 @@ const STRICTER: &[&str] = &[
     "item-malformed",
     "item-unexpected",
     "item-generation",
-    // Linux's tool compares a child that several parents share with only one of them.
+    // Linux's tool compares a child that several parents share with only one of the parents.
     "node-damaged",
     "node-bounds",
     "node-owner",
@@ -186,8 +186,8 @@ fn agrees_on_flipped_bits() {
     images.check();
 }
 
-/// A node that claims to be of a balance, while its extent does not, is found wherever Linux's tool
-/// finds it.
+/// If a node has the flag of a balance and its extent item has not, our checker finds the node
+/// wherever Linux's tool does.
 #[test]
 fn agrees_on_nodes_of_a_balance() {
     if !has_linux_btrfs() {

@@ -26,8 +26,8 @@ pub(crate) fn do_work(work: &Work) -> String {
 }
 
 /// Linux formats and fills a cache, and is killed meanwhile. The cache is read and drained here,
-/// and no acknowledged write is lost. Then Linux continues with our cache. This runs for each block
-/// size, with a large and a small cache.
+/// and no acknowledged write is lost. Then Linux continues with our cache. The test runs for each
+/// block size, with a large and a small cache.
 #[test]
 fn linux_is_killed_and_we_recover() {
     if !has_guest() {
@@ -61,7 +61,7 @@ fn linux_is_killed_and_we_recover() {
             cached.drain(|_| {}).expect("files");
         }
         cached.close().expect("files");
-        // This releases the locks.
+        // Dropping the cache releases the locks.
         drop(cached);
         if block_size == 1024 {
             assert_eq!(content(&*file(&origin)), model);
@@ -87,7 +87,7 @@ fn linux_is_killed_and_we_recover() {
 }
 
 /// We format and fill a cache, and do not close it. Linux reads and drains it. The cache is then
-/// empty, and our stamp is unchanged. This runs in both modes, which share the layout.
+/// empty, and our stamp is unchanged. The test runs in both modes, which share the layout.
 #[test]
 fn we_leave_and_linux_drains() {
     if !has_guest() {
@@ -139,7 +139,7 @@ fn we_leave_and_linux_drains() {
     }
 }
 
-/// An empty cache of ours without a stamp equals one of Linux byte for byte, in all bytes that the
+/// An empty cache of ours without a stamp equals an empty cache of Linux, in all bytes that the
 /// format defines.
 #[test]
 fn both_format_alike() {

@@ -10,9 +10,9 @@ use crate::{blank, guest};
 const MIB: u64 = 8;
 
 /// Random writes of twice the cache, then a flush of everything, through Linux's module and through
-/// our cache. The writes of each to the origin are played on the same simulated disk. With sorting,
-/// ours is twice as fast while writes continue. The flush of everything is no slower than Linux's,
-/// which is sorted, too. `BUTTRESS_RIG_TRACE` keeps the log.
+/// our cache. The writes of each cache to the origin are played on the same simulated disk. With
+/// sorting, our cache is twice as fast while writes continue. The flush of everything is no slower
+/// than Linux's, which is sorted, too. `BUTTRESS_RIG_TRACE` keeps the log.
 #[test]
 fn linux_and_we_on_one_disk() {
     if !has_guest() {

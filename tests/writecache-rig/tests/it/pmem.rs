@@ -126,7 +126,7 @@ fn our_cache_is_a_file_with_dax() {
     for round in 0..rounds(1) {
         put(&volume, &machine.memory());
         let ours = work(round + 1, 1500, 1);
-        // A kernel that finds no mode for the namespace sets one first. That changes no data.
+        // A kernel that finds no mode for the namespace sets a mode first, which changes no data.
         let list =
             "mode=pmem,autocommit_time=5,pause_writeback=0,high_watermark=30,low_watermark=5";
         let script = format!(

@@ -53,7 +53,7 @@ fn linux_checks_a_volume_that_was_cached() {
         device.close().expect("files");
         drop(device);
 
-        // This opens the cache as another process would, so only committed blocks are there.
+        // The test opens the cache as another process would, so only committed blocks are there.
         let device = Arc::new(open(origin, &cache, "high_watermark=100,low_watermark=90"));
         let fs = mount(&device);
         let ours = Manifest::of_library(&fs);

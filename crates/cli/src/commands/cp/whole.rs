@@ -1,4 +1,5 @@
-//! Copies a whole volume, byte by byte: between a store of objects and a file, or two stores.
+//! Copies a whole volume, byte by byte: between a store of objects and a file, or between two
+//! stores.
 //!
 //! # Invariants
 //!

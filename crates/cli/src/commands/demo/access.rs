@@ -10,7 +10,7 @@ pub(super) trait Access {
     fn write(&mut self, path: &str, content: &[u8]) -> Result<()>;
     /// Appends to a file that `write` has created. `offset` is its present length.
     fn append(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()>;
-    /// Reads from a file; fewer bytes only at its end.
+    /// Reads from a file. Returns fewer bytes than asked for only at the end of the file.
     fn read(&mut self, path: &str, offset: u64, buffer: &mut [u8]) -> Result<usize>;
     /// Renames a file.
     fn rename(&mut self, from: &str, to: &str) -> Result<()>;
@@ -24,6 +24,6 @@ pub(super) trait Access {
     fn reopen(&mut self) -> Result<()>;
     /// Leaves the volume open after this program ends. Returns whether that is possible.
     fn keep(&mut self) -> bool;
-    /// Closes the volume; an error if not everything became durable.
+    /// Closes the volume. Returns an error if not everything became durable.
     fn close(self: Box<Self>) -> Result<()>;
 }

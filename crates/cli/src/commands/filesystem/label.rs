@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Gives a volume another label, wherever it is open.
+/// Gives a volume another label, in whatever process the volume is open.
 pub(crate) fn set(place: &Path, devices: &Devices, label: &OsStr, ui: &Ui) -> Result<()> {
     let order = Order::Label { label: label.as_bytes().to_vec() };
     client::run(&order, place, devices, "label", ui)?;
@@ -51,7 +51,7 @@ pub(crate) fn set(place: &Path, devices: &Devices, label: &OsStr, ui: &Ui) -> Re
 }
 
 fn get(place: &Path, devices: &Devices) -> Result<OsString> {
-    // The superblock of the image has the label that the mount has.
+    // The superblock of the image has the label of the mount, so the mount is not asked.
     let found = live::find(place)?;
     let image = found.map_or_else(|| place.to_owned(), |(_, answer)| answer.subject.image);
     let devices = image::open_devices(&image, devices, Access::Peek)?;

@@ -171,7 +171,8 @@ fn devices(map: &Map, sheet: &mut Sheet) {
             let group = &map.groups[(*group).min(map.groups.len() - 1)];
             let fill = group.used as f64 / group.len.max(1) as f64;
             let class = class(&group.kind);
-            // Allocated space is pale. The share of it that is in use is drawn from the bottom.
+            // Allocated space is pale. The share of the space that is in use is drawn from the
+            // bottom.
             sheet.rect((x, y, width, 26.0), class, " fill-opacity=\".28\" rx=\"2\"");
             let height = 26.0 * fill;
             if height > 0.2 {

@@ -12,7 +12,7 @@ use crate::transfer::{Flags, Special};
 struct Role {
     /// The subvolume cannot be changed.
     is_read_only: bool,
-    /// The subvolume is mounted if a mount names no other.
+    /// The subvolume is mounted if a mount names no other subvolume.
     is_default: bool,
 }
 
@@ -97,8 +97,8 @@ pub(super) fn nothing_at(path: &Path, exit: Exit) -> Failure {
 /// Does the work that is left after the copy. A path that was not in the source is an error.
 pub(super) fn finish(special: &Special, fs: &Filesystem, subvolumes: &[Subvolume]) -> Result<()> {
     if let Some(path) = special.unused() {
-        // The volume is already made: the source is standard input, or has changed since the first
-        // check.
+        // This case is no usage error, because the volume is already made. The source was standard
+        // input, or has changed since the first check.
         return Err(nothing_at(path, Exit::Failure));
     }
     for Subvolume { role, path } in subvolumes {

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **F1** An archive from standard input is read once.
-//! - **F2** An image is cut only after its volume was closed, and never before its last chunk ends.
+//! - **F2** An image is cut only after its volume was closed, and never before the offset at which
+//!   its last chunk ends.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -148,8 +149,8 @@ pub(super) fn fill(
     Ok(Some(least))
 }
 
-/// Makes the volume smaller, as long as its last block groups fit into others. Returns its size in
-/// bytes.
+/// Makes the volume smaller, as long as its last block groups fit into other block groups. Returns
+/// its size in bytes.
 fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
     let only = DeviceId(1);
     let sector = u64::from(fs.info()?.superblock.sectorsize);
@@ -157,8 +158,8 @@ fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
     loop {
         let least = fs.least_device_len(only)?.max(LEAST);
         fs.resize_device(only, least, &mut |_| true)?;
-        // A size of one sector less moves the content of the last block group, if the other groups
-        // have room.
+        // Shrinking the device by one sector moves the content of the last block group, if the
+        // other groups have room.
         match fs.resize_device(only, least - sector, &mut |_| true) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSpace || least == LEAST => {
@@ -185,9 +186,9 @@ fn cut(image: &Path, len: u64) -> Result<()> {
 
 /// Returns a size for a tree of files, with room to spare. The file is sparse, so unused space
 /// costs nothing. For each entry, an inode, two directory items, a reference and one extent with
-/// its records take about 500 bytes. That is doubled because nodes are half full, and doubled again
-/// for DUP. A volume that is cut afterwards begins with a smaller size. Its chunks, each up to a
-/// tenth of the volume, are then smaller, too.
+/// its records take about 500 bytes. The estimate doubles this number because nodes are half full,
+/// and doubles it again for DUP. A volume that is cut afterwards begins with a smaller size. Its
+/// chunks, each up to a tenth of the volume, are then smaller, too.
 pub(super) fn estimate(census: Census, is_cut: bool) -> u64 {
     const PER_ENTRY: u64 = 2048;
     const LEAST: u64 = 256 << 20;

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **J1** The new mount has its own subvolume, and its own `ro`, `nosuid`, `nodev` and `noexec`.
-//!   All other options are those of the first mount. Requested options that differ from them are
-//!   reported.
+//!   All other options are those of the first mount. Requested options that differ from the first
+//!   mount's options are reported.
 
 use std::path::Path;
 
@@ -70,7 +70,7 @@ pub(super) fn join(
     Ok(Some(answer.pid))
 }
 
-/// Returns the options among `wished` that differ from the first mount's (J1).
+/// Returns the options among `wished` that differ from the options of the first mount (J1).
 pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
     let with = |more: Option<&str>| -> Option<(MountOptions, String)> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();

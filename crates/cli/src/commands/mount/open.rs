@@ -43,7 +43,7 @@ pub(super) fn open(
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
     let mut seen = HashSet::new();
-    // fstab often names the first device among the others, too.
+    // The options in an fstab often name the first device once more.
     let mut is_new =
         |path: &&Path| seen.insert(closing::full_name(path).unwrap_or_else(|_| path.to_path_buf()));
     let files = paths(args, image).filter(|path| is_new(path));

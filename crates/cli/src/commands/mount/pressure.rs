@@ -5,9 +5,9 @@
 //! - **M1** When memory is short, the kernel frees memory by writing dirty pages to this server. So
 //!   an allocation by the server must not wait for such a write. Also, the kernel must not delay
 //!   the server's writes to its devices because other programs have made pages dirty. A process
-//!   state of the kernel ensures both of these. Threads inherit this state, so it is set before any
+//!   state of the kernel ensures both rules. Threads inherit this state, so it is set before any
 //!   thread is started.
-//! - **M2** Without the privilege for this state, the mount works without it.
+//! - **M2** Without the privilege for this state, the mount works without the state.
 //! - **M3** No memory of the server is in huge pages. The allocator uses only parts of a huge page
 //!   for each thread. Under a load the rest of the page would be resident without use.
 

@@ -58,8 +58,8 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// The volume in a store, if the first device is one. If the mount moves to newer commits, the
-    /// volume owns the devices, and closes each when its last read has ended.
+    /// Returns the volume in a store, if the first device is such a volume. If the mount moves to
+    /// newer commits, the volume owns the devices, and closes each device after its last read.
     pub(super) fn of(files: &mut Vec<Opened>, door: &mut Options) -> Result<Option<Self>> {
         let Some(Opened::Remote(device)) = files.first() else { return Ok(None) };
         let device = Arc::clone(device);

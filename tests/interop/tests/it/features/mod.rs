@@ -1,6 +1,6 @@
 //! Every feature of the format, in both directions. A volume that Linux made is read and changed
 //! here, and a volume that was made here is read and changed by Linux. Each side sees the state
-//! that the other left, and both checkers find no fault.
+//! that the other side left, and both checkers find no fault.
 //!
 //! The features are in [`table`], a row and two tests each. Features with tests of their own are
 //! listed there, too.

@@ -7,8 +7,8 @@ use buttress_interop::sample::Scale;
 
 use super::{Feature, acts};
 
-/// Size in MiB of devices on which Linux can balance three and four copies. On 2 GiB it finds no
-/// space for that, even on its own volumes.
+/// Size in MiB of devices on which Linux can balance three and four copies. On devices of 2 GiB,
+/// Linux finds no space for such a balance, even on its own volumes.
 const ROOMY: u64 = 6 << 10;
 
 macro_rules! features {
@@ -47,7 +47,7 @@ fn spread(options: &mut MakeOptions, profile: Profile) {
 }
 
 features! {
-    /// The defaults of each side. Ours include the block-group tree.
+    /// The defaults of each side. Our defaults include the block-group tree.
     defaults: Feature::default();
 
     /// Nodes of 4 KiB: deep trees, and few items a leaf.
@@ -280,7 +280,8 @@ features! {
 
     /// Subvolumes within subvolumes.
     subvolumes: Feature { there: acts::nest_there, here: acts::nest_here, ..Feature::default() };
-    /// Writable and read-only snapshots, and snapshots of those. Some are deleted again.
+    /// Writable and read-only snapshots, and snapshots of snapshots. Some snapshots are deleted
+    /// again.
     snapshots: Feature {
         mib: 1024,
         there: acts::snapshot_there,
@@ -321,7 +322,7 @@ features! {
 /// A feature with tests of its own in both directions.
 struct Elsewhere {
     name: &'static str,
-    /// Tests in which Linux made the volume, and it is read or changed here.
+    /// Tests in which Linux made the volume, and the volume is read or changed here.
     made_by_linux: &'static [fn()],
     /// Tests in which the volume is made here, and Linux reads or changes it.
     made_here: &'static [fn()],

@@ -1,5 +1,5 @@
-//! Paths of about the greatest length in a stream. We send those that Linux sends, and refuse those
-//! that Linux refuses.
+//! Paths of about the greatest length in a stream. We send the paths that Linux sends, and refuse
+//! the paths that Linux refuses.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::open::{close, open};
 /// Bytes that the directories' names and the slashes behind them take.
 const DIRS: usize = 16 * 255;
 
-/// Opens the last of 16 nested directories, and makes missing ones.
+/// Opens the last of 16 nested directories, and makes missing directories.
 fn bottom(top: &Path, below: usize) -> OwnedFd {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY;
     let mut at = rustix::fs::openat(CWD, top, flags, Mode::empty()).expect("the top");
