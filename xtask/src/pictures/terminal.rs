@@ -26,24 +26,24 @@ pub(super) fn svg(command: &str, output: &str) -> String {
     }
     svg.push_str(
         "\n<g font-family=\"ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',\
-         monospace\" font-size=\"14\" fill=\"#c9d1d9\" xml:space=\"preserve\">\n",
+         monospace\" font-size=\"14\" fill=\"#c9d1d9\">\n",
     );
     for (number, line) in lines.iter().enumerate() {
         let (mut column, y) = (0, FIRST.1 + number as f64 * CELL.1);
         for run in line {
-            let x = FIRST.0 + column as f64 * CELL.0;
-            column += run.len;
-            if !run.text.trim().is_empty() {
+            for (at, text) in pieces(&run.text) {
+                let x = FIRST.0 + (column + at) as f64 * CELL.0;
                 // The font of the reader may be wider or narrower.
-                let long = run.len as f64 * CELL.0;
+                let long = text.chars().count() as f64 * CELL.0;
                 let _ = writeln!(
                     svg,
                     "<text x=\"{x:.1}\" y=\"{y}\" textLength=\"{long:.1}\" \
                      lengthAdjust=\"spacingAndGlyphs\"{}>{}</text>",
                     run.look,
-                    escaped(&run.text)
+                    escaped(text)
                 );
             }
+            column += run.len;
         }
     }
     svg.push_str("</g>\n</svg>\n");
@@ -56,6 +56,21 @@ struct Run {
     /// The number of columns of the text.
     len: usize,
     look: &'static str,
+}
+
+/// The parts of a text between two or more spaces, each with its column. A browser draws several
+/// spaces as one.
+fn pieces(text: &str) -> Vec<(usize, &str)> {
+    let (mut pieces, mut column) = (Vec::new(), 0);
+    for piece in text.split("  ") {
+        let start = piece.trim_start();
+        let lead = piece.len() - start.len();
+        if !start.trim_end().is_empty() {
+            pieces.push((column + lead, start.trim_end()));
+        }
+        column += piece.chars().count() + 2;
+    }
+    pieces
 }
 
 /// Divides a line where its look changes.
@@ -102,5 +117,6 @@ mod tests {
         assert_eq!(seen, [("a ", 2), ("green", 5), (" <b>", 4)]);
         assert!(runs[1].look.contains("7ee787") && runs[2].look.is_empty());
         assert!(svg("x", "<b>").contains("&lt;b&gt;"));
+        assert_eq!(pieces("  made   4 GiB     µ 5 "), [(2, "made"), (9, "4 GiB"), (19, "µ 5")]);
     }
 }

@@ -22,6 +22,8 @@ const PARTS: [(&str, &str); 4] = [
 
 /// Columns of a number.
 const NUMBER: u16 = 9;
+/// Width of the column of names: the longest name of a row.
+const NAME: u16 = 15;
 /// Columns before a bar, and behind it.
 const LABEL: u16 = 11;
 const BEHIND: u16 = 26;
@@ -40,7 +42,7 @@ fn table<const N: usize>(heads: [&str; N], rows: Vec<(String, [String; N])>) -> 
     let rows = rows
         .into_iter()
         .map(|(name, values)| Row::new(std::iter::once(Cell::from(name)).chain(values.map(right))));
-    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(NUMBER); N]);
+    let widths = std::iter::once(Constraint::Min(NAME)).chain([Constraint::Length(NUMBER); N]);
     Table::new(rows, widths).header(Row::new(head).style(DIM))
 }
 
