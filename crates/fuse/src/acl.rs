@@ -101,7 +101,8 @@ impl Acl {
             }
         }
         self.entries.sort_by_key(|entry| (entry.tag, entry.id));
-        // All ids that this machine does not know map to one id. Keep only the first entry of each.
+        // All ids that this machine does not know map to one id. Keep only the first of the entries
+        // that became equal.
         self.entries.dedup_by_key(|entry| (entry.tag, entry.id));
         self.is_valid().then_some(self)
     }
@@ -202,7 +203,8 @@ impl Entry {
         if permissions > 7 {
             return None;
         }
-        // Only named entries have an id. The id field of others is neither compared nor kept.
+        // Only named entries have an id. The id field of other entries is neither compared nor
+        // kept.
         let id = match tag {
             Tag::User | Tag::Group => u32::from_le_bytes(id.try_into().ok()?),
             Tag::Owner | Tag::OwningGroup | Tag::Mask | Tag::Other => NO_ID,
@@ -252,8 +254,8 @@ mod tests {
         }
     }
 
-    /// A named user gets the permissions of its entry, and a member those of one group's entry. The
-    /// mask limits the permissions of each.
+    /// A named user gets the permissions of its entry, and a group member gets the permissions of
+    /// one group's entry. The mask limits the permissions of both.
     #[test]
     fn users_have_the_permissions_of_their_entry() {
         let acl = named();

@@ -25,8 +25,7 @@ use crate::message_pool::{Buffer, MessagePool};
 pub(crate) const PAYLOAD_LEN: usize = 1 << 20;
 /// Space for headers and fixed parts. The kernel refuses a read with less than 80 bytes for them.
 const FIXED_LEN: usize = 4096;
-/// Space for an answer of ioctl(2): 14 bits of the command tell its length. Space for an answer of
-/// ioctl(2) and its header: 14 bits of the command tell the answer's length.
+/// Space for an answer of ioctl(2) and its header: 14 bits of the command tell the answer's length.
 const IOCTL_LEN: usize = (16 << 10) + 64;
 /// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor to an existing connection.
 const CLONE: rustix::ioctl::Opcode = 0x8004_e500;

@@ -3,8 +3,9 @@
 //! # Place
 //!
 //! This server is the baseline of measurements. It uses the transports, flags and threads of a
-//! mounted volume, and lets the kernel cache answers for as long. So the kernel sends the same
-//! requests, and the difference to a mounted volume is the cost of the engine.
+//! mounted volume, and lets the kernel cache answers for as long as a mounted volume does. So the
+//! kernel sends the same requests, and the difference to a mounted volume is the cost of the
+//! engine.
 //!
 //! # What must hold
 //!
@@ -31,7 +32,7 @@ use crate::{Error, Options, counts, dispatch};
 use memory::Memory;
 
 /// Mounts an empty server on a directory, and serves until the mount is gone. `ready` is called
-/// when programs may look into it.
+/// when programs may use the mount.
 ///
 /// # Errors
 ///

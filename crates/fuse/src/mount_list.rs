@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 /// The file in which the kernel lists mounts.
 const LIST: &str = "/proc/self/mountinfo";
 
-/// The list of mounts that a thread sees, which may have mounts of its own.
+/// The list of mounts that a thread sees. A thread may have mounts of its own.
 pub(crate) const LIST_OF_THREAD: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
@@ -30,11 +30,11 @@ pub struct Listed {
     pub top: PathBuf,
     /// The mount point.
     pub point: PathBuf,
-    /// Whether this mount takes no changes; the file system may take them elsewhere.
+    /// Whether this mount is read-only. Other mounts of the file system may be writable.
     pub is_read_only: bool,
     /// The type of the file system, such as `fuse.buttress`.
     pub kind: String,
-    /// The source of the mount, by the name it had at that time.
+    /// The source of the mount, by the name that the source had when it was mounted.
     pub source: PathBuf,
 }
 
@@ -59,7 +59,7 @@ impl Listed {
         Ok(Self::all()?.into_iter().rev().find(|one| one.point == point))
     }
 
-    /// Takes the content of a list apart.
+    /// Parses the content of a list.
     #[must_use]
     pub fn parse(list: &[u8]) -> Vec<Self> {
         list.split(|&byte| byte == b'\n').filter_map(Self::of_line).collect()

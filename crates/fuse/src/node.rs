@@ -126,8 +126,8 @@ struct Known<H> {
     lookups: AtomicU64,
 }
 
-/// A resting node: the kernel's references to it, and the number from which its handle is remade.
-/// A node with more references than fit keeps its handle.
+/// A resting node: the kernel's references to it, and the number from which its handle is remade. A
+/// node with more references than `lookups` can hold keeps its handle.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     lookups: u32,

@@ -305,7 +305,7 @@ mod tests {
         assert!(!Options::default().accept("alow_other").expect("not the door's"));
     }
 
-    /// `user` takes rights away, and an option behind it gives them back, as with mount(8).
+    /// `user` takes rights away, and a later option gives them back, as with mount(8).
     #[test]
     fn user_implies_restrictions() {
         let rights = |list: &str| {

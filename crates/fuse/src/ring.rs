@@ -93,7 +93,7 @@ impl Rings {
     ///
     /// # Errors
     ///
-    /// When the kernel refuses the entries after all: then no request can be served.
+    /// If the kernel refuses the entries. No request can be served in that case.
     pub(crate) fn start(
         self,
         device: &OwnedFd,

@@ -390,7 +390,8 @@ impl KernelSync {
         self.0.write_back(None)
     }
 
-    /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
+    /// Returns the number of inodes that the kernel knows, and about how many bytes they take in
+    /// this process.
     #[must_use]
     pub fn known(&self) -> (usize, usize) {
         let notifiers = self.0.notifiers();

@@ -188,7 +188,7 @@ impl WholeMount {
         })
     }
 
-    /// Major and minor number of the whole, and of each of its mounts.
+    /// Major and minor number of the whole volume, and of each of its mounts.
     pub(crate) fn device(&self) -> (u32, u32) {
         self.device
     }
@@ -282,7 +282,7 @@ fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
 #[expect(unsafe_code, reason = "a thread of its own may have a namespace of its own")]
 fn own_namespace() -> rustix::io::Result<()> {
     let flags = UnshareFlags::NEWNS | UnshareFlags::FS;
-    // SAFETY: the table of descriptors stays shared, which is what this flag is unsafe about.
+    // SAFETY: only a new table of descriptors would be unsafe, and the table stays shared.
     unsafe { unshare_unsafe(flags)? };
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
 }

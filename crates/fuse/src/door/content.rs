@@ -13,15 +13,15 @@
 //! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of that range.
 //!   The kernel itself drops these pages before it sends the request. It drops them again after the
 //!   answer only if the program waits for the write. During an asynchronous write, a read may bring
-//!   the old bytes in again.
+//!   the old bytes into the kernel's cache again.
 //! - **C5** Times that the kernel writes back from its cache are always accepted. Such a request
 //!   sets `ctime` and no access time. It names a handle of a file that is open for writing, or
 //!   repeats the `mtime` of the volume. A program that sets `mtime` alone uses the path, or sets
 //!   another time.
 //! - **C6** Each READ is an access; the kernel then invalidates its cached access time by itself.
-//!   An open for reading is an access if the kernel may hold content of the file, since its reads
-//!   may never reach the server. With `strictatime` the kernel drops its content of the file at
-//!   each open.
+//!   An open for reading is an access if the kernel may hold content of the file, since the reads
+//!   of that open file may never reach the server. With `strictatime` the kernel drops its content
+//!   of the file at each open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -104,9 +104,9 @@ pub(crate) enum Written {
     MustWait(SpacePermit),
 }
 
-/// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since
-/// nothing else writes them (`door::D2`). Direct I/O bypasses the kernel's cache, and several
-/// direct writes may run at once.
+/// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since the
+/// file changes only through this mount (`door::D2`). Direct I/O bypasses the kernel's cache, and
+/// several direct writes may run at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -236,7 +236,7 @@ impl Door {
             && set.atime.is_none()
             && set.ctime.is_some()
             && (asked.has_handle || set.mtime == Some(attr.mtime));
-        // With the write-back cache on, the kernel names its time where the program says "now".
+        // With the write-back cache on, the kernel puts its own time in place of a program's "now".
         let is_touch = asked.is_access_now
             && (asked.is_change_now
                 || set.mtime.is_some_and(|time| self.keeps_writes() && set.ctime == Some(time)));
@@ -430,8 +430,8 @@ impl Door {
 }
 
 impl Write {
-    /// Whether the write comes from the kernel's cache: the program has been told already that it
-    /// succeeded.
+    /// Whether the write comes from the kernel's cache: the program has already been told that the
+    /// write succeeded.
     fn is_from_cache(self) -> bool {
         self.how.contains(WriteFlags::CACHE)
     }
@@ -490,7 +490,7 @@ fn is_for_writing(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR)
 }
 
-/// Lets an access list follow a change of the permission bits.
+/// Updates the access list after a change of the permission bits.
 fn chmod_list(node: &Node, bits: u32) -> Answer<()> {
     match node.inode.xattr(acl::ACCESS) {
         Ok(value) => {

@@ -40,8 +40,8 @@ use crate::mounts::Mounts;
 use crate::notifier_threads::OrderPlace;
 
 impl Door {
-    /// Gives the door the mounts of its volume, which it notifies of changes. Without them the door
-    /// notifies only its own mount.
+    /// Gives the door the mounts of its volume. The door notifies these mounts of changes. Without
+    /// them the door notifies only its own mount.
     pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
         let _ = self.mounts.set(mounts);
     }
@@ -102,7 +102,7 @@ impl Door {
         let node = self.node(id)?;
         let done = |()| Reply::Ioctl(Vec::new());
         if !matches!(command, Command::Search(_)) {
-            // The next search of this thread shows what this command does.
+            // The next search of the caller's thread must show the changes of this command.
             self.walks.end_of(caller.task);
         }
         match command {
@@ -165,8 +165,8 @@ impl Door {
         Ok(self.fs.committed().0.to_ne_bytes().to_vec())
     }
 
-    /// Waits until the commit with this number is durable. A commit made by [`Self::start_sync`]
-    /// already is.
+    /// Waits until the commit with this number is durable. A commit that [`Self::start_sync`] made
+    /// is durable already.
     fn wait_sync(&self, number: u64) -> Answer<()> {
         if number == 0 || number <= self.fs.committed().0 {
             return Ok(());
@@ -192,8 +192,8 @@ impl Door {
         Ok(())
     }
 
-    /// Discards free space, and returns how many bytes that was. It ends early for a caller that
-    /// was killed.
+    /// Discards free space, and returns how many bytes that was. The trim ends early if the caller
+    /// is killed.
     fn trim(&self, caller: Caller, options: TrimOptions) -> Answer<u64> {
         expect_admin(&Rights::of(caller))?;
         if options.len < u64::from(self.fs.superblock().sectorsize) {

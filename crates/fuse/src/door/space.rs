@@ -11,8 +11,8 @@
 //!   another unlinked file is expected to be freed. A closed file is expected to be freed within
 //!   [`FORGOTTEN`] of the last unlink, an open file within [`CLOSED`] of that unlink. R3 has the
 //!   exceptions.
-//! - **R2** The wait ends: a request is tried again only after such a file was freed, and for no
-//!   longer than [`FORGOTTEN`].
+//! - **R2** The wait ends: a request is tried again only after an unlinked file was freed, and for
+//!   no longer than [`FORGOTTEN`].
 //! - **R3** Requests that wait never occupy the last thread that reads, since only the kernel can
 //!   end their wait. The kernel sends many writes before it sends a release, so waiting writes use
 //!   a thread of their own. If too few threads would be left, the next request is refused.
@@ -188,7 +188,8 @@ impl Door {
         } else {
             (closes && any(&nameless)).then_some(AwaitedRequest::Release)
         };
-        // Check the count after the table: a file missing there was counted, or is being forgotten.
+        // Check the count after the table: a file that is missing in the table was counted, or is
+        // being forgotten.
         if now_freed.load(Ordering::SeqCst) != freed {
             return SpaceOutlook::Freed;
         }

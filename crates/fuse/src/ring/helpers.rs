@@ -132,7 +132,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the entries of a queue to the kernel; says whether it took them.
+    /// Gives the entries of a queue to the kernel; says whether the kernel took them.
     fn register(&self, number: usize) -> bool {
         let answer = self.queues[number].1.register();
         let is_well = answer.is_ok();
@@ -338,7 +338,7 @@ struct Affinity {
 }
 
 impl Affinity {
-    /// The driver changes its place after this many more requests of one kind than of the other.
+    /// The driver changes its place after this many more requests of one size than of the other.
     const MANY: i8 = 16;
 
     fn new(processor: u16) -> Self {

@@ -1,8 +1,8 @@
 //! One file is used through the kernel's cache and by direct requests. No request waits for itself,
 //! and no read returns old bytes.
 //!
-//! Each step has a deadline. If a step misses it, the test ends the connection, so that it fails
-//! and does not hang.
+//! Each step has a deadline. If a step misses it, the test ends the connection, so that the test
+//! fails and does not hang.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -306,7 +306,8 @@ impl Linux {
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        // Programs of other tests look at every mount, and a look keeps it busy for a moment.
+        // Programs of other tests look at every mount, and a look keeps the mount busy for a
+        // moment.
         let unmount = || Command::new("umount").arg(&self.1).status().is_ok_and(|s| s.success());
         let is_unmounted = (0..100).any(|_| {
             unmount() || {

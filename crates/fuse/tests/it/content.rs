@@ -215,7 +215,8 @@ fn memory_maps() {
     file.write_all_at(&pattern(MIB, 3), 0).expect("content");
     let mut wanted = pattern(MIB, 3);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of the whole file, which nothing cuts, unmapped once at the end.
+    // SAFETY: the new mapping covers the whole file, and is unmapped once, at the end. The file is
+    // not truncated.
     unsafe {
         let memory =
             mmap(std::ptr::null_mut(), MIB, protection, MapFlags::SHARED, &file, 0).expect("a map");

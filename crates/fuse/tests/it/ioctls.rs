@@ -57,7 +57,7 @@ const ROOT_REFS_AT: usize = 216;
 /// The longest wait for the kernel and the cleaner.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The object of items for what has no name.
+/// The object id of orphan items.
 const ORPHAN: u64 = u64::MAX - 4;
 
 const USER: u32 = 1000;
@@ -626,8 +626,9 @@ fn refused_deletion_leaves_the_mount_of_a_subvolume() {
     named(&open(mount.path("a")), SNAP_DESTROY, b"nested").expect("it may go now");
 }
 
-/// The kernel keeps the inode of a directory that a program has open in a deleted subvolume, also
-/// when it is closed. The subvolume goes then, although memory is not short.
+/// A program has a directory open in a deleted subvolume. The kernel keeps the directory's inode
+/// even after the program has closed it. The subvolume is dropped then, although memory is not
+/// short.
 #[test]
 fn deleted_subvolume_goes_when_its_last_user_has_gone() {
     let Some(mut mount) = mounted() else { return };

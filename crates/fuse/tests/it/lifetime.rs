@@ -224,8 +224,8 @@ fn read_only_mounts() {
 }
 
 /// Inodes that the kernel knows and no program has open keep no handle. Their names and contents
-/// can be used as if they had one. An inode that loses its last name stays for programs that hold
-/// it.
+/// can be used as if they had a handle. An inode that loses its last name stays for programs that
+/// hold it.
 #[test]
 fn idle_inodes_do_without_handles() {
     let Some(mount) = mounted_with(FEW_HANDLES) else { return };

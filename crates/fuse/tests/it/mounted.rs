@@ -47,7 +47,7 @@ struct Server {
     says: BufReader<ChildStdout>,
 }
 
-/// Mounts a new volume; Returns `None`, and prints a message, if that is impossible here.
+/// Mounts a new volume. Returns `None`, and prints a message, if that is impossible here.
 pub(crate) fn mounted() -> Option<Mounted> {
     mounted_with("")
 }
