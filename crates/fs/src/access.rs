@@ -32,7 +32,8 @@ const LISTED_FOR_MAX: Duration = Duration::from_secs(86_400);
 /// The most listed inodes before they are put.
 const LISTED_MAX: usize = 4096;
 
-/// The place of an inode in the list. It holds the inode while it is listed (A2).
+/// The place of an inode in the list. The place keeps the inode in memory while the inode is listed
+/// (A2).
 pub(crate) struct Place<C>(Ranked<Option<Arc<C>>>);
 
 impl<C> Default for Place<C> {

@@ -145,8 +145,8 @@ impl CleanQueue {
             if state.is_stopped {
                 return None;
             }
-            // Callers of `wait_for_inodes` wake this thread, however often they come. So the time
-            // counts, and not whether a wait ended by itself.
+            // Callers of `wait_for_inodes` may wake this thread before the period has passed. So
+            // the clock decides when to check, and not whether a wait timed out.
             let now = clock::now();
             let looked = *state.looked.get_or_insert(now);
             let left = DROP_PERIOD.saturating_sub(now.saturating_duration_since(looked));
@@ -233,7 +233,8 @@ mod tests {
                     std::thread::sleep(DROP_PERIOD / 10);
                 }
             });
-            // Without a check there would be no work, and no end but for this thread.
+            // If the queue never checked the subvolume, `next` would wait until this thread stops
+            // the queue.
             scope.spawn(|| {
                 let begun = clock::now();
                 while !is_done.load(Ordering::Relaxed) && clock::since(begun) < DROP_PERIOD * 40 {

@@ -92,7 +92,7 @@ impl Filesystem {
     }
 
     /// Up to `most` subvolumes with names within another one, each with the directory that has the
-    /// name. They come by number, from `from` on.
+    /// name. The subvolumes are sorted by number, from `from` on.
     ///
     /// # Errors
     ///

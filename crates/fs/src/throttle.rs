@@ -137,7 +137,7 @@ impl Throttle {
             return Duration::ZERO;
         }
         // The allowed rate is four times the rate of writeback at half of the limit, and a quarter
-        // of it at the limit.
+        // of the rate of writeback at the limit.
         let full = ((dirty - soft) as f64 / (limit - soft).max(1) as f64).min(1.0);
         let allowed = rate as f64 * 4.0_f64.powf(1.0 - 2.0 * full);
         self.queue.enter(now, (bytes as f64 / allowed * 1e9) as u64)

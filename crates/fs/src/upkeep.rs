@@ -215,7 +215,8 @@ impl Upkeep {
         let (copied, total, ended) = (moved, bytes, now());
         state.replaced = Some(ReplaceStatus { state: end, ended, copied, total, lost, ..begun });
         drop(state);
-        // The status is set before the turn ends, so a thread that waits for the end finds it.
+        // The status is set before the turn ends, so a thread that waits for the end of the work
+        // finds the new status.
         drop(turn);
         done
     }
@@ -228,7 +229,7 @@ impl Upkeep {
             return false;
         }
         self.pause.store(true, Ordering::Relaxed);
-        // The scrub behind the copy stops, too.
+        // This also stops a scrub that follows the copy.
         self.maintenance.stop_moving(true);
         while state.work == Some(Work::Replace) {
             self.changed.wait(&mut state);

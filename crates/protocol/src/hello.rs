@@ -26,7 +26,7 @@ pub struct Offer {
 /// The settings that a server requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Features that the server requests, as far as the kernel offers them.
+    /// Features that the server wants. The kernel may offer only some of them.
     pub wanted: InitFlags,
     /// Bytes of a write, and of any other payload; whole pages.
     pub max_write: u32,

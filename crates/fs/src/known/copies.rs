@@ -31,7 +31,7 @@ fn populate(fs: &Filesystem, top: &Inode) {
     fs.sync().expect("durable");
 }
 
-/// Fills the volume with data and metadata until it refuses more. Returns how many files that took.
+/// Fills the volume with data and metadata until it refuses more. Returns how many files were made.
 fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
     fill_by(fs, top, more, 100)
 }

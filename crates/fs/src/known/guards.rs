@@ -8,7 +8,7 @@ use buttress_sim::{FaultDevice, Faults};
 use super::*;
 use crate::MakeOptions;
 
-/// Far longer than a drain with nothing to wait for.
+/// Far longer than the time of a drain that has nothing to wait for.
 const LONG: Duration = Duration::from_secs(20);
 
 const POLICIES: [&str; 4] =

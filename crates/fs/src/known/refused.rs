@@ -53,8 +53,8 @@ fn targets(device: &Arc<dyn Device>) {
     fs.close().expect("closed");
 }
 
-/// Uses up all metadata, so that none is left for finishing ordered extents. It rewrites nodes
-/// while that is allowed, and a reader keeps the old nodes.
+/// Uses up all metadata, so that none is left for finishing ordered extents. The function rewrites
+/// nodes until a reservation fails, and a reader keeps the old nodes.
 fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();

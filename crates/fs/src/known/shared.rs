@@ -1,5 +1,5 @@
 //! The first change of a leaf that a snapshot shares adds references to the extent tree. It adds
-//! one for every extent of the leaf, and each may lie in another leaf of the extent tree.
+//! one for every extent of the leaf, and each reference may lie in another leaf of the extent tree.
 
 use buttress_txn::Engine;
 
@@ -7,7 +7,7 @@ use super::freeing::{all_at_once, rewrite};
 use super::*;
 use crate::XattrFlags;
 
-/// Files, and extents of each, at random addresses.
+/// The number of files, and of extents in each file. The extents lie at random addresses.
 const FILES: usize = 160;
 const EACH: usize = 500;
 

@@ -1,4 +1,4 @@
-//! Files of content that lies on the device already.
+//! Makes files from content that lies on the device already.
 
 use buttress_data::Piece;
 

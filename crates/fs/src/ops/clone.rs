@@ -76,7 +76,7 @@ impl Inode {
         })
     }
 
-    /// Runs `share` on two locked files. If space is short, frees space and runs it once more.
+    /// Runs `share` on two locked files. If space is short, frees space and runs `share` once more.
     fn sharing<T>(
         &self,
         target: &Self,
@@ -171,7 +171,7 @@ impl Inode {
         Ok(done + self.copy_bytes(offset + done, to, len - done, stamp)?)
     }
 
-    /// Of a copy of `len` bytes, the number of bytes after the first `head` that can be shared.
+    /// Returns how many bytes of a copy of `len` bytes can be shared, after the first `head` bytes.
     fn shareable(
         &self,
         offset: u64,

@@ -173,7 +173,8 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
         if let Some(cell) = other.cell() {
             cell.file.update(&handle, |item| item.ctime = stamp);
         }
-        // Each directory keeps its name, with another target, so only its times change.
+        // Each directory keeps the name, which leads to another target. So only the directory's
+        // times change.
         for dir in [source.dir, target.dir] {
             dir.file.update(&handle, |item| (item.mtime, item.ctime) = (stamp, stamp));
         }

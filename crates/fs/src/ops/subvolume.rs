@@ -8,8 +8,8 @@
 //! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
 //!   writes before that write, too. It is taken at the end of a transaction. From the writeback of
 //!   all dirty data until then, no file content changes (`Tree::writes`).
-//! - **S3** The transaction that removes the name of a subvolume makes it an orphan of the root
-//!   tree. The cleaner drops it when its files have no users any more.
+//! - **S3** The transaction that removes the name of a subvolume makes the subvolume an orphan of
+//!   the root tree. The cleaner drops the subvolume when its files have no users any more.
 
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ impl Inode {
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
         // The snapshot adds items only to trees that commits alone change. The reservation covers
-        // copies of the nodes that become shared. If it fails, no snapshot is made.
+        // copies of the nodes that become shared. If the reservation fails, no snapshot is made.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
         let mut cost =
             Cost { items: 0, commit_items: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
@@ -261,12 +261,13 @@ impl Inode {
         Ok(())
     }
 
-    /// Fails as [`delete_subvolume`](Self::delete_subvolume) would now, and changes nothing. For
-    /// callers that must prepare a deletion. Another thread may still change what is found here.
+    /// Fails as [`delete_subvolume`](Self::delete_subvolume) would fail now, and changes nothing.
+    /// This is for callers that must prepare a deletion. Another thread may make the result
+    /// outdated.
     ///
     /// # Errors
     ///
-    /// As [`delete_subvolume`](Self::delete_subvolume), but for the lack of space.
+    /// As [`delete_subvolume`](Self::delete_subvolume), except `NoSpace`.
     pub fn expect_deletable_subvolume(&self, name: &[u8]) -> Result<()> {
         let view = self.mount().engine.view();
         let Some(tree) = self.subvolume_to_delete(&view, name)? else { return Ok(()) };

@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The thread never waits for a file's writeback claim. A thread that holds one may be in
-//!   the queue that this thread serves.
+//! - **M1** The thread never waits for a file's writeback claim. A thread that holds a claim may be
+//!   in the queue that this thread serves.
 //! - **M2** The thread refuses no waiter because of very recent reservations. It waits until these
 //!   reservations are dirty data or given back, and runs the flush states again, a few times.
 //!   Without the wait it would give up too early: a run without work is faster than the wake-up of
@@ -46,7 +46,7 @@ const ORDERED: Duration = Duration::from_secs(30);
 
 /// The longest wait for reservations to be used or given back, while they change.
 const SETTLING: Duration = Duration::from_millis(200);
-/// Number of further runs after such a wait, if no waiter is served.
+/// Number of further runs after a wait for reservations, if no waiter is served.
 const MORE_RUNS: u32 = 3;
 
 /// A run of the flush states for the waiters of one kind of space.

@@ -13,8 +13,8 @@ use crate::{
 
 /// A cost that exceeds every volume of these tests.
 const IMPOSSIBLE: Cost = Cost::of(100_000, 1 << 30);
-/// Most metadata requests of each thread. The data request is served after far fewer runs of the
-/// flush states.
+/// The most metadata requests of each thread. The data request is served after far fewer runs of
+/// the flush states.
 const ASKED_MAX: usize = 400;
 
 /// A volume without space for data, and a file that is written in place. Space after the end of the

@@ -19,7 +19,7 @@ use buttress_txn::Round;
 
 use crate::cell::InodeCell;
 
-/// Most inodes of one batch.
+/// The most inodes of one batch.
 pub(super) const BATCH_INODES: usize = 128;
 
 /// The conditions under which a thread writes back.

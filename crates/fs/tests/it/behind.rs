@@ -108,7 +108,7 @@ fn readers_and_writers_come_at_once() {
     expect_sound(&device);
 }
 
-/// An opening and closing writes nothing, whether the groups are known by then or not.
+/// Opening and closing a volume writes nothing, whether the groups are known by then or not.
 #[test]
 fn an_opening_alone_writes_nothing() {
     let device = many_chunks();

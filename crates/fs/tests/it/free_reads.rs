@@ -114,7 +114,7 @@ fn while_it_reads_so_many(
 }
 
 /// Ordered extents finish and other threads cut and read a file, while one thread reads from a slow
-/// device. The read returns the bytes from its beginning or from its end.
+/// device. The read returns bytes that the file had when the read began or ended.
 #[test]
 fn no_thread_waits_for_readers() {
     for options in ["rw", "page_cache=0"] {

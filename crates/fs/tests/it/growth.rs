@@ -1,5 +1,5 @@
-//! Counts the steps that operations and an unmount take in trees. They grow with the work and no
-//! faster.
+//! Counts the steps that operations and an unmount take in trees. The steps grow with the work and
+//! no faster.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size, on a volume of its
 //! own. Afterwards our checker looks at each volume, and `btrfs check` at the last.

@@ -1,5 +1,5 @@
-//! Writes in place, while extents become shared and are no longer shared. Only the written file
-//! ever sees a change, and reads return the written bytes.
+//! Writes in place, while extents become shared and unshared. Only the written file ever sees a
+//! change, and reads return the written bytes.
 //!
 //! In debug builds every use of a remembered check repeats the check. So a stamp that was not
 //! changed in time fails the test, even if the bytes happen to be right.
@@ -211,7 +211,7 @@ fn n9_n10_n15_writes_are_seen_in_one_file() {
     }
 }
 
-/// N16: snapshots taken while threads overwrite in place. The content of a snapshot does not
+/// N16: snapshots are taken while threads overwrite in place. The content of a snapshot does not
 /// change, and each of its sectors has the bytes of one write.
 #[test]
 fn n16_snapshots_beside_writers_stay_as_they_are() {

@@ -58,7 +58,7 @@ impl Seen {
 enum Way {
     /// Into memory, until a request needs room.
     Lazy,
-    /// Into memory, and to the device as soon as a writer has so many dirty blocks.
+    /// Into memory, and to the device as soon as a writer has this many dirty blocks.
     Batches(u64),
     /// To the device.
     Direct,
@@ -187,8 +187,8 @@ fn e19_rounds_ahead_flatten_the_saw_tooth() {
 #[test]
 fn e16_direct_writers_are_not_slowed() {
     // Three batches in ordered extents and one dirty batch reserve more than half of all room. If
-    // all of this data were dirty, a round would be due. They reserve less than all room, so no
-    // request waits.
+    // all of this data were dirty, a round would be due. The batches reserve less than all room, so
+    // no request waits.
     for way in [Way::Direct, Way::Batches(720)] {
         let (off, ahead) = (scarce(way, "off", 60), scarce(way, "clamp", 60));
         // Direct writers have no reservation while the device has their data.

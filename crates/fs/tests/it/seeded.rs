@@ -6,7 +6,8 @@
 //! checks all copies. The threads of the mount also run. Each run has a kind of files: plain ones,
 //! compressed ones, some written in place, or mostly renamed. `BUTTRESS_SEED=n` runs seed `n`
 //! alone; `BUTTRESS_SEEDS=first..last` runs several seeds. `BUTTRESS_CUTS` multiplies the states
-//! that are checked after each seed. A failing seed is printed, and fails again.
+//! that are checked after each seed. The number of a failing seed is printed, and the same seed
+//! fails again.
 
 mod full;
 

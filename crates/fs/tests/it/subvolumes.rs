@@ -389,8 +389,8 @@ fn a_subvolume_is_moved() {
     check(&device);
 }
 
-/// A rename puts a subvolume in the place of an empty directory. An exchange swaps its name with
-/// that of an inode of any kind.
+/// A rename puts a subvolume in the place of an empty directory. An exchange swaps the subvolume's
+/// name with the name of an inode of any kind.
 #[test]
 fn a_subvolume_is_exchanged() {
     let device = memory(256);

@@ -252,8 +252,8 @@ fn serve() {
     let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
     assert_eq!(session.is_over_io_uring(), crate::TRANSPORT == "io_uring");
     let (unmounter, kernel_sync) = (session.unmounter(), session.kernel_sync());
-    // This lock makes the answer to an order come before the end of the mount, which the order
-    // causes.
+    // An order to unmount ends the mount. With this lock, the answer to the order is printed before
+    // [`CLOSED`].
     let speaking = Arc::new(Mutex::new(()));
     let answering = Arc::clone(&speaking);
     std::thread::spawn(move || {

@@ -59,7 +59,7 @@ impl Answer {
         self.u64(time.sec.cast_unsigned()).u32(time.nsec).u32(0)
     }
 
-    /// All of it, filled up with zeros to `len` bytes.
+    /// All bytes, filled up with zeros to `len` bytes.
     fn up_to(mut self, len: usize) -> Self {
         self.0.resize(len, 0);
         self
@@ -183,9 +183,9 @@ impl SubvolumeFacts {
     }
 }
 
-/// The answer that lists the subvolumes within another, each with the directory that has its name.
-/// If not all of them fit, the answer lists the first ones, and the error of the command is
-/// `EOVERFLOW`.
+/// The answer that lists the subvolumes within another subvolume, each with the directory that has
+/// its name. If not all of them fit, the answer lists the first ones, and the error of the command
+/// is `EOVERFLOW`.
 #[must_use]
 pub fn subvolume_refs(from: u64, found: &[(u64, u64)]) -> (Vec<u8>, Option<Errno>) {
     let shown = &found[..found.len().min(REFS_MAX)];

@@ -1,5 +1,5 @@
 //! The model of fsync: operations from a seed on files, directories and names, and their required
-//! result. The tests beside Linux use it, too.
+//! result. The tests in `tests/interop` use this model, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Shows sectors of one file in another.
+    /// Clones sectors of one file into another.
     fn clone_from(&mut self, ino: u64) {
         let place = self.place();
         let Some(target) = self.file_at(place).filter(|target| *target != ino) else {

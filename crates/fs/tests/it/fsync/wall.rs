@@ -1,6 +1,6 @@
 //! A volume that is kept full: files are written to the last sector, synced, replaced, cut and
-//! removed. Snapshots are taken and deleted where nothing fits any more. The model knows the
-//! required content after a power cut. The tests beside Linux use it, too.
+//! removed. Snapshots are taken and deleted when no more data fits. The model knows the required
+//! content after a power cut. The tests in `tests/interop` use this model, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

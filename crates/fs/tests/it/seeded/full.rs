@@ -1,6 +1,6 @@
 //! A full volume under one seed. Threads fill, delete, cut, copy and sync on this volume. In any
-//! order, `ENOSPC` is their only failure. Some are interrupted while they wait, and no thread waits
-//! for ever. Debug builds compare the accounts with groups and tokens at every commit.
+//! order, `ENOSPC` is their only failure. Some threads are interrupted while they wait, and no
+//! thread waits for ever. Debug builds compare the accounts with groups and tokens at every commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

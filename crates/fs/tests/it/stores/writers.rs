@@ -81,8 +81,8 @@ fn whole(fs: &Filesystem, marks: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks at newer and newer commits until the writers have ended. Errors are allowed: the collector
-/// may have been faster.
+/// Looks at newer and newer commits until the writers have ended. Errors are allowed, because the
+/// collector may delete objects that the reader still needs.
 fn follow(store: &Arc<TimedStore>, is_over: &AtomicBool) -> usize {
     let mut seen = 0;
     while !is_over.load(Ordering::SeqCst) {
