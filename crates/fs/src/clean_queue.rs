@@ -6,7 +6,8 @@
 //!   queue. That wait has a limit: a thread that holds such an inode may itself wait for the
 //!   waiting thread.
 //! - **C2** A deleted subvolume is listed from its deletion until its last node is given back
-//!   durably. A caller that waits until it is no longer listed finds its space free.
+//!   durably. A caller that waits until the subvolume is no longer listed finds the subvolume's
+//!   space free.
 //!
 //! # Locks
 //!
@@ -170,8 +171,8 @@ impl CleanQueue {
         }
     }
 
-    /// Ends the current step. The subvolumes in `goes` need another step; those in `waits` wait for
-    /// their users.
+    /// Ends the current step. The subvolumes in `goes` need another step; the subvolumes in `waits`
+    /// wait for their users.
     pub(crate) fn end_step(&self, goes: &[TreeId], waits: &[TreeId]) {
         let mut state = self.state.lock();
         state.dropping.clear();

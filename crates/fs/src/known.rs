@@ -128,8 +128,8 @@ fn unreserved(fs: &Filesystem) -> u64 {
 }
 
 /// N1: no free space is left, and a write in place goes to a group that is read-only at the time of
-/// writeback. Writeback allocates new space if some is free by then, and fails otherwise. It gives
-/// back only reservations that were made.
+/// writeback. Writeback allocates new space if some is free by then, and fails otherwise. Writeback
+/// gives back only reservations that were made.
 #[test]
 fn n1_the_group_turns_read_only_under_a_write() {
     let device = volume(128);
@@ -171,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     check_volume(&device);
 }
 
-/// N2: as N1, with groups that become read-only and writable all the time. One thread empties them,
-/// another inspects them.
+/// N2: as N1, with groups that become read-only and writable all the time. One thread empties the
+/// groups, and another thread inspects them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);

@@ -37,9 +37,9 @@ impl Filesystem {
         Ok(self.mount().engine.quotas()?)
     }
 
-    /// Switches quotas on, simple or full ones. If quotas are on already, nothing changes. Simple
-    /// quotas count the extents that are made from now on. Full quotas are counted at once. If
-    /// deleted subvolumes are being dropped, the counts are only marked as inconsistent.
+    /// Switches simple or full quotas on. If quotas are on already, nothing changes. Simple quotas
+    /// count the extents that are made from now on. Full quotas are counted at once. If deleted
+    /// subvolumes are being dropped, the counts are only marked as inconsistent.
     ///
     /// # Errors
     ///

@@ -127,7 +127,7 @@ pub(crate) fn place(view: &View, tree: TreeId) -> Result<Option<(InodeId, Vec<u8
 }
 
 /// Whether `dir` contains this name of the subvolume. In a snapshot of the directory's subvolume
-/// the answer is false: it has a copy of the entry, but no reference.
+/// the answer is false: the snapshot has a copy of the entry, but no reference.
 pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> Result<bool> {
     let key = Key::new(dir.tree.0, Kind::ROOT_REF, tree.0);
     let Some(item) = view.get(TreeId::ROOT, &key)? else { return Ok(false) };
@@ -135,7 +135,7 @@ pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> R
     Ok(place.dirid == dir.ino && place.name == name)
 }
 
-/// The subvolumes with names inside this one.
+/// The subvolumes with names inside this subvolume.
 pub(crate) fn children(view: &View, tree: TreeId) -> Result<Vec<TreeId>> {
     let low = Key::new(tree.0, Kind::ROOT_REF, 0);
     let high = Key::new(tree.0, Kind::ROOT_REF, u64::MAX);

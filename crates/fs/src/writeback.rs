@@ -14,11 +14,11 @@
 //!   writeback at once. Otherwise spare threads would take processors from writers.
 //! - **G4** The list has at most as many entries as the limit of dirty data has sectors, plus a few
 //!   batches. A listed inode may be clean or gone, and still takes memory. If the list is too long,
-//!   each writer takes the oldest batch off it.
+//!   each writer takes the oldest batch off the list.
 //!
 //! # Locks
 //!
-//! `in_flight` is held for long. Each thread that writes a batch holds it shared.
+//! `in_flight` is held for long. Each thread that writes a batch holds this lock shared.
 //! [`Writeback::write_all`] takes it exclusively for a moment, to wait for all batches (G2). The
 //! list has its own lock, which is held for short times and taken under `in_flight`.
 //!

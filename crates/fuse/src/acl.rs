@@ -146,9 +146,10 @@ impl Acl {
     }
 
     /// Whether a user that does not own the file has all wanted permissions. An entry that names
-    /// the user decides alone. Without one, the entries of the user's groups decide: one of them
-    /// must grant all wanted permissions. A user without any such entry gets the permissions of the
-    /// entry for others. The mask limits all entries except the entry for others.
+    /// the user decides alone. Without such an entry, the entries of the user's groups decide: one
+    /// of them must grant all wanted permissions. A user without any such entry gets the
+    /// permissions of the entry for others. The mask limits all entries except the entry for
+    /// others.
     pub(crate) fn grants(
         &self,
         wanted: u32,

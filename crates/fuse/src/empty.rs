@@ -9,7 +9,7 @@
 //!
 //! # What must hold
 //!
-//! - It is not for real data. It checks little, and all content is lost when it ends.
+//! - This server is not for real data. It checks little, and all content is lost when it ends.
 
 mod memory;
 
@@ -36,7 +36,7 @@ use memory::Memory;
 ///
 /// # Errors
 ///
-/// Those of [`mount`](crate::mount).
+/// The errors of [`mount`](crate::mount).
 pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Result<(), Error> {
     let (mount, device, _) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
@@ -191,7 +191,7 @@ fn work(
     }
 }
 
-/// The number of a node; zero where there is no such name.
+/// The number of a node; zero for a missing name.
 fn attr_ino(attr: &buttress_protocol::Attr) -> u64 {
     attr.ino
 }

@@ -129,7 +129,7 @@ impl Mount {
         self.device
     }
 
-    /// The mount of the whole volume, if the kernel's mount shows all of it.
+    /// The mount of the whole volume, if the kernel's mount shows the whole volume.
     pub(crate) fn whole(&self) -> Option<&WholeMount> {
         self.whole.as_ref()
     }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **L1** A line that cannot be read is left out; it hides none of the others.
+//! - **L1** A line that cannot be read is left out, and hides no other line.
 //! - **L2** Names are bytes: the names of other mounts need not be UTF-8.
 
 use std::ffi::OsString;
@@ -44,7 +44,7 @@ impl Listed {
     ///
     /// # Errors
     ///
-    /// Those of reading the list.
+    /// The errors of reading the list.
     pub fn all() -> io::Result<Vec<Self>> {
         Ok(Self::parse(&std::fs::read(LIST)?))
     }
@@ -54,7 +54,7 @@ impl Listed {
     ///
     /// # Errors
     ///
-    /// Those of reading the list.
+    /// The errors of reading the list.
     pub fn at(point: &Path) -> io::Result<Option<Self>> {
         Ok(Self::all()?.into_iter().rev().find(|one| one.point == point))
     }

@@ -302,7 +302,7 @@ impl<H: Handle> Nodes<H> {
 
     /// Counts one more reference of the kernel to a node; returns the node's handle. An existing
     /// handle is kept, since it carries facts that were learnt about the node. Otherwise `handle`
-    /// makes one, from the number of a resting node if there is one.
+    /// makes a handle, from the node's number if the node rests.
     pub(crate) fn remember(&self, id: u64, handle: impl FnOnce(Option<Resting>) -> H) -> H {
         if id == ROOT {
             return self.root.1.read().clone();

@@ -22,7 +22,7 @@
 //!   another of these threads. Commands of ioctl(2), here called orders, hold no lock in the
 //!   kernel, and wait on a thread of their own.
 //! - **K4** At most [`ORDERS_MAX`] orders wait for their thread or are carried out. A program may
-//!   give orders by any number of threads, and each keeps memory of its request.
+//!   give orders by any number of threads, and each order keeps the memory of its request.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -139,7 +139,7 @@ impl NotifierThreads {
         self.space.give(Box::new(work));
     }
 
-    /// A place in the queue of the thread of orders; `None` while too many wait there (K4).
+    /// A place in the queue of the thread of orders; `None` while too many orders wait there (K4).
     pub(crate) fn order_place(&self) -> Option<OrderPlace<'_>> {
         let permit = WaitPermit::take(&self.ordered, ORDERS_MAX)?;
         Some(OrderPlace { worker: &self.orders, permit })

@@ -116,7 +116,7 @@ pub struct Options {
     /// Then `sync` and syncfs(2) reach the server, and an unmount waits until the volume is closed.
     /// Needs `shared`. The caller must have given up its own claim on the device.
     pub block_device: bool,
-    /// The number of threads that read requests. `None` chooses it by the number of processors.
+    /// The number of threads that read requests. With `None`, the number of processors decides.
     pub threads: Option<usize>,
     /// Whether one thread reads requests and wakes others as needed. Otherwise all threads read at
     /// once.

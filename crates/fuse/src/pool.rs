@@ -64,7 +64,8 @@ mod tests;
 pub(crate) use kind::{Costs, Kind};
 pub(crate) use stopwatch::Stopwatch;
 
-/// A request that is read within this time after the last one was already waiting.
+/// If a request is read within this time after the last request was handled, it was waiting
+/// already.
 const WAITING: Duration = Duration::from_micros(3);
 /// This many waiting requests in a row are more than one thread can handle. A single program that
 /// waits for each reply also makes short runs: it may send a request before the replying thread has

@@ -159,7 +159,7 @@ fn numbers(list: &str) -> Option<Vec<u16>> {
 mod tests {
     use super::*;
 
-    /// Lists of processors have ranges and single ones.
+    /// Lists of processors have ranges and single numbers.
     #[test]
     fn lists_of_processors() {
         assert_eq!(numbers("0"), Some(vec![0]));

@@ -214,7 +214,7 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
 }
 
 impl DeviceThreads {
-    /// Sets the mounts of the volume, of which this is one.
+    /// Sets the mounts of the volume. This mount is one of them.
     pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
         self.door.set_mounts(mounts);
     }
@@ -358,7 +358,7 @@ impl Serving {
                 return Ok(());
             }
             // The end of a mount of a block device waits for an answer, and no thread is left to
-            // give one. Such a mount ends with the process.
+            // give an answer. Such a mount ends with the process.
             if !self.unmounter.mount.is_block_device() {
                 drop(self.unmounter.unmount());
             }

@@ -41,8 +41,8 @@ pub(crate) struct WholeMount {
     device: (u32, u32),
 }
 
-/// The top of the volume, open in this process. It keeps the volume mounted while another mount of
-/// it is made (T1).
+/// The top of the volume, open in this process. The open top keeps the volume mounted while another
+/// mount of the volume is made (T1).
 #[derive(Debug)]
 pub struct Top {
     /// `None` while it is dropped.
@@ -269,7 +269,8 @@ impl Covered {
 /// Opens a mount of the file system with this device number; `None` if another one is visible at
 /// the point.
 fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
-    // An automount that lies there must not be triggered, so this opens no directory.
+    // An automount that lies there must not be triggered, so the mount point is opened only as a
+    // path.
     let how = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mount = Top::from(rustix::fs::open(point, how, Mode::empty()).ok()?);
     let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

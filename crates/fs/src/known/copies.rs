@@ -21,7 +21,7 @@ fn name(number: usize) -> Vec<u8> {
     format!("file{number}").into_bytes()
 }
 
-/// Makes a folder with files. The leaves that hold them take more than the global reserve.
+/// Makes a folder with files. The leaves that hold the files take more than the global reserve.
 fn populate(fs: &Filesystem, top: &Inode) {
     let dir = top.mkdir(b"dir", 0o755, 0, 0).expect("a folder");
     for number in 0..FILES {

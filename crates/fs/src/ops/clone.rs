@@ -52,8 +52,8 @@ impl Inode {
         })
     }
 
-    /// Makes `target` share a range of this file if both hold the same bytes, and returns whether
-    /// they do. Neither content nor times change. Corresponds to Linux's `FIDEDUPERANGE`.
+    /// Makes `target` share a range of this file if both files hold the same bytes there. Returns
+    /// whether they do. Neither content nor times change. Corresponds to Linux's `FIDEDUPERANGE`.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl Inode {
         let to = (target, target_offset + done);
         match self.clone_stamped(offset + done, to, shareable, stamp) {
             Ok(()) => done += shareable,
-            // The files are on two volumes, only one has checksums, or this file has become
+            // The files are on two volumes, only one file has checksums, or this file has become
             // shorter. The copy below handles all these cases.
             Err(error)
                 if matches!(

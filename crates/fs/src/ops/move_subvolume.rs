@@ -110,8 +110,8 @@ pub(super) fn move_subvolume(
     }
 }
 
-/// Exchanges the name of a subvolume with that of another subvolume, or with that of an inode if
-/// both names are in the same subvolume.
+/// Exchanges the name of a subvolume with the name of another subvolume. If both names are in the
+/// same subvolume, the other name may belong to any inode.
 pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = source.mount();
     expect_movable(source, target, tree)?;

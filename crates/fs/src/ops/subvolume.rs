@@ -6,8 +6,8 @@
 //!   and a `ROOT_BACKREF` for it. One transaction adds all three items, and one transaction removes
 //!   them.
 //! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
-//!   writes before that write, too. It is taken at the end of a transaction. From the writeback of
-//!   all dirty data until then, no file content changes (`Tree::writes`).
+//!   writes before that write, too. The snapshot is taken at the end of a transaction. From the
+//!   writeback of all dirty data until then, no file content changes (`Tree::writes`).
 //! - **S3** The transaction that removes the name of a subvolume makes the subvolume an orphan of
 //!   the root tree. The cleaner drops the subvolume when its files have no users any more.
 
@@ -45,8 +45,8 @@ fn stub_inode(nodesize: u32) -> InodeItem {
 }
 
 impl Inode {
-    /// Makes an empty subvolume in this directory, and returns its root directory. As in Linux,
-    /// it inherits neither flags nor the group of this directory.
+    /// Makes an empty subvolume in this directory, and returns its root directory. As in Linux, the
+    /// subvolume inherits neither flags nor the group of this directory.
     ///
     /// # Errors
     ///
@@ -210,8 +210,9 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `NotDir` if the name is not that of a subvolume. `NotEmpty` if the subvolume
-    /// contains others, `NotPermitted` for the default subvolume, `Busy` for the mounted one.
+    /// `NotFound`; `NotDir` if the name belongs to no subvolume. `NotEmpty` if the subvolume
+    /// contains other subvolumes, `NotPermitted` for the default subvolume, `Busy` for the mounted
+    /// subvolume.
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
         let mount = self.mount();
@@ -274,7 +275,7 @@ impl Inode {
         self.expect_may_go(&view, tree, name)
     }
 
-    /// The subvolume that has a name in this directory; `None` for the stub of a missing one.
+    /// The subvolume that has a name in this directory; `None` for the stub of a missing subvolume.
     fn subvolume_to_delete(&self, view: &View, name: &[u8]) -> Result<Option<TreeId>> {
         let dir = &self.cell;
         dir.expect_dir()?;

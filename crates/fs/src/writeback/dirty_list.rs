@@ -3,8 +3,9 @@
 //!
 //! # Locks
 //!
-//! The list has one lock, held for short times. A cell has its own mark that it is listed
-//! (`InodeCell::keep_listed`). The mark changes outside of this lock, or for a moment under it.
+//! The list has one lock, held for short times. Each cell has a mark that says whether it is listed
+//! (`InodeCell::keep_listed`). The mark changes outside of the list's lock, or for a moment under
+//! that lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,7 +7,7 @@
 //! - **C2** A search for data or a hole is answered after the kernel has sent the content that it
 //!   holds.
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
-//!   `FUSE_WRITE_LOCKOWNER`). The kernel names one only in direct requests. The flags of the
+//!   `FUSE_WRITE_LOCKOWNER`). The kernel names an owner only in direct requests. The flags of the
 //!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
 //!   page carry the same flags, and hold folios of the kernel (D4 of `door`).
 //! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of that range.
@@ -372,7 +372,8 @@ impl Door {
     /// since the kernel passes syncfs(2) on for block devices only.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
         let inode = &self.node(id)?.inode;
-        // Each mount of the volume has a top of its own, so this accepts the top of any subvolume.
+        // Each mount of the volume has a top of its own, so the check accepts the top of any
+        // subvolume.
         let is_top = inode.id().ino == self.fs.root().id().ino;
         if is_top { self.fs.sync().map_err(refuse) } else { inode.sync().map_err(refuse) }
     }

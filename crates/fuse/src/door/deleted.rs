@@ -4,7 +4,7 @@
 //!
 //! The cleaner drops a deleted subvolume when nothing uses its inodes. The kernel keeps the inodes
 //! that it knows until memory is short. So while the cleaner waits for a subvolume, the server
-//! tells the kernel from time to time to forget its unused inodes.
+//! tells the kernel from time to time to forget the subvolume's unused inodes.
 //!
 //! # Invariants
 //!
@@ -39,7 +39,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Begins a round, unless one is under way or was not long ago.
+    /// Begins a round, unless a round is under way or ended a short time ago.
     fn begin(&self, now: Instant) -> bool {
         *self.next.lock() <= now && !self.is_running.swap(true, Ordering::Acquire)
     }

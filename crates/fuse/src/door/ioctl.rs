@@ -3,21 +3,21 @@
 //! # Place
 //!
 //! `protocol::btrfs` has the layouts. For a command that waits for nothing, `dispatch` calls
-//! [`Door::answer_from_memory`] on a thread that serves requests. All others run on the thread
-//! `fuse-orders` ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to
-//! handle a notification.
+//! [`Door::answer_from_memory`] on a thread that serves requests. All other commands run on the
+//! thread `fuse-orders` ([`Door::carry_out`]). That thread may wait for a commit, and for the
+//! kernel to handle a notification.
 //!
 //! # Invariants
 //!
-//! - **IO1** A command checks what Linux checks, in its order, and gives Linux's errors. The kernel
-//!   checks no permission before it sends an ioctl (see `rights`).
+//! - **IO1** A command makes the checks that Linux makes, in the same order, and gives Linux's
+//!   errors. The kernel checks no permission before it sends an ioctl (see `rights`).
 //! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
 //!   answer may wait for notifications (D4 of `door`), on a thread that serves no requests (K1 of
 //!   `notifier_threads`).
 //! - **IO3** When a command is answered, the kernel already knows each name that the command added
 //!   or removed.
-//! - **IO4** A snapshot has all data that programs wrote before the command. So has a subvolume
-//!   that becomes read-only. The kernel first sends the data that it holds.
+//! - **IO4** A snapshot, or a subvolume that becomes read-only, has all data that programs wrote
+//!   before the command. The kernel first sends the data that it holds.
 
 mod facts;
 mod search;

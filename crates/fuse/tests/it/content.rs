@@ -160,7 +160,7 @@ fn allocation() {
     assert!(fs::read(mount.path("file")).expect("content") == wanted);
 }
 
-/// One file's bytes are copied into another without passing through the program.
+/// The bytes of one file are copied into another file without passing through the program.
 #[test]
 fn copies() {
     let Some(mount) = mounted() else { return };

@@ -73,8 +73,8 @@ fn write_buffered(file: &File, content: &[u8], at: usize) {
 }
 
 /// N11: on a full volume, an extent that no other file shares is overwritten in place, through a
-/// mapping, buffered and directly. No program gets an error, and none is killed because its mapping
-/// cannot be written.
+/// mapping, buffered and directly. No program gets an error, and no program is killed because its
+/// mapping cannot be written.
 #[test]
 fn n11_a_full_volume_is_written_in_place() {
     for options in ["writeback_cache", "nowriteback_cache"] {

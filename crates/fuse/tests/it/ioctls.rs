@@ -1,5 +1,5 @@
-//! The commands of ioctl(2) that Linux's btrfs has. One table of them runs on a mount and on
-//! Linux's own btrfs, from copies of one image, by root and by other users. The answers must be
+//! The commands of ioctl(2) that Linux's btrfs has. One table of these commands runs on a mount and
+//! on Linux's own btrfs, from copies of one image, by root and by other users. The answers must be
 //! equal. The table leaves out times, generations, random uuids and names of devices.
 
 use std::fs::{self, File, Permissions};
@@ -424,7 +424,7 @@ fn records(dir: &Path, top: &File, said: &mut Said) {
     said.add("read-only", received(&tree, 7));
 }
 
-/// Commands by a mount that is read-only while another one is writable.
+/// Commands by a mount that is read-only while another mount is writable.
 fn by_read_only_mount(dir: &Path) -> Vec<String> {
     for name in ["tree", "gone"] {
         named(&open(dir), SUBVOL_CREATE, name.as_bytes()).expect("a subvolume");
@@ -641,7 +641,7 @@ fn deleted_subvolume_goes_when_its_last_user_has_gone() {
     let walked = open(mount.path("a/d"));
     let (tree, _) = subvolume(&walked);
     named(&top, SNAP_DESTROY, b"a").expect("it may go");
-    // The root tree has an item for each deleted subvolume until it is dropped.
+    // The root tree has an item for each deleted subvolume until the subvolume is dropped.
     let is_there = || !search(&top, (1, [ORPHAN; 2], [48, 48], [tree, tree], 0, 1)).is_empty();
     assert!(is_there(), "a program uses it");
     drop(walked);
@@ -659,7 +659,7 @@ fn commands_answer_as_in_linux_on_shared_mounts() {
 }
 
 /// The kernel passes on commands of every mount. A command by a read-only mount changes nothing, as
-/// in Linux. A command by a writable mount beside it changes the volume.
+/// in Linux. A command by a writable mount of the same volume changes the volume.
 #[test]
 fn commands_by_a_read_only_mount_are_refused_as_in_linux() {
     compare("", by_read_only_mount);

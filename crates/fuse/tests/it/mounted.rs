@@ -230,7 +230,8 @@ fn serve() {
     let mut options = Options::default();
     let mut of_volume = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
-        // This is no option of mounts. With this limit, idle inodes lose their handles in any test.
+        // [`FEW_HANDLES`] is no mount option. With this limit, idle inodes lose their handles in
+        // any test.
         if word == FEW_HANDLES {
             options.handles_max = 0;
             continue;

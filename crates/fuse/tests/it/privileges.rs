@@ -143,7 +143,7 @@ fn write_by_map(file: &File) -> Done {
     Ok(())
 }
 
-/// Sets an access list. An extended one has an entry for one more user, which a mode cannot
+/// Sets an access list. An extended list has an entry for one more user, which a mode cannot
 /// express.
 fn set_list(path: &Path, is_extended: bool) -> Done {
     const NO_ID: u32 = u32::MAX;

@@ -228,7 +228,7 @@ const LABELS: usize = 300;
 /// Gets or sets the label. Returns the number of an error.
 #[expect(unsafe_code, reason = "the commands have no names in rustix")]
 fn label(top: &File, command: u64, text: &mut [u8; 256]) -> Result<(), i32> {
-    // SAFETY: the command reads or writes 256 bytes, which are there.
+    // SAFETY: the command reads or writes 256 bytes, and `text` has 256 bytes.
     let done = unsafe { libc::ioctl(top.as_raw_fd(), command, text.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
     if done >= 0 { Ok(()) } else { Err(error.raw_os_error().expect("of the system")) }

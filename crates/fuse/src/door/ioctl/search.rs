@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **SE1** The first page of a walk shows all earlier changes of programs: a commit comes first.
-//!   Further pages show the commit of the first one, or a later one.
+//!   Further pages show the commit of the first page, or a later commit.
 //! - **SE2** A page goes on with a walk only if the same thread asks for the items after the walk's
 //!   last page. That page must have been full. Any other command of btrfs ends the walks of its
 //!   thread. So a program that asks again and again for new subvolumes sees them.

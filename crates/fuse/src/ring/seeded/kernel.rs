@@ -54,7 +54,7 @@ struct State {
 
 struct Entry {
     processor: u16,
-    /// Addresses of its header and payload.
+    /// Addresses of the entry's header and payload.
     areas: [usize; 2],
     place: Place,
 }
