@@ -10,7 +10,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 
 /// The number of requests of a mebibyte for a large file. Such a file takes most of the device, so
-/// the second one reuses the space of the first.
+/// the second file reuses the space of the first file.
 const LARGE: u64 = 2048;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! Lists the inodes that have an access time newer than the one in the trees.
+//! Lists the inodes that have an access time newer than the access time in the trees.
 //!
 //! # Invariants
 //!
@@ -7,13 +7,13 @@
 //! - **A2** An inode with an access time newer than the last put is listed, and stays in memory
 //!   while it is listed. A removed inode leaves the list. So do all inodes of a deleted subvolume.
 //! - **A3** Listed inodes are put before a commit; with `lazytime` only before a commit that a
-//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest has
-//!   waited for a day, and before a snapshot.
+//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest
+//!   listed inode has waited for a day, and before a snapshot.
 //!
 //! # Locks
 //!
-//! The list has a short lock, and so has each inode's place in the list. No inode is dropped under
-//! these locks.
+//! The list and each inode's place in the list have short locks. No inode is dropped under these
+//! locks.
 //!
 //! # Failure
 //!
@@ -60,7 +60,7 @@ pub(crate) trait Listable {
     fn is_gone(&self) -> bool;
 }
 
-/// The inodes with an access time newer than the one that was last put.
+/// The inodes with an access time newer than the access time that was last put.
 pub(crate) struct AccessTimes<C> {
     listed: Ranked<Listed<C>>,
     /// How many inodes are listed, for threads that do not hold the lock.
@@ -114,7 +114,7 @@ impl<C: Listable> AccessTimes<C> {
         cells
     }
 
-    /// Forgets the inodes that match, such as those of a subvolume that is deleted.
+    /// Forgets the inodes that match, such as the inodes of a subvolume that is deleted.
     pub(crate) fn forget(&self, matches: impl Fn(&C) -> bool) {
         let listed: Vec<_> = self.listed.lock().cells.iter().filter_map(Weak::upgrade).collect();
         for cell in listed.iter().filter(|cell| matches(cell)) {

@@ -575,7 +575,7 @@ impl Filesystem {
         self.mount().engine.volume().stats()
     }
 
-    /// Resets the error counts of one device, or of all, and makes the reset durable.
+    /// Resets the error counts of one device, or of all devices, and makes the reset durable.
     ///
     /// # Errors
     ///

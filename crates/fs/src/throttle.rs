@@ -23,7 +23,7 @@ const HOLD_MIN: Duration = Duration::from_micros(200);
 /// How often the rate is measured.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// One clock for all writers. It admits them one after the other (H2).
+/// One clock for all writers. It admits the writers one after the other (H2).
 #[derive(Debug)]
 struct Queue {
     start: Instant,
@@ -70,9 +70,9 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a batch of writeback that took `took`, and measures the rate of writeback from it.
-    /// Only time spent writing counts: `more_waits` tells whether more data was waiting, so that
-    /// writing goes on.
+    /// Counts a batch of writeback that took `took`, and measures the rate of writeback from the
+    /// batch. Only time spent writing counts: `more_waits` tells whether more data was waiting, so
+    /// that writing goes on.
     pub(crate) fn note_written(&self, written: &Written, took: Duration, more_waits: bool) {
         self.note_at(self.queue.now(), written, took, more_waits);
     }

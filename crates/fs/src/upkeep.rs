@@ -12,8 +12,8 @@
 //!
 //! # Locks
 //!
-//! First `Cleaner::removing`, then the locks of the inodes in order, then the locks of their
-//! extents in the same order. Space is reserved before all of these locks are taken.
+//! A thread first takes `Cleaner::removing`, then the locks of the inodes in order, then the locks
+//! of their extents in the same order. Space is reserved before all of these locks are taken.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

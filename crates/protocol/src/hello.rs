@@ -43,7 +43,7 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// `EINVAL` where they are too short, `EPROTO` where the kernel is too old.
+    /// `EINVAL` where the fields are too short, `EPROTO` where the kernel is too old.
     pub fn decode(fixed: &[u8]) -> Result<Self, Errno> {
         if fixed.len() < OLD_LEN {
             return Err(Errno::EINVAL);

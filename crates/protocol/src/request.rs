@@ -199,7 +199,7 @@ pub enum Operation<'a> {
 /// References that the kernel gives back.
 #[derive(Clone, Copy, Debug)]
 pub enum Forgets<'a> {
-    /// Of one inode.
+    /// References to one inode.
     One(ForgetOne),
     /// References to several inodes: the bytes of one [`ForgetOne`] after the other.
     Many(&'a [u8]),

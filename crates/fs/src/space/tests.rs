@@ -1,4 +1,5 @@
-//! Tests of the two queues of waiting requests, and of the one thread that makes room for both.
+//! Tests of the two queues of waiting requests, and of the one thread that makes room for both
+//! queues.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;

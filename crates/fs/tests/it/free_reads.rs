@@ -1,4 +1,4 @@
-//! Reads that wait for the device hold no lock of the file. They return no bytes of space that
+//! Reads that wait for the device hold no lock of the file. The reads return no bytes of space that
 //! another file got meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex};

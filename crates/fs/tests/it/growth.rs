@@ -198,7 +198,7 @@ fn names_of_one_folder_cost_the_same_each() {
 }
 
 /// Makes `files` files of one sector. Then takes `snapshots` snapshots, and changes one file after
-/// each.
+/// each snapshot.
 fn snapshots_of_files(fs: &Filesystem, files: u64, snapshots: u64) {
     for at in 0..files {
         let file = fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file");

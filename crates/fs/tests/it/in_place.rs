@@ -277,7 +277,7 @@ fn a_clone_ends_what_was_remembered() {
     let sector = |seed: u64| pattern(seed, SECTOR as usize);
     for round in 0..4 {
         let at = (round * 7 * SECTOR) as usize;
-        // The first write remembers the check, and the second uses it.
+        // The first write remembers the check, and the second write uses it.
         for seed in [2 * round, 2 * round + 1] {
             source.write_direct(at as u64, &sector(seed)).expect("in place");
             bytes[at..at + SECTOR as usize].copy_from_slice(&sector(seed));

@@ -120,8 +120,8 @@ fn refused_log_data_changes_nothing() {
 }
 
 /// A2, A4: readers see every written byte on each path, and after a power cut the volume has the
-/// synced state. Some data is written with logs. Other data is not, because a thread reads it at
-/// that moment.
+/// synced state. Some data is written with logs. Other data is written without logs, because a
+/// thread reads this data at that moment.
 #[test]
 fn readers_and_writers_beside_each_other() {
     const SECTORS: u64 = 64;

@@ -211,9 +211,9 @@ enum Split {
     Clone,
 }
 
-/// N7: a thread scans extents to write in place, and may wait for the device to read their items.
-/// No scanned extent is split meanwhile. A thread that wants to split a scanned extent waits for
-/// the write.
+/// N7: a thread scans extents to write in place, and may wait for the device to read the extents'
+/// items. No scanned extent is split meanwhile. A thread that wants to split a scanned extent waits
+/// for the write.
 #[test]
 fn n7_scanned_extents_are_not_split() {
     let base = MemoryDevice::new(256 << 20);
@@ -234,8 +234,8 @@ fn n7_scanned_extents_are_not_split() {
     }
 }
 
-/// One thread scans, and one splits. Only the last leaf of the file is in memory, so the scan waits
-/// for the device.
+/// One thread scans extents, and another thread splits them. Only the last leaf of the file is in
+/// memory, so the scan waits for the device.
 fn expect_no_split(base: MemoryDevice, split: Split) {
     const LATENCY: Duration = Duration::from_millis(1);
     let work = move || {

@@ -52,7 +52,7 @@ fn expect_refused<T>(outcome: Result<T>) {
     }
 }
 
-/// Writes pieces at the end of a file until a limit refuses one.
+/// Writes pieces at the end of a file until a limit refuses a piece.
 fn fill(file: &Inode, piece: u64) -> Result<()> {
     let bytes = pattern(file.id().ino.0, piece as usize);
     for number in 0..1000 {

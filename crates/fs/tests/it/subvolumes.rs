@@ -243,7 +243,7 @@ fn a_snapshot_stays_what_it_was() {
         for name in ["live/big", "two/big", "three/big"] {
             assert_eq!(content(&fs.resolve(name).expect("a file")), changed, "{name}");
         }
-        // The source is deleted first. The snapshots keep the data that it wrote.
+        // The source is deleted first. The snapshots keep the data of the source.
         fs.root().delete_subvolume(b"live").expect("a deletion");
         drop_all(&fs);
         fs.sync().expect("a sync");

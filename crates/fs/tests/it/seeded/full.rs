@@ -36,8 +36,8 @@ fn remove(dir: &Inode, name: &str) {
     dir.unlink(name.as_bytes()).expect("removing always works");
 }
 
-/// Runs an operation that needs room, and may cancel it while it waits. Returns the result if there
-/// was room.
+/// Runs an operation that needs room, and may cancel the operation while it waits. Returns the
+/// result if there was room.
 fn wanted<T>(rng: &mut Rng, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     let looks = if rng.chance(2, 3) { rng.below(3) as u32 } else { u32::MAX };
     match at_look(looks).heeded(work) {
