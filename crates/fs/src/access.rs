@@ -5,7 +5,8 @@
 //! - **A1** A read begins no transaction and waits for no space. It notes the access time in memory
 //!   and lists the inode. Any later put of the inode includes the time.
 //! - **A2** An inode with an access time newer than the last put is listed, and stays in memory
-//!   while it is listed. A removed inode leaves the list. So do all inodes of a deleted subvolume.
+//!   while it is listed. A removed inode leaves the list. All inodes of a deleted subvolume leave
+//!   the list, too.
 //! - **A3** Listed inodes are put before a commit; with `lazytime` only before a commit that a
 //!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest
 //!   listed inode has waited for a day, and before a snapshot.

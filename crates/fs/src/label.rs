@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **LB1** A label changes between two commits: the superblock on disk is that of the last
-//!   commit, with another label.
+//! - **LB1** A label changes between two commits: the superblock on disk is the superblock of the
+//!   last commit, with another label.
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;

@@ -1,5 +1,5 @@
-//! Limits the rate at which writers dirty memory. Less free memory means a lower rate, but never
-//! zero.
+//! Limits the rate at which writers dirty memory. Less free memory means a lower rate, but the rate
+//! is never zero.
 //!
 //! # Invariants
 //!
@@ -136,8 +136,8 @@ impl Throttle {
         if rate == 0 || dirty <= soft {
             return Duration::ZERO;
         }
-        // The allowed rate is four times the rate of writeback at half of the limit, and a quarter
-        // of the rate of writeback at the limit.
+        // At half of the limit, the allowed rate is four times the rate of writeback. At the limit,
+        // the allowed rate is a quarter of the rate of writeback.
         let full = ((dirty - soft) as f64 / (limit - soft).max(1) as f64).min(1.0);
         let allowed = rate as f64 * 4.0_f64.powf(1.0 - 2.0 * full);
         self.queue.enter(now, (bytes as f64 / allowed * 1e9) as u64)

@@ -215,8 +215,8 @@ impl Upkeep {
         let (copied, total, ended) = (moved, bytes, now());
         state.replaced = Some(ReplaceStatus { state: end, ended, copied, total, lost, ..begun });
         drop(state);
-        // The status is set before the turn ends, so a thread that waits for the end of the work
-        // finds the new status.
+        // The status is set before the [`Turn`] ends, so a thread that waits for the end of the
+        // work finds the new status.
         drop(turn);
         done
     }
@@ -295,7 +295,7 @@ impl Upkeep {
     }
 }
 
-/// Gives work that moves extents access to the users of files (U3).
+/// Access to the users of files, for work that moves extents (U3).
 pub(crate) struct Holders<'s> {
     pub(crate) inodes: &'s Inodes,
     pub(crate) cleaner: &'s Cleaner,

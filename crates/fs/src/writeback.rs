@@ -10,8 +10,8 @@
 //!   then writes the inodes that these threads put back. Such an inode had data beyond one round,
 //!   or data that a third thread was writing.
 //! - **G3** Spare threads write in two cases only. The first is that writeback waits for devices
-//!   and much data is dirty. The second is that the clamp needs several parts of the data in
-//!   writeback at once. Otherwise spare threads would take processors from writers.
+//!   and much data is dirty. The second is that preemptive flushing needs several parts of the data
+//!   in writeback at once. Otherwise spare threads would take processors from writers.
 //! - **G4** The list has at most as many entries as the limit of dirty data has sectors, plus a few
 //!   batches. A listed inode may be clean or gone, and still takes memory. If the list is too long,
 //!   each writer takes the oldest batch off the list.
@@ -51,7 +51,7 @@ pub(crate) const BATCH_BYTES: u64 = 16 << 20;
 /// The smallest amount of dirty data that a file can have: one sector.
 const SECTOR: u64 = 4096;
 
-/// The list may always have this many inodes, even if less data may be dirty.
+/// The list may always have this many inodes, even if the limit of dirty data is smaller.
 const LISTED_MIN: usize = 4 * BATCH_INODES;
 
 /// Limits of writeback, from the mount options.

@@ -170,7 +170,7 @@ fn latency(times: &Times) -> Latency {
 }
 
 /// The limit of the class in which the answer with the number `rank` lies, counted from the
-/// shortest. No limit is above the longest time.
+/// shortest answer. No limit is above the longest time.
 fn limit_of(classes: &[u64], rank: u64, max_us: u64) -> u64 {
     let mut below = 0;
     for (class, count) in classes.iter().enumerate() {

@@ -127,7 +127,7 @@ impl MessagePool {
 mod tests {
     use super::*;
 
-    /// MP1: after a burst the pool soon keeps what requests need, and no more.
+    /// MP1: after a burst the pool soon keeps only the buffers that requests need.
     #[test]
     fn mp1_pool_gives_up_what_no_request_needs() {
         let pool = MessagePool::new(4096);

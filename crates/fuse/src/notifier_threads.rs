@@ -6,8 +6,8 @@
 //! send a request that depends on this data before the data. Examples are a search for data or
 //! holes, and a read past the known end. When the server tells the kernel to drop a file's pages,
 //! the kernel writes them and waits for the answers. So the thread that tells the kernel never
-//! answers requests. Nor may a thread that answers requests wait for space: the kernel's next
-//! request often frees space.
+//! answers requests. A thread that answers requests may not wait for space either: the kernel's
+//! next request often frees space.
 //!
 //! # Invariants
 //!
@@ -279,7 +279,7 @@ impl SessionNotifier {
             Span::Part(offset, len) if let Ok(offset) = i64::try_from(offset) => {
                 self.invalidate(node, offset, i64::from(len));
             }
-            // A length of zero means all that follows.
+            // A length of zero means all bytes that follow.
             _ => self.invalidate(node, 0, 0),
         }
     }

@@ -185,7 +185,8 @@ impl Options {
     }
 
     /// Takes one mount option, and returns whether it is an option of the front end. `ro`, `rw` and
-    /// the options on access times concern the volume too, and should be handed on as well.
+    /// the options on access times concern the volume too, and should be passed to the volume as
+    /// well.
     ///
     /// # Errors
     ///

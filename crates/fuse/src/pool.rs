@@ -10,8 +10,8 @@
 //! requests wait. So one thread reads requests and handles them itself. The other threads wait on
 //! the bench. Every handler holds a [`Duty`]. The pool wakes a thread from the bench to read when
 //!
-//! - requests of the kind that is being handled have lately taken long (an average for each kind,
-//!   without the time in which other threads had the processor), or
+//! - requests of the present kind have lately taken long (an average for each kind, without the
+//!   time of other threads on the processor), or
 //! - requests come in faster than they are handled: the next one arrives before the last is done,
 //!   or waits while a large write is being handled, or
 //! - nothing was finished for a millisecond and no thread reads: one thread on the bench watches

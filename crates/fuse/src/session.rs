@@ -320,7 +320,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Session`] when the conversation with the kernel broke.
+    /// [`Error::Session`] when the exchange with the kernel failed.
     pub fn serve(self) -> Result<(), Error> {
         self.start()?.wait()
     }
@@ -342,7 +342,7 @@ impl Serving {
     ///
     /// # Errors
     ///
-    /// [`Error::Session`] when the conversation with the kernel broke.
+    /// [`Error::Session`] when the exchange with the kernel failed.
     pub fn wait(self) -> Result<(), Error> {
         let broken = || std::io::Error::other("a thread of the session ended in a panic");
         let served = self.device_threads.join().unwrap_or_else(|_| Err(broken()));

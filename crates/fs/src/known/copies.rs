@@ -157,7 +157,7 @@ fn wait_for_drops(fs: &Filesystem) {
 }
 
 /// Y1: on a full volume, two writable subvolumes share nodes, beside a read-only snapshot. All
-/// files of both subvolumes can be removed, in turns.
+/// files of both subvolumes can be removed alternately.
 #[test]
 fn full_volume_deletes_what_two_subvolumes_share() {
     let device = volume(256);

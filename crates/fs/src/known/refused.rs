@@ -9,7 +9,7 @@ use super::*;
 use crate::doors::Doors;
 use freeing::{crowd, use_all};
 
-/// The smallest metadata request of finishing an ordered extent.
+/// The smallest metadata request that finishing an ordered extent makes.
 const LEAST: Cost = Cost::of(1, 160);
 
 /// Writes that consist of this byte stop before the device until the test lets them pass.

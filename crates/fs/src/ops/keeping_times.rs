@@ -54,7 +54,7 @@ impl KeepingTimes<'_> {
         self.inode.fallocate_stamped(offset, len, mode, |_| {})
     }
 
-    /// Fills a range of this inode from another, as [`Inode::copy_range`].
+    /// Fills a range of this inode from another inode, as [`Inode::copy_range`].
     ///
     /// # Errors
     ///

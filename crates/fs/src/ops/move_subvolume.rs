@@ -28,7 +28,7 @@ use crate::trees;
 use buttress_make::clock::now;
 
 /// Moves a subvolume from its name on the source side to a name on the target side. The target name
-/// is free, or is that of an empty directory.
+/// is free, or belongs to an empty directory.
 pub(super) fn move_subvolume(
     source: &Side<'_>,
     target: &Side<'_>,

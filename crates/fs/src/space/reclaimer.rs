@@ -176,7 +176,7 @@ impl Space {
         match step {
             FlushState::Clean => return self.cleaner.clean_all(),
             FlushState::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),
-            // Data that other threads write back now counts like data that is written here.
+            // Data that other threads write back now counts like data that this thread writes.
             FlushState::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
             _ => {
                 let asked = self.engine.waiting_bytes(kind).saturating_mul(2);
@@ -190,7 +190,8 @@ impl Space {
         self.files.counters().finished_bytes() > finished
     }
 
-    /// Waits until ordered extents of `bytes` are finished, a waiter is served, or no more finish.
+    /// Waits until ordered extents of `bytes` are finished, a waiter is served, or no further
+    /// ordered extent finishes.
     fn wait_for_ordered(&self, stop: &StopSignal, kind: SpaceKind, bytes: u64, write: &dyn Fn()) {
         let target = self.files.counters().finished_bytes() + bytes;
         let mut seen = self.files.counters().finished_bytes();

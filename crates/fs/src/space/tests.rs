@@ -71,7 +71,7 @@ fn data_does_not_lower_the_clamp() {
     let before = fs.space_stats();
     for _ in 0..10 {
         file.write_at(size, &[1; 8 << 20]).expect_err("there is no room");
-        // Dirty data makes the clamp flush early. Write until the clamp has run.
+        // Dirty data causes preemptive flushing. Write until a round has run.
         for _ in 0..5 {
             file.write_at(0, &[1; 64 << 10]).expect("in place");
             std::thread::sleep(Duration::from_millis(4));

@@ -36,7 +36,7 @@ pub(crate) enum Duty {
 pub(super) enum Call {
     /// End the thread.
     Stop,
-    /// Make a round of the clamp.
+    /// Make a round of preemptive flushing.
     Round(Round),
     /// Check the dirty data.
     Look,
@@ -48,7 +48,7 @@ struct State {
     is_kicked: bool,
     /// Whether spare threads are needed.
     is_crowded: bool,
-    /// Rounds of the clamp that wait for idle threads.
+    /// Rounds of preemptive flushing that wait for idle threads.
     asked: Vec<Round>,
     /// Number of idle threads, by [`Duty`].
     idle: [usize; 2],

@@ -2,7 +2,7 @@
 //! no faster.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size, on a volume of its
-//! own. Afterwards our checker looks at each volume, and `btrfs check` at the last.
+//! own. Afterwards our checker looks at each volume, and `btrfs check` looks at the last volume.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -153,8 +153,8 @@ fn convert(profile: Profile) -> BalanceOptions {
     BalanceOptions { data: some.clone(), metadata: some.clone(), system: some }
 }
 
-/// The work of an administrator: balances and changes of devices. Returns the only device of the
-/// volume in the end.
+/// The work of an administrator: balances and changes of devices. Returns the device that is the
+/// volume's only device at the end.
 fn upkeep(fs: &Filesystem, mut first: Arc<dyn Device>, rng: &mut Rng) -> Arc<dyn Device> {
     let balance = |options: &BalanceOptions| {
         let done = fs.balance(options, &mut |_| true).expect("a balance");

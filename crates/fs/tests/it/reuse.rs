@@ -103,8 +103,8 @@ fn written(seed: u64, number: u64) -> Vec<u8> {
     pattern(seed * 1000 + number, 256 << 10)
 }
 
-/// Fills the volume with a file of pieces of [`PIECE`] bytes, and writes the front of each. Returns
-/// the number of pieces.
+/// Fills the volume with a file of pieces of [`PIECE`] bytes, and writes the front of each piece.
+/// Returns the number of pieces.
 fn put(fs: &Filesystem, name: &str, seed: u64) -> u64 {
     let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
     let count = extend(&file, seed, 0);

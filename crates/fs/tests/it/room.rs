@@ -419,8 +419,8 @@ fn reservation_is_enough_to_write() {
     }
 }
 
-/// V1: if all free space is single sectors, each becomes an extent. The metadata of each extent is
-/// reserved before it is written.
+/// V1: if all free space is single sectors, each sector becomes an extent. The metadata of each
+/// extent is reserved before it is written.
 #[test]
 fn parts_are_reserved_before_writing() {
     let device = memory(160);

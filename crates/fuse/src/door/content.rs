@@ -19,9 +19,9 @@
 //!   repeats the `mtime` of the volume. A program that sets `mtime` alone uses the path, or sets
 //!   another time.
 //! - **C6** Each READ is an access; the kernel then invalidates its cached access time by itself.
-//!   An open for reading is an access if the kernel may hold content of the file, since the reads
-//!   of that open file may never reach the server. With `strictatime` the kernel drops its content
-//!   of the file at each open.
+//!   An open for reading is an access if the kernel may hold content of the file. In that case,
+//!   reads of the open file may never reach the server. With `strictatime` the kernel drops its
+//!   content of the file at each open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -226,7 +226,7 @@ impl Door {
     }
 
     /// Refuses new times for immutable and append-only files. An append-only file may get the time
-    /// of the request, as `touch` asks. Times that the kernel writes back pass (C5).
+    /// of the request, as `touch` asks. Times that the kernel writes back are accepted (C5).
     fn expect_timeable(&self, node: &Node, set: &SetAttr, asked: Asked) -> Answer<()> {
         if set.atime.is_none() && set.mtime.is_none() {
             return Ok(());

@@ -88,7 +88,7 @@ impl Door {
 mod tests {
     use super::*;
 
-    /// DS2: a round that takes long is followed by a long rest, and no two run at once.
+    /// DS2: a round that takes long is followed by a long rest, and no two rounds run at once.
     #[test]
     fn ds2_rounds_rest() {
         let now = clock::now();

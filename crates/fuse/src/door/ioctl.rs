@@ -192,8 +192,8 @@ impl Door {
         Ok(())
     }
 
-    /// Discards free space, and returns how many bytes that was. The trim ends early if the caller
-    /// is killed.
+    /// Discards free space, and returns the number of discarded bytes. The trim ends early if the
+    /// caller is killed.
     fn trim(&self, caller: Caller, options: TrimOptions) -> Answer<u64> {
         expect_admin(&Rights::of(caller))?;
         if options.len < u64::from(self.fs.superblock().sectorsize) {

@@ -33,7 +33,7 @@ use crate::freed_files::FreedFiles;
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// How soon the kernel is expected to forget a closed file. The kernel forgets every closed file,
-/// and only on a busy machine this takes long.
+/// and this takes long only on a busy machine.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// How often a waiting request checks.
@@ -172,7 +172,7 @@ impl Door {
     }
 
     /// Checks whether more than `freed` files were freed, or whether an unlinked file other than
-    /// `id` is about to be.
+    /// `id` is about to be freed.
     fn space_outlook(&self, id: u64, freed: u64) -> SpaceOutlook {
         let FreedFiles { forgetting, freed: now_freed, .. } = &self.freed_files;
         let is_forgetting = forgetting.load(Ordering::SeqCst) > 0;

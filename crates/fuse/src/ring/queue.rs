@@ -45,7 +45,7 @@ pub(super) struct Queue {
     /// it.
     answered: Mutex<Vec<u16>>,
     bell: Box<dyn Bell>,
-    /// Whether the driver waits for a completion, or is about to.
+    /// Whether the driver waits for a completion, or is about to wait.
     is_asleep: AtomicBool,
     /// Entries that the kernel is done with for good.
     ended: AtomicUsize,

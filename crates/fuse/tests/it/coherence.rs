@@ -375,7 +375,8 @@ fn write_beside_readers(path: &Path) {
                 memory.0[..4].copy_from_slice(&(number + 1).to_le_bytes());
                 let at = (number as usize % PAGES * PAGE) as u64;
                 let write = opcode::Write::new(fd, memory.0.as_ptr(), PAGE as u32).offset(at);
-                // SAFETY: the memory lives until the write is done, which is waited for below.
+                // SAFETY: the memory lives until the write is done, because the code below waits
+                // for the write.
                 unsafe { ring.submission().push(&write.build().user_data(number.into())) }
                     .expect("there is room");
             }

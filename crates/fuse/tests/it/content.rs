@@ -236,7 +236,7 @@ fn memory_maps() {
     assert!(fs::read(mount.path("mapped")).expect("content") == wanted);
 }
 
-/// Direct I/O sees what the cache has, and the cache sees what direct I/O wrote.
+/// Direct I/O sees the data of the cache, and the cache sees data that direct I/O wrote.
 #[test]
 fn direct_io() {
     let Some(mount) = mounted() else { return };

@@ -231,7 +231,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// The content that a mount of ours shows.
+    /// The content that a mount by Buttress shows.
     pub(super) fn of(fs: &Filesystem) -> Self {
         let snapshot = |name: String| {
             let top = fs.resolve(&name).expect("a name that is listed");

@@ -15,7 +15,7 @@ use buttress_sim::campaign;
 use super::{LEN, REQUEST, check_cut, open, reader, site, stride};
 use crate::volume::{content, list, pattern};
 
-/// How often the volume changes hands, and the most files of each writer.
+/// How many writers take the volume, one after the other, and the most files of each writer.
 const TURNS: u64 = 4;
 const FILES: u64 = 40;
 
