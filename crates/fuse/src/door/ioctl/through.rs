@@ -1,7 +1,7 @@
 //! Finds the mount through which a command came, if some mounts are read-only.
 //!
-//! The kernel does not name the mount of a command, and does not refuse the command either: a
-//! read-only mount beside writable ones, or a read-only bind mount, passes the command on. So the
+//! The kernel does not name the mount of a command. The kernel does not refuse the command either:
+//! a read-only mount beside writable ones, or a read-only bind mount, passes the command on. So the
 //! server looks for the file among the descriptors of the calling process, each of which belongs to
 //! a mount.
 //!
