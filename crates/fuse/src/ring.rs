@@ -93,7 +93,7 @@ impl Rings {
     ///
     /// # Errors
     ///
-    /// If the kernel refuses the entries. No request can be served in that case.
+    /// When the kernel refuses the entries. In that case no request can be served.
     pub(crate) fn start(
         self,
         device: &OwnedFd,

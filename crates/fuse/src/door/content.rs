@@ -105,8 +105,8 @@ pub(crate) enum Written {
 }
 
 /// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since the
-/// file changes only through this mount (`door::D2`). Direct I/O bypasses the kernel's cache, and
-/// several direct writes may run at once.
+/// kernel is told of each change that does not come through this mount (`door::D2`). Direct I/O
+/// bypasses the kernel's cache, and several direct writes may run at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)

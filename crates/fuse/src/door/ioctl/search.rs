@@ -61,7 +61,7 @@ impl Walks {
 
     /// Remembers a walk with a full page that ends with `last`.
     fn note(&self, task: u32, searched: &Searched, last: Key, now: Instant) {
-        // Without the number of the asking thread, another thread could be taken for this one.
+        // Without the number of the asking thread, any thread could go on with the walk.
         if task == 0 {
             return;
         }
