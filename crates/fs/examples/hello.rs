@@ -1,6 +1,7 @@
 //! Makes a volume in a file, writes to it, and reads it back after a remount.
 //!
-//! `cargo run -p buttress-fs --example hello [IMAGE]`; Linux mounts what it leaves.
+//! `cargo run -p buttress-fs --example hello [IMAGE]`; Linux can mount the image that this program
+//! leaves.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

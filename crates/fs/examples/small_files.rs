@@ -1,5 +1,5 @@
-//! How fast small files are made, read and removed, and a large one is written and read, through
-//! the library alone.
+//! Measures how fast small files are made, read and removed through the library alone. Then
+//! measures how fast a large file is written and read.
 //!
 //! `cargo run --release -p buttress-fs --example small_files [FILES] [DIRECTORIES]`
 
@@ -9,7 +9,8 @@ use std::time::Instant;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 
-/// Requests of a mebibyte for the large file: most of the device, so that its place is used again.
+/// The number of requests of a mebibyte for a large file. Such a file takes most of the device, so
+/// the second file reuses the space of the first file.
 const LARGE: u64 = 2048;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs.sync()?;
     report("sync", files, start);
 
-    // The second time the device in memory need not ask the system for it.
+    // The second file reuses memory that the device has already got from the system.
     for what in ["a new device", "a used one"] {
         let file = root.create(b"big", 0o644, 0, 0, 0)?;
         let mut block = vec![0x33; 1 << 20];

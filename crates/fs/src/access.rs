@@ -1,19 +1,20 @@
-//! Lists the inodes that have an access time newer than the one in the trees.
+//! Lists the inodes that have an access time newer than the access time in the trees.
 //!
 //! # Invariants
 //!
 //! - **A1** A read begins no transaction and waits for no space. It notes the access time in memory
 //!   and lists the inode. Any later put of the inode includes the time.
 //! - **A2** An inode with an access time newer than the last put is listed, and stays in memory
-//!   while it is listed. A removed inode leaves the list. So do all inodes of a deleted subvolume.
+//!   while it is listed. A removed inode leaves the list. All inodes of a deleted subvolume leave
+//!   the list, too.
 //! - **A3** Listed inodes are put before a commit; with `lazytime` only before a commit that a
-//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest has
-//!   waited for a day, and before a snapshot.
+//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest
+//!   listed inode has waited for a day, and before a snapshot.
 //!
 //! # Locks
 //!
-//! The list has a short lock, and so has each inode's place in the list. No inode is dropped under
-//! these locks.
+//! The list and each inode's place in the list have short locks. No inode is dropped under these
+//! locks.
 //!
 //! # Failure
 //!
@@ -32,7 +33,8 @@ const LISTED_FOR_MAX: Duration = Duration::from_secs(86_400);
 /// The most listed inodes before they are put.
 const LISTED_MAX: usize = 4096;
 
-/// The place of an inode in the list. It holds the inode while it is listed (A2).
+/// The place of an inode in the list. The place keeps the inode in memory while the inode is listed
+/// (A2).
 pub(crate) struct Place<C>(Ranked<Option<Arc<C>>>);
 
 impl<C> Default for Place<C> {
@@ -59,7 +61,7 @@ pub(crate) trait Listable {
     fn is_gone(&self) -> bool;
 }
 
-/// The inodes with an access time newer than the one that was last put.
+/// The inodes with an access time newer than the access time that was last put.
 pub(crate) struct AccessTimes<C> {
     listed: Ranked<Listed<C>>,
     /// How many inodes are listed, for threads that do not hold the lock.
@@ -113,7 +115,7 @@ impl<C: Listable> AccessTimes<C> {
         cells
     }
 
-    /// Forgets the inodes that match, such as those of a subvolume that is deleted.
+    /// Forgets the inodes that match, such as the inodes of a subvolume that is deleted.
     pub(crate) fn forget(&self, matches: impl Fn(&C) -> bool) {
         let listed: Vec<_> = self.listed.lock().cells.iter().filter_map(Weak::upgrade).collect();
         for cell in listed.iter().filter(|cell| matches(cell)) {

@@ -10,7 +10,7 @@ use crate::access::AccessTimes;
 use crate::cell::InodeCell;
 use crate::status::Status;
 
-/// Inodes with times of access that are put with one handle.
+/// The most times of access that are put with one handle.
 const ACCESS_BATCH: usize = 64;
 
 /// The list of inodes with changed times of access.

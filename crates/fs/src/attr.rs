@@ -9,7 +9,7 @@ use buttress_format::{Ino, Timespec, TreeId};
 pub struct InodeId {
     /// The subvolume's tree.
     pub tree: TreeId,
-    /// The number within it.
+    /// The number within the subvolume.
     pub ino: Ino,
 }
 

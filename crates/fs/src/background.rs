@@ -50,7 +50,7 @@ pub(crate) fn start(mount: &Arc<Mount>) {
     }
 }
 
-/// Ends the threads. Each finishes its present work.
+/// Ends the threads. Each thread finishes its present work.
 pub(crate) fn stop(mount: &Mount) {
     mount.files.reader().stop_helpers();
     mount.writeback.stop();

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! An operation reads the trees and collects its changes here. It also sees its own changes, so
-//! that two changes of one item combine. Then it reserves their cost, and applies them in one
-//! handle.
+//! An operation reads the trees and collects its changes here. The operation also sees its own
+//! changes, so that two changes of one item combine. Then it reserves their cost, and applies them
+//! in one handle.
 
 use buttress_format::{DirEntry, FileExtent, Generation, Key, TreeId};
 use buttress_txn::{Cost, Handle, View};

@@ -6,7 +6,8 @@
 //!   queue. That wait has a limit: a thread that holds such an inode may itself wait for the
 //!   waiting thread.
 //! - **C2** A deleted subvolume is listed from its deletion until its last node is given back
-//!   durably. A caller that waits until it is no longer listed finds its space free.
+//!   durably. A caller that waits until the subvolume is no longer listed finds the subvolume's
+//!   space free.
 //!
 //! # Locks
 //!
@@ -145,8 +146,8 @@ impl CleanQueue {
             if state.is_stopped {
                 return None;
             }
-            // Callers of `wait_for_inodes` wake this thread, however often they come. So the time
-            // counts, and not whether a wait ended by itself.
+            // Callers of `wait_for_inodes` may wake this thread before the period has passed. So
+            // the clock decides when to check, and not whether a wait timed out.
             let now = clock::now();
             let looked = *state.looked.get_or_insert(now);
             let left = DROP_PERIOD.saturating_sub(now.saturating_duration_since(looked));
@@ -170,8 +171,8 @@ impl CleanQueue {
         }
     }
 
-    /// Ends the current step. The subvolumes in `goes` need another step; those in `waits` wait for
-    /// their users.
+    /// Ends the current step. The subvolumes in `goes` need another step; the subvolumes in `waits`
+    /// wait for their users.
     pub(crate) fn end_step(&self, goes: &[TreeId], waits: &[TreeId]) {
         let mut state = self.state.lock();
         state.dropping.clear();
@@ -233,7 +234,8 @@ mod tests {
                     std::thread::sleep(DROP_PERIOD / 10);
                 }
             });
-            // Without a check there would be no work, and no end but for this thread.
+            // If the queue never checked the subvolume, `next` would wait until this thread stops
+            // the queue.
             scope.spawn(|| {
                 let begun = clock::now();
                 while !is_done.load(Ordering::Relaxed) && clock::since(begun) < DROP_PERIOD * 40 {

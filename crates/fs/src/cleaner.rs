@@ -37,12 +37,13 @@ pub(crate) struct Cleaner {
     removing: Mutex<()>,
     /// Whether a thread of the cleaner runs.
     has_thread: AtomicBool,
-    /// What is told of deleted subvolumes that wait for their users. Unranked: what is called under
-    /// it gives work to another thread.
+    /// The callbacks for deleted subvolumes that wait for their users. Unranked: a callback only
+    /// gives work to another thread.
     told: Mutex<Vec<Told>>,
 }
 
-/// Is told which deleted subvolumes wait for their users. Returns whether to tell it again.
+/// A callback that gets the deleted subvolumes that wait for their users. It returns whether to
+/// call it again.
 pub(crate) type Told = Box<dyn Fn(&[TreeId]) -> bool + Send + Sync>;
 
 impl Cleaner {
@@ -57,7 +58,8 @@ impl Cleaner {
         Self { engine, files, maintenance, inodes, removing, has_thread, told }
     }
 
-    /// Tells `told` from now on, twice a second, of deleted subvolumes that wait for their users.
+    /// From now on, calls `told` twice a second with the deleted subvolumes that wait for their
+    /// users.
     pub(crate) fn tell_of_waiting(&self, told: Told) {
         self.told.lock().push(told);
     }
@@ -119,8 +121,8 @@ impl Cleaner {
         self.inodes.cleaning().end_step(&self.maintenance.drop_each(&free), &used);
     }
 
-    /// Removes an inode that has neither names nor users. If it has names, only its orphan item is
-    /// removed: old writers left such items when they did not finish a truncate.
+    /// Removes an inode that has neither names nor users. If the inode has names, only its orphan
+    /// item is removed: old kernels left such an item when they did not finish a truncate.
     fn clean_inode(&self, id: InodeId) -> Result<()> {
         if self.inodes.table().find(id).is_ok() {
             // The inode has a user again. Its last user will queue it again (N2).

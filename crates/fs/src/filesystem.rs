@@ -218,8 +218,9 @@ impl Filesystem {
         self.mount().engine.view()
     }
 
-    /// Keeps the last commit as it is on the devices, for a reader that opens them by itself. Space
-    /// that is freed meanwhile is not used again, so hold the commit no longer than needed.
+    /// Keeps the last commit as it is on the devices, for a reader that opens the devices by
+    /// itself. Space that is freed meanwhile is not used again, so hold the commit no longer than
+    /// needed.
     #[must_use]
     pub fn hold_commit(&self) -> HeldCommit {
         self.mount().engine.hold_commit()
@@ -281,9 +282,9 @@ impl Filesystem {
 
     /// Reads every copy of all used space and repairs bad copies, while other work goes on. The
     /// scrub begins with a commit, so that it covers everything that was written before the call.
-    /// On a volume with a failed commit, it covers the last successful commit. The scrub reports
-    /// its progress to `watch`, which ends the scrub by returning `false`. Returns the findings,
-    /// and whether the scrub reached the end.
+    /// On a volume with a failed commit, the scrub covers the last successful commit. The scrub
+    /// reports its progress to `watch`, which ends the scrub by returning `false`. Returns the
+    /// findings, and whether the scrub reached the end.
     ///
     /// # Errors
     ///
@@ -350,8 +351,8 @@ impl Filesystem {
 
     /// Moves the content of the selected block groups to other groups and removes the selected
     /// groups. The new groups may have another profile. Other work on the volume goes on. The
-    /// balance reports its progress to `watch`, which pauses it after a group by returning `false`.
-    /// The options then stay on disk.
+    /// balance reports its progress to `watch`, which pauses the balance after a group by returning
+    /// `false`. The options then stay on disk.
     ///
     /// # Errors
     ///
@@ -444,8 +445,9 @@ impl Filesystem {
 
     /// Adds a device. The former content of the device is lost.
     ///
-    /// If this volume is a seed, a new volume grows from it on the device. This handle goes on
-    /// showing the seed. The new volume is opened with its own device and the devices of the seed.
+    /// If this volume is a seed, a new volume grows from the seed on the device. This handle goes
+    /// on showing the seed. The new volume is opened with its own device and the devices of the
+    /// seed.
     ///
     /// # Errors
     ///
@@ -573,7 +575,7 @@ impl Filesystem {
         self.mount().engine.volume().stats()
     }
 
-    /// Resets the error counts of one device, or of all, and makes the reset durable.
+    /// Resets the error counts of one device, or of all devices, and makes the reset durable.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! # On disk
 //!
 //! ```text
-//! (ino, INODE_REF, dir)               index and name of every name in that directory, as far as one item holds
-//! (ino, INODE_EXTREF, hash of both)   directory, index and name of those that did not fit
+//! (ino, INODE_REF, dir)               index and name of each name in `dir` that fits in this item
+//! (ino, INODE_EXTREF, hash of both)   directory, index and name of names that did not fit
 //! ```
 
 use std::ops::Range;

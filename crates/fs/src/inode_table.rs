@@ -8,7 +8,7 @@
 //! - **M1** A cell may have an item that was read from a view. The table enters such a cell only if
 //!   no cell of its shard dropped since the read. A dropped cell may have changed the item after
 //!   the read.
-//! - **M2** While an inode is kept out it has no cell, and the table enters none for it.
+//! - **M2** While an inode is kept out it has no cell, and the table enters no cell for it.
 //!
 //! # Locks
 //!
@@ -63,7 +63,7 @@ pub(crate) enum Entered<C> {
     KeptOut,
 }
 
-/// Keeps inodes out until it drops (M2).
+/// Keeps inodes out until this value drops (M2).
 #[must_use = "inodes may enter when it drops"]
 pub(crate) struct KeptOut<'t, C: Entry> {
     table: &'t InodeTable<C>,
@@ -187,8 +187,8 @@ mod tests {
         fn note_entered(&self) {}
     }
 
-    /// M2: an inode without a cell enters after the guard is gone, and one with a cell is not kept
-    /// out.
+    /// M2: an inode without a cell enters after the guard is gone, and an inode with a cell is not
+    /// kept out.
     #[test]
     fn m2_inode_enters_after_it_was_kept_out() {
         let table = InodeTable::new();

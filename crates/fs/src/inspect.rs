@@ -91,8 +91,8 @@ impl Filesystem {
         trees::place(&self.mount().engine.view(), tree)
     }
 
-    /// Up to `most` subvolumes with names within another one, each with the directory that has the
-    /// name. They come by number, from `from` on.
+    /// Up to `most` subvolumes with names within another subvolume, each with the directory that
+    /// has the name. The subvolumes are sorted by number, from `from` on.
     ///
     /// # Errors
     ///
@@ -157,9 +157,9 @@ impl Filesystem {
         Ok(way)
     }
 
-    /// Shows items of the last commit to `visit`, in order, until it returns `false`. Changes since
-    /// that commit are not among them, so call [`Filesystem::commit`] first. Nodes older than the
-    /// first wanted transaction are not read.
+    /// Shows items of the last commit to `visit`, in order, until `visit` returns `false`. Changes
+    /// since that commit are not among them, so call [`Filesystem::commit`] first. Nodes older than
+    /// the first wanted transaction are not read.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ struct Search<'s> {
 
 impl Search<'_> {
     /// Shows the items below a node; returns whether to go on. The recursion is at most eight deep,
-    /// because each step down requires a level one lower (IN2).
+    /// because each step down must reach a level that is lower by one (IN2).
     fn below(&mut self, node: &Node) -> Result<bool> {
         let Searched { tree, keys: (from, to), generations } = self.searched;
         if node.level() == 0 {

@@ -127,8 +127,8 @@ fn unreserved(fs: &Filesystem) -> u64 {
     fs.space_stats().accounts.unreserved
 }
 
-/// N1: a write in place with no free space left, to a group that is read-only when the data is
-/// written back. Writeback allocates new space if some is free by then, and fails otherwise. It
+/// N1: no free space is left, and a write in place goes to a group that is read-only at the time of
+/// writeback. Writeback allocates new space if some is free by then, and fails otherwise. Writeback
 /// gives back only reservations that were made.
 #[test]
 fn n1_the_group_turns_read_only_under_a_write() {
@@ -171,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     check_volume(&device);
 }
 
-/// N2: as N1, with groups that become read-only and writable all the time. One thread empties them,
-/// another inspects them.
+/// N2: as N1, with groups that become read-only and writable all the time. One thread empties the
+/// groups, and another thread inspects them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);
@@ -275,7 +275,7 @@ fn a4_nothing_is_moved_twice() {
             let count = reclaim(&fs).expect("emptied");
             passes += 1;
             moved += count;
-            // A pass may leave a group that it filled still below the 60 percent. The next pass
+            // A pass may fill a group partly, and leave the group below 60 percent. The next pass
             // then empties that group.
             if count == 0 {
                 break;
@@ -291,9 +291,9 @@ fn a4_nothing_is_moved_twice() {
     }
 }
 
-/// X10: a group with a wrong record of its free space is not used. A file that ends in it is not
-/// continued there. Searches and commits take no space of it. Nothing fails while other groups have
-/// space.
+/// X10: a group with a wrong record of its free space is not used. A file that ends in this group
+/// continues in another group. Searches and commits take no space of the damaged group. Nothing
+/// fails while other groups have space.
 #[test]
 fn x10_a_damaged_group_is_left_alone() {
     let device = volume(256);

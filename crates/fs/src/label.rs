@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **LB1** A label changes between two commits: the superblock on disk is that of the last
-//!   commit, with another label.
+//! - **LB1** A label changes between two commits: the superblock on disk is the superblock of the
+//!   last commit, with another label.
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
@@ -39,8 +39,8 @@ impl Filesystem {
         superblock.label = [0; 256];
         superblock.label[..label.len()].copy_from_slice(label);
         let volume = mount.engine.volume();
-        // The first copies are written before the others. After a power cut, each copy has the old
-        // label or the new one.
+        // The first copy on each device is written before the other copies. After a power cut, each
+        // copy has the old label or the new one.
         volume.flush_and_commit(&superblock)?;
         turn.set_superblock(superblock.clone());
         volume.write_other_superblocks(&superblock)?;

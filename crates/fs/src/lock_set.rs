@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** A set locks inodes in the order of tree and number, each once. A thread locks several
-//!   inodes only through a set.
+//! - **L1** A set locks inodes in the order of tree and number, and locks each inode once. A thread
+//!   locks several inodes only through a set.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! A mounted volume and the parts of its state, called owners: each owns one kind of state.
 //!
-//! Each owner is made from the owners that it uses, so no owner refers back to a later one. Code
+//! Each owner is made from the owners that it uses, so no owner refers back to a later owner. Code
 //! that needs one or two owners takes these as arguments, not the mount. `docs/internals/files.md`
 //! has a diagram.
 //!

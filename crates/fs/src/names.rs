@@ -7,7 +7,7 @@
 //! (dir, DIR_INDEX, index)             the entry that was made with that index
 //! ```
 //!
-//! The first item finds a name. The second lists names in the order of their creation. A
+//! The first item finds a name. The second item lists names in the order of their creation. A
 //! directory's length is twice the sum of its names' lengths.
 
 use buttress_format::{DirEntry, Ino, Key, Kind, TreeId, limits, name_hash};

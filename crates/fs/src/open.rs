@@ -59,7 +59,7 @@ fn expect_codecs(incompat: Incompat) -> Result<()> {
     Ok(())
 }
 
-/// Opens a volume at its newest root, or at an older one.
+/// Opens a volume at its newest root, or at an older root.
 fn open_at(
     devices: Vec<Arc<dyn Device>>,
     options: MountOptions,

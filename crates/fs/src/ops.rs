@@ -6,7 +6,7 @@
 //!   concerns, reads the trees and collects its changes. It reserves their cost, which may wait for
 //!   a commit. Then it begins a handle, puts the changes and drops the handle. While a handle
 //!   lives, the thread does no device I/O and does not wait.
-//! - **O2** An operation with the effect of freeing space may use the global reserve.
+//! - **O2** An operation that frees space may use the global reserve.
 
 mod adopt;
 mod clone;

@@ -174,7 +174,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// Parses a list of options. They override options that are set already.
+    /// Parses a list of options. These options override options that are set already.
     ///
     /// # Errors
     ///
@@ -195,7 +195,8 @@ impl MountOptions {
         }
     }
 
-    /// Whether an option is known and has a valid value. Does not check options that it depends on.
+    /// Whether an option is known and has a valid value. Does not check other options on which this
+    /// option depends.
     #[must_use]
     pub fn takes(option: &str) -> bool {
         Self::default().apply(option).is_ok()

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **Q1** One thread changes quotas at a time, and each change is durable when its call returns.
-//!   A thread reads the present quotas after its turn has begun.
+//!   A thread reads the present quotas once it has the exclusive right to change them
+//!   ([`QuotaTurn`]).
 //! - **Q2** A change that contradicts the present quotas is refused and has no effect.
 
 use std::sync::Arc;
@@ -36,9 +37,9 @@ impl Filesystem {
         Ok(self.mount().engine.quotas()?)
     }
 
-    /// Switches quotas on, simple or full ones. If quotas are on already, nothing changes. Simple
-    /// quotas count the extents that are made from now on. Full quotas are counted at once. While
-    /// deleted subvolumes are being dropped, they are only marked as inconsistent.
+    /// Switches simple or full quotas on. If quotas are on already, nothing changes. Simple quotas
+    /// count the extents that are made from now on. Full quotas are counted at once. If deleted
+    /// subvolumes are being dropped, the counts are only marked as inconsistent.
     ///
     /// # Errors
     ///
@@ -133,8 +134,8 @@ impl Filesystem {
         })
     }
 
-    /// Changes the limits of a group by `change`, which gets the present limits. No other change of
-    /// quotas comes between.
+    /// Changes the limits of a group by `change`, which gets the present limits. No other thread
+    /// changes quotas meanwhile.
     ///
     /// # Errors
     ///
@@ -190,7 +191,8 @@ impl Filesystem {
         })
     }
 
-    /// Waits for the turn to change quotas, reads the present quotas, and calls `act` (Q1).
+    /// Waits for the exclusive right to change quotas, reads the present quotas, and calls `act`
+    /// (Q1).
     fn in_quota_turn<R>(&self, act: impl FnOnce(&mut QuotaTurn<'_>) -> Result<R>) -> Result<R> {
         let mount = self.mount();
         let _turn = mount.upkeep.begin_work(Work::Devices)?;
@@ -200,7 +202,7 @@ impl Filesystem {
     }
 }
 
-/// The turn of one change of quotas. No other thread changes quotas meanwhile.
+/// The exclusive right to change quotas. No other thread changes quotas meanwhile.
 struct QuotaTurn<'f> {
     fs: &'f Filesystem,
     /// The quotas of the last commit; `None` if quotas are off.

@@ -41,7 +41,7 @@ use crate::names;
 use crate::orphan;
 use crate::trees;
 
-/// Items that replaying one item of a log may change.
+/// The most items that the replay of one log item may change.
 const ITEMS_EACH: u64 = 8;
 
 /// Replays the found log into the trees, if there is one.

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **V1** Dirty data has metadata reserved for the worst case of its writeback. Before an
-//!   operation is refused because of such reservations, the data is written back, which shows its
-//!   real need.
+//!   operation is refused because of such reservations, the data is written back. The writeback
+//!   shows how much metadata the data really needs.
 //! - **V2** A caller of [`Space::reserve`] holds no file's writeback claim, because the call may
 //!   write files back.
 
@@ -28,7 +28,7 @@ mod reclaimer;
 struct Figures {
     /// Runs of the flush states that made room for waiting callers, or refused a caller.
     runs: AtomicU64,
-    /// The number of these runs that were for metadata. The clamp depends on it.
+    /// The number of these runs that were for metadata. The clamp depends on this number.
     runs_for_metadata: AtomicU64,
     /// The number of bits by which the clamp lowers its threshold.
     clamp_bits: AtomicU32,

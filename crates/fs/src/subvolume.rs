@@ -37,8 +37,8 @@ impl Received {
 }
 
 impl Filesystem {
-    /// The subvolume that a mount with these options would show: by `subvol` or `subvolid`, or
-    /// the default one.
+    /// The subvolume that a mount with these options would show: by `subvol` or `subvolid`, or the
+    /// default subvolume.
     ///
     /// # Errors
     ///
@@ -86,8 +86,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Forbids changes of a subvolume, or allows them. Allowing them needs space for the headroom
-    /// of its shared nodes.
+    /// Forbids changes of a subvolume, or allows them. Allowing changes needs space for the
+    /// headroom of the subvolume's shared nodes.
     ///
     /// # Errors
     ///
@@ -240,10 +240,10 @@ impl Filesystem {
         self.mount().inodes.trees().is_used(tree)
     }
 
-    /// Has the cleaner call `told` about twice a second with deleted subvolumes that it does not
-    /// drop yet, since something uses their inodes. A front end can have its kernel forget them.
-    /// `told` must return soon, and must not wait for this volume. It is called until it returns
-    /// `false`.
+    /// Has the cleaner call `told` about twice a second with deleted subvolumes that cannot be
+    /// dropped yet, since something uses their inodes. A front end can have its kernel forget these
+    /// inodes. `told` must return soon, and must not wait for this volume. The calls end when
+    /// `told` returns `false`.
     pub fn tell_of_waiting_subvolumes(
         &self,
         told: impl Fn(&[TreeId]) -> bool + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! Limits the rate at which writers dirty memory. Less free memory means a lower rate, but never
-//! zero.
+//! Limits the rate at which writers dirty memory. Less free memory means a lower rate, but the rate
+//! is never zero.
 //!
 //! # Invariants
 //!
@@ -23,7 +23,7 @@ const HOLD_MIN: Duration = Duration::from_micros(200);
 /// How often the rate is measured.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// One clock for all writers. It admits them one after the other (H2).
+/// One clock for all writers. It admits the writers one after the other (H2).
 #[derive(Debug)]
 struct Queue {
     start: Instant,
@@ -70,9 +70,9 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a batch of writeback that took `took`, and measures the rate of writeback from it.
-    /// Only time spent writing counts: `more_waits` tells whether more data was waiting, so that
-    /// writing goes on.
+    /// Counts a batch of writeback that took `took`, and measures the rate of writeback from the
+    /// batch. Only time spent writing counts: `more_waits` tells whether more data was waiting, so
+    /// that writing goes on.
     pub(crate) fn note_written(&self, written: &Written, took: Duration, more_waits: bool) {
         self.note_at(self.queue.now(), written, took, more_waits);
     }
@@ -136,8 +136,8 @@ impl Throttle {
         if rate == 0 || dirty <= soft {
             return Duration::ZERO;
         }
-        // The allowed rate is four times the rate of writeback at half of the limit, and a quarter
-        // of it at the limit.
+        // At half of the limit, the allowed rate is four times the rate of writeback. At the limit,
+        // the allowed rate is a quarter of the rate of writeback.
         let full = ((dirty - soft) as f64 / (limit - soft).max(1) as f64).min(1.0);
         let allowed = rate as f64 * 4.0_f64.powf(1.0 - 2.0 * full);
         self.queue.enter(now, (bytes as f64 / allowed * 1e9) as u64)

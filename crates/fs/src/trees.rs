@@ -24,9 +24,9 @@ pub(crate) struct Tree {
     dead: AtomicBool,
     /// Whether files can be found in the deleted subvolume, as long as it is used.
     held: AtomicBool,
-    /// A change of a file's content holds it shared, a snapshot holds it exclusively. So a snapshot
-    /// has all earlier writes, in an order that a reader could have seen. It is taken before any
-    /// inode's lock. Unranked: held for long, across writeback.
+    /// A change of a file's content holds this lock shared, a snapshot holds it exclusively. So a
+    /// snapshot has all earlier writes, in an order that a reader could have seen. This lock is
+    /// taken before any inode's lock. Unranked: held for long, across writeback.
     pub(crate) writes: RwLock<()>,
 }
 
@@ -126,8 +126,8 @@ pub(crate) fn place(view: &View, tree: TreeId) -> Result<Option<(InodeId, Vec<u8
     Ok(Some((InodeId { tree: TreeId(key.offset), ino: place.dirid }, place.name)))
 }
 
-/// Whether `dir` contains this name of the subvolume. A snapshot has such an entry without the
-/// subvolume's reference.
+/// Whether `dir` contains this name of the subvolume. In a snapshot of the directory's subvolume
+/// the answer is false: the snapshot has a copy of the entry, but no reference.
 pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> Result<bool> {
     let key = Key::new(dir.tree.0, Kind::ROOT_REF, tree.0);
     let Some(item) = view.get(TreeId::ROOT, &key)? else { return Ok(false) };
@@ -135,7 +135,7 @@ pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> R
     Ok(place.dirid == dir.ino && place.name == name)
 }
 
-/// The subvolumes with names inside this one.
+/// The subvolumes with names inside this subvolume.
 pub(crate) fn children(view: &View, tree: TreeId) -> Result<Vec<TreeId>> {
     let low = Key::new(tree.0, Kind::ROOT_REF, 0);
     let high = Key::new(tree.0, Kind::ROOT_REF, u64::MAX);

@@ -12,8 +12,8 @@
 //!
 //! # Locks
 //!
-//! First `Cleaner::removing`, then the locks of the inodes in order, then the locks of their
-//! extents in the same order. Space is reserved before all of these locks are taken.
+//! A thread first takes `Cleaner::removing`, then the locks of the inodes in order, then the locks
+//! of their extents in the same order. Space is reserved before all of these locks are taken.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -215,7 +215,8 @@ impl Upkeep {
         let (copied, total, ended) = (moved, bytes, now());
         state.replaced = Some(ReplaceStatus { state: end, ended, copied, total, lost, ..begun });
         drop(state);
-        // The status is set before the turn ends, so a thread that waits for the end finds it.
+        // The status is set before the [`Turn`] ends, so a thread that waits for the end of the
+        // work finds the new status.
         drop(turn);
         done
     }
@@ -228,7 +229,7 @@ impl Upkeep {
             return false;
         }
         self.pause.store(true, Ordering::Relaxed);
-        // The scrub behind the copy stops, too.
+        // This also stops a scrub that follows the copy.
         self.maintenance.stop_moving(true);
         while state.work == Some(Work::Replace) {
             self.changed.wait(&mut state);
@@ -294,7 +295,7 @@ impl Upkeep {
     }
 }
 
-/// Gives work that moves extents access to the users of files (U3).
+/// Access to the users of files, for work that moves extents (U3).
 pub(crate) struct Holders<'s> {
     pub(crate) inodes: &'s Inodes,
     pub(crate) cleaner: &'s Cleaner,

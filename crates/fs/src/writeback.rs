@@ -10,15 +10,15 @@
 //!   then writes the inodes that these threads put back. Such an inode had data beyond one round,
 //!   or data that a third thread was writing.
 //! - **G3** Spare threads write in two cases only. The first is that writeback waits for devices
-//!   and much data is dirty. The second is that the clamp needs several parts of the data in
-//!   writeback at once. Otherwise spare threads would take processors from writers.
+//!   and much data is dirty. The second is that preemptive flushing needs several parts of the data
+//!   in writeback at once. Otherwise spare threads would take processors from writers.
 //! - **G4** The list has at most as many entries as the limit of dirty data has sectors, plus a few
-//!   batches. A listed inode may be clean or gone, and holds its memory. If the list is too long,
-//!   each writer takes the oldest batch off it.
+//!   batches. A listed inode may be clean or gone, and still takes memory. If the list is too long,
+//!   each writer takes the oldest batch off the list.
 //!
 //! # Locks
 //!
-//! `in_flight` is held for long. Each thread that writes a batch holds it shared.
+//! `in_flight` is held for long. Each thread that writes a batch holds this lock shared.
 //! [`Writeback::write_all`] takes it exclusively for a moment, to wait for all batches (G2). The
 //! list has its own lock, which is held for short times and taken under `in_flight`.
 //!
@@ -45,13 +45,13 @@ mod dirty_list;
 mod rounds;
 mod threads;
 
-/// Most bytes of one batch.
+/// The most bytes of one batch.
 pub(crate) const BATCH_BYTES: u64 = 16 << 20;
 
 /// The smallest amount of dirty data that a file can have: one sector.
 const SECTOR: u64 = 4096;
 
-/// The list may always have so many inodes, even if less data may be dirty.
+/// The list may always have this many inodes, even if the limit of dirty data is smaller.
 const LISTED_MIN: usize = 4 * BATCH_INODES;
 
 /// Limits of writeback, from the mount options.
@@ -262,7 +262,8 @@ impl Writeback {
     /// Writes back all present dirty data and waits for it (G2). Failures stay with the inodes.
     pub(crate) fn write_all(&self) {
         {
-            // A thread that calls this meanwhile finds an empty list, and waits for `in_flight`.
+            // A thread that calls `write_all` meanwhile finds an empty list, and waits for
+            // `in_flight`.
             let _in_flight = self.in_flight.read();
             let cells = self.list.drain();
             for batch in cells.chunks(BATCH_INODES) {

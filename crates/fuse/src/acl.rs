@@ -101,7 +101,8 @@ impl Acl {
             }
         }
         self.entries.sort_by_key(|entry| (entry.tag, entry.id));
-        // All ids that this machine does not know map to one id. Keep only the first entry of each.
+        // All ids that this machine does not know map to one id. Keep only the first of the entries
+        // that became equal.
         self.entries.dedup_by_key(|entry| (entry.tag, entry.id));
         self.is_valid().then_some(self)
     }
@@ -145,9 +146,10 @@ impl Acl {
     }
 
     /// Whether a user that does not own the file has all wanted permissions. An entry that names
-    /// the user decides alone. Without one, the entries of the user's groups decide: one of them
-    /// must grant all wanted permissions. A user without any such entry gets the permissions of the
-    /// entry for others. The mask limits all entries except the entry for others.
+    /// the user decides alone. Without such an entry, the entries of the user's groups decide: one
+    /// of them must grant all wanted permissions. A user without any such entry gets the
+    /// permissions of the entry for others. The mask limits all entries except the entry for
+    /// others.
     pub(crate) fn grants(
         &self,
         wanted: u32,
@@ -202,7 +204,8 @@ impl Entry {
         if permissions > 7 {
             return None;
         }
-        // Only named entries have an id. The id field of others is neither compared nor kept.
+        // Only named entries have an id. The id field of other entries is neither compared nor
+        // kept.
         let id = match tag {
             Tag::User | Tag::Group => u32::from_le_bytes(id.try_into().ok()?),
             Tag::Owner | Tag::OwningGroup | Tag::Mask | Tag::Other => NO_ID,
@@ -252,8 +255,8 @@ mod tests {
         }
     }
 
-    /// A named user gets the permissions of its entry, and a member those of one group's entry. The
-    /// mask limits the permissions of each.
+    /// A named user gets the permissions of its entry, and a group member gets the permissions of
+    /// one group's entry. The mask limits the permissions of both.
     #[test]
     fn users_have_the_permissions_of_their_entry() {
         let acl = named();

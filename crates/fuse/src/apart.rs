@@ -23,8 +23,8 @@ const FIRST: u32 = 3;
 ///
 /// # Errors
 ///
-/// When no thread can be started, or the kernel cannot give it a table of descriptors. Then `call`
-/// did not run.
+/// When no thread can be started, or the kernel cannot give it a table of descriptors. In that case
+/// `call` did not run.
 pub(crate) fn run<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let work = move || {
         own_table(None)?;

@@ -52,11 +52,11 @@ pub struct Latency {
     pub total_us: u64,
     /// The longest time in microseconds.
     pub max_us: u64,
-    /// At least half of the answers took no longer than this, in microseconds. It is a power of
-    /// two, or `max_us` if that is less. Times above eight seconds count as eight seconds.
+    /// At least half of the answers took no longer than this, in microseconds. The value is a power
+    /// of two, or `max_us` if `max_us` is less. Times above eight seconds count as eight seconds.
     pub p50_us: u64,
-    /// At least 99 % of the answers took no longer than this, in microseconds. It is a power of
-    /// two, or `max_us` if that is less. Times above eight seconds count as eight seconds.
+    /// At least 99 % of the answers took no longer than this, in microseconds. The value is a power
+    /// of two, or `max_us` if `max_us` is less. Times above eight seconds count as eight seconds.
     pub p99_us: u64,
 }
 
@@ -170,7 +170,7 @@ fn latency(times: &Times) -> Latency {
 }
 
 /// The limit of the class in which the answer with the number `rank` lies, counted from the
-/// shortest. No limit is above the longest time.
+/// shortest answer. No limit is above the longest time.
 fn limit_of(classes: &[u64], rank: u64, max_us: u64) -> u64 {
     let mut below = 0;
     for (class, count) in classes.iter().enumerate() {

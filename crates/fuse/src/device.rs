@@ -3,7 +3,8 @@
 //! # What must hold
 //!
 //! - A request is answered through the descriptor that it was read from: the kernel looks for the
-//!   request there. Each thread has a descriptor of its own, so their reads do not contend.
+//!   request there. Each thread has a descriptor of its own, so the reads of the threads do not
+//!   contend.
 //! - The memory of a message belongs to one request at a time. It goes back to the pool with the
 //!   answer.
 
@@ -25,8 +26,7 @@ use crate::message_pool::{Buffer, MessagePool};
 pub(crate) const PAYLOAD_LEN: usize = 1 << 20;
 /// Space for headers and fixed parts. The kernel refuses a read with less than 80 bytes for them.
 const FIXED_LEN: usize = 4096;
-/// Space for an answer of ioctl(2): 14 bits of the command tell its length. Space for an answer of
-/// ioctl(2) and its header: 14 bits of the command tell the answer's length.
+/// Space for an answer of ioctl(2) and its header: 14 bits of the command tell the answer's length.
 const IOCTL_LEN: usize = (16 << 10) + 64;
 /// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor to an existing connection.
 const CLONE: rustix::ioctl::Opcode = 0x8004_e500;
@@ -128,8 +128,8 @@ impl Device {
         ends.into_iter().collect()
     }
 
-    /// A `Device` for one more thread. It has a descriptor of its own, or shares this one if the
-    /// kernel refuses another.
+    /// A `Device` for one more thread. It has a descriptor of its own, or shares the present
+    /// descriptor if the kernel refuses another.
     #[expect(unsafe_code, reason = "rustix has no name for this command")]
     fn one_more(&self) -> Self {
         let pool = Arc::clone(&self.pool);
@@ -317,7 +317,8 @@ mod tests {
         far.read_exact(&mut answer).expect("an answer");
     }
 
-    /// A request that is dropped is answered with `EIO`, one that is dismissed is not answered.
+    /// A request that is dropped is answered with `EIO`. A request that is dismissed is not
+    /// answered.
     #[test]
     fn dropped_requests_are_answered() {
         let (near, mut far) = UnixStream::pair().expect("a pair");

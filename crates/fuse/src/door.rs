@@ -24,9 +24,10 @@
 //!   answer.
 //!     - To drop pages of a file (`INVAL_INODE`), the kernel takes their folio locks and waits for
 //!       their write-back. It takes no inode lock. So a request that holds a folio, or blocks
-//!       write-back, never waits for such a notification. These are READ and WRITE without an owner
-//!       of locks, SETATTR, and OPEN that truncates. A direct READ, a direct WRITE and LSEEK may
-//!       wait. They hold at most the inode lock, which the kernel never takes below a folio lock.
+//!       write-back, never waits for such a notification. Such requests are READ and WRITE without
+//!       an owner of locks, SETATTR, and OPEN that truncates. A direct READ, a direct WRITE and
+//!       LSEEK may wait. They hold at most the inode lock, which the kernel never takes below a
+//!       folio lock.
 //!     - To drop a name (`INVAL_ENTRY`), the kernel takes the directory's inode lock. Most requests
 //!       about names hold that lock, so they never wait for such a notification. Commands of btrfs
 //!       by ioctl(2) hold no lock. These commands do wait for the notification, on a thread of

@@ -3,12 +3,13 @@
 //! # Place
 //!
 //! This server is the baseline of measurements. It uses the transports, flags and threads of a
-//! mounted volume, and lets the kernel cache answers for as long. So the kernel sends the same
-//! requests, and the difference to a mounted volume is the cost of the engine.
+//! mounted volume, and lets the kernel cache answers for as long as a mounted volume does. So the
+//! kernel sends the same requests, and the difference to a mounted volume is the cost of the
+//! engine.
 //!
 //! # What must hold
 //!
-//! - It is not for real data. It checks little, and all content is lost when it ends.
+//! - This server is not for real data. It checks little, and all content is lost when it ends.
 
 mod memory;
 
@@ -31,11 +32,11 @@ use crate::{Error, Options, counts, dispatch};
 use memory::Memory;
 
 /// Mounts an empty server on a directory, and serves until the mount is gone. `ready` is called
-/// when programs may look into it.
+/// when programs may use the mount.
 ///
 /// # Errors
 ///
-/// Those of [`mount`](crate::mount).
+/// The errors of [`mount`](crate::mount).
 pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Result<(), Error> {
     let (mount, device, _) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
@@ -190,7 +191,7 @@ fn work(
     }
 }
 
-/// The number of a node; zero where there is no such name.
+/// The number of a node; zero for a missing name.
 fn attr_ino(attr: &buttress_protocol::Attr) -> u64 {
     attr.ino
 }

@@ -11,6 +11,6 @@ pub(crate) struct Ending {
     pub(crate) is_served: AtomicBool,
     /// Whether the kernel has ended the last mount.
     pub(crate) has_begun: AtomicBool,
-    /// Why the volume could not be closed well.
+    /// The error with which closing the volume failed.
     pub(crate) failure: OnceLock<Arc<buttress_fs::Error>>,
 }

@@ -66,7 +66,7 @@ pub enum Error {
     /// The exchange of messages with the kernel failed.
     #[error("the kernel's FUSE session failed")]
     Session(#[source] io::Error),
-    /// The volume of a block device could not be closed well when the kernel ended the mount.
+    /// Closing the volume of a block device failed when the kernel ended the mount.
     #[error("closing the volume")]
     Closing(#[source] std::sync::Arc<buttress_fs::Error>),
     /// A mount option has a value that makes no sense.

@@ -34,7 +34,7 @@ pub(crate) trait Exchange: Send + Sized + 'static {
     fn hold_permit(&self) -> Option<Self::HoldPermit>;
 
     /// Gives back memory that a request does not need while it waits. A command of ioctl(2) stays
-    /// whole; of other requests the data may be lost. There is room for an answer to ioctl(2).
+    /// whole; the data of other requests may be lost. There is room for an answer to ioctl(2).
     fn set_aside(self) -> Self {
         self
     }

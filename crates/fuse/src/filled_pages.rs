@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::errno::Answer;
 use crate::notifier_threads::Span;
 
-/// After so many direct writes without a READ the kernel drops all pages of the file.
+/// After this many direct writes without a READ the kernel drops all pages of the file.
 const QUIET_WRITES: u64 = 64;
 /// The low bits are the count. The high bits are the number of times that the count was set.
 const COUNT: u64 = 0xffff;
@@ -77,7 +77,7 @@ impl FilledPages {
 
     /// Records that all pages were dropped. The drop began when the count was `seen`.
     pub(crate) fn note_dropped(&self, seen: u64) {
-        // A READ since then has incremented the count.
+        // The exchange fails if a READ since then has changed the value.
         let _ = self.0.compare_exchange(seen, seen & !COUNT, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
@@ -122,12 +122,12 @@ mod tests {
         for _ in 1..QUIET_WRITES {
             assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(PART));
         }
-        // The count is the same, but it counts another READ.
+        // The low bits are the same, but the high bits count another READ.
         pages.note_dropped(seen);
         assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
     }
 
-    /// S1: a READ looks again when all was dropped while it read.
+    /// S1: a READ reads again if all pages were dropped while it read.
     #[test]
     fn s1_read_repeats_when_all_was_dropped_meanwhile() {
         let pages = FilledPages::new();

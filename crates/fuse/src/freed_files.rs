@@ -15,9 +15,10 @@ use buttress_base::clock;
 #[derive(Debug)]
 pub(crate) struct FreedFiles {
     begun: Instant,
-    /// The time of the last removal of a name, in nanoseconds since `begun`; zero before the first.
+    /// The time of the last removal of a name, in nanoseconds since `begun`; zero before the first
+    /// removal.
     removed: AtomicU64,
-    /// The number of requests to forget that are in progress.
+    /// The number of forget requests in progress.
     pub(crate) forgetting: AtomicUsize,
     /// Files without names that were forgotten.
     pub(crate) freed: AtomicU64,

@@ -14,8 +14,8 @@
 //!   pending for every thread of a process that a signal will end. The exception is a signal that
 //!   dumps core: as in Linux, the process ends once its thread has the answer. If `/proc` hides the
 //!   task, its request does not give up.
-//! - **K2** A waiting thread checks the task every few hundredths of a second. So does a thread
-//!   that writes data back because too much is dirty. All other requests only store the number of
+//! - **K2** A waiting thread checks the task every few hundredths of a second. A thread that writes
+//!   data back because too much is dirty does the same. All other requests only store the number of
 //!   the task.
 //! - **K3** Writes from the kernel's cache, and times that it cached, never give up: the program
 //!   was told that they succeeded. The kernel sends such writes for no task, and such times for the

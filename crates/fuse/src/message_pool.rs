@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **MP1** A buffer stays only as long as requests need as many at once. Every period, half of
-//!   those that were never needed go back to the system. So a burst of large writes does not hold
-//!   memory for good.
+//! - **MP1** The pool keeps about as many buffers as requests lately needed at once. In each
+//!   period, half of the buffers that no request needed go back to the system. So a burst of large
+//!   writes does not hold memory for good.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,7 @@ pub(crate) struct MessagePool {
 #[derive(Debug)]
 struct Kept {
     buffers: Vec<Buffer>,
-    /// The least number of buffers since the last trim: no request needed these.
+    /// The least number of kept buffers since the last trim. No request needed this many buffers.
     spare: usize,
     trimmed: Instant,
 }
@@ -90,7 +90,7 @@ impl MessagePool {
         buffer.unwrap_or_else(|| Buffer::new(self.len))
     }
 
-    /// Keeps a buffer. One of another length is dropped.
+    /// Keeps a buffer. A buffer of another length is dropped.
     pub(crate) fn put(&self, buffer: Buffer) {
         self.put_at(buffer, clock::now());
     }
@@ -127,7 +127,7 @@ impl MessagePool {
 mod tests {
     use super::*;
 
-    /// MP1: after a burst the pool soon keeps what requests need, and no more.
+    /// MP1: after a burst the pool soon keeps only the buffers that requests need.
     #[test]
     fn mp1_pool_gives_up_what_no_request_needs() {
         let pool = MessagePool::new(4096);

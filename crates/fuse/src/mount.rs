@@ -85,7 +85,7 @@ pub enum Unmounted {
 
 impl Mount {
     /// Mounts on `target`; returns the mount and the device through which the kernel speaks. A
-    /// mount of the whole volume is attached nowhere yet, and comes with its top.
+    /// mount of the whole volume is attached nowhere yet; its top is returned with it.
     pub(crate) fn new(
         target: &Path,
         options: &Options,
@@ -129,7 +129,7 @@ impl Mount {
         self.device
     }
 
-    /// The mount of the whole volume, if the kernel's mount shows all of it.
+    /// The mount of the whole volume, if the kernel's mount shows the whole volume.
     pub(crate) fn whole(&self) -> Option<&WholeMount> {
         self.whole.as_ref()
     }
@@ -260,8 +260,8 @@ fn by_syscall(target: &Path, device: &OwnedFd, options: &Options) -> Result<(), 
 
 fn by_helper(target: &Path, options: &Options) -> Result<OwnedFd, Error> {
     let session = |errno: Errno| Error::Session(errno.into());
-    // The helper inherits its end, so neither end has close-on-exec. This process closes its copy
-    // of the helper's end right below.
+    // The helper inherits its end of the socket pair, so neither end has close-on-exec. This
+    // process closes its copy of the helper's end right below.
     let (ours, theirs) = net::socketpair(
         net::AddressFamily::UNIX,
         net::SocketType::STREAM,

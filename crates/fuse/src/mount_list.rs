@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **L1** A line that cannot be read is left out; it hides none of the others.
+//! - **L1** A line that cannot be read is left out, and hides no other line.
 //! - **L2** Names are bytes: the names of other mounts need not be UTF-8.
 
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 /// The file in which the kernel lists mounts.
 const LIST: &str = "/proc/self/mountinfo";
 
-/// The list of mounts that a thread sees, which may have mounts of its own.
+/// The list of mounts that a thread sees. A thread may have mounts of its own.
 pub(crate) const LIST_OF_THREAD: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
@@ -30,11 +30,11 @@ pub struct Listed {
     pub top: PathBuf,
     /// The mount point.
     pub point: PathBuf,
-    /// Whether this mount takes no changes; the file system may take them elsewhere.
+    /// Whether this mount is read-only. Other mounts of the file system may be writable.
     pub is_read_only: bool,
     /// The type of the file system, such as `fuse.buttress`.
     pub kind: String,
-    /// The source of the mount, by the name it had at that time.
+    /// The source of the mount, by the name that the source had when it was mounted.
     pub source: PathBuf,
 }
 
@@ -44,7 +44,7 @@ impl Listed {
     ///
     /// # Errors
     ///
-    /// Those of reading the list.
+    /// The errors of reading the list.
     pub fn all() -> io::Result<Vec<Self>> {
         Ok(Self::parse(&std::fs::read(LIST)?))
     }
@@ -54,12 +54,12 @@ impl Listed {
     ///
     /// # Errors
     ///
-    /// Those of reading the list.
+    /// The errors of reading the list.
     pub fn at(point: &Path) -> io::Result<Option<Self>> {
         Ok(Self::all()?.into_iter().rev().find(|one| one.point == point))
     }
 
-    /// Takes the content of a list apart.
+    /// Parses the content of a list.
     #[must_use]
     pub fn parse(list: &[u8]) -> Vec<Self> {
         list.split(|&byte| byte == b'\n').filter_map(Self::of_line).collect()

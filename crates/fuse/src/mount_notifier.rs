@@ -41,9 +41,9 @@ impl MountNotifier {
 
     /// Makes the kernel write back the data that programs have written to one subvolume, or to all.
     ///
-    /// If data found no space, `fsync` or `close` reports this to the program that wrote it. The
-    /// kernel also reports it to the next caller of `syncfs`, which may come much later. A command
-    /// that frees space must not fail with that error.
+    /// If data found no space, `fsync` or `close` reports this to the program that wrote the data.
+    /// The kernel also reports the error to the next caller of `syncfs`, which may come much later.
+    /// A command that frees space must not fail with that error.
     pub(crate) fn write_back(&self, tree: Option<TreeId>) -> std::io::Result<()> {
         // Programs may still use a mount although no mount is visible. In this case only the second
         // step below runs.
@@ -53,8 +53,8 @@ impl MountNotifier {
                 other => other?,
             }
         }
-        // `syncfs` starts all writes, and does not wait for those of FUSE. Invalidating a file's
-        // pages waits. For a file without writers, the close has already waited.
+        // `syncfs` starts all writes, but does not wait for writes to FUSE files. Invalidating a
+        // file's pages waits. For a file without writers, the close has already waited.
         let is_asked = |node: &Arc<Node>| tree.is_none_or(|tree| node.inode.id().tree == tree);
         for id in self.nodes.ids(|node| node.is_written() && is_asked(node)) {
             self.notifier.drop_content(id);

@@ -126,8 +126,8 @@ struct Known<H> {
     lookups: AtomicU64,
 }
 
-/// A resting node: the kernel's references to it, and the number from which its handle is remade.
-/// A node with more references than fit keeps its handle.
+/// A resting node: the kernel's references to it, and the number from which its handle is remade. A
+/// node with more references than `lookups` can hold keeps its handle.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     lookups: u32,
@@ -302,7 +302,7 @@ impl<H: Handle> Nodes<H> {
 
     /// Counts one more reference of the kernel to a node; returns the node's handle. An existing
     /// handle is kept, since it carries facts that were learnt about the node. Otherwise `handle`
-    /// makes one, from the number of a resting node if there is one.
+    /// makes a handle, from the node's number if the node rests.
     pub(crate) fn remember(&self, id: u64, handle: impl FnOnce(Option<Resting>) -> H) -> H {
         if id == ROOT {
             return self.root.1.read().clone();

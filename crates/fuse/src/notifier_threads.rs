@@ -6,8 +6,8 @@
 //! send a request that depends on this data before the data. Examples are a search for data or
 //! holes, and a read past the known end. When the server tells the kernel to drop a file's pages,
 //! the kernel writes them and waits for the answers. So the thread that tells the kernel never
-//! answers requests. Nor may a thread that answers requests wait for space: the kernel's next
-//! request often frees space.
+//! answers requests. A thread that answers requests may not wait for space either: the kernel's
+//! next request often frees space.
 //!
 //! # Invariants
 //!
@@ -19,10 +19,10 @@
 //! - **K3** Names are invalidated on a thread for which no request about names or content waits.
 //!   This thread waits for the inode lock of a directory. The kernel holds that lock while it waits
 //!   for the lock of a file to be removed. A direct write holds the file's lock, and may wait for
-//!   another of these threads. Orders by ioctl(2) hold no lock in the kernel, and wait on a thread
-//!   of their own.
+//!   another of these threads. Commands of ioctl(2), here called orders, hold no lock in the
+//!   kernel, and wait on a thread of their own.
 //! - **K4** At most [`ORDERS_MAX`] orders wait for their thread or are carried out. A program may
-//!   give orders by any number of threads, and each keeps memory of its request.
+//!   give orders by any number of threads, and each order keeps the memory of its request.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,7 @@ const ORDERS_MAX: usize = 256;
 /// A part of a file's content, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Span {
-    /// All of it.
+    /// All of the content.
     Whole,
     /// An offset and a length.
     Part(u64, u32),
@@ -79,7 +79,7 @@ pub(crate) struct NotifierThreads {
 pub(crate) struct WaitPermit(Arc<AtomicUsize>);
 
 impl WaitPermit {
-    /// One more of at most `most`.
+    /// Takes a permit, if fewer than `most` are taken.
     fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let one_more = |count: usize| (count < most).then_some(count + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
@@ -105,14 +105,14 @@ impl OrderPlace<'_> {
     pub(crate) fn run(self, work: impl FnOnce() + Send + 'static) {
         let Self { worker, permit } = self;
         worker.give(Box::new(move || {
-            // Also if the work panics, or is never done.
+            // The permit is dropped also if the work panics, or is never done.
             let _permit = permit;
             work();
         }));
     }
 }
 
-/// A thread that does one job after the other; it ends when this is dropped.
+/// A thread that does one job after the other. The thread ends when this value is dropped.
 #[derive(Debug)]
 struct Worker(Sender<Job>);
 
@@ -139,7 +139,7 @@ impl NotifierThreads {
         self.space.give(Box::new(work));
     }
 
-    /// A place in the queue of the thread of orders; `None` while too many wait there (K4).
+    /// A place in the queue of the thread of orders; `None` while too many orders wait there (K4).
     pub(crate) fn order_place(&self) -> Option<OrderPlace<'_>> {
         let permit = WaitPermit::take(&self.ordered, ORDERS_MAX)?;
         Some(OrderPlace { worker: &self.orders, permit })
@@ -279,7 +279,7 @@ impl SessionNotifier {
             Span::Part(offset, len) if let Ok(offset) = i64::try_from(offset) => {
                 self.invalidate(node, offset, i64::from(len));
             }
-            // A length of zero means all that follows.
+            // A length of zero means all bytes that follow.
             _ => self.invalidate(node, 0, 0),
         }
     }

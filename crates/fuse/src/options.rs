@@ -116,7 +116,7 @@ pub struct Options {
     /// Then `sync` and syncfs(2) reach the server, and an unmount waits until the volume is closed.
     /// Needs `shared`. The caller must have given up its own claim on the device.
     pub block_device: bool,
-    /// The number of threads that read requests. `None` chooses it by the number of processors.
+    /// The number of threads that read requests. With `None`, the number of processors decides.
     pub threads: Option<usize>,
     /// Whether one thread reads requests and wakes others as needed. Otherwise all threads read at
     /// once.
@@ -185,7 +185,8 @@ impl Options {
     }
 
     /// Takes one mount option, and returns whether it is an option of the front end. `ro`, `rw` and
-    /// the options on access times concern the volume too, and should be handed on as well.
+    /// the options on access times concern the volume too, and should be passed to the volume as
+    /// well.
     ///
     /// # Errors
     ///
@@ -305,7 +306,7 @@ mod tests {
         assert!(!Options::default().accept("alow_other").expect("not the door's"));
     }
 
-    /// `user` takes rights away, and an option behind it gives them back, as with mount(8).
+    /// `user` takes rights away, and a later option gives them back, as with mount(8).
     #[test]
     fn user_implies_restrictions() {
         let rights = |list: &str| {

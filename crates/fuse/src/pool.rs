@@ -10,8 +10,8 @@
 //! requests wait. So one thread reads requests and handles them itself. The other threads wait on
 //! the bench. Every handler holds a [`Duty`]. The pool wakes a thread from the bench to read when
 //!
-//! - requests of this kind have lately taken long (an average for each kind, without the time in
-//!   which other threads had the processor), or
+//! - requests of the present kind have lately taken long (an average for each kind, without the
+//!   time of other threads on the processor), or
 //! - requests come in faster than they are handled: the next one arrives before the last is done,
 //!   or waits while a large write is being handled, or
 //! - nothing was finished for a millisecond and no thread reads: one thread on the bench watches
@@ -32,8 +32,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** `readers` counts the threads that read or will read next. A thread that goes to the
-//!   bench first takes its seat. It then checks, under the bench's lock, that there is a reader. So
+//! - **W1** `readers` counts the threads that read or will read next. A thread on its way to the
+//!   bench takes its seat first. It then checks, under the bench's lock, that there is a reader. So
 //!   no wake-up is lost.
 //! - **W2** When the connection has ended, all threads leave the bench, read, get the error and
 //!   end.
@@ -64,7 +64,8 @@ mod tests;
 pub(crate) use kind::{Costs, Kind};
 pub(crate) use stopwatch::Stopwatch;
 
-/// A request that is read within this time after the last one was already waiting.
+/// If a request is read within this time after the last request was handled, it was waiting
+/// already.
 const WAITING: Duration = Duration::from_micros(3);
 /// This many waiting requests in a row are more than one thread can handle. A single program that
 /// waits for each reply also makes short runs: it may send a request before the replying thread has
@@ -286,7 +287,7 @@ impl WorkerPool {
     }
 
     fn note_poll(&self, has_paid: bool) {
-        // Two threads may overwrite each other's note, but the score is only an estimate.
+        // Two threads may overwrite each other's score, but the score is only an estimate.
         let old = self.poll_worth.load(Ordering::Relaxed);
         let new = if has_paid { (old + 1).min(WORTH_MAX) } else { old.saturating_sub(2) };
         if new != old {

@@ -93,7 +93,7 @@ impl Rings {
     ///
     /// # Errors
     ///
-    /// When the kernel refuses the entries after all: then no request can be served.
+    /// When the kernel refuses the entries. In that case no request can be served.
     pub(crate) fn start(
         self,
         device: &OwnedFd,
@@ -159,7 +159,7 @@ fn numbers(list: &str) -> Option<Vec<u16>> {
 mod tests {
     use super::*;
 
-    /// Lists of processors have ranges and single ones.
+    /// Lists of processors have ranges and single numbers.
     #[test]
     fn lists_of_processors() {
         assert_eq!(numbers("0"), Some(vec![0]));

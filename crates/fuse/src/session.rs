@@ -214,7 +214,7 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
 }
 
 impl DeviceThreads {
-    /// Sets the mounts of the volume, of which this is one.
+    /// Sets the mounts of the volume. This mount is one of them.
     pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
         self.door.set_mounts(mounts);
     }
@@ -320,7 +320,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Session`] when the conversation with the kernel broke.
+    /// [`Error::Session`] when the exchange with the kernel failed.
     pub fn serve(self) -> Result<(), Error> {
         self.start()?.wait()
     }
@@ -342,7 +342,7 @@ impl Serving {
     ///
     /// # Errors
     ///
-    /// [`Error::Session`] when the conversation with the kernel broke.
+    /// [`Error::Session`] when the exchange with the kernel failed.
     pub fn wait(self) -> Result<(), Error> {
         let broken = || std::io::Error::other("a thread of the session ended in a panic");
         let served = self.device_threads.join().unwrap_or_else(|_| Err(broken()));
@@ -358,7 +358,7 @@ impl Serving {
                 return Ok(());
             }
             // The end of a mount of a block device waits for an answer, and no thread is left to
-            // give one. Such a mount ends with the process.
+            // give an answer. Such a mount ends with the process.
             if !self.unmounter.mount.is_block_device() {
                 drop(self.unmounter.unmount());
             }
@@ -390,7 +390,8 @@ impl KernelSync {
         self.0.write_back(None)
     }
 
-    /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
+    /// Returns the number of inodes that the kernel knows, and about how many bytes they take in
+    /// this process.
     #[must_use]
     pub fn known(&self) -> (usize, usize) {
         let notifiers = self.0.notifiers();

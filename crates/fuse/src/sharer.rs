@@ -52,7 +52,7 @@ impl First {
     ///
     /// # Errors
     ///
-    /// Those of [`Subtree::attach`]; [`Error::Session`].
+    /// The errors of [`Subtree::attach`]; [`Error::Session`].
     pub(crate) fn show(self, target: &Path) -> Result<(), Error> {
         let shown = self.sharer.subtree(&self.top, self.tree).map_err(Error::Session)?;
         shown.attach(target, &self.options).map(drop)

@@ -34,8 +34,8 @@ use crate::node::Place;
 use crate::session::{Opened, Unmounter, open};
 use crate::{Error, Options};
 
-/// The number of threads of a subvolume's session. While one waits for the disk, the other still
-/// answers.
+/// The number of threads of a subvolume's session. While one thread waits for the disk, the other
+/// thread still answers.
 const THREADS: usize = 2;
 
 /// The mounts of one volume.

@@ -41,8 +41,8 @@ pub(crate) struct WholeMount {
     device: (u32, u32),
 }
 
-/// The top of the volume, open in this process. It keeps the volume mounted while another mount of
-/// it is made (T1).
+/// The top of the volume, open in this process. The open top keeps the volume mounted while another
+/// mount of the volume is made (T1).
 #[derive(Debug)]
 pub struct Top {
     /// `None` while it is dropped.
@@ -188,7 +188,7 @@ impl WholeMount {
         })
     }
 
-    /// Major and minor number of the whole, and of each of its mounts.
+    /// Major and minor number of the whole volume, and of each of its mounts.
     pub(crate) fn device(&self) -> (u32, u32) {
         self.device
     }
@@ -269,7 +269,8 @@ impl Covered {
 /// Opens a mount of the file system with this device number; `None` if another one is visible at
 /// the point.
 fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
-    // An automount that lies there must not be triggered, so this opens no directory.
+    // An automount that lies there must not be triggered, so the mount point is opened only as a
+    // path.
     let how = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mount = Top::from(rustix::fs::open(point, how, Mode::empty()).ok()?);
     let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -282,7 +283,7 @@ fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
 #[expect(unsafe_code, reason = "a thread of its own may have a namespace of its own")]
 fn own_namespace() -> rustix::io::Result<()> {
     let flags = UnshareFlags::NEWNS | UnshareFlags::FS;
-    // SAFETY: the table of descriptors stays shared, which is what this flag is unsafe about.
+    // SAFETY: only a new table of descriptors would be unsafe, and the table stays shared.
     unsafe { unshare_unsafe(flags)? };
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
 }

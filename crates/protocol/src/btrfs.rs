@@ -368,7 +368,7 @@ impl<'a> Command<'a> {
                 | DeviceErrors(self::DeviceErrors { reset: true, .. })
                 | SetReceived(_)
                 | Trim { .. }
-                // Missing devices are known when all block groups are.
+                // Missing devices are known only after all block groups were read.
                 | VolumeFacts
         )
     }

@@ -97,11 +97,11 @@ flags! {
 flags! {
     /// Flags of a write (`FUSE_WRITE_*`).
     WriteFlags: u32 {
-        /// It comes from the kernel's cache.
+        /// The write comes from the kernel's cache.
         CACHE = 1;
         /// The write names a lock owner. The kernel does this for direct writes only.
         LOCKOWNER = 1 << 1;
-        /// Its caller lacks `CAP_FSETID`.
+        /// The caller of the write lacks `CAP_FSETID`.
         KILL_SUIDGID = 1 << 2;
     }
 }

@@ -26,7 +26,7 @@ pub struct Offer {
 /// The settings that a server requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Features that the server requests, as far as the kernel offers them.
+    /// Features that the server wants. The kernel may offer only some of them.
     pub wanted: InitFlags,
     /// Bytes of a write, and of any other payload; whole pages.
     pub max_write: u32,
@@ -43,7 +43,7 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// `EINVAL` where they are too short, `EPROTO` where the kernel is too old.
+    /// `EINVAL` where the fields are too short, `EPROTO` where the kernel is too old.
     pub fn decode(fixed: &[u8]) -> Result<Self, Errno> {
         if fixed.len() < OLD_LEN {
             return Err(Errno::EINVAL);

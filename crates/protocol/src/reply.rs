@@ -36,7 +36,7 @@ pub enum Reply {
     Statfs(StatfsOut),
     /// Result of a command of ioctl(2).
     Ioctl(Vec<u8>),
-    /// The error of a command of ioctl(2) that fails, and the bytes that it returns all the same.
+    /// The error of a command of ioctl(2) that fails, and the bytes that the command still returns.
     IoctlFailed(Errno, Vec<u8>),
 }
 

@@ -132,7 +132,7 @@ pub enum Operation<'a> {
     Readlink,
     /// Make a symbolic link.
     Symlink { name: &'a [u8], target: &'a [u8] },
-    /// Make a file of any kind but a directory.
+    /// Make a file of any kind except a directory.
     Mknod { how: MknodIn, name: &'a [u8] },
     /// Make a directory.
     Mkdir { how: MkdirIn, name: &'a [u8] },
@@ -199,7 +199,7 @@ pub enum Operation<'a> {
 /// References that the kernel gives back.
 #[derive(Clone, Copy, Debug)]
 pub enum Forgets<'a> {
-    /// Of one inode.
+    /// References to one inode.
     One(ForgetOne),
     /// References to several inodes: the bytes of one [`ForgetOne`] after the other.
     Many(&'a [u8]),
@@ -287,7 +287,7 @@ impl<'a> Operation<'a> {
             READDIR => Self::Readdir(fixed(parts)?),
             READDIRPLUS => Self::Readdirplus(fixed(parts)?),
             CREATE => Self::Create { how: fixed(parts)?, name: name(payload)? },
-            // The payload has a name that the kernel has made up. It is not used.
+            // The payload has a name that the kernel has made up. The name is not used.
             TMPFILE => Self::Tmpfile(fixed(parts)?),
             DESTROY => Self::Destroy,
             IOCTL => {

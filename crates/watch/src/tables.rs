@@ -221,7 +221,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// A value in a table, where a dash says zero.
+/// A value in a table, where a dash means zero.
 fn cell(name: &str, value: &Value) -> String {
     if is_zero(value) { "-".to_owned() } else { shown(name, value) }
 }

@@ -21,7 +21,7 @@ fn name(number: usize) -> Vec<u8> {
     format!("file{number}").into_bytes()
 }
 
-/// Makes a folder with files. The leaves that hold them take more than the global reserve.
+/// Makes a folder with files. The leaves that hold the files take more than the global reserve.
 fn populate(fs: &Filesystem, top: &Inode) {
     let dir = top.mkdir(b"dir", 0o755, 0, 0).expect("a folder");
     for number in 0..FILES {
@@ -31,7 +31,7 @@ fn populate(fs: &Filesystem, top: &Inode) {
     fs.sync().expect("durable");
 }
 
-/// Fills the volume with data and metadata until it refuses more. Returns how many files that took.
+/// Fills the volume with data and metadata until it refuses more. Returns how many files were made.
 fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
     fill_by(fs, top, more, 100)
 }
@@ -157,7 +157,7 @@ fn wait_for_drops(fs: &Filesystem) {
 }
 
 /// Y1: on a full volume, two writable subvolumes share nodes, beside a read-only snapshot. All
-/// files of both subvolumes can be removed, in turns.
+/// files of both subvolumes can be removed alternately.
 #[test]
 fn full_volume_deletes_what_two_subvolumes_share() {
     let device = volume(256);

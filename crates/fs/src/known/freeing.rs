@@ -1,5 +1,5 @@
 //! P4: operations that free space have their own reservations, in addition to those of other such
-//! operations. Each finds its reserved space even if all of them use theirs.
+//! operations. Each finds its reserved space even if all other operations use their reservations.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ pub(super) fn use_all(fs: &Filesystem, reservations: Vec<MetaReservation>, files
 }
 
 /// Operations that free space find their reserved space, alone and after operations that fill the
-/// volume. The operations that fill the volume find theirs, too.
+/// volume. The operations that fill the volume find their reserved space, too.
 #[test]
 fn operations_that_free_find_what_they_reserved() {
     for fills in [false, true] {

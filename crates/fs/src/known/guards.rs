@@ -8,7 +8,7 @@ use buttress_sim::{FaultDevice, Faults};
 use super::*;
 use crate::MakeOptions;
 
-/// Far longer than a drain with nothing to wait for.
+/// Far longer than the time of a drain that has nothing to wait for.
 const LONG: Duration = Duration::from_secs(20);
 
 const POLICIES: [&str; 4] =
@@ -64,7 +64,7 @@ pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
 #[test]
 fn n3_each_request_of_a_write_in_place_fails() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
-    // Use one copy of metadata. With two copies, a reader would try the second one.
+    // Use one copy of metadata. With two copies, a reader would try the second copy.
     let made = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };
     Filesystem::make(&*device, &made).expect("an empty volume");
     let fs = mount(&device, "rw");

@@ -9,7 +9,7 @@ use super::*;
 use crate::doors::Doors;
 use freeing::{crowd, use_all};
 
-/// The smallest metadata request of finishing an ordered extent.
+/// The smallest metadata request that finishing an ordered extent makes.
 const LEAST: Cost = Cost::of(1, 160);
 
 /// Writes that consist of this byte stop before the device until the test lets them pass.
@@ -20,8 +20,8 @@ const SECTORS: u64 = 32;
 
 /// Files that are written in place. In `cut` each sector is an extent, and the inode item has
 /// length zero, as after a crash. `mixed` has extents, holes and preallocated space. `known` is
-/// written in one piece. The test overwrites it once, so that the file remembers that it may write
-/// in place.
+/// written in one piece. The test overwrites `known` once, so that the file remembers that it may
+/// write in place.
 fn targets(device: &Arc<dyn Device>) {
     let fs = mount(device, "rw,commit=300");
     let cut = nocow(&fs, "cut");
@@ -53,8 +53,8 @@ fn targets(device: &Arc<dyn Device>) {
     fs.close().expect("closed");
 }
 
-/// Uses up all metadata, so that none is left for finishing ordered extents. It rewrites nodes
-/// while that is allowed, and a reader keeps the old nodes.
+/// Uses up all metadata, so that none is left for finishing ordered extents. The function rewrites
+/// nodes until a reservation fails, and a reader keeps the old nodes.
 fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();
@@ -103,7 +103,8 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], in_place: impl Fn(u64) -> bool)
 
 /// The test makes a buffered write: its data is being written when other operations take the last
 /// metadata, and its reservation is too small. It also makes direct writes, which reserve nothing.
-/// One covers extents and holes, and one is to a file that remembers that it may write in place.
+/// One direct write covers extents and holes, and one goes to a file that remembers that it may
+/// write in place.
 #[test]
 fn n3_metadata_is_refused_when_it_finishes() {
     let below = volume(128);

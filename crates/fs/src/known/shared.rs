@@ -1,5 +1,6 @@
-//! The first change of a leaf that a snapshot shares adds references to the extent tree. It adds
-//! one for every extent of the leaf, and each may lie in another leaf of the extent tree.
+//! The first change of a leaf that a snapshot shares adds references to the extent tree. The change
+//! adds one reference for every extent of the leaf, and each reference may lie in another leaf of
+//! the extent tree.
 
 use buttress_txn::Engine;
 
@@ -7,12 +8,12 @@ use super::freeing::{all_at_once, rewrite};
 use super::*;
 use crate::XattrFlags;
 
-/// Files, and extents of each, at random addresses.
+/// The number of files, and of extents in each file. The extents lie at random addresses.
 const FILES: usize = 160;
 const EACH: usize = 500;
 
-/// A volume with files that share extents in random order, and a snapshot of it. It has no space
-/// left for metadata or a chunk.
+/// A volume with files that share extents in random order, and a snapshot of it. The volume has no
+/// space left for metadata or a chunk.
 fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     let fs = mount(device, "rw,commit=300");
     let pool = file(&fs, "pool");

@@ -1,4 +1,4 @@
-//! Files of content that lies on the device already.
+//! Makes files from content that lies on the device already.
 
 use buttress_data::Piece;
 
@@ -7,9 +7,9 @@ use crate::inode::Inode;
 
 impl Inode {
     /// Gives an empty file a content that lies on the device already. The extents of `pieces` lie
-    /// in free space, or another file got them by this call before. Pieces are ascending, with
-    /// holes between them. The content is not written. It is read for checksums if the file has
-    /// checksums.
+    /// in free space, or an earlier call gave them to another file. Pieces are ascending, with
+    /// holes between them. The content is not written. If the file has checksums, the content is
+    /// read to compute them.
     ///
     /// This is for a volume that is made around existing content. If other threads write data
     /// meanwhile, they may allocate the space of an extent first.

@@ -52,8 +52,8 @@ impl Inode {
         })
     }
 
-    /// Makes `target` share a range of this file if both hold the same bytes, and returns whether
-    /// they do. Neither content nor times change. Corresponds to Linux's `FIDEDUPERANGE`.
+    /// Makes `target` share a range of this file if both files hold the same bytes there. Returns
+    /// whether they do. Neither content nor times change. Corresponds to Linux's `FIDEDUPERANGE`.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Inode {
         })
     }
 
-    /// Runs `share` on two locked files. If space is short, frees space and runs it once more.
+    /// Runs `share` on two locked files. If space is short, frees space and runs `share` once more.
     fn sharing<T>(
         &self,
         target: &Self,
@@ -158,7 +158,7 @@ impl Inode {
         let to = (target, target_offset + done);
         match self.clone_stamped(offset + done, to, shareable, stamp) {
             Ok(()) => done += shareable,
-            // The files are on two volumes, only one has checksums, or this file has become
+            // The files are on two volumes, only one file has checksums, or this file has become
             // shorter. The copy below handles all these cases.
             Err(error)
                 if matches!(
@@ -171,7 +171,7 @@ impl Inode {
         Ok(done + self.copy_bytes(offset + done, to, len - done, stamp)?)
     }
 
-    /// Of a copy of `len` bytes, the number of bytes after the first `head` that can be shared.
+    /// Returns how many bytes of a copy of `len` bytes can be shared, after the first `head` bytes.
     fn shareable(
         &self,
         offset: u64,

@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Rewrites the extents of a range for which this pays, and returns their bytes. Rewritten
-    /// extents are no longer shared with other files.
+    /// Rewrites the extents of a range for which a rewrite pays. Returns the number of rewritten
+    /// bytes. Rewritten extents are no longer shared with other files.
     ///
     /// # Errors
     ///

@@ -4,8 +4,8 @@
 //!
 //! This is for a front end with a client that stamps files itself, and sends the stamps as
 //! attributes. A kernel with a write-back cache does so. Such a kernel writes long after the
-//! program did, before or after it sends the stamps. If this crate stamped these writes, files
-//! would get the time of the flush.
+//! program wrote. The stamps may arrive before or after the written data. If this crate stamped
+//! these writes, files would get the time of the flush.
 
 use crate::error::Result;
 use crate::inode::{FallocateMode, Inode};
@@ -54,7 +54,7 @@ impl KeepingTimes<'_> {
         self.inode.fallocate_stamped(offset, len, mode, |_| {})
     }
 
-    /// Fills a range of this inode from another, as [`Inode::copy_range`].
+    /// Fills a range of this inode from another inode, as [`Inode::copy_range`].
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::names;
 use crate::orphan;
 use buttress_make::clock::now;
 
-/// Most names that an inode can have.
+/// The most names that an inode can have.
 const LINKS_MAX: u32 = 65_535;
 
 impl Inode {

@@ -28,7 +28,7 @@ use crate::trees;
 use buttress_make::clock::now;
 
 /// Moves a subvolume from its name on the source side to a name on the target side. The target name
-/// is free, or is that of an empty directory.
+/// is free, or belongs to an empty directory.
 pub(super) fn move_subvolume(
     source: &Side<'_>,
     target: &Side<'_>,
@@ -110,8 +110,8 @@ pub(super) fn move_subvolume(
     }
 }
 
-/// Exchanges the name of a subvolume with that of another subvolume, or with that of an inode if
-/// both names are in the same subvolume.
+/// Exchanges the name of a subvolume with the name of another subvolume. If both names are in the
+/// same subvolume, the other name may belong to any inode.
 pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = source.mount();
     expect_movable(source, target, tree)?;
@@ -173,7 +173,8 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
         if let Some(cell) = other.cell() {
             cell.file.update(&handle, |item| item.ctime = stamp);
         }
-        // Each directory keeps its name, with another target, so only its times change.
+        // Each directory keeps the name, which leads to another target. So only the directory's
+        // times change.
         for dir in [source.dir, target.dir] {
             dir.file.update(&handle, |item| (item.mtime, item.ctime) = (stamp, stamp));
         }

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **R1** A directory never gets below itself. While a directory moves to another parent, no
-//!   other directory does (`Mount::moving`). Before the move, the thread follows the path from the
+//!   other directory moves (`Mount::moving`). Before the move, the thread follows the path from the
 //!   new parent up.
 
 use std::sync::Arc;
@@ -107,8 +107,8 @@ impl Inode {
             if source.dir.tree() != target.dir.tree() {
                 return Err(NameError::CrossDevice.into());
             }
-            // These are separate users of the inodes. They are dropped after the locks, because
-            // they may be the last users.
+            // These values are separate users of the inodes. The values are dropped after the
+            // locks, because they may be the last users.
             let Some(moved) = source.inode(from.as_ref().ok_or(NameError::NotFound)?)? else {
                 continue;
             };
@@ -274,7 +274,8 @@ fn exchange(
     for cell in [first, second] {
         cell.file.update(&handle, |item| item.ctime = stamp);
     }
-    // Each directory keeps its name, with another inode, so only its times change.
+    // Each directory keeps the name, which leads to another inode. So only the directory's times
+    // change.
     for dir in [source.dir, target.dir] {
         dir.file.update(&handle, |item| {
             item.mtime = stamp;

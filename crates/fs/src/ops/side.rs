@@ -47,7 +47,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Refuses to move a directory to one that lies below it.
+/// Refuses to move a directory into a directory below it.
 pub(super) fn check_dir_way(
     mount: &Mount,
     moved: &Arc<InodeCell>,

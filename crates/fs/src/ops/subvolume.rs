@@ -6,10 +6,10 @@
 //!   and a `ROOT_BACKREF` for it. One transaction adds all three items, and one transaction removes
 //!   them.
 //! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
-//!   writes before that write, too. It is taken at the end of a transaction. From the writeback of
-//!   all dirty data until then, no file content changes (`Tree::writes`).
-//! - **S3** The transaction that removes the name of a subvolume makes it an orphan of the root
-//!   tree. The cleaner drops it when its files have no users any more.
+//!   writes before that write, too. The snapshot is taken at the end of a transaction. From the
+//!   writeback of all dirty data until then, no file content changes (`Tree::writes`).
+//! - **S3** The transaction that removes the name of a subvolume makes the subvolume an orphan of
+//!   the root tree. The cleaner drops the subvolume when its files have no users any more.
 
 use std::sync::Arc;
 
@@ -45,8 +45,8 @@ fn stub_inode(nodesize: u32) -> InodeItem {
 }
 
 impl Inode {
-    /// Makes an empty subvolume in this directory, and returns its root directory. As in Linux,
-    /// it inherits neither flags nor the group of this directory.
+    /// Makes an empty subvolume in this directory, and returns its root directory. As in Linux, the
+    /// subvolume inherits neither flags nor the group of this directory.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Inode {
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
         // The snapshot adds items only to trees that commits alone change. The reservation covers
-        // copies of the nodes that become shared. If it fails, no snapshot is made.
+        // copies of the nodes that become shared. If the reservation fails, no snapshot is made.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
         let mut cost =
             Cost { items: 0, commit_items: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
@@ -210,8 +210,9 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `NotDir` if the name is not that of a subvolume. `NotEmpty` if the subvolume
-    /// contains others, `NotPermitted` for the default subvolume, `Busy` for the mounted one.
+    /// `NotFound`; `NotDir` if the name belongs to no subvolume. `NotEmpty` if the subvolume
+    /// contains other subvolumes, `NotPermitted` for the default subvolume, `Busy` for the mounted
+    /// subvolume.
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
         let mount = self.mount();
@@ -261,19 +262,20 @@ impl Inode {
         Ok(())
     }
 
-    /// Fails as [`delete_subvolume`](Self::delete_subvolume) would now, and changes nothing. For
-    /// callers that must prepare a deletion. Another thread may still change what is found here.
+    /// Fails as [`delete_subvolume`](Self::delete_subvolume) would fail now, and changes nothing.
+    /// This is for callers that must prepare a deletion. Another thread may make the result
+    /// outdated.
     ///
     /// # Errors
     ///
-    /// As [`delete_subvolume`](Self::delete_subvolume), but for the lack of space.
+    /// As [`delete_subvolume`](Self::delete_subvolume), except `NoSpace`.
     pub fn expect_deletable_subvolume(&self, name: &[u8]) -> Result<()> {
         let view = self.mount().engine.view();
         let Some(tree) = self.subvolume_to_delete(&view, name)? else { return Ok(()) };
         self.expect_may_go(&view, tree, name)
     }
 
-    /// The subvolume that has a name in this directory; `None` for the stub of a missing one.
+    /// The subvolume that has a name in this directory; `None` for the stub of a missing subvolume.
     fn subvolume_to_delete(&self, view: &View, name: &[u8]) -> Result<Option<TreeId>> {
         let dir = &self.cell;
         dir.expect_dir()?;

@@ -25,7 +25,7 @@ use crate::names::{self, Target};
 use crate::orphan;
 use buttress_make::clock::now;
 
-/// Most names that an inode can have.
+/// The most names that an inode can have.
 const LINKS_MAX: i64 = 65_535;
 
 /// The directory of a name that changes.

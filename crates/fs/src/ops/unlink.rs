@@ -43,8 +43,8 @@ impl Inode {
             if directory && entry.location.kind == Kind::ROOT_ITEM {
                 return self.remove_subvolume(name, &entry);
             }
-            // This is a separate user of the inode. It is dropped after the locks, because it may
-            // be the last user.
+            // This value is a separate user of the inode. The value is dropped after the locks,
+            // because it may be the last user.
             let inode = match self.entry_inode(&entry, directory) {
                 Err(Error::Name(NameError::NotFound)) if self.is_moved_on(&entry)? => continue,
                 found => found?,

@@ -41,7 +41,7 @@ impl Inode {
     }
 
     /// Sets an extended attribute. `btrfs.compression` is a property: it selects the compression of
-    /// the inode, and of new inodes in it. An empty value removes the property.
+    /// the inode, and of new inodes in a directory. An empty value removes the property.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ use crate::stop::StopSignal;
 const TICK: Duration = Duration::from_millis(4);
 const IDLE_TICK: Duration = Duration::from_millis(40);
 
-/// Most rounds of the clamp in a row, so that its loop does not delay the end of the mount.
+/// The most rounds of preemptive flushing in a row, so that they do not delay the end of the mount.
 const ROUNDS_MAX: u32 = 64;
 
 impl Space {

@@ -7,12 +7,12 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The thread never waits for a file's writeback claim. A thread that holds one may be in
-//!   the queue that this thread serves.
+//! - **M1** The thread never waits for a file's writeback claim. A thread that holds a claim may be
+//!   in the queue that this thread serves.
 //! - **M2** The thread refuses no waiter because of very recent reservations. It waits until these
 //!   reservations are dirty data or given back, and runs the flush states again, a few times.
-//!   Without the wait it would give up too early: a run without work is faster than the wake-up of
-//!   a thread.
+//!   Without the wait the thread would give up too early: a run without work is faster than the
+//!   wake-up of a thread.
 //! - **M3** The thread alternates between the two kinds of space, step by step. A run may be
 //!   endless, as long as it serves waiters.
 //!
@@ -46,7 +46,7 @@ const ORDERED: Duration = Duration::from_secs(30);
 
 /// The longest wait for reservations to be used or given back, while they change.
 const SETTLING: Duration = Duration::from_millis(200);
-/// Number of further runs after such a wait, if no waiter is served.
+/// Number of further runs after a wait for reservations, if no waiter is served.
 const MORE_RUNS: u32 = 3;
 
 /// A run of the flush states for the waiters of one kind of space.
@@ -77,7 +77,7 @@ impl Space {
                 }
                 let mut going = run.take().unwrap_or_else(|| self.begin_run(kind));
                 match self.step_run(stop, &mut going) {
-                    // If no waiter is left, end this run, so that the next waiter begins a new one.
+                    // If no waiter is left, end this run, so that the next waiter begins a new run.
                     Ok(true) if self.engine.has_waiters(kind) => *run = Some(going),
                     Ok(_) => {}
                     Err(_) if self.engine.aborted().is_some() => return,
@@ -96,9 +96,9 @@ impl Space {
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
 
-    /// Counts a run once it has made room, served a waiter or refused one. If other threads give
-    /// reservations back just after a waiter came, no step was needed. Such a run is no reason to
-    /// flush earlier, so it is not counted.
+    /// Counts a run once it has made room, served a waiter or refused a waiter. If other threads
+    /// give reservations back just after a waiter came, no step was needed. Such a run is no reason
+    /// to flush earlier, so it is not counted.
     fn count_run(&self, run: &mut Run) {
         if !mem::replace(&mut run.is_counted, true) {
             self.figures.runs.fetch_add(1, Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl Space {
     }
 
     /// Waits until reservations are dirty data or given back, as long as some of them change (M2).
-    /// Returns whether any changed: then there may be space, or data to write.
+    /// Returns whether any reservation changed. In that case there may be space, or data to write.
     fn reservations_settle(&self, stop: &StopSignal, kind: SpaceKind) -> bool {
         let look = || {
             let accounts = self.engine.accounts();
@@ -176,7 +176,7 @@ impl Space {
         match step {
             FlushState::Clean => return self.cleaner.clean_all(),
             FlushState::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),
-            // Data that other threads write back now counts like data that is written here.
+            // Data that other threads write back now counts like data that this thread writes.
             FlushState::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
             _ => {
                 let asked = self.engine.waiting_bytes(kind).saturating_mul(2);
@@ -190,7 +190,8 @@ impl Space {
         self.files.counters().finished_bytes() > finished
     }
 
-    /// Waits until ordered extents of `bytes` are finished, a waiter is served, or no more finish.
+    /// Waits until ordered extents of `bytes` are finished, a waiter is served, or no further
+    /// ordered extent finishes.
     fn wait_for_ordered(&self, stop: &StopSignal, kind: SpaceKind, bytes: u64, write: &dyn Fn()) {
         let target = self.files.counters().finished_bytes() + bytes;
         let mut seen = self.files.counters().finished_bytes();

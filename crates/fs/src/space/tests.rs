@@ -1,4 +1,5 @@
-//! Tests of the two queues of waiting requests, and of the one thread that makes room for both.
+//! Tests of the two queues of waiting requests, and of the one thread that makes room for both
+//! queues.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -13,8 +14,8 @@ use crate::{
 
 /// A cost that exceeds every volume of these tests.
 const IMPOSSIBLE: Cost = Cost::of(100_000, 1 << 30);
-/// Most metadata requests of each thread. The data request is served after far fewer runs of the
-/// flush states.
+/// The most metadata requests of each thread. The data request is served after far fewer runs of
+/// the flush states.
 const ASKED_MAX: usize = 400;
 
 /// A volume without space for data, and a file that is written in place. Space after the end of the
@@ -70,7 +71,7 @@ fn data_does_not_lower_the_clamp() {
     let before = fs.space_stats();
     for _ in 0..10 {
         file.write_at(size, &[1; 8 << 20]).expect_err("there is no room");
-        // Dirty data makes the clamp flush early. Write until the clamp has run.
+        // Dirty data causes preemptive flushing. Write until a round has run.
         for _ in 0..5 {
             file.write_at(0, &[1; 64 << 10]).expect("in place");
             std::thread::sleep(Duration::from_millis(4));

@@ -3,8 +3,9 @@
 //!
 //! # Locks
 //!
-//! The list has one lock, held for short times. A cell has its own mark that it is listed
-//! (`InodeCell::keep_listed`). The mark changes outside of this lock, or for a moment under it.
+//! The list has one lock, held for short times. Each cell has a mark that says whether it is listed
+//! (`InodeCell::keep_listed`). The mark changes outside of the list's lock, or for a moment under
+//! that lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,7 @@ use buttress_txn::Round;
 
 use crate::cell::InodeCell;
 
-/// Most inodes of one batch.
+/// The most inodes of one batch.
 pub(super) const BATCH_INODES: usize = 128;
 
 /// The conditions under which a thread writes back.
@@ -35,7 +36,7 @@ pub(crate) enum Duty {
 pub(super) enum Call {
     /// End the thread.
     Stop,
-    /// Make a round of the clamp.
+    /// Make a round of preemptive flushing.
     Round(Round),
     /// Check the dirty data.
     Look,
@@ -47,7 +48,7 @@ struct State {
     is_kicked: bool,
     /// Whether spare threads are needed.
     is_crowded: bool,
-    /// Rounds of the clamp that wait for idle threads.
+    /// Rounds of preemptive flushing that wait for idle threads.
     asked: Vec<Round>,
     /// Number of idle threads, by [`Duty`].
     idle: [usize; 2],

@@ -19,9 +19,9 @@ impl Writeback {
         self.list.ask_idle(round)
     }
 
-    /// Makes a round of the clamp in this thread. Returns whether another round may free more,
-    /// because this round wrote bytes or shrank the pools. A round does neither if all dirty data
-    /// is already in writeback.
+    /// Makes a round of preemptive flushing in this thread. Returns whether another round may free
+    /// more, because this round wrote bytes or shrank the pools. A round writes nothing and shrinks
+    /// no pool if all dirty data is already in writeback.
     pub(crate) fn clamp_round(&self, round: &Round) -> bool {
         let before = self.pools();
         let written = self.make_round(round);

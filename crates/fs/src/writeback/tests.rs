@@ -179,7 +179,8 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
                 drop(fs.root().snapshot(b"snapshot", source, true).expect("a snapshot"));
                 bytes_in_snapshot(device.below.fork(), "snapshot/file")
             });
-            // A file that does not wait for other threads is durable after this sleep.
+            // A snapshot that does not wait for the data on its way reaches the flush during this
+            // sleep.
             std::thread::sleep(PATIENCE);
             if device.flush.knocked.load(Ordering::SeqCst) {
                 device.flush.open();

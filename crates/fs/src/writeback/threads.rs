@@ -7,14 +7,14 @@ use buttress_base::clock;
 use super::Writeback;
 use super::dirty_list::{Call, Duty};
 
-/// Most threads that write back. Each takes its own batch of files. Half of the processors get a
-/// usual thread. Writers need the other half, because a writer may wait a whole time slice for a
-/// thread that computes. The remaining threads are spare (`writeback::G3`).
+/// The number of threads that write back. Each thread takes its own batch of files. Half of the
+/// processors get a usual thread. Writers need the other half, because a writer may wait a whole
+/// time slice for a thread that computes. The remaining threads are spare (`writeback::G3`).
 const THREADS_MAX: usize = 4;
 
 /// Period of a usual thread's checks without a request.
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
-/// Least age of dirty data before it is written because of its age.
+/// Dirty data of this age is written back, even if no limit is exceeded.
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
 impl Writeback {

@@ -158,8 +158,8 @@ fn hold(preempt: &'static str) -> Vec<Held> {
 }
 
 /// E1: no round and no commit runs on an idle volume, however full it is. Without the clamp,
-/// writers under load wait for some number of commits. With the clamp there are at most a tenth and
-/// ten a second more.
+/// writers under load cause some number of commits. With the clamp they cause at most a tenth more,
+/// plus ten a second.
 #[test]
 fn e1_a_full_volume_is_not_flushed_for_ever() {
     for (held, off) in hold("clamp").iter().zip(&hold("off")) {
@@ -174,9 +174,9 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
     }
 }
 
-/// E2: 64 threads come to the line at the same time, again and again. Each time, all of them
-/// together move the clamp by one step at most. They do not move the clamp if data on its way holds
-/// the space that they wait for.
+/// E2: 64 threads enter the queue for space at the same time, again and again. Each time, all of
+/// them together move the clamp by one step at most. They do not move the clamp if data on its way
+/// holds the space that they wait for.
 #[test]
 fn e2_waiters_at_once_are_one_step() {
     const THREADS: usize = 64;
@@ -184,7 +184,7 @@ fn e2_waiters_at_once_are_one_step() {
     let mut steps = Vec::new();
     for processors in [1, 4, 8, 16] {
         let work = move || {
-            // A commit takes longer than one processor needs to bring all threads to the line.
+            // A commit takes longer than one processor needs until all threads are in the queue.
             let mut volume = Crowded::new("clamp", 10 * LATENCY);
             volume.fill(90);
             let create = |writer| {

@@ -14,8 +14,8 @@ use crate::volume::{content, file_with, memory_with, mount, mount_with, pattern}
 
 const MIB: usize = 1 << 20;
 
-/// A volume of many chunks, with a file in each of several: with nodes of 4 KiB the chunk tree has
-/// more than a leaf.
+/// A volume of many chunks, with files in several chunks. With nodes of 4 KiB the chunk tree has
+/// more than one leaf.
 fn many_chunks() -> Arc<dyn Device> {
     let options = MakeOptions {
         nodesize: 4096,
@@ -108,7 +108,7 @@ fn readers_and_writers_come_at_once() {
     expect_sound(&device);
 }
 
-/// An opening and closing writes nothing, whether the groups are known by then or not.
+/// Opening and closing a volume writes nothing, whether the groups are known by then or not.
 #[test]
 fn an_opening_alone_writes_nothing() {
     let device = many_chunks();

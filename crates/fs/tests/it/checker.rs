@@ -42,7 +42,7 @@ pub(crate) fn check_cut(device: &Arc<dyn Device>) -> Result<(), String> {
     if wrong.count() == 0 { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// As [`check_cut`], which must find nothing.
+/// Runs [`check_cut`], which must find nothing.
 #[track_caller]
 pub(crate) fn expect_cut_sound(device: &Arc<dyn Device>, when: &str) {
     check_cut(device).unwrap_or_else(|what| panic!("{when}: {what}"));

@@ -253,7 +253,8 @@ fn dirty_data_is_bounded() {
 }
 
 /// On a full volume, preallocated ranges and files without copy-on-write can still be written. The
-/// test writes whole sectors and parts of sectors, some of them again while they are on their way.
+/// test writes whole sectors and parts of sectors, some of them a second time while the first write
+/// is on its way.
 #[test]
 fn n11_writes_in_place_need_no_space() {
     let device = memory(128);

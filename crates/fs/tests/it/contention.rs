@@ -77,7 +77,7 @@ fn names_step(fs: &Filesystem, rng: &mut Rng) {
     }
 }
 
-/// Directories and files move through each other in every direction, while commits go on.
+/// Directories and files move into and out of each other in every direction, while commits go on.
 #[test]
 fn one_tree_for_all() {
     let device = memory(512);

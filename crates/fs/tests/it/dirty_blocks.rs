@@ -76,8 +76,8 @@ fn blocks_of_one_file_wait_for_no_metadata() {
 }
 
 /// A thread reads old trees all the time, so no commit gives space back. If each writeback wrote
-/// only a part of the dirty data, each would make the same leaves anew and use up the space. Even
-/// when writers are refused, the space that is reserved already stays available.
+/// only a part of the dirty data, each writeback would make the same leaves anew and use up the
+/// space. Even when writers are refused, the space that is reserved already stays available.
 #[test]
 fn readers_of_old_trees_take_no_reservation() {
     for nodesize in [4 << 10, 16 << 10] {

@@ -11,7 +11,7 @@ use crate::volume::{file_with, memory, mount_with, nocow, pattern};
 const BLOCK: u64 = 4096;
 const WRITERS: usize = 64;
 
-/// Threads write at the same time, each its own blocks, over and over. Returns the number of
+/// Threads write at the same time, each to its own blocks, over and over. Returns the number of
 /// refused writes.
 fn refused(files: &[Inode], blocks: u64) -> usize {
     let (mut refused, mut turn) = (0, 0);

@@ -276,7 +276,7 @@ fn difference(stats: &SpaceStats) -> Option<String> {
                     sum(&granted, "bytes"),
                     times - (granted.len() + interrupted.len()) as u64,
                     interrupted.len() as u64,
-                    // Each event says whole microseconds.
+                    // Each event rounds its time down to whole microseconds.
                     u64::from((micros..=micros + times).contains(&(waits.nanos / 1000))),
                 ],
                 vec![

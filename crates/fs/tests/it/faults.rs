@@ -265,8 +265,8 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
     };
     let ((mut outcome, model), _) = seeded::run(7, seeded::Options::default(), work)
         .unwrap_or_else(|stuck| panic!("{fault:?} with {options}: {stuck}"));
-    // The checker runs outside of `seeded::run`, because that does not control the checker's
-    // threads.
+    // The checker runs outside of `seeded::run`, because `seeded::run` does not control the
+    // checker's threads.
     if !lies && let Err(what) = check_cut(&left) {
         outcome.problem.get_or_insert(what);
     }

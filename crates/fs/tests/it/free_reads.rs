@@ -1,4 +1,4 @@
-//! Reads that wait for the device hold no lock of the file. They return no bytes of space that
+//! Reads that wait for the device hold no lock of the file. The reads return no bytes of space that
 //! another file got meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex};
@@ -114,7 +114,7 @@ fn while_it_reads_so_many(
 }
 
 /// Ordered extents finish and other threads cut and read a file, while one thread reads from a slow
-/// device. The read returns the bytes from its beginning or from its end.
+/// device. The read returns bytes that the file had when the read began or ended.
 #[test]
 fn no_thread_waits_for_readers() {
     for options in ["rw", "page_cache=0"] {

@@ -2,8 +2,8 @@
 //!
 //! A workload from a seed runs on a device that records its writes. The test mounts states that a
 //! power cut could leave, which replays the log, and compares them with the model. A synced inode
-//! must be as it was at its sync, or at some later time. The checker must find no fault in the
-//! rest.
+//! must be as it was at its sync, or at some later time. The checker must find no fault in the rest
+//! of the volume.
 
 mod faults;
 mod full;

@@ -1,8 +1,8 @@
-//! Counts the steps that operations and an unmount take in trees. They grow with the work and no
-//! faster.
+//! Counts the steps that operations and an unmount take in trees. The steps grow with the work and
+//! no faster.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size, on a volume of its
-//! own. Afterwards our checker looks at each volume, and `btrfs check` at the last.
+//! own. Afterwards our checker looks at each volume, and `btrfs check` looks at the last volume.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -198,7 +198,7 @@ fn names_of_one_folder_cost_the_same_each() {
 }
 
 /// Makes `files` files of one sector. Then takes `snapshots` snapshots, and changes one file after
-/// each.
+/// each snapshot.
 fn snapshots_of_files(fs: &Filesystem, files: u64, snapshots: u64) {
     for at in 0..files {
         let file = fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file");

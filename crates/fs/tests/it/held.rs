@@ -27,7 +27,7 @@ fn name(number: usize) -> String {
     format!("file-{number}")
 }
 
-/// Rewrites every file or replaces it by a new one, with logs in between.
+/// Rewrites every file or replaces it by a new file, with logs in between.
 fn rewrite(fs: &Filesystem, round: usize) {
     for number in 0..FILES {
         let bytes = pattern((round * FILES + number) as u64, MIB);

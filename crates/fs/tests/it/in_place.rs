@@ -1,5 +1,5 @@
-//! Writes in place, while extents become shared and are no longer shared. Only the written file
-//! ever sees a change, and reads return the written bytes.
+//! Writes in place, while extents become shared and unshared. Only the written file ever sees a
+//! change, and reads return the written bytes.
 //!
 //! In debug builds every use of a remembered check repeats the check. So a stamp that was not
 //! changed in time fails the test, even if the bytes happen to be right.
@@ -211,7 +211,7 @@ fn n9_n10_n15_writes_are_seen_in_one_file() {
     }
 }
 
-/// N16: snapshots taken while threads overwrite in place. The content of a snapshot does not
+/// N16: snapshots are taken while threads overwrite in place. The content of a snapshot does not
 /// change, and each of its sectors has the bytes of one write.
 #[test]
 fn n16_snapshots_beside_writers_stay_as_they_are() {
@@ -277,7 +277,7 @@ fn a_clone_ends_what_was_remembered() {
     let sector = |seed: u64| pattern(seed, SECTOR as usize);
     for round in 0..4 {
         let at = (round * 7 * SECTOR) as usize;
-        // The first write remembers the check, and the second uses it.
+        // The first write remembers the check, and the second write uses it.
         for seed in [2 * round, 2 * round + 1] {
             source.write_direct(at as u64, &sector(seed)).expect("in place");
             bytes[at..at + SECTOR as usize].copy_from_slice(&sector(seed));

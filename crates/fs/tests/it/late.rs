@@ -98,7 +98,7 @@ fn refused_log_data_changes_nothing() {
         let there = after_a_cut(&device);
         assert!(content(&there.resolve("other").expect("synced")) == [2; 3 * SECTOR]);
         let found = content(&there.resolve("file").expect("committed instead"));
-        // The rest reads as zeros, whatever the length on disk is.
+        // All later bytes read as zeros, whatever the length on disk is.
         assert!(found[..22 * SECTOR] == expected[..22 * SECTOR], "as it was");
         assert!(found[22 * SECTOR..].iter().all(|byte| *byte == 0));
         there.close().expect("it closes");
@@ -120,8 +120,8 @@ fn refused_log_data_changes_nothing() {
 }
 
 /// A2, A4: readers see every written byte on each path, and after a power cut the volume has the
-/// synced state. Some data is written with logs. Other data is not, because a thread reads it at
-/// that moment.
+/// synced state. Some data is written with logs. Other data is written without logs, because a
+/// thread reads this data at that moment.
 #[test]
 fn readers_and_writers_beside_each_other() {
     const SECTORS: u64 = 64;

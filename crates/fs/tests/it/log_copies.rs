@@ -99,8 +99,8 @@ fn owed(device: &Arc<dyn Device>) -> usize {
     log.iter().filter(|logged| !disk.second_is_same(logged)).count()
 }
 
-/// K1: an fsync waits for the first copy only. A log that no fsync changes soon has two flushed
-/// copies, and either copy is enough after a crash.
+/// K1: an fsync waits for the first copy only. Once no fsync changes a log any more, the log soon
+/// has two flushed copies. Either copy is enough after a crash.
 #[test]
 fn a_log_that_rests_has_both() {
     let device = memory(128);

@@ -166,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// Clones or copies a range from one file to another or the same.
+    /// Clones or copies a range from one file to another file or to the same file.
     fn clone_part(&mut self) {
         let (Some(from), Some(to)) = (self.some_name(), self.some_name()) else { return };
         let (source, target) = (self.open(&from), self.open(&to));

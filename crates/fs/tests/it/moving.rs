@@ -153,8 +153,8 @@ fn convert(profile: Profile) -> BalanceOptions {
     BalanceOptions { data: some.clone(), metadata: some.clone(), system: some }
 }
 
-/// The work of an administrator: balances and changes of devices. Returns the only device of the
-/// volume in the end.
+/// The work of an administrator: balances and changes of devices. Returns the device that is the
+/// volume's only device at the end.
 fn upkeep(fs: &Filesystem, mut first: Arc<dyn Device>, rng: &mut Rng) -> Arc<dyn Device> {
     let balance = |options: &BalanceOptions| {
         let done = fs.balance(options, &mut |_| true).expect("a balance");
@@ -241,8 +241,9 @@ fn nodes(fs: &Filesystem) -> usize {
     keys.filter(|key| key.kind == Kind::METADATA_ITEM).count()
 }
 
-/// Snapshots share nodes and extents. A balance moves both, and the snapshots still share them
-/// afterwards. This holds even if they differ in some leaves, and if a file changes meanwhile.
+/// Snapshots share nodes and extents. A balance moves nodes and extents, and the snapshots still
+/// share them afterwards. This holds even if the snapshots differ in some leaves, and if a file
+/// changes meanwhile.
 #[test]
 fn snapshots_share_what_they_shared_when_groups_have_moved() {
     const FILES: u64 = 600;
@@ -504,8 +505,8 @@ fn replacements_have_a_status() {
     fs.close().expect("closed");
 }
 
-/// A missing device stays a part of the volume if its removal stops. It gets no chunks, and the
-/// next removal ends.
+/// A missing device stays a part of the volume if its removal stops. The device gets no chunks, and
+/// the next removal ends.
 #[test]
 fn a_stopped_removal_of_a_missing_device_changes_nothing() {
     let bases: Vec<_> = (0..3).map(|_| Arc::new(MemoryDevice::new(1 << 30))).collect();

@@ -351,9 +351,9 @@ fn nameless_inodes_go_with_their_last_user() {
     check(&device);
 }
 
-/// A file can have 65535 names. One more is refused with the error for too many links, after a
-/// remount too. Removing a name makes room for another. Only our own checker runs, because `btrfs
-/// check` takes a minute for so many names.
+/// A file can have 65535 names. One more name is refused with the error for too many links, after a
+/// remount too. Removing a name makes room for another name. Only our own checker runs, because
+/// `btrfs check` takes a minute for so many names.
 #[test]
 fn a_file_has_65535_names_and_no_more() {
     const LINKS: u32 = 65_535;

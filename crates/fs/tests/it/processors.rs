@@ -58,7 +58,7 @@ impl Seen {
 enum Way {
     /// Into memory, until a request needs room.
     Lazy,
-    /// Into memory, and to the device as soon as a writer has so many dirty blocks.
+    /// Into memory, and to the device as soon as a writer has this many dirty blocks.
     Batches(u64),
     /// To the device.
     Direct,
@@ -187,8 +187,8 @@ fn e19_rounds_ahead_flatten_the_saw_tooth() {
 #[test]
 fn e16_direct_writers_are_not_slowed() {
     // Three batches in ordered extents and one dirty batch reserve more than half of all room. If
-    // all of this data were dirty, a round would be due. They reserve less than all room, so no
-    // request waits.
+    // all of this data were dirty, a round would be due. The batches reserve less than all room, so
+    // no request waits.
     for way in [Way::Direct, Way::Batches(720)] {
         let (off, ahead) = (scarce(way, "off", 60), scarce(way, "clamp", 60));
         // Direct writers have no reservation while the device has their data.
@@ -211,9 +211,9 @@ enum Split {
     Clone,
 }
 
-/// N7: a thread scans extents to write in place, and may wait for the device to read their items.
-/// No scanned extent is split meanwhile. A thread that wants to split a scanned extent waits for
-/// the write.
+/// N7: a thread scans extents to write in place, and may wait for the device to read the extents'
+/// items. No scanned extent is split meanwhile. A thread that wants to split a scanned extent waits
+/// for the write.
 #[test]
 fn n7_scanned_extents_are_not_split() {
     let base = MemoryDevice::new(256 << 20);
@@ -234,8 +234,8 @@ fn n7_scanned_extents_are_not_split() {
     }
 }
 
-/// One thread scans, and one splits. Only the last leaf of the file is in memory, so the scan waits
-/// for the device.
+/// One thread scans extents, and another thread splits them. Only the last leaf of the file is in
+/// memory, so the scan waits for the device.
 fn expect_no_split(base: MemoryDevice, split: Split) {
     const LATENCY: Duration = Duration::from_millis(1);
     let work = move || {

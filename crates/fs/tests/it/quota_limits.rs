@@ -52,7 +52,7 @@ fn expect_refused<T>(outcome: Result<T>) {
     }
 }
 
-/// Writes pieces at the end of a file until a limit refuses one.
+/// Writes pieces at the end of a file until a limit refuses a piece.
 fn fill(file: &Inode, piece: u64) -> Result<()> {
     let bytes = pattern(file.id().ino.0, piece as usize);
     for number in 0..1000 {
@@ -139,7 +139,8 @@ fn writes_that_need_no_space_pass_the_limit() {
     expect_sound(&device);
 }
 
-/// Bytes for which a writer was admitted no longer count when their data is gone, without a commit.
+/// Bytes for which a writer was admitted no longer count once their data is gone, even before a
+/// commit.
 #[test]
 fn admitted_bytes_end_with_their_data() {
     let device = memory(1024);
@@ -173,7 +174,7 @@ fn admitted_bytes_end_with_their_data() {
         over.flush_data().expect("a write");
         over.write_direct(0, &pattern(round, MIB as usize)).expect("a write");
     }
-    // A file that grows by steps, with space from its window.
+    // This file grows in steps, with space from its allocation window.
     let steps = file(&sub, "steps");
     for step in 0..200 {
         let keep = FallocateMode::Allocate { keep_size: false };

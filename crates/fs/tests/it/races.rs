@@ -51,7 +51,7 @@ fn resize(file: &Inode, size: u64) {
 }
 
 /// Makes a short or long read, through the page cache or past it. Each byte must be the written
-/// one. It may also be zero if the file may have been cut.
+/// byte. It may also be zero if the file may have been cut.
 fn read(file: &Inode, seed: u64, may_be_cut: bool, rng: &mut Rng, buf: &mut [u8]) {
     let most = *rng.choose(&[SECTOR, 40_000, 700_000]).expect("some");
     let len = rng.range(1..most as u64 + 1) as usize;

@@ -107,7 +107,7 @@ fn read_in_order(
 }
 
 /// R1: 2 to 64 threads read a file in any order and at any distance. Requests are at least nine
-/// tenths as long as those of one thread, and each block is read once.
+/// tenths as long as the requests of one thread, and each block is read once.
 #[test]
 fn r1_readers_in_any_order_make_long_requests() {
     let device = memory(256);
@@ -133,8 +133,8 @@ fn r1_readers_in_any_order_make_long_requests() {
     }
 }
 
-/// A compressed extent is read and unpacked once for all readers at the same time. They may read
-/// the whole extent or parts.
+/// A compressed extent is read and unpacked once for all readers at the same time. The readers may
+/// read the whole extent or parts of it.
 #[test]
 fn whole_compressed_extents_are_read_once() {
     let device = memory(256);

@@ -56,7 +56,7 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
 }
 
 /// However many threads read a file, the device gets requests as long as those of one thread, and
-/// each block once. With `read_batch` as before 2012, the device gets a request for each page.
+/// each block once. With a `read_batch` of one page, the device gets a request for each page.
 #[test]
 fn r1_r6_many_readers_make_long_requests() {
     let device = memory(256);

@@ -38,7 +38,7 @@ fn spoil(device: &Arc<dyn Device>, place: usize) {
     device.write_at(place as u64 + 77, &[!byte[0]]).expect("damage");
 }
 
-/// Holds back the first long reads until every reader has made one.
+/// Holds back the first long reads until every reader has made a long read.
 #[derive(Debug)]
 struct Together {
     came: AtomicUsize,
@@ -69,7 +69,7 @@ fn counts(fs: &Filesystem) -> (u64, u64) {
 }
 
 /// Many threads read a bad sector at once: in short pieces through the page cache, in long pieces
-/// past the cache, directly, or without a cache. The device gives the bad copy to each of them.
+/// past the cache, directly, or without a cache. The device gives the bad copy to each thread.
 #[test]
 fn r10_a_bad_sector_read_by_many_counts_once() {
     const BAD: usize = 300;
@@ -87,7 +87,7 @@ fn r10_a_bad_sector_read_by_many_counts_once() {
                     let at = BAD * SECTOR / piece * piece;
                     let mut buf = vec![0; piece];
                     begin.wait();
-                    // Long buffered calls share one request, so this reads directly.
+                    // Long buffered calls share one request, so this case reads directly.
                     let read = match (piece, options) {
                         (MIB, "rw") => file.read_direct(at as u64, &mut buf),
                         _ => file.read_at(at as u64, &mut buf),

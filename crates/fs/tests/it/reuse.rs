@@ -1,6 +1,6 @@
 //! N5: device space and addresses pass to other chunks during a scrub or a trim. The test stops the
 //! scrub or trim where it reports its progress, or in the middle of a request. Meanwhile block
-//! groups are removed and new ones take their places.
+//! groups are removed and new groups take their places.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -103,8 +103,8 @@ fn written(seed: u64, number: u64) -> Vec<u8> {
     pattern(seed * 1000 + number, 256 << 10)
 }
 
-/// Fills the volume with a file of pieces of [`PIECE`] bytes, and writes the front of each. Returns
-/// the number of pieces.
+/// Fills the volume with a file of pieces of [`PIECE`] bytes, and writes the front of each piece.
+/// Returns the number of pieces.
 fn put(fs: &Filesystem, name: &str, seed: u64) -> u64 {
     let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
     let count = extend(&file, seed, 0);
@@ -170,8 +170,8 @@ fn verify(below: &Arc<dyn Device>, fs: Filesystem, name: &str, seed: u64, count:
     check(below);
 }
 
-/// At any step of a scrub, groups are removed and others take their places. The scrub may hold
-/// groups. It finds no fault, repairs nothing, and ends.
+/// At any step of a scrub, groups are removed and other groups take their places. The scrub may
+/// hold groups. The scrub finds no fault, repairs nothing, and ends.
 #[test]
 fn n5_groups_change_hands_between_steps_of_a_scrub() {
     for hold_groups in [false, true] {
@@ -234,8 +234,8 @@ fn n5_nothing_that_a_scrub_reads_changes_hands() {
     verify(&below, fs, "new", 2, count);
 }
 
-/// Groups are removed and others take their places at any step of a trim. Space that is in use from
-/// then on is not discarded.
+/// Groups are removed and other groups take their places at any step of a trim. Space that is in
+/// use from then on is not discarded.
 #[test]
 fn n5_groups_change_hands_between_steps_of_a_trim() {
     let (mut moved, mut discarded) = (0, 0);

@@ -121,8 +121,8 @@ fn e5_compressed_data_is_waited_for() {
     check(&device);
 }
 
-/// The space of removed chunks becomes free again without another commit. A request that needs it
-/// earlier gets it without any writeback of dirty data.
+/// The space of removed chunks becomes free again without another commit. A request that needs this
+/// space earlier gets it without any writeback of dirty data.
 #[test]
 fn removed_chunks_come_back_by_themselves() {
     let device = memory(512);
@@ -274,7 +274,7 @@ fn reservations_know_the_height_of_a_subvolume() {
 pub(crate) enum Door {
     Open,
     Closed,
-    /// Closed, and a flush waits for it.
+    /// The door is closed, and a flush waits for it.
     Knocked,
     /// New flushes fail.
     Walled,
@@ -369,7 +369,8 @@ fn one_commit_is_enough() {
 }
 
 /// V1: a write over dirty data or over an ordered extent reserves the metadata that makes both old
-/// and new data visible. Otherwise writeback would need that metadata, and it cannot wait for room.
+/// and new data visible. Otherwise writeback would need that metadata, and writeback cannot wait
+/// for room.
 #[test]
 fn reservation_is_enough_to_write() {
     for seed in 0..6_u64 {
@@ -418,8 +419,8 @@ fn reservation_is_enough_to_write() {
     }
 }
 
-/// V1: if all free space is single sectors, each becomes an extent. The metadata of each extent is
-/// reserved before it is written.
+/// V1: if all free space is single sectors, each sector becomes an extent. The metadata of each
+/// extent is reserved before it is written.
 #[test]
 fn parts_are_reserved_before_writing() {
     let device = memory(160);

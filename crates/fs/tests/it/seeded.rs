@@ -1,12 +1,13 @@
 //! The whole file system from one seed: the order of threads, the time, the work of each client,
 //! and the places of power cuts.
 //!
-//! Three clients have models of their own and read back what they wrote. One client cuts and
-//! deletes snapshots, one reads all clients' files. In some runs, one client moves block groups or
-//! checks all copies. The threads of the mount also run. Each run has a kind of files: plain ones,
-//! compressed ones, some written in place, or mostly renamed. `BUTTRESS_SEED=n` runs seed `n`
-//! alone; `BUTTRESS_SEEDS=first..last` runs several seeds. `BUTTRESS_CUTS` multiplies the states
-//! that are checked after each seed. A failing seed is printed, and fails again.
+//! Three clients have models of their own and read back their data. One client cuts and deletes
+//! snapshots, and another client reads the files of all clients. In some runs, one client moves
+//! block groups or checks all copies. The threads of the mount also run. Each run has a kind of
+//! files: plain ones, compressed ones, some written in place, or mostly renamed. `BUTTRESS_SEED=n`
+//! runs seed `n` alone; `BUTTRESS_SEEDS=first..last` runs several seeds. `BUTTRESS_CUTS` multiplies
+//! the states that are checked after each seed. The number of a failing seed is printed, and the
+//! same seed fails again.
 
 mod full;
 

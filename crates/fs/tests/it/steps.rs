@@ -125,8 +125,8 @@ fn growth_beside_everything_else() {
     }
 }
 
-/// Windows keep space after growing files. The space is not lost, because other files can fill the
-/// volume to the end.
+/// Windows keep space behind the ends of growing files. The space is not lost, because other files
+/// can fill the volume to the end.
 #[test]
 fn windows_are_given_back() {
     let device = memory_with(128, &MakeOptions::default());

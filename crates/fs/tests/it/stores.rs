@@ -2,8 +2,8 @@
 //! volume.
 //!
 //! After each crash the volume opens, the checker finds nothing, and the volume has everything that
-//! was acknowledged. A crash may leave any selection of the requests that were under way, and the
-//! others may arrive when the next writer has the volume.
+//! was acknowledged. A crash may leave any selection of the requests that were under way. The other
+//! requests may arrive when the next writer has the volume.
 //!
 //! `BUTTRESS_CUTS` multiplies the number of checked states.
 

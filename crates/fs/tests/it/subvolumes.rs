@@ -243,7 +243,7 @@ fn a_snapshot_stays_what_it_was() {
         for name in ["live/big", "two/big", "three/big"] {
             assert_eq!(content(&fs.resolve(name).expect("a file")), changed, "{name}");
         }
-        // The source is deleted first. The snapshots keep the data that it wrote.
+        // The source is deleted first. The snapshots keep the data of the source.
         fs.root().delete_subvolume(b"live").expect("a deletion");
         drop_all(&fs);
         fs.sync().expect("a sync");
@@ -389,8 +389,8 @@ fn a_subvolume_is_moved() {
     check(&device);
 }
 
-/// A rename puts a subvolume in the place of an empty directory. An exchange swaps its name with
-/// that of an inode of any kind.
+/// A rename puts a subvolume in the place of an empty directory. An exchange swaps the subvolume's
+/// name with the name of an inode of any kind.
 #[test]
 fn a_subvolume_is_exchanged() {
     let device = memory(256);

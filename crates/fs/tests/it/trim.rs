@@ -170,7 +170,7 @@ fn beside_writers() {
     check(&below);
 }
 
-/// Reports when a discard begins, and holds it back until the test lets it go.
+/// Reports when a discard begins, and holds the discard back until the test lets it go.
 #[derive(Debug)]
 struct Held(Mutex<Option<(Sender<()>, Receiver<()>)>>);
 

@@ -52,7 +52,7 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
     });
 }
 
-/// The number of a command, the command if it is one of btrfs, and its argument.
+/// The number of a command, the command if it is a command of btrfs, and the argument.
 fn read<X: Exchange>(exchange: &X) -> Answer<(u32, Option<Command<'_>>, &[u8])> {
     let head = exchange.head();
     match Operation::decode(head.opcode, head.node, exchange.parts())? {

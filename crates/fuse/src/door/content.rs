@@ -7,21 +7,21 @@
 //! - **C2** A search for data or a hole is answered after the kernel has sent the content that it
 //!   holds.
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
-//!   `FUSE_WRITE_LOCKOWNER`). The kernel names one only in direct requests. The flags of the
+//!   `FUSE_WRITE_LOCKOWNER`). The kernel names an owner only in direct requests. The flags of the
 //!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
 //!   page carry the same flags, and hold folios of the kernel (D4 of `door`).
 //! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of that range.
 //!   The kernel itself drops these pages before it sends the request. It drops them again after the
 //!   answer only if the program waits for the write. During an asynchronous write, a read may bring
-//!   the old bytes in again.
+//!   the old bytes into the kernel's cache again.
 //! - **C5** Times that the kernel writes back from its cache are always accepted. Such a request
 //!   sets `ctime` and no access time. It names a handle of a file that is open for writing, or
 //!   repeats the `mtime` of the volume. A program that sets `mtime` alone uses the path, or sets
 //!   another time.
 //! - **C6** Each READ is an access; the kernel then invalidates its cached access time by itself.
-//!   An open for reading is an access if the kernel may hold content of the file, since its reads
-//!   may never reach the server. With `strictatime` the kernel drops its content of the file at
-//!   each open.
+//!   An open for reading is an access if the kernel may hold content of the file. In that case,
+//!   reads of the open file may never reach the server. With `strictatime` the kernel drops its
+//!   content of the file at each open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -104,9 +104,9 @@ pub(crate) enum Written {
     MustWait(SpacePermit),
 }
 
-/// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since
-/// nothing else writes them (`door::D2`). Direct I/O bypasses the kernel's cache, and several
-/// direct writes may run at once.
+/// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since the
+/// kernel is told of each change that does not come through this mount (`door::D2`). Direct I/O
+/// bypasses the kernel's cache, and several direct writes may run at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -226,7 +226,7 @@ impl Door {
     }
 
     /// Refuses new times for immutable and append-only files. An append-only file may get the time
-    /// of the request, as `touch` asks. Times that the kernel writes back pass (C5).
+    /// of the request, as `touch` asks. Times that the kernel writes back are accepted (C5).
     fn expect_timeable(&self, node: &Node, set: &SetAttr, asked: Asked) -> Answer<()> {
         if set.atime.is_none() && set.mtime.is_none() {
             return Ok(());
@@ -236,7 +236,7 @@ impl Door {
             && set.atime.is_none()
             && set.ctime.is_some()
             && (asked.has_handle || set.mtime == Some(attr.mtime));
-        // With the write-back cache on, the kernel names its time where the program says "now".
+        // With the write-back cache on, the kernel puts its own time in place of a program's "now".
         let is_touch = asked.is_access_now
             && (asked.is_change_now
                 || set.mtime.is_some_and(|time| self.keeps_writes() && set.ctime == Some(time)));
@@ -372,7 +372,8 @@ impl Door {
     /// since the kernel passes syncfs(2) on for block devices only.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
         let inode = &self.node(id)?.inode;
-        // Each mount of the volume has a top of its own, so this accepts the top of any subvolume.
+        // Each mount of the volume has a top of its own, so the check accepts the top of any
+        // subvolume.
         let is_top = inode.id().ino == self.fs.root().id().ino;
         if is_top { self.fs.sync().map_err(refuse) } else { inode.sync().map_err(refuse) }
     }
@@ -430,8 +431,8 @@ impl Door {
 }
 
 impl Write {
-    /// Whether the write comes from the kernel's cache: the program has been told already that it
-    /// succeeded.
+    /// Whether the write comes from the kernel's cache: the program has already been told that the
+    /// write succeeded.
     fn is_from_cache(self) -> bool {
         self.how.contains(WriteFlags::CACHE)
     }
@@ -490,7 +491,7 @@ fn is_for_writing(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR)
 }
 
-/// Lets an access list follow a change of the permission bits.
+/// Updates the access list after a change of the permission bits.
 fn chmod_list(node: &Node, bits: u32) -> Answer<()> {
     match node.inode.xattr(acl::ACCESS) {
         Ok(value) => {

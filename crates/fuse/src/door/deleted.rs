@@ -2,16 +2,17 @@
 //!
 //! # Place
 //!
-//! The cleaner drops a deleted subvolume when nothing uses its inodes. The kernel keeps those that
-//! it knows until memory is short. So while the cleaner waits for a subvolume, the kernel is told
-//! from time to time to forget what no program uses.
+//! The cleaner drops a deleted subvolume when nothing uses its inodes. The kernel keeps the inodes
+//! that it knows until memory is short. So while the cleaner waits for a subvolume, the server
+//! tells the kernel from time to time to forget the subvolume's unused inodes.
 //!
 //! # Invariants
 //!
 //! - **DS1** The kernel is told on a thread that answers no request (K3 of `notifier_threads`). The
-//!   cleaner does not wait for it: the kernel may wait for a request that waits for the cleaner.
-//! - **DS2** To look for nodes takes at most a fiftieth of the time, however many the kernel knows.
-//!   A program may stay in a deleted subvolume for long.
+//!   cleaner does not wait for that thread: the kernel may wait for a request that waits for the
+//!   cleaner.
+//! - **DS2** The search for nodes takes at most a fiftieth of the time, however many nodes the
+//!   kernel knows. The rounds may go on for long, since a program may stay in a deleted subvolume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +25,12 @@ use buttress_fs::TreeId;
 use super::Door;
 
 /// The least time between two rounds. A directory is forgotten only after its files, so a deep tree
-/// takes several.
+/// takes several rounds.
 const REST_MIN: Duration = Duration::from_secs(1);
 /// A round is followed by a rest of this many times its length (DS2).
 const RESTS: u32 = 50;
 
-/// When the kernel is told again.
+/// When the next round may begin.
 #[derive(Debug)]
 struct Rounds {
     /// Whether a round is under way, or waits for its thread.
@@ -38,7 +39,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Begins a round, unless one is under way or was not long ago.
+    /// Begins a round, unless a round is under way or ended a short time ago.
     fn begin(&self, now: Instant) -> bool {
         *self.next.lock() <= now && !self.is_running.swap(true, Ordering::Acquire)
     }
@@ -52,8 +53,8 @@ impl Rounds {
 }
 
 impl Door {
-    /// From now on has the kernel forget inodes of deleted subvolumes that no program uses, as long
-    /// as the door is there.
+    /// Begins to tell the kernel to forget the unused inodes of deleted subvolumes. This goes on
+    /// until the door is dropped.
     pub(crate) fn forget_deleted_subvolumes(self: &Arc<Self>) {
         let door = Arc::downgrade(self);
         let next = Ranked::new(Rank::Leaf, clock::now());
@@ -87,7 +88,7 @@ impl Door {
 mod tests {
     use super::*;
 
-    /// DS2: a round that takes long is followed by a long rest, and no two run at once.
+    /// DS2: a round that takes long is followed by a long rest, and no two rounds run at once.
     #[test]
     fn ds2_rounds_rest() {
         let now = clock::now();

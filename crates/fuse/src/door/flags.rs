@@ -43,7 +43,7 @@ const FLAGS: [Flag; 9] = [
     Flag { disk: InodeFlags::COMPRESS, plain: 0x4, extended: 0 },
 ];
 
-/// Whether a command waits for a commit: the label changes between two of them.
+/// Whether a command waits for a commit: the label changes between two commits.
 pub(crate) fn waits_for_commit(command: u32) -> bool {
     command == SET_LABEL
 }

@@ -3,21 +3,21 @@
 //! # Place
 //!
 //! `protocol::btrfs` has the layouts. For a command that waits for nothing, `dispatch` calls
-//! [`Door::answer_from_memory`] on a thread that serves requests. All others run on the thread
-//! `fuse-orders` ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to
-//! handle a notification.
+//! [`Door::answer_from_memory`] on a thread that serves requests. All other commands run on the
+//! thread `fuse-orders` ([`Door::carry_out`]). That thread may wait for a commit, and for the
+//! kernel to handle a notification.
 //!
 //! # Invariants
 //!
-//! - **IO1** A command checks what Linux checks, in its order, and gives Linux's errors. The kernel
-//!   checks no permission before it sends an ioctl (see `rights`).
+//! - **IO1** A command makes the checks that Linux makes, in the same order, and gives Linux's
+//!   errors. The kernel checks no permission before it sends an ioctl (see `rights`).
 //! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
 //!   answer may wait for notifications (D4 of `door`), on a thread that serves no requests (K1 of
 //!   `notifier_threads`).
 //! - **IO3** When a command is answered, the kernel already knows each name that the command added
 //!   or removed.
-//! - **IO4** A snapshot has all data that programs wrote before the command. So has a subvolume
-//!   that becomes read-only. The kernel first sends the data that it holds.
+//! - **IO4** A snapshot, or a subvolume that becomes read-only, has all data that programs wrote
+//!   before the command. The kernel first sends the data that it holds.
 
 mod facts;
 mod search;
@@ -40,8 +40,8 @@ use crate::mounts::Mounts;
 use crate::notifier_threads::OrderPlace;
 
 impl Door {
-    /// Gives the door the mounts of its volume, which it notifies of changes. Without them the door
-    /// notifies only its own mount.
+    /// Gives the door the mounts of its volume. The door notifies these mounts of changes. Without
+    /// them the door notifies only its own mount.
     pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
         let _ = self.mounts.set(mounts);
     }
@@ -102,7 +102,7 @@ impl Door {
         let node = self.node(id)?;
         let done = |()| Reply::Ioctl(Vec::new());
         if !matches!(command, Command::Search(_)) {
-            // The next search of this thread shows what this command does.
+            // The next search of the caller's thread must show the changes of this command.
             self.walks.end_of(caller.task);
         }
         match command {
@@ -165,8 +165,8 @@ impl Door {
         Ok(self.fs.committed().0.to_ne_bytes().to_vec())
     }
 
-    /// Waits until the commit with this number is durable. A commit made by [`Self::start_sync`]
-    /// already is.
+    /// Waits until the commit with this number is durable. A commit that [`Self::start_sync`] made
+    /// is durable already.
     fn wait_sync(&self, number: u64) -> Answer<()> {
         if number == 0 || number <= self.fs.committed().0 {
             return Ok(());
@@ -192,8 +192,8 @@ impl Door {
         Ok(())
     }
 
-    /// Discards free space, and returns how many bytes that was. It ends early for a caller that
-    /// was killed.
+    /// Discards free space, and returns the number of discarded bytes. The trim ends early if the
+    /// caller is killed.
     fn trim(&self, caller: Caller, options: TrimOptions) -> Answer<u64> {
         expect_admin(&Rights::of(caller))?;
         if options.len < u64::from(self.fs.superblock().sectorsize) {

@@ -30,13 +30,13 @@ const GROUP_RUNS: u32 = 0o010;
 /// How a change affects privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Of content, by a caller that may have `CAP_FSETID`.
+    /// A change of content, by a caller that may have `CAP_FSETID`.
     Content,
-    /// Of content, by a caller without `CAP_FSETID`, as the kernel says.
+    /// A change of content, by a caller without `CAP_FSETID`, as the kernel says.
     ContentUnprivileged,
-    /// Of content, by a caller with `CAP_FSETID`, as the kernel says.
+    /// A change of content, by a caller with `CAP_FSETID`, as the kernel says.
     ContentPrivileged,
-    /// Of owner or group.
+    /// A change of owner or group.
     Owner,
 }
 

@@ -45,7 +45,7 @@ impl Door {
     /// Gives nodes inodes of the present commit, and notifies the kernel of the changes (F2).
     fn renew_nodes(&self) {
         let mut names = Vec::new();
-        // The list of resting nodes is read last. So it has each node that the kernel forgets
+        // The list of resting nodes is read last. So the list has each node that the kernel forgets
         // between the two calls.
         let all = self.nodes.all();
         let mut changed = self.nodes.resting_with_pages();
@@ -177,7 +177,8 @@ fn other_names(before: &Inode, now: &Inode) -> Vec<Vec<u8>> {
     }
     let names = |inode: &Inode| {
         let mut names = BTreeMap::new();
-        // A directory that cannot be read has no names to compare: they are valid for an interval.
+        // A directory that cannot be read has no names to compare. Its names stay valid for an
+        // interval.
         let _ = inode.read_dir(0, |entry| {
             names.insert(entry.name.to_vec(), place(entry.id));
             ControlFlow::Continue(())

@@ -11,8 +11,8 @@
 //!   another unlinked file is expected to be freed. A closed file is expected to be freed within
 //!   [`FORGOTTEN`] of the last unlink, an open file within [`CLOSED`] of that unlink. R3 has the
 //!   exceptions.
-//! - **R2** The wait ends: a request is tried again only after such a file was freed, and for no
-//!   longer than [`FORGOTTEN`].
+//! - **R2** The wait ends: a request is tried again only after an unlinked file was freed, and for
+//!   no longer than [`FORGOTTEN`].
 //! - **R3** Requests that wait never occupy the last thread that reads, since only the kernel can
 //!   end their wait. The kernel sends many writes before it sends a release, so waiting writes use
 //!   a thread of their own. If too few threads would be left, the next request is refused.
@@ -33,7 +33,7 @@ use crate::freed_files::FreedFiles;
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// How soon the kernel is expected to forget a closed file. The kernel forgets every closed file,
-/// and only on a busy machine this takes long.
+/// and this takes long only on a busy machine.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// How often a waiting request checks.
@@ -172,7 +172,7 @@ impl Door {
     }
 
     /// Checks whether more than `freed` files were freed, or whether an unlinked file other than
-    /// `id` is about to be.
+    /// `id` is about to be freed.
     fn space_outlook(&self, id: u64, freed: u64) -> SpaceOutlook {
         let FreedFiles { forgetting, freed: now_freed, .. } = &self.freed_files;
         let is_forgetting = forgetting.load(Ordering::SeqCst) > 0;
@@ -188,7 +188,8 @@ impl Door {
         } else {
             (closes && any(&nameless)).then_some(AwaitedRequest::Release)
         };
-        // Check the count after the table: a file missing there was counted, or is being forgotten.
+        // Check the count after the table: a file that is missing in the table was counted, or is
+        // being forgotten.
         if now_freed.load(Ordering::SeqCst) != freed {
             return SpaceOutlook::Freed;
         }

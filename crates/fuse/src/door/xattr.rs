@@ -86,7 +86,7 @@ impl Door {
         Ok(())
     }
 
-    /// An access list with the ids of this machine; anything else as it is.
+    /// Returns an access list with the ids of this machine, and any other value unchanged.
     fn shown_list(&self, name: &[u8], value: Vec<u8>) -> Vec<u8> {
         let Options { users, groups, .. } = &self.options;
         let is_mapped = !users.is_identity() || !groups.is_identity();
@@ -115,8 +115,8 @@ impl Door {
         Ok(())
     }
 
-    /// Answers `listxattr` with the names, each closed by a zero byte. Only root may know of
-    /// `trusted` ones.
+    /// Answers `listxattr` with the names, each closed by a zero byte. Only root may see `trusted`
+    /// names.
     pub(crate) fn listxattr(&self, caller: Caller, id: u64) -> Answer<Vec<u8>> {
         let names = self.node(id)?.inode.list_xattrs().map_err(refuse)?;
         let mut list = Vec::new();

@@ -20,7 +20,8 @@ impl<H: Handle> Nodes<H> {
         all
     }
 
-    /// The resting nodes of which the kernel may hold pages: those with a number other than zero.
+    /// The resting nodes of which the kernel may hold pages: the number in their [`Idle`] is not
+    /// zero.
     pub(crate) fn resting_with_pages(&self) -> Vec<u64> {
         let mut found = Vec::new();
         for shard in &self.shards {

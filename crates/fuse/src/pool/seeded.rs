@@ -17,7 +17,7 @@ use super::*;
 /// reader after it.
 const SOON: Duration = Duration::from_millis(7);
 /// A gate opens after at most this many microseconds. That is longer than `SOON`, so the test
-/// notices a request that waits behind one at a gate.
+/// notices a request that waits behind a request at a gate.
 const LATE: u64 = 30_000;
 /// The longest pause between requests, in milliseconds: long enough for the watch to doze.
 const QUIET: u64 = 300;
@@ -200,8 +200,8 @@ impl Worker {
                 });
             }
             What::Nested => {
-                // If every thread handled such a request, none would be left to read, with any
-                // pool.
+                // If every thread handled a nested request, no thread would be left to read,
+                // whatever the pool does.
                 if let Some(_one) = self.gate.nested.try_lock() {
                     self.device.ask(What::AtOnce, Kind::WriteSmall);
                 }
@@ -250,7 +250,7 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
 /// most.
 fn whole(seed: u64) -> Duration {
     let mut rng = Rng::new(seed ^ 0x00c4_e3f0);
-    // At most all threads but one wait in requests at once, so one can read.
+    // One thread must be able to read, so there are fewer clients than threads.
     let threads = 3 + rng.below(4) as usize;
     let clients = 1 + rng.below(threads as u64 - 1);
     let busy_poll = *rng.choose(&[0, 20, 100]).expect("one of them");

@@ -8,7 +8,8 @@ use std::sync::mpsc;
 use super::*;
 use crate::mount::Link;
 
-/// W1: a thread that has forgotten nodes sits down beside other readers, as after any request.
+/// W1: a thread that has forgotten nodes goes to the bench if another thread reads, as after any
+/// request.
 #[test]
 fn a_thread_that_forgot_sits_beside_a_reader() {
     let (near, _far) = UnixStream::pair().expect("a pair");

@@ -22,7 +22,7 @@ pub(super) struct Header {
     flags: u64,
     /// The kernel's id of the request, for `COMMIT_AND_FETCH`.
     commit_id: u64,
-    /// Bytes of the payload that count.
+    /// How many bytes of the payload are in use.
     payload_len: u32,
     padding: u32,
     reserved: u64,
@@ -55,7 +55,7 @@ impl Header {
         &self.op
     }
 
-    /// Bytes of the payload that count.
+    /// How many bytes of the payload are in use.
     pub(super) fn payload_len(&self) -> usize {
         self.payload_len as usize
     }

@@ -66,7 +66,7 @@ mod tests {
         term.leave(0);
         assert_eq!(term.replace(0), Some(1));
         assert_eq!(term.replace(0), None);
-        // The new driver may be away as well when the former one asks.
+        // The new driver may be away as well when the former driver asks.
         term.leave(1);
         assert!(!term.come_back(0));
         assert_eq!(term.away(), Some(1));

@@ -132,7 +132,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the entries of a queue to the kernel; says whether it took them.
+    /// Gives the entries of a queue to the kernel; says whether the kernel took them.
     fn register(&self, number: usize) -> bool {
         let answer = self.queues[number].1.register();
         let is_well = answer.is_ok();
@@ -322,9 +322,9 @@ impl std::fmt::Debug for Shared {
 ///
 /// Short requests are handled on the processor of the asking program. The answer then only switches
 /// threads there, and wakes no other processor. A program that reads or writes much at once has
-/// work to do meanwhile. If the driver copied the data on the same processor, the driver and the
-/// program would each run at half speed. So after many large requests the driver may run on any
-/// processor.
+/// other work to do while the driver copies its data. If the driver copied the data on the same
+/// processor, the driver and the program would each run at half speed. So after many large requests
+/// the driver may run on any processor.
 ///
 /// A driver does not preempt the program that has just asked. That program mostly has more to send
 /// before it waits: a close, and the next request. The driver then takes all these requests at
@@ -338,7 +338,7 @@ struct Affinity {
 }
 
 impl Affinity {
-    /// The driver changes its place after this many more requests of one kind than of the other.
+    /// The driver changes its place after this many more requests of one size than of the other.
     const MANY: i8 = 16;
 
     fn new(processor: u16) -> Self {

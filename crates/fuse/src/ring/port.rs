@@ -59,7 +59,7 @@ pub(super) trait Port: Send {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     fn submit(&mut self) -> io::Result<()>;
 
     /// As [`Port::submit`], and waits for a completed entry or the bell (P1). The wait may also end

@@ -45,7 +45,7 @@ pub(super) struct Queue {
     /// it.
     answered: Mutex<Vec<u16>>,
     bell: Box<dyn Bell>,
-    /// Whether the driver waits for a completion, or is about to.
+    /// Whether the driver waits for a completion, or is about to wait.
     is_asleep: AtomicBool,
     /// Entries that the kernel is done with for good.
     ended: AtomicUsize,
@@ -197,7 +197,8 @@ impl Queue {
         }
     }
 
-    /// Takes all completions. Returns the kernel's reason if it ended an entry among them.
+    /// Takes all completions. If the kernel has ended one of the entries, returns the kernel's
+    /// reason.
     fn reap(&self, driver: &mut DriverState) -> Option<i32> {
         let mut refused = None;
         while let Some(done) = driver.port.done() {
@@ -362,8 +363,8 @@ impl Drop for Taken {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.has_ended() {
-            // R3: the kernel may still use the memory of entries that have not all ended. So it is
-            // leaked.
+            // R3: the kernel may still use the memory of entries that have not all ended. So this
+            // memory is leaked.
             std::mem::forget(std::mem::take(&mut self.slots));
         }
     }

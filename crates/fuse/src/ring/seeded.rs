@@ -3,8 +3,8 @@
 //!
 //! Each request is answered once, with the right content. A request that waits for nothing is
 //! answered soon. When the kernel ends the connection, all threads end at once. `BUTTRESS_SEED=n`
-//! runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails
-//! again.
+//! runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. The number of a failing seed is
+//! printed, and the same seed fails again.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const FLUSHES: u32 = 46;
 /// and so may the helper after that.
 const SOON: Duration = Duration::from_millis(7);
 /// A gate opens after at most this many microseconds. That is longer than `SOON`, so the test
-/// notices a request that waits behind one at a gate.
+/// notices a request that waits behind a request at a gate.
 const LATE: u64 = 30_000;
 
 /// Handles requests as their opcodes say.

@@ -84,8 +84,9 @@ fn access(path: &Path) -> i64 {
     fs::symlink_metadata(path).expect("attributes").atime()
 }
 
-/// For each operation, whether it moves an old time of access, and one in the future. Each
-/// operation runs three times, because the kernel may have a cached answer from the second time on.
+/// For each operation: whether it moves an old time of access, and whether it moves a future time
+/// of access. Each operation runs three times, because the kernel may have a cached answer from the
+/// second time on.
 fn moves(top: &Path) -> Vec<(String, [bool; 3])> {
     let mut lines = Vec::new();
     for (name, kind, operate) in OPERATIONS {

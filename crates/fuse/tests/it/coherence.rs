@@ -1,8 +1,8 @@
 //! One file is used through the kernel's cache and by direct requests. No request waits for itself,
 //! and no read returns old bytes.
 //!
-//! Each step has a deadline. If a step misses it, the test ends the connection, so that it fails
-//! and does not hang.
+//! Each step has a deadline. If a step misses it, the test ends the connection, so that the test
+//! fails and does not hang.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -306,7 +306,8 @@ impl Linux {
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        // Programs of other tests look at every mount, and a look keeps it busy for a moment.
+        // Programs of other tests look at every mount, and a look keeps the mount busy for a
+        // moment.
         let unmount = || Command::new("umount").arg(&self.1).status().is_ok_and(|s| s.success());
         let is_unmounted = (0..100).any(|_| {
             unmount() || {
@@ -374,7 +375,8 @@ fn write_beside_readers(path: &Path) {
                 memory.0[..4].copy_from_slice(&(number + 1).to_le_bytes());
                 let at = (number as usize % PAGES * PAGE) as u64;
                 let write = opcode::Write::new(fd, memory.0.as_ptr(), PAGE as u32).offset(at);
-                // SAFETY: the memory lives until the write is done, which is waited for below.
+                // SAFETY: the memory lives until the write is done, because the code below waits
+                // for the write.
                 unsafe { ring.submission().push(&write.build().user_data(number.into())) }
                     .expect("there is room");
             }

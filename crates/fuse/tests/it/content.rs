@@ -160,7 +160,7 @@ fn allocation() {
     assert!(fs::read(mount.path("file")).expect("content") == wanted);
 }
 
-/// One file's bytes are copied into another without passing through the program.
+/// The bytes of one file are copied into another file without passing through the program.
 #[test]
 fn copies() {
     let Some(mount) = mounted() else { return };
@@ -215,7 +215,8 @@ fn memory_maps() {
     file.write_all_at(&pattern(MIB, 3), 0).expect("content");
     let mut wanted = pattern(MIB, 3);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of the whole file, which nothing cuts, unmapped once at the end.
+    // SAFETY: the new mapping covers the whole file, and is unmapped once, at the end. The file is
+    // not truncated.
     unsafe {
         let memory =
             mmap(std::ptr::null_mut(), MIB, protection, MapFlags::SHARED, &file, 0).expect("a map");
@@ -235,7 +236,7 @@ fn memory_maps() {
     assert!(fs::read(mount.path("mapped")).expect("content") == wanted);
 }
 
-/// Direct I/O sees what the cache has, and the cache sees what direct I/O wrote.
+/// Direct I/O sees the data of the cache, and the cache sees data that direct I/O wrote.
 #[test]
 fn direct_io() {
     let Some(mount) = mounted() else { return };

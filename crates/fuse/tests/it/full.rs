@@ -55,7 +55,8 @@ fn page(bytes: &[u8]) -> &[u8] {
 /// Stores into a map of the file.
 fn write_mapped(file: &File, content: &[u8], at: usize) {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of the whole file, which nothing cuts, unmapped once at the end.
+    // SAFETY: the new mapping covers the whole file, and is unmapped once, at the end. The file is
+    // not truncated.
     unsafe {
         let memory = mmap(std::ptr::null_mut(), LEN, protection, MapFlags::SHARED, file, 0);
         let memory = memory.expect("a map");
@@ -72,8 +73,8 @@ fn write_buffered(file: &File, content: &[u8], at: usize) {
 }
 
 /// N11: on a full volume, an extent that no other file shares is overwritten in place, through a
-/// mapping, buffered and directly. No program gets an error, and none is killed because its mapping
-/// cannot be written.
+/// mapping, buffered and directly. No program gets an error, and no program is killed because its
+/// mapping cannot be written.
 #[test]
 fn n11_a_full_volume_is_written_in_place() {
     for options in ["writeback_cache", "nowriteback_cache"] {

@@ -1,5 +1,5 @@
-//! The commands of ioctl(2) that Linux's btrfs has. One table of them runs on a mount and on
-//! Linux's own btrfs, from copies of one image, by root and by other users. The answers must be
+//! The commands of ioctl(2) that Linux's btrfs has. One table of these commands runs on a mount and
+//! on Linux's own btrfs, from copies of one image, by root and by other users. The answers must be
 //! equal. The table leaves out times, generations, random uuids and names of devices.
 
 use std::fs::{self, File, Permissions};
@@ -57,7 +57,7 @@ const ROOT_REFS_AT: usize = 216;
 /// The longest wait for the kernel and the cleaner.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The object of items for what has no name.
+/// The object id of orphan items.
 const ORPHAN: u64 = u64::MAX - 4;
 
 const USER: u32 = 1000;
@@ -424,7 +424,7 @@ fn records(dir: &Path, top: &File, said: &mut Said) {
     said.add("read-only", received(&tree, 7));
 }
 
-/// Commands by a mount that is read-only while another one is writable.
+/// Commands by a mount that is read-only while another mount is writable.
 fn by_read_only_mount(dir: &Path) -> Vec<String> {
     for name in ["tree", "gone"] {
         named(&open(dir), SUBVOL_CREATE, name.as_bytes()).expect("a subvolume");
@@ -626,8 +626,9 @@ fn refused_deletion_leaves_the_mount_of_a_subvolume() {
     named(&open(mount.path("a")), SNAP_DESTROY, b"nested").expect("it may go now");
 }
 
-/// The kernel keeps the inode of a directory that a program has open in a deleted subvolume, also
-/// when it is closed. The subvolume goes then, although memory is not short.
+/// A program has a directory open in a deleted subvolume. The kernel keeps the directory's inode
+/// even after the program has closed it. The subvolume is dropped then, although memory is not
+/// short.
 #[test]
 fn deleted_subvolume_goes_when_its_last_user_has_gone() {
     let Some(mut mount) = mounted() else { return };
@@ -640,7 +641,7 @@ fn deleted_subvolume_goes_when_its_last_user_has_gone() {
     let walked = open(mount.path("a/d"));
     let (tree, _) = subvolume(&walked);
     named(&top, SNAP_DESTROY, b"a").expect("it may go");
-    // The root tree has an item for each deleted subvolume until it is dropped.
+    // The root tree has an item for each deleted subvolume until the subvolume is dropped.
     let is_there = || !search(&top, (1, [ORPHAN; 2], [48, 48], [tree, tree], 0, 1)).is_empty();
     assert!(is_there(), "a program uses it");
     drop(walked);
@@ -658,7 +659,7 @@ fn commands_answer_as_in_linux_on_shared_mounts() {
 }
 
 /// The kernel passes on commands of every mount. A command by a read-only mount changes nothing, as
-/// in Linux. A command by a writable mount beside it changes the volume.
+/// in Linux. A command by a writable mount of the same volume changes the volume.
 #[test]
 fn commands_by_a_read_only_mount_are_refused_as_in_linux() {
     compare("", by_read_only_mount);

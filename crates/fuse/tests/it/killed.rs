@@ -31,7 +31,7 @@ fn waits_for_answer(child: &Child) -> bool {
 }
 
 /// E6: programs wait for space that a commit frees, and the commit stands still. A killed program
-/// ends before the commit does, whichever the signal and the call. A program that is not killed
+/// ends before the commit does, whatever the signal and the call are. A program that is not killed
 /// gets its space when the commit ends.
 #[test]
 fn e6_killed_while_a_commit_stands_still() {

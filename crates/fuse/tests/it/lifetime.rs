@@ -38,7 +38,7 @@ fn open_files_outlive_their_names() {
     volume.check_volume();
 }
 
-/// If a rename replaces an open file, the programs that have it open keep the old one.
+/// If a rename replaces an open file, the programs that have it open keep the old file.
 #[test]
 fn replaced_files_live_on() {
     let Some(mount) = mounted() else { return };
@@ -124,12 +124,13 @@ fn sizes_of_the_volume() {
 }
 
 /// Held while a volume is full. A process that another test starts inherits the open files of this
-/// process. Its `exec` closes them one by one, on every mount. Each close waits until the data of
-/// the file has room. So one full volume could keep a file of another volume open for a second.
+/// process. Its `exec` closes these files one by one, on every mount. Each close waits until the
+/// data of the file has room. So one full volume could keep a file of another volume open for a
+/// second.
 static FULL: Mutex<()> = Mutex::new(());
 
-/// D3: a program that writes until the volume is full gets the error from a write. Once it has
-/// removed something, there is room again.
+/// D3: a program that writes until the volume is full gets the error from a write. Once the program
+/// has removed something, there is room again.
 #[test]
 fn d3_full_volumes_say_so() {
     let _alone = FULL.lock();
@@ -224,8 +225,8 @@ fn read_only_mounts() {
 }
 
 /// Inodes that the kernel knows and no program has open keep no handle. Their names and contents
-/// can be used as if they had one. An inode that loses its last name stays for programs that hold
-/// it.
+/// can be used as if they had a handle. An inode that loses its last name stays for programs that
+/// hold it.
 #[test]
 fn idle_inodes_do_without_handles() {
     let Some(mount) = mounted_with(FEW_HANDLES) else { return };
@@ -321,8 +322,8 @@ fn idle_directories_do_without_handles() {
     assert_eq!(fs::read_dir(mount.path("d0")).expect("a listing").count(), 1_000);
 }
 
-/// If the kernel knows more inodes than the limit, the server tells it to forget unused ones.
-/// Inodes that are open, held or written stay as they are.
+/// If the kernel knows more inodes than the limit, the server tells the kernel to forget unused
+/// inodes. Inodes that are open, held or written stay as they are.
 #[test]
 fn the_kernel_forgets_what_is_above_the_limit() {
     let Some(mut mount) = mounted_with(FEW_KNOWN) else { return };

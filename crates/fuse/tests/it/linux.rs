@@ -15,7 +15,7 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Makes a volume and mounts it with options; Returns `None`, and prints a message, if that is
+    /// Makes a volume and mounts it with options. Returns `None`, and prints a message, if that is
     /// impossible here.
     pub(crate) fn mounted(options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -30,7 +30,7 @@ impl Linux {
         Some(Self { _directory: directory, path })
     }
 
-    /// Mounts a copy of an image with options; Returns `None`, and prints a message, if that is
+    /// Mounts a copy of an image with options. Returns `None`, and prints a message, if that is
     /// impossible here.
     pub(crate) fn of_copy(image: &Path, options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");

@@ -70,7 +70,7 @@ fn positions_stay_valid() {
     }
 }
 
-/// A change of a listed name. It also gets the number of names listed so far.
+/// A function that changes a listed name. It also gets the number of names listed so far.
 type Change = fn(&Path, usize);
 
 /// Lists a directory and changes it for each name. Returns the number of listed names, the

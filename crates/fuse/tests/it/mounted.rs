@@ -47,7 +47,7 @@ struct Server {
     says: BufReader<ChildStdout>,
 }
 
-/// Mounts a new volume; Returns `None`, and prints a message, if that is impossible here.
+/// Mounts a new volume. Returns `None`, and prints a message, if that is impossible here.
 pub(crate) fn mounted() -> Option<Mounted> {
     mounted_with("")
 }
@@ -230,7 +230,8 @@ fn serve() {
     let mut options = Options::default();
     let mut of_volume = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
-        // This is no option of mounts. With this limit, idle inodes lose their handles in any test.
+        // [`FEW_HANDLES`] is no mount option. With this limit, idle inodes lose their handles in
+        // any test.
         if word == FEW_HANDLES {
             options.handles_max = 0;
             continue;
@@ -252,8 +253,8 @@ fn serve() {
     let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
     assert_eq!(session.is_over_io_uring(), crate::TRANSPORT == "io_uring");
     let (unmounter, kernel_sync) = (session.unmounter(), session.kernel_sync());
-    // This lock makes the answer to an order come before the end of the mount, which the order
-    // causes.
+    // An order to unmount ends the mount. With this lock, the answer to the order is printed before
+    // [`CLOSED`].
     let speaking = Arc::new(Mutex::new(()));
     let answering = Arc::clone(&speaking);
     std::thread::spawn(move || {

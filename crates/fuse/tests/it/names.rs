@@ -74,8 +74,8 @@ fn inode_numbers_agree() {
     }
 }
 
-/// A rename moves a name, replaces one, refuses to replace one, and exchanges two. Directories know
-/// their new parent.
+/// A rename moves a name, replaces a name, refuses to replace a name, and exchanges two names.
+/// Directories know their new parent.
 #[test]
 fn renames() {
     let Some(mount) = mounted() else { return };

@@ -1,7 +1,7 @@
 //! Changes by each user take set-id bits and file capabilities away, as on Linux's btrfs.
 //!
 //! One table of operations, users and modes runs here and on Linux's own btrfs. The results must be
-//! equal: what the operation returned, the mode, and whether the capability is still there.
+//! equal: the return value of the operation, the mode, and whether the capability is still there.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Seek, SeekFrom, Write};
@@ -134,7 +134,7 @@ fn write_by_map(file: &File) -> Done {
     let both = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping anywhere, of as many bytes as the file has.
     let start = unsafe { mmap(std::ptr::null_mut(), LEN, both, MapFlags::SHARED, file, 0)? };
-    // SAFETY: the mapping is that long, and only this thread has it.
+    // SAFETY: the bytes are within the mapping, and only this thread uses the mapping.
     unsafe {
         start.cast::<u8>().write_volatile(7);
         msync(start, LEN, MsyncFlags::SYNC)?;
@@ -143,7 +143,7 @@ fn write_by_map(file: &File) -> Done {
     Ok(())
 }
 
-/// Sets an access list. An extended one has an entry for one more user, which a mode cannot
+/// Sets an access list. An extended list has an entry for one more user, which a mode cannot
 /// express.
 fn set_list(path: &Path, is_extended: bool) -> Done {
     const NO_ID: u32 = u32::MAX;

@@ -94,8 +94,8 @@ impl Subject {
         }
         let (at, len) = self.chance.range(end);
         let bytes = self.fill(at, len);
-        // SAFETY: a new mapping of the whole file, which nothing else cuts meanwhile, unmapped at
-        // once.
+        // SAFETY: the new mapping covers the whole file, and is unmapped at once. The file is not
+        // truncated meanwhile.
         unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             let size = end as usize;

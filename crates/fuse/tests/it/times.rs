@@ -1,5 +1,5 @@
 //! Times of files: the operations that set them, the possible times, and files that refuse new
-//! ones.
+//! times.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Several users on one mount: each may do what modes and owners permit, and no more.
+//! Several users on one mount: each user may do what modes and owners permit, and no more.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

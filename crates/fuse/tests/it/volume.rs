@@ -31,7 +31,7 @@ impl Volume {
         volume
     }
 
-    /// The file it lies in.
+    /// The file that the volume lies in.
     pub(crate) fn image(&self) -> PathBuf {
         self.directory.path().join("image")
     }

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// them.
 const HELD_LEN: usize = 8 << 20;
 const ROUNDS: usize = 5;
-/// Number of large files. All but two train the averages of the pool, which need a dozen.
+/// Number of large files. All except two train the averages of the pool, which need a dozen reads.
 const LARGE: usize = 20;
 /// If a call takes longer than this, the test shows where all threads are.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
@@ -222,13 +222,13 @@ const NEW_LABEL: [u8; 256] = {
     text[0] = b'l';
     text
 };
-/// More than may wait at once.
+/// More commands than may wait at once.
 const LABELS: usize = 300;
 
 /// Gets or sets the label. Returns the number of an error.
 #[expect(unsafe_code, reason = "the commands have no names in rustix")]
 fn label(top: &File, command: u64, text: &mut [u8; 256]) -> Result<(), i32> {
-    // SAFETY: the command reads or writes 256 bytes, which are there.
+    // SAFETY: the command reads or writes 256 bytes, and `text` has 256 bytes.
     let done = unsafe { libc::ioctl(top.as_raw_fd(), command, text.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
     if done >= 0 { Ok(()) } else { Err(error.raw_os_error().expect("of the system")) }

@@ -59,7 +59,7 @@ impl Answer {
         self.u64(time.sec.cast_unsigned()).u32(time.nsec).u32(0)
     }
 
-    /// All of it, filled up with zeros to `len` bytes.
+    /// All bytes, filled up with zeros to `len` bytes.
     fn up_to(mut self, len: usize) -> Self {
         self.0.resize(len, 0);
         self
@@ -183,9 +183,9 @@ impl SubvolumeFacts {
     }
 }
 
-/// The answer that lists the subvolumes within another, each with the directory that has its name.
-/// If not all of them fit, the answer lists the first ones, and the error of the command is
-/// `EOVERFLOW`.
+/// The answer that lists the subvolumes within another subvolume, each with the directory that has
+/// its name. If not all of them fit, the answer lists the first of them, and the error of the
+/// command is `EOVERFLOW`.
 #[must_use]
 pub fn subvolume_refs(from: u64, found: &[(u64, u64)]) -> (Vec<u8>, Option<Errno>) {
     let shown = &found[..found.len().min(REFS_MAX)];
@@ -243,8 +243,9 @@ impl SearchPage {
         Ok(Self { bytes, count: 0, count_max: key.count })
     }
 
-    /// Adds an item if it fits, and returns whether another one may be added. An item that is too
-    /// long for any answer is added only as the first one, without its bytes. It ends the answer.
+    /// Adds an item if it fits, and returns whether another item may be added. An item that is too
+    /// long for any answer is added only as the first item, without its bytes. Such an item ends
+    /// the answer.
     pub fn add(&mut self, key: (u64, u8, u64), generation: u64, item: &[u8]) -> bool {
         const ROOM: usize = ARGUMENT_LEN - SearchKey::LEN;
         let is_too_long = SEARCH_ITEM_LEN + item.len() > ROOM;

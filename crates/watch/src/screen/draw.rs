@@ -79,7 +79,7 @@ fn draw_list(view: &View, area: Rect, cells: &mut Buffer) {
     let head = std::iter::once(Cell::from("MOUNT"));
     let head = head.chain(numbers.into_iter().map(|name| right(name.to_owned())));
     let selected = view.selected().unwrap_or(0);
-    // The selected server is always among the shown ones.
+    // The selected server is always among the shown servers.
     let room = usize::from(area.height.saturating_sub(1)).max(1);
     let skipped = (selected + 1).saturating_sub(room);
     let rows = view.servers().iter().enumerate().skip(skipped).map(|(at, server)| {

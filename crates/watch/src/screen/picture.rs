@@ -130,7 +130,7 @@ fn colour(colour: Color, otherwise: &'static str) -> &'static str {
     }
 }
 
-/// Escapes the characters that are markup in XML, and replaces those that XML cannot hold.
+/// Escapes the characters that are markup in XML, and replaces the characters that XML cannot hold.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -3,7 +3,7 @@
 //!
 //! # What must hold
 //!
-//! - A frozen view takes no answers, so all that it shows is of one moment.
+//! - A frozen view takes no answers, so all of its figures are of one moment.
 //! - The selection stays with its server while the order changes.
 
 use std::time::Instant;

@@ -145,11 +145,11 @@ fn subvolume_becomes_writable_only_with_room() {
 }
 
 /// D1 of `volume::device_space`, F2 of `reserve::fits`: data never gets space of future chunks that
-/// metadata has reserved. A data reservation does not get it directly. Commits do not release it
-/// either, when they recompute the headroom while space gets scarce.
+/// metadata has reserved. A data reservation does not get this space directly. Commits do not
+/// release this space either, when they recompute the headroom while space gets scarce.
 #[test]
 fn data_takes_nothing_that_was_reserved() {
-    /// Length of an item: each leaf holds one and stays nearly half empty.
+    /// Length of an item: each leaf holds one item and stays nearly half empty.
     const BYTES: usize = 9000;
     const ITEMS: u32 = 500;
     for (urgency, rule) in

@@ -23,8 +23,8 @@ fn removes_all(options: &MakeOptions, devices: usize, mib: u64) {
     check_volumes(devices);
 }
 
-/// Y1: with small nodes, with one copy of metadata, with copies on two devices, and in mixed block
-/// groups.
+/// Y1 holds with small nodes, with one copy of metadata, with copies on two devices, and in mixed
+/// block groups.
 #[test]
 fn on_volumes_of_all_shapes() {
     let default = MakeOptions::default;

@@ -131,7 +131,7 @@ fn make_all(fs: &Filesystem, dir: &Inode, rng: &mut Rng) -> Vec<Goes> {
     all
 }
 
-/// Makes some snapshots, some of them of other snapshots. Returns the name of a writable one.
+/// Makes some snapshots, some of them of other snapshots. Returns the name of a writable snapshot.
 fn cut_some(fs: &Filesystem, rng: &mut Rng) -> Option<&'static [u8]> {
     let cut = |name: &[u8], of, read_only| {
         if_there_is_room(fs.root().snapshot(name, of, read_only)).map(|top| top.id().tree)

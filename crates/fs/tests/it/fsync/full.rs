@@ -19,7 +19,7 @@ use crate::volume::{drop_all, list, pattern};
 /// A variable for a longer run: the number of seeds to try.
 const SEEDS: &str = "BUTTRESS_FULL_SEEDS";
 
-/// Mounts a full volume after a crash, compares it, and now and then empties it.
+/// Mounts a full volume after a crash, compares its content, and now and then deletes all files.
 fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), String> {
     let done = crash.mark.unwrap_or(0) as usize;
     let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());

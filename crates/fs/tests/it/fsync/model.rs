@@ -1,5 +1,5 @@
 //! The model of fsync: operations from a seed on files, directories and names, and their required
-//! result. The tests beside Linux use it, too.
+//! result. The tests in `tests/interop` use this model, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) history: Vec<String>,
     kind: &'static str,
     in_place: BTreeSet<u64>,
-    /// A name at which a new file will replace the old one, and the number of steps until then.
+    /// A name at which a new file will replace the old file, and the number of steps until then.
     replacing: Option<((u64, &'static str), u32)>,
 }
 
@@ -221,7 +221,7 @@ impl World {
         });
     }
 
-    /// Random data. For the kind "compressed" it can be compressed.
+    /// Random data. For the kind "compressed" the data can be compressed.
     fn data(&mut self, len: usize) -> Vec<u8> {
         let mut data = pattern(self.rng.next_u64(), len);
         if self.kind == "compressed" {
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Shows sectors of one file in another.
+    /// Clones sectors of one file into another file.
     fn clone_from(&mut self, ino: u64) {
         let place = self.place();
         let Some(target) = self.file_at(place).filter(|target| *target != ino) else {
@@ -266,7 +266,7 @@ impl World {
     }
 
     /// Replaces a file as editors and package managers do, over several steps. A new file is
-    /// written beside the old one, mostly synced, and renamed over it.
+    /// written beside the old file, mostly synced, and renamed over the old file.
     fn replace(&mut self, place: (u64, &'static str)) {
         if self.find(place.0, place.1).is_some_and(|old| self.state[&old].dir)
             || self.find(place.0, "new").is_some()

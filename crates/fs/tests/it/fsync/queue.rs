@@ -80,7 +80,7 @@ fn fsyncs_during_a_log_share_the_next() {
 /// Operations before an fsync, and the reason for a commit that they cause.
 struct Case {
     why: &'static str,
-    /// Bytes of the volume, in MiB.
+    /// The size of the volume in MiB.
     mib: u64,
     options: &'static str,
     /// The first call, with `false`, prepares, and a commit follows. The second call, with `true`,

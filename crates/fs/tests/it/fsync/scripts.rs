@@ -45,7 +45,7 @@ fn options_say_what_is_written() {
 }
 
 /// The inode item in a log may have an old number of bytes that the extents take. So replay counts
-/// them.
+/// these bytes.
 #[test]
 fn replay_counts_the_bytes_of_extents() {
     const BLOCK: u64 = 4096;

@@ -1,6 +1,6 @@
 //! A volume that is kept full: files are written to the last sector, synced, replaced, cut and
-//! removed. Snapshots are taken and deleted where nothing fits any more. The model knows the
-//! required content after a power cut. The tests beside Linux use it, too.
+//! removed. Snapshots are taken and deleted when no more data fits. The model knows the required
+//! content after a power cut. The tests in `tests/interop` use this model, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -231,7 +231,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// The content that a mount of ours shows.
+    /// The content that a mount by Buttress shows.
     pub(super) fn of(fs: &Filesystem) -> Self {
         let snapshot = |name: String| {
             let top = fs.resolve(&name).expect("a name that is listed");

@@ -1,6 +1,6 @@
 //! A full volume under one seed. Threads fill, delete, cut, copy and sync on this volume. In any
-//! order, `ENOSPC` is their only failure. Some are interrupted while they wait, and no thread waits
-//! for ever. Debug builds compare the accounts with groups and tokens at every commit.
+//! order, `ENOSPC` is their only failure. Some threads are interrupted while they wait, and no
+//! thread waits for ever. Debug builds compare the accounts with groups and tokens at every commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ fn remove(dir: &Inode, name: &str) {
     dir.unlink(name.as_bytes()).expect("removing always works");
 }
 
-/// Runs an operation that needs room, and may cancel it while it waits. Returns the result if there
-/// was room.
+/// Runs an operation that needs room, and may cancel the operation while it waits. Returns the
+/// result if there was room.
 fn wanted<T>(rng: &mut Rng, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     let looks = if rng.chance(2, 3) { rng.below(3) as u32 } else { u32::MAX };
     match at_look(looks).heeded(work) {

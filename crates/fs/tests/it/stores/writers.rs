@@ -15,7 +15,7 @@ use buttress_sim::campaign;
 use super::{LEN, REQUEST, check_cut, open, reader, site, stride};
 use crate::volume::{content, list, pattern};
 
-/// How often the volume changes hands, and the most files of each writer.
+/// How many writers take the volume, one after the other, and the most files of each writer.
 const TURNS: u64 = 4;
 const FILES: u64 = 40;
 
@@ -81,8 +81,8 @@ fn whole(fs: &Filesystem, marks: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks at newer and newer commits until the writers have ended. Errors are allowed: the collector
-/// may have been faster.
+/// Looks at newer and newer commits until the writers have ended. Errors are allowed, because the
+/// collector may delete objects that the reader still needs.
 fn follow(store: &Arc<TimedStore>, is_over: &AtomicBool) -> usize {
     let mut seen = 0;
     while !is_over.load(Ordering::SeqCst) {

@@ -53,7 +53,7 @@ impl Door {
         Ok(facts.to_bytes())
     }
 
-    /// The error counts of a device. To reset them needs `CAP_SYS_ADMIN`.
+    /// The error counts of a device. Resetting the counts needs `CAP_SYS_ADMIN`.
     pub(super) fn device_errors(
         &self,
         caller: Caller,

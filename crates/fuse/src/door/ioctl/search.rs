@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **SE1** The first page of a walk shows what programs did before: a commit comes first. Further
-//!   pages show the commit of the first one, or a later one.
-//! - **SE2** A page goes on with a walk only if the same thread asks for what follows the last item
-//!   of its last page. That page must have been full. Any other command of btrfs ends the walks of
-//!   its thread. So a program that asks again and again for new subvolumes sees them.
+//! - **SE1** The first page of a walk shows all earlier changes of programs: a commit comes first.
+//!   Further pages show the commit of the first page, or a later commit.
+//! - **SE2** A page goes on with a walk only if the same thread asks for the items after the walk's
+//!   last page. That page must have been full. Any other command of btrfs ends the walks of its
+//!   thread. So a program that asks again and again for new subvolumes sees them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Walks {
         Self(Ranked::new(Rank::Leaf, VecDeque::new()))
     }
 
-    /// Whether a search goes on with a walk, which is forgotten.
+    /// Whether a search goes on with a remembered walk. Forgets that walk.
     fn take(&self, task: u32, searched: &Searched, now: Instant) -> bool {
         let mut walks = self.0.lock();
         let found = walks.iter().position(|walk| {
@@ -61,7 +61,7 @@ impl Walks {
 
     /// Remembers a walk with a full page that ends with `last`.
     fn note(&self, task: u32, searched: &Searched, last: Key, now: Instant) {
-        // The kernel does not say which thread asks: another one could be taken for it.
+        // Without the number of the asking thread, any thread could go on with the walk.
         if task == 0 {
             return;
         }
@@ -92,7 +92,7 @@ fn follows(last: Key, from: Key) -> bool {
 }
 
 impl Door {
-    /// Shows items of a tree. What programs have done before is committed first, since trees change
+    /// Shows items of a tree. Earlier changes of programs are committed first, since trees change
     /// by commits alone (SE1).
     pub(super) fn search(
         &self,
@@ -124,7 +124,7 @@ impl Door {
             !is_full
         };
         self.fs.search(searched, &mut add).map_err(refuse)?;
-        // A program that asks for one item asks a question: what follows is another question.
+        // A program that asks for a single item does not walk: its next search is unrelated.
         if let Some(last) = last.filter(|_| is_full && key.count > 1) {
             self.walks.note(caller.task, &searched, last, clock::now());
         }
@@ -147,7 +147,8 @@ mod tests {
         }
     }
 
-    /// SE2: only what follows the last item goes on, once, by the same thread, and soon.
+    /// SE2: only a search after the last item goes on with a walk, once, by the same thread, and
+    /// soon.
     #[test]
     fn se2_walk_goes_on_where_its_last_page_ended() {
         let (walks, now) = (Walks::new(), clock::now());
@@ -170,7 +171,7 @@ mod tests {
         assert!(!walks.take(0, &next, now), "the kernel does not say which thread asks");
     }
 
-    /// Many walks push out the oldest alone.
+    /// Above the limit, the oldest walks are forgotten.
     #[test]
     fn walks_are_bounded() {
         let (walks, now) = (Walks::new(), clock::now());

@@ -1,9 +1,9 @@
 //! Finds the mount through which a command came, if some mounts are read-only.
 //!
-//! The kernel does not name the mount of a command. Nor does it refuse the command: a read-only
-//! mount beside writable ones, or a read-only bind mount, passes the command on. So the server
-//! looks for the file among the descriptors of the calling process, each of which belongs to a
-//! mount.
+//! The kernel does not name the mount of a command. The kernel does not refuse the command either:
+//! a read-only mount beside writable ones, or a read-only bind mount, passes the command on. So the
+//! server looks for the file among the descriptors of the calling process, each of which belongs to
+//! a mount.
 //!
 //! # What must hold
 //!

@@ -1,6 +1,6 @@
 //! A simulated kernel: it has entries, puts requests into them, and takes answers.
 //!
-//! # Rules that it has in common with Linux
+//! # Rules that this kernel shares with Linux
 //!
 //! - A request of a processor goes into an entry of that processor, and waits while no entry is
 //!   free.
@@ -54,7 +54,7 @@ struct State {
 
 struct Entry {
     processor: u16,
-    /// Addresses of its header and payload.
+    /// Addresses of the entry's header and payload.
     areas: [usize; 2],
     place: Place,
 }
@@ -110,7 +110,7 @@ impl Kernel {
         (Box::new(side), Box::new(Ringing(Arc::clone(self), queue)))
     }
 
-    /// Asks on a processor, and waits for the answer.
+    /// Sends a request from a processor, and waits for the answer.
     pub(super) fn ask(&self, processor: u16, opcode: u32, node: u64, len: u32) -> Answer {
         let mut state = self.state.lock();
         state.asked += 1;
