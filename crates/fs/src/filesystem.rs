@@ -218,9 +218,8 @@ impl Filesystem {
         self.mount().engine.view()
     }
 
-    /// Keeps the last commit as it is on the devices, for a reader that opens the devices by
-    /// itself. Space that is freed meanwhile is not used again, so hold the commit no longer than
-    /// needed.
+    /// Keeps the last commit as it is on the devices, for a reader that opens them by itself. Space
+    /// that is freed meanwhile is not used again, so hold the commit no longer than needed.
     #[must_use]
     pub fn hold_commit(&self) -> HeldCommit {
         self.mount().engine.hold_commit()
@@ -446,8 +445,7 @@ impl Filesystem {
     /// Adds a device. The former content of the device is lost.
     ///
     /// If this volume is a seed, a new volume grows from the seed on the device. This handle goes
-    /// on showing the seed. The new volume is opened with its own device and the devices of the
-    /// seed.
+    /// on showing the seed. The new volume is opened with its device and the seed's devices.
     ///
     /// # Errors
     ///
