@@ -1,10 +1,12 @@
 //! Opens volumes for the verbs that work without mounting.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use buttress_block::{Device, OpenOptions};
-use buttress_fs::{Filesystem, Inode, MountOptions};
+use buttress_fs::{Filesystem, Inode, MountOptions, TreeId};
 use buttress_remote::Asked;
 use buttress_volume::{Parity, Volume};
 
@@ -13,6 +15,8 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live;
 use crate::location::VolumePath;
 use crate::memory;
+use crate::named::Named;
+use crate::order::{Act, Order, Spot};
 use crate::size;
 use crate::ui;
 
@@ -94,12 +98,20 @@ pub enum Access {
     Write,
 }
 
-/// Opens the first device and the other devices.
+/// Opens the first device and the other devices. For a verb that only reads, `image` may also be a
+/// folder on a mount of this user: the verb then reads the last commit, with all that was written.
 pub fn open_devices(
     image: &Path,
     others: &Devices,
     access: Access,
 ) -> Result<Vec<Arc<dyn Device>>> {
+    if access != Access::Write
+        && image.is_dir()
+        && !buttress_remote::is_remote(image)
+        && let Some(devices) = live::held_devices(image)?
+    {
+        return Ok(devices);
+    }
     let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
     buttress_remote::check_alone(paths.clone(), access == Access::Write)
         .map_err(Failure::of_remote)?;
@@ -139,12 +151,49 @@ fn open_device(path: &Path, access: Access, asked: &Asked) -> Result<Arc<dyn Dev
 /// Opens a volume as a filesystem. For a verb that writes, the function fails early with the reason
 /// if the volume cannot be written.
 pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
+    open_at(image, others, access, None)
+}
+
+/// Opens a volume for reading, by a place in it: `IMG:/path`, or a path on a mount of this user.
+/// Also returns the place below the root of what was opened.
+pub fn open_place(argument: &OsStr, others: &Devices) -> Result<(Filesystem, VolumePath)> {
+    let Named { volume, spot, .. } = Named::parse(argument)?;
+    if !spot.is_mounted {
+        let place = VolumePath::parse(argument);
+        let fs = open(&place.image, others, Access::Read)?;
+        return Ok((fs, place));
+    }
+    let root = match spot.is_from_top {
+        true => TreeId::FS,
+        false => mounted_root(&volume, &spot)?,
+    };
+    let fs = open_at(&volume, others, Access::Read, Some(root))?;
+    Ok((fs, VolumePath { image: volume, path: spot.path }))
+}
+
+/// The subvolume that a mount shows.
+fn mounted_root(target: &Path, spot: &Spot) -> Result<TreeId> {
+    let (socket, _) = live::must_find(target)?;
+    let at = Spot { path: b"/".to_vec(), ..spot.clone() };
+    let order = Order::Subvolume(Act::Show { at });
+    let answer = live::give(&socket, &order, &AtomicBool::new(false), &mut |_| true)?;
+    let id = answer["document"]["id"].as_u64();
+    id.map(TreeId).ok_or_else(|| Failure::new(Exit::Failure, "the answer names no subvolume"))
+}
+
+fn open_at(
+    image: &Path,
+    others: &Devices,
+    access: Access,
+    root: Option<TreeId>,
+) -> Result<Filesystem> {
     if access == Access::Write {
         others.expect_no_rescue()?;
     }
     let devices = open_devices(image, others, access)?;
     let mut options = others.rescue_options();
     options.read_only = access != Access::Write;
+    options.subvolid = root;
     options.degraded = others.degraded;
     if others.raid56_mirror {
         options.parity = Parity::Mirror;

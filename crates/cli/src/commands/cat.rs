@@ -6,8 +6,7 @@ use std::io::Write;
 use buttress_fs::FileKind;
 
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::image::{self, Access, Devices};
-use crate::location::VolumePath;
+use crate::image::{self, Devices};
 use crate::ui::Ui;
 
 /// Bytes read at a time.
@@ -15,8 +14,8 @@ const CHUNK: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files, as IMG:/path.
-    #[arg(required = true, value_name = "IMG:/PATH")]
+    /// The files, as IMG:/path or as paths on a mount.
+    #[arg(required = true, value_name = "IMG:/PATH | PATH")]
     places: Vec<OsString>,
     #[command(flatten)]
     devices: Devices,
@@ -25,8 +24,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let mut buffer = vec![0_u8; CHUNK];
     for place in &args.places {
-        let place = VolumePath::parse(place);
-        let fs = image::open(&place.image, &args.devices, Access::Read)?;
+        let (fs, place) = image::open_place(place, &args.devices)?;
         let inode = image::resolve(&fs, &place)?;
         if inode.attr().kind != FileKind::Regular {
             let what = format!("{}: is no regular file", place.show());

@@ -23,8 +23,8 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image or block device of the volume.
-    #[arg(value_name = "IMG")]
+    /// The image or block device of the volume, or a folder on its mount.
+    #[arg(value_name = "IMG | DIR")]
     image: PathBuf,
     /// Print only this tree, given by number or name: root, chunk, extent, dev, fs, csum, uuid,
     /// free-space, block-group, data-reloc.

@@ -15,8 +15,8 @@ use self::gather::Document;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image or block device of the volume.
-    #[arg(value_name = "IMG")]
+    /// The image or block device of the volume, or a folder on its mount.
+    #[arg(value_name = "IMG | DIR")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,

@@ -5,16 +5,16 @@ use std::ffi::OsString;
 use buttress_fs::{FileKind, Inode};
 
 use crate::exit::{Context, Exit, Result};
-use crate::image::{self, Access, Devices};
+use crate::image::{self, Devices};
 use crate::listing::{self, Entry, EntryDocument};
-use crate::location::{VolumePath, show};
+use crate::location::show;
 use crate::ui::{Tone, Ui};
 use crate::{size, when};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or directory, as IMG:/path. IMG alone is the root of the volume.
-    #[arg(value_name = "IMG:/PATH")]
+    /// The file or directory, as IMG:/path or as a path on a mount. IMG alone is the root of the volume.
+    #[arg(value_name = "IMG:/PATH | PATH")]
     place: OsString,
     /// Show mode, links, owner, size and time.
     #[arg(long, short)]
@@ -30,8 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let place = VolumePath::parse(&args.place);
-    let fs = image::open(&place.image, &args.devices, Access::Read)?;
+    let (fs, place) = image::open_place(&args.place, &args.devices)?;
     let inode = image::resolve(&fs, &place)?;
     let attr = inode.attr();
     let entries = if attr.kind == FileKind::Directory && !args.directory {

@@ -7,16 +7,16 @@ use buttress_fs::FileKind;
 use serde::Serialize;
 
 use crate::exit::{Context, Exit, Result};
-use crate::image::{self, Access, Devices};
+use crate::image::{self, Devices};
 use crate::listing::{EntryDocument, kind_name, letters};
-use crate::location::{VolumePath, show};
+use crate::location::show;
 use crate::ui::Ui;
 use crate::when;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or directory, as IMG:/path.
-    #[arg(value_name = "IMG:/PATH")]
+    /// The file or directory, as IMG:/path or as a path on a mount.
+    #[arg(value_name = "IMG:/PATH | PATH")]
     place: OsString,
     #[command(flatten)]
     devices: Devices,
@@ -36,8 +36,7 @@ struct Document {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let place = VolumePath::parse(&args.place);
-    let fs = image::open(&place.image, &args.devices, Access::Read)?;
+    let (fs, place) = image::open_place(&args.place, &args.devices)?;
     let inode = image::resolve(&fs, &place)?;
     let attr = inode.attr();
     let target = match attr.kind {

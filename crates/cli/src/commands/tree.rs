@@ -9,16 +9,18 @@ use buttress_fs::{FileKind, Inode};
 use serde::Serialize;
 
 use crate::exit::{Context, Exit, Result};
-use crate::image::{self, Access, Devices};
+use crate::image::{self, Devices};
 use crate::listing::{self, Entry, EntryDocument};
-use crate::location::{VolumePath, show};
+use crate::location::VolumePath;
+use crate::location::show;
 use crate::size;
 use crate::ui::{Tone, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory to begin at, as IMG:/path. IMG alone is the root of the volume.
-    #[arg(value_name = "IMG:/PATH")]
+    /// The directory to begin at, as IMG:/path or as a path on a mount. IMG alone is the
+    /// root of the volume.
+    #[arg(value_name = "IMG:/PATH | PATH")]
     place: OsString,
     /// Maximum depth of directories.
     #[arg(long, value_name = "N")]
@@ -48,8 +50,7 @@ struct Document {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let place = VolumePath::parse(&args.place);
-    let fs = image::open(&place.image, &args.devices, Access::Read)?;
+    let (fs, place) = image::open_place(&args.place, &args.devices)?;
     let top = image::resolve(&fs, &place)?;
     let mut list = ui.json().then(List::default);
     if list.is_none() {

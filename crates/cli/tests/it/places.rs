@@ -1,6 +1,8 @@
 //! The owner of a path: a Buttress volume, a foreign mount inside of it, or a folder of the volume
 //! that is bound elsewhere.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
@@ -198,7 +200,88 @@ fn a_mount_within_a_mount_is_its_own() {
     check(&bench.path("within"));
 }
 
-/// For a folder on another file system, the message names that file system. For a verb that opens
+/// Verbs that read a volume by themselves take a path on its mount, and find what was written just
+/// now. A mount of a subvolume shows its subvolume.
+#[test]
+fn reading_verbs_take_a_path_on_a_mount() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    for options in [&[][..], &["-o", "subvol=@"]] {
+        let bench = crate::bench();
+        bench.volume("image", "300M");
+        bench.ok(&["subvolume", "create", "image:/@"]);
+        let mounted = Mounted::new(&bench, options);
+        std::fs::create_dir(bench.path("mnt/folder")).expect("a folder");
+        std::fs::write(bench.path("mnt/folder/file"), "written just now").expect("a file");
+        assert!(bench.ok(&["ls", "mnt"]).contains("folder"));
+        assert_eq!(bench.ok(&["ls", "mnt/folder"]), "file\n");
+        assert_eq!(bench.ok(&["cat", "mnt/folder/file"]), "written just now");
+        assert!(bench.ok(&["stat", "mnt/folder/file"]).contains("Size: 16"));
+        assert!(bench.ok(&["tree", "mnt"]).contains("file"));
+        assert!(bench.ok(&["info", "mnt/folder"]).contains("generation"));
+        assert!(bench.ok(&["dump", "mnt"]).contains("name: file"));
+        assert!(bench.ok(&["restore", "--dry-run", "mnt"]).contains("whole"));
+        bench.ok(&["undelete", "mnt"]);
+        bench.fails(&["cat", "mnt/folder"], 1, &["no regular file"]);
+        bench.fails(&["ls", "mnt/absent"], 1, &["absent"]);
+        mounted.end();
+        check(&bench.path("image"));
+    }
+}
+
+/// Ends the writer of a test.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A verb that reads a mounted volume sees one commit, while programs write and commit.
+#[test]
+fn reading_verbs_see_one_commit() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = crate::bench();
+    bench.volume("image", "300M");
+    let mounted = Mounted::new(&bench, &[]);
+    let folder = bench.path("mnt/folder");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // A failed assertion must end the writer, too.
+        let _end = Done(&is_done);
+        scope.spawn(|| {
+            for round in 0_u32.. {
+                if is_done.load(Ordering::Relaxed) {
+                    return;
+                }
+                std::fs::create_dir_all(&folder).expect("a folder");
+                for file in 0..200 {
+                    let path = folder.join(format!("{file}"));
+                    std::fs::write(path, vec![round as u8; 5000]).expect("a file");
+                }
+                let top = std::fs::File::open(bench.path("mnt")).expect("the top");
+                top.sync_all().expect("a commit");
+                std::fs::remove_dir_all(&folder).expect("removed");
+                top.sync_all().expect("a commit");
+            }
+        });
+        for _ in 0..12 {
+            bench.ok(&["tree", "mnt"]);
+            let report = bench.ok(&["--json", "restore", "--dry-run", "mnt"]);
+            for none in ["\"partly\": 0", "\"lost\": 0"] {
+                assert!(report.contains(none), "{report}");
+            }
+        }
+    });
+    mounted.end();
+    check(&bench.path("image"));
+}
+
+/// For a folder on another file system, the message names that file system. For a verb that changes
 /// volumes itself, the message tells the user which place to name instead.
 #[test]
 fn a_folder_is_no_image() {
@@ -209,11 +292,9 @@ fn a_folder_is_no_image() {
     bench.volume("image", "200M");
     let mounted = Mounted::new(&bench, &[]);
     std::fs::create_dir(bench.path("mnt/folder")).expect("a folder");
-    for verb in ["info", "ls", "tree"] {
-        for place in ["mnt", "mnt/folder"] {
-            let words = [place, "this verb opens the volume itself", "/image", "not mounted"];
-            bench.fails(&[verb, place], 1, &words);
-        }
+    for place in ["mnt", "mnt/folder"] {
+        let words = [place, "this verb opens the volume itself", "/image", "not mounted"];
+        bench.fails(&["rm", place], 1, &words);
     }
     let elsewhere = bench.path("");
     let words = ["is a directory on ", "no mount of buttress"];
