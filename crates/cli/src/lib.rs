@@ -12,7 +12,7 @@ mod salvage;
 mod space;
 
 use buttress_control::{
-    cached, client, closing, execute, figures, image, live, log, memory, order, size,
+    cached, client, closing, execute, figures, image, live, log, memory, order, reading, size,
 };
 use buttress_dump::when;
 

@@ -1,9 +1,7 @@
 //! Opens volumes for the verbs that work without mounting.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use buttress_block::{Device, OpenOptions};
 use buttress_fs::{Filesystem, Inode, MountOptions, TreeId};
@@ -15,8 +13,6 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live;
 use crate::location::VolumePath;
 use crate::memory;
-use crate::named::Named;
-use crate::order::{Act, Order, Spot};
 use crate::size;
 use crate::ui;
 
@@ -154,34 +150,8 @@ pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem
     open_at(image, others, access, None)
 }
 
-/// Opens a volume for reading, by a place in it: `IMG:/path`, or a path on a mount of this user.
-/// Also returns the place below the root of what was opened.
-pub fn open_place(argument: &OsStr, others: &Devices) -> Result<(Filesystem, VolumePath)> {
-    let Named { volume, spot, .. } = Named::parse(argument)?;
-    if !spot.is_mounted {
-        let place = VolumePath::parse(argument);
-        let fs = open(&place.image, others, Access::Read)?;
-        return Ok((fs, place));
-    }
-    let root = match spot.is_from_top {
-        true => TreeId::FS,
-        false => mounted_root(&volume, &spot)?,
-    };
-    let fs = open_at(&volume, others, Access::Read, Some(root))?;
-    Ok((fs, VolumePath { image: volume, path: spot.path }))
-}
-
-/// The subvolume that a mount shows.
-fn mounted_root(target: &Path, spot: &Spot) -> Result<TreeId> {
-    let (socket, _) = live::must_find(target)?;
-    let at = Spot { path: b"/".to_vec(), ..spot.clone() };
-    let order = Order::Subvolume(Act::Show { at });
-    let answer = live::give(&socket, &order, &AtomicBool::new(false), &mut |_| true)?;
-    let id = answer["document"]["id"].as_u64();
-    id.map(TreeId).ok_or_else(|| Failure::new(Exit::Failure, "the answer names no subvolume"))
-}
-
-fn open_at(
+/// Opens a volume as [`open`] does. `root` is the subvolume to show in place of the default one.
+pub fn open_at(
     image: &Path,
     others: &Devices,
     access: Access,

@@ -25,6 +25,7 @@ pub mod memory;
 pub mod named;
 pub mod names;
 pub mod order;
+pub mod reading;
 pub mod size;
 pub mod target;
 pub mod ui;

@@ -7,6 +7,7 @@ use buttress_fs::FileKind;
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Devices};
+use crate::reading;
 use crate::ui::Ui;
 
 /// Bytes read at a time.
@@ -24,7 +25,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let mut buffer = vec![0_u8; CHUNK];
     for place in &args.places {
-        let (fs, place) = image::open_place(place, &args.devices)?;
+        let (fs, place) = reading::open_place(place, &args.devices)?;
         let inode = image::resolve(&fs, &place)?;
         if inode.attr().kind != FileKind::Regular {
             let what = format!("{}: is no regular file", place.show());

@@ -8,12 +8,14 @@ use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Devices};
 use crate::listing::{self, Entry, EntryDocument};
 use crate::location::show;
+use crate::reading;
 use crate::ui::{Tone, Ui};
 use crate::{size, when};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or directory, as IMG:/path or as a path on a mount. IMG alone is the root of the volume.
+    /// The file or directory, as IMG:/path or as a path on a mount. IMG alone is the root of the
+    /// volume.
     #[arg(value_name = "IMG:/PATH | PATH")]
     place: OsString,
     /// Show mode, links, owner, size and time.
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let (fs, place) = image::open_place(&args.place, &args.devices)?;
+    let (fs, place) = reading::open_place(&args.place, &args.devices)?;
     let inode = image::resolve(&fs, &place)?;
     let attr = inode.attr();
     let entries = if attr.kind == FileKind::Directory && !args.directory {

@@ -10,6 +10,7 @@ use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Devices};
 use crate::listing::{EntryDocument, kind_name, letters};
 use crate::location::show;
+use crate::reading;
 use crate::ui::Ui;
 use crate::when;
 
@@ -36,7 +37,7 @@ struct Document {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let (fs, place) = image::open_place(&args.place, &args.devices)?;
+    let (fs, place) = reading::open_place(&args.place, &args.devices)?;
     let inode = image::resolve(&fs, &place)?;
     let attr = inode.attr();
     let target = match attr.kind {

@@ -13,6 +13,7 @@ use crate::image::{self, Devices};
 use crate::listing::{self, Entry, EntryDocument};
 use crate::location::VolumePath;
 use crate::location::show;
+use crate::reading;
 use crate::size;
 use crate::ui::{Tone, Ui};
 
@@ -50,7 +51,7 @@ struct Document {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let (fs, place) = image::open_place(&args.place, &args.devices)?;
+    let (fs, place) = reading::open_place(&args.place, &args.devices)?;
     let top = image::resolve(&fs, &place)?;
     let mut list = ui.json().then(List::default);
     if list.is_none() {

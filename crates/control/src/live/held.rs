@@ -8,8 +8,9 @@
 //! - **HD2** A read fails if the server no longer held the commit after it. The bytes may then
 //!   belong to a later commit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use buttress_block::{Device, Error as BlockError, Layer, OpenOptions, Operation};
 use buttress_format::Superblock;
@@ -17,10 +18,10 @@ use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_remote::{Asked, is_remote};
 use buttress_volume::Volume;
 
-use super::{Hold, hold, place};
+use super::{Hold, give, hold, place};
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::ui;
-use crate::{client, closing};
+use crate::order::Order;
+use crate::{closing, ui};
 
 /// A device of a held commit.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ pub fn held_devices(folder: &Path) -> Result<Option<Vec<Arc<dyn Device>>>> {
     };
     if is_remote(&subject.image) {
         // A reader of a store keeps the commit that it opened, so no server has to hold it.
-        client::commit(folder);
+        give(&served.socket, &Order::Commit, &AtomicBool::new(false), &mut |_| true)?;
         return Ok(Some(vec![open(&subject.image)?]));
     }
     if subject.cache.is_some() {
@@ -93,7 +94,7 @@ pub fn held_devices(folder: &Path) -> Result<Option<Vec<Arc<dyn Device>>>> {
         ui::note(format!("{}: what was written last is left out: {why}", folder.display()));
     }
     let hold = Arc::new(hold);
-    let held = |path: &std::path::PathBuf| -> Result<Arc<dyn Device>> {
+    let held = |path: &PathBuf| -> Result<Arc<dyn Device>> {
         let inner = open(path)?;
         let own = Volume::read_superblock(&*inner).context(|| path.display().to_string())?;
         let mut superblock = hold.superblock.clone();
