@@ -45,9 +45,9 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
-/// `other_bytes` is the resident memory of no other part: touched pages of request buffers, unused
-/// ends of partly filled buffers, and free memory of the allocator. `requests_bytes` counts whole
-/// request buffers, also pages that were never touched.
+/// `other_bytes` is the resident memory of no other part: small objects, stacks of threads, unused
+/// ends of partly filled buffers, and free memory of the allocator. `requests_bytes` counts the
+/// touched bytes of request buffers.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
@@ -57,7 +57,8 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
     let program = memory_of_process("RssFile:");
     let messages = buttress_fuse::message_bytes();
     let changes = stats.engine.overlay_bytes;
-    let parts_held = [nodes, stats.dirty, stats.spare, changes, inode_bytes as u64, program];
+    let parts_held =
+        [nodes, stats.dirty, stats.spare, changes, inode_bytes as u64, messages, program];
     let other = resident.saturating_sub(parts_held.iter().sum());
     let figures = [
         ("nodes_bytes", nodes),
@@ -71,6 +72,7 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
         ("known_inodes_bytes", inode_bytes as u64),
         ("known_inodes_max_bytes", parts.known),
         ("requests_bytes", messages),
+        ("requests_max_bytes", parts.requests),
         ("program_bytes", program),
         ("other_bytes", other),
         ("resident_bytes", resident),

@@ -28,6 +28,9 @@ const CHANGES_MAX: u64 = 192 * MIB;
 /// The most memory for inodes that the kernel knows.
 const KNOWN_MAX: u64 = 64 * MIB;
 
+/// The most memory of requests that is kept while no large request uses it.
+const REQUESTS_MAX: u64 = 64 * MIB;
+
 /// Returns the options of a volume for a requested budget, or for the default budget (B1, B2).
 #[must_use]
 pub fn options(asked: Option<u64>) -> MountOptions {
@@ -78,9 +81,12 @@ pub struct Parts {
     pub dirty: u64,
     /// Changes that are not committed.
     pub changes: u64,
-    /// Inodes that the kernel knows. This part has as many bytes as the part for nodes, up to 64
-    /// MiB. A mount has no pages of files, so the memory for pages goes to these inodes.
+    /// Inodes that the kernel knows. This part has half as many bytes as the part for nodes, up to
+    /// 64 MiB. A mount has no pages of files, so the memory for pages goes to these inodes, to
+    /// requests, and to small objects.
     pub known: u64,
+    /// Requests and their answers: a quarter of what nodes have, up to 64 MiB.
+    pub requests: u64,
 }
 
 impl Parts {
@@ -92,7 +98,8 @@ impl Parts {
             nodes,
             dirty: options.dirty_bytes_max,
             changes: options.overlay_bytes_max.unwrap_or(CHANGES_MAX),
-            known: nodes.min(KNOWN_MAX),
+            known: (nodes / 2).min(KNOWN_MAX),
+            requests: (nodes / 4).min(REQUESTS_MAX),
         }
     }
 }
@@ -178,8 +185,8 @@ mod tests {
         for budget in [16 * MIB, LEAST, 1 << 30, 64 << 30] {
             let options = within(MountOptions::default(), budget);
             let parts = Parts::of(&options);
-            let Parts { nodes, dirty, changes, known } = parts;
-            let last = known.max(options.page_cache_bytes);
+            let Parts { nodes, dirty, changes, known, requests } = parts;
+            let last = (known + requests).max(options.page_cache_bytes);
             assert!(nodes + dirty + changes + last <= budget, "{budget}: {parts:?}");
             assert!(nodes <= NODES_MAX && dirty <= DIRTY_MAX, "{budget}: {parts:?}");
         }

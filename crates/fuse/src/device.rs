@@ -163,6 +163,7 @@ impl Device {
                 Err(System::NOENT | System::INTR | System::AGAIN) => continue,
                 Err(error) => return Err(error.into()),
             };
+            bytes.note_touched(len);
             match Head::read(&bytes[..len]) {
                 Some(head) if head.len as usize == len => {
                     let (channel, pool) = (Arc::clone(&self.channel), Arc::clone(&self.pool));
@@ -242,6 +243,7 @@ impl Exchange for Message {
     }
 
     fn answer(mut self, answer: Result<usize, Errno>) {
+        self.bytes.note_touched(OUT_LEN + answer.unwrap_or(0));
         self.send(answer);
     }
 
@@ -258,6 +260,7 @@ impl Exchange for Message {
     fn set_aside(mut self) -> Self {
         let mut small = Buffer::new(OUT_LEN + IOCTL_LEN);
         self.len = self.len.min(small.len());
+        small.note_touched(self.len);
         small[..self.len].copy_from_slice(&self.bytes[..self.len]);
         self.pool.put(std::mem::replace(&mut self.bytes, small));
         self

@@ -33,6 +33,13 @@ pub(crate) trait Exchange: Send + Sized + 'static {
     /// Permission to wait for other requests of the kernel. `None` while too many requests wait.
     fn hold_permit(&self) -> Option<Self::HoldPermit>;
 
+    /// As [`Self::hold_permit`], for a command of ioctl(2). Commands of users other than root leave
+    /// room for commands of root.
+    fn order_permit(&self, is_by_root: bool) -> Option<Self::HoldPermit> {
+        let _ = is_by_root;
+        self.hold_permit()
+    }
+
     /// Gives back memory that a request does not need while it waits. A command of ioctl(2) stays
     /// whole; the data of other requests may be lost. There is room for an answer to ioctl(2).
     fn set_aside(self) -> Self {

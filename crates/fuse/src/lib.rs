@@ -63,10 +63,16 @@ pub use counts::{Latency, latencies, requests};
 pub use empty::serve_empty;
 pub use error::Error;
 pub use idmap::IdMap;
-pub use message_pool::message_bytes;
 pub use mount::Unmounted;
 pub use mount_list::Listed;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
 pub use session::{KernelSync, Serving, Session, Unmounter, mount, serve_connection};
 pub use sharer::Sharer;
 pub use whole_mount::{Subtree, Top, can_share};
+
+/// Bytes of memory that requests and answers take, by `/dev/fuse` and by io_uring, also where it is
+/// kept for later requests.
+#[must_use]
+pub fn message_bytes() -> u64 {
+    message_pool::touched_bytes() + ring::touched_bytes()
+}

@@ -18,31 +18,42 @@ const KEPT_MAX: usize = 16;
 /// The least time between two rounds that give buffers back.
 const TRIM_PERIOD: Duration = Duration::from_millis(500);
 
-/// Bytes of all buffers of this process.
-static BYTES: AtomicU64 = AtomicU64::new(0);
+/// Bytes of all buffers of this process that were touched.
+static TOUCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of the buffers that requests through `/dev/fuse` have, or that are kept for them. Parts
-/// that were never used take no memory.
-#[must_use]
-pub fn message_bytes() -> u64 {
-    BYTES.load(Ordering::Relaxed)
+/// Bytes of the buffers that requests by `/dev/fuse` have, or that are kept for them. Parts that
+/// were never touched take no memory, and are not counted.
+pub(crate) fn touched_bytes() -> u64 {
+    TOUCHED.load(Ordering::Relaxed)
 }
 
 /// Memory of one message.
 #[derive(Debug, Default)]
-pub(crate) struct Buffer(Box<[u8]>);
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    /// Bytes from the start that were touched.
+    touched: usize,
+}
 
 impl Buffer {
     /// A buffer of zeros.
     pub(crate) fn new(len: usize) -> Self {
-        BYTES.fetch_add(len as u64, Ordering::Relaxed);
-        Self(vec![0; len].into_boxed_slice())
+        Self { bytes: vec![0; len].into_boxed_slice(), touched: 0 }
+    }
+
+    /// Notes that the first `len` bytes were read or written.
+    pub(crate) fn note_touched(&mut self, len: usize) {
+        let len = len.min(self.bytes.len());
+        if len > self.touched {
+            TOUCHED.fetch_add((len - self.touched) as u64, Ordering::Relaxed);
+            self.touched = len;
+        }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        BYTES.fetch_sub(self.0.len() as u64, Ordering::Relaxed);
+        TOUCHED.fetch_sub(self.touched as u64, Ordering::Relaxed);
     }
 }
 
@@ -50,13 +61,13 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        &mut self.bytes
     }
 }
 
@@ -132,8 +143,10 @@ mod tests {
     fn mp1_pool_gives_up_what_no_request_needs() {
         let pool = MessagePool::new(4096);
         let mut now = clock::now();
-        let burst: Vec<_> = (0..40).map(|_| pool.take()).collect();
-        assert!(message_bytes() >= 40 * 4096);
+        let mut burst: Vec<_> = (0..40).map(|_| pool.take()).collect();
+        burst.iter_mut().for_each(|buffer| buffer.note_touched(4000));
+        burst.iter_mut().for_each(|buffer| buffer.note_touched(100));
+        assert!(touched_bytes() >= 40 * 4000);
         burst.into_iter().for_each(|buffer| pool.put_at(buffer, now));
         assert_eq!(pool.count(), KEPT_MAX);
         for _ in 0..10 {

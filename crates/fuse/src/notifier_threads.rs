@@ -22,13 +22,18 @@
 //!   another of these threads. Commands of ioctl(2), here called orders, hold no lock in the
 //!   kernel, and wait on a thread of their own.
 //! - **K4** At most [`ORDERS_MAX`] orders wait for their thread or are carried out. A program may
-//!   give orders by any number of threads, and each order keeps the memory of its request.
+//!   give orders by any number of threads, and each order keeps the memory of its request. A user
+//!   other than root has at most [`USER_ORDERS_MAX`] of these orders. All such users together have
+//!   at most [`USERS_ORDERS_MAX`]. So a user fills the queue neither for root nor for other users.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
+
+use buttress_base::rank::{Rank, Ranked};
 
 use crate::device::Notifier;
 
@@ -47,6 +52,12 @@ const WAITING_MAX: usize = BACKGROUND_MAX as usize / 2;
 
 /// The most orders at once (K4).
 const ORDERS_MAX: usize = 256;
+/// The most orders at once of one user other than root (K4).
+const USER_ORDERS_MAX: usize = 64;
+/// The most orders at once of all users other than root (K4).
+const USERS_ORDERS_MAX: usize = 192;
+/// The user that no share limits.
+pub(crate) const ROOT_UID: u32 = 0;
 
 /// A part of a file's content, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +81,7 @@ pub(crate) struct NotifierThreads {
     /// Requests that wait for the kernel (K2).
     waiting: Arc<AtomicUsize>,
     /// Orders that were taken (K4).
-    ordered: Arc<AtomicUsize>,
+    ordered: Arc<TakenOrders>,
 }
 
 /// Permission for a request to wait for the kernel (K2). The permission ends when this value is
@@ -78,18 +89,48 @@ pub(crate) struct NotifierThreads {
 #[derive(Debug)]
 pub(crate) struct WaitPermit(Arc<AtomicUsize>);
 
-impl WaitPermit {
-    /// Takes a permit, if fewer than `most` are taken.
-    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        let one_more = |count: usize| (count < most).then_some(count + 1);
-        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Self(Arc::clone(taken)))
-    }
-}
-
 impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of orders that wait or are carried out, by user (K4). Users without one are left
+/// out.
+#[derive(Debug)]
+struct TakenOrders(Ranked<BTreeMap<u32, usize>>);
+
+impl TakenOrders {
+    /// Counts one more order of a user. `None` if the user's share is used up.
+    fn take(self: &Arc<Self>, uid: u32) -> Option<OrderPermit> {
+        let mut by_user = self.0.lock();
+        let all: usize = by_user.values().sum();
+        let own = by_user.get(&uid).copied().unwrap_or(0);
+        let of_root = by_user.get(&ROOT_UID).copied().unwrap_or(0);
+        let has_share =
+            uid == ROOT_UID || own < USER_ORDERS_MAX && all - of_root < USERS_ORDERS_MAX;
+        if all >= ORDERS_MAX || !has_share {
+            return None;
+        }
+        by_user.insert(uid, own + 1);
+        Some(OrderPermit { taken: Arc::clone(self), uid })
+    }
+}
+
+/// Permission for one order of a user, until this value is dropped (K4).
+#[derive(Debug)]
+struct OrderPermit {
+    taken: Arc<TakenOrders>,
+    uid: u32,
+}
+
+impl Drop for OrderPermit {
+    fn drop(&mut self) {
+        let mut by_user = self.taken.0.lock();
+        match by_user.get_mut(&self.uid) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(by_user.remove(&self.uid)),
+        }
     }
 }
 
@@ -97,7 +138,7 @@ impl Drop for WaitPermit {
 #[derive(Debug)]
 pub(crate) struct OrderPlace<'a> {
     worker: &'a Worker,
-    permit: WaitPermit,
+    permit: OrderPermit,
 }
 
 impl OrderPlace<'_> {
@@ -125,13 +166,16 @@ impl NotifierThreads {
     pub(crate) fn new(notifier: SessionNotifier) -> std::io::Result<Self> {
         let (flush, space) = (Worker::start("fuse-flush")?, Worker::start("fuse-space")?);
         let (names, orders) = (Worker::start("fuse-names")?, Worker::start("fuse-orders")?);
-        let (waiting, ordered) = Default::default();
+        let waiting = Arc::default();
+        let ordered = Arc::new(TakenOrders(Ranked::new(Rank::Leaf, BTreeMap::new())));
         Ok(Self { notifier, flush, space, names, orders, waiting, ordered })
     }
 
     /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
     pub(crate) fn wait_permit(&self) -> Option<WaitPermit> {
-        WaitPermit::take(&self.waiting, WAITING_MAX)
+        let one_more = |count: usize| (count < WAITING_MAX).then_some(count + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(WaitPermit(Arc::clone(&self.waiting)))
     }
 
     /// Runs `work` on a thread that may wait for space without delaying requests (K1).
@@ -139,9 +183,10 @@ impl NotifierThreads {
         self.space.give(Box::new(work));
     }
 
-    /// A place in the queue of the thread of orders; `None` while too many orders wait there (K4).
-    pub(crate) fn order_place(&self) -> Option<OrderPlace<'_>> {
-        let permit = WaitPermit::take(&self.ordered, ORDERS_MAX)?;
+    /// A place in the queue of the thread of orders, for an order of a user; `None` while too many
+    /// wait there (K4).
+    pub(crate) fn order_place(&self, uid: u32) -> Option<OrderPlace<'_>> {
+        let permit = self.ordered.take(uid)?;
         Some(OrderPlace { worker: &self.orders, permit })
     }
 
@@ -245,7 +290,8 @@ impl SessionNotifier {
         self.invalidate_span(dir, Span::Whole);
     }
 
-    fn drop_name(&self, dir: u64, name: &[u8]) {
+    /// Has the kernel forget a name, but keep the attributes of its directory.
+    pub(crate) fn drop_name(&self, dir: u64, name: &[u8]) {
         let Some(notifier) = self.0.get() else { return };
         // The kernel has no names to forget for a directory that it does not know.
         if let Err(error) = notifier.inval_entry(dir, name) {
@@ -289,5 +335,31 @@ impl SessionNotifier {
         if let Err(error) = notifier.inval_inode(node, offset, len) {
             tracing::debug!(%error, node, "the kernel was not told to forget");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K4: neither one user nor all users together fill the queue for root, and one user does not
+    /// fill it for another.
+    #[test]
+    fn k4_no_user_fills_the_queue_for_others() {
+        let threads = NotifierThreads::new(SessionNotifier::default()).expect("threads");
+        let take = |uid: u32| std::iter::from_fn(|| threads.order_place(uid)).collect::<Vec<_>>();
+        let first = take(1000);
+        assert_eq!(first.len(), USER_ORDERS_MAX);
+        let others: Vec<_> = (1001..1010).map(take).collect();
+        assert_eq!(others[0].len(), USER_ORDERS_MAX);
+        assert_eq!(first.len() + others.iter().map(Vec::len).sum::<usize>(), USERS_ORDERS_MAX);
+        let of_root = take(ROOT_UID);
+        assert_eq!(of_root.len(), ORDERS_MAX - USERS_ORDERS_MAX);
+        assert!(threads.order_place(1000).is_none() && threads.order_place(2000).is_none());
+        drop((first, others));
+        assert_eq!(take(2000).len(), USER_ORDERS_MAX, "places come back");
+        drop(of_root);
+        assert_eq!(take(ROOT_UID).len(), ORDERS_MAX, "root may have all of them");
+        assert!(threads.ordered.0.lock().is_empty(), "users without an order are not kept");
     }
 }

@@ -82,6 +82,8 @@ pub struct Options {
     /// About how many inodes the kernel may know. Above this number the kernel is told to forget
     /// unused inodes.
     pub known_max: usize,
+    /// How many bytes of memory the entries of io_uring may keep while no large request uses them.
+    pub request_bytes_max: u64,
     /// Whether the kernel refuses all changes.
     pub read_only: bool,
     /// With `read_only`: a mount may become writable later.
@@ -147,6 +149,7 @@ impl Default for Options {
             source: "buttress".to_owned(),
             handles_max: HANDLES_MAX,
             known_max: KNOWN_MAX,
+            request_bytes_max: 64 << 20,
             read_only: false,
             may_begin_writing: false,
             allow_other: None,
@@ -176,10 +179,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Limits the memory for inodes that the kernel knows to about `bytes`. One half is for inodes
-    /// that are open or were used last, the other half for all others.
-    pub fn keep_inodes_within(&mut self, bytes: u64) {
-        let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
+    /// Limits the memory for inodes that the kernel knows to about `inode_bytes`. One half is for
+    /// inodes that are open or were used last, the other half for all others. Limits the memory of
+    /// requests to about `request_bytes`.
+    pub fn keep_within(&mut self, inode_bytes: u64, request_bytes: u64) {
+        self.request_bytes_max = request_bytes;
+        let half = usize::try_from(inode_bytes / 2).unwrap_or(usize::MAX);
         self.handles_max = (half / HANDLE_BYTES).min(HANDLES_MAX);
         self.known_max = (half / KNOWN_BYTES).min(KNOWN_MAX);
     }

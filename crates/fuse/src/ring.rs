@@ -31,12 +31,14 @@ use std::sync::Arc;
 
 mod abi;
 mod driver_term;
+mod entry_memory;
 mod helpers;
 mod port;
 mod queue;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
 
+pub(crate) use entry_memory::{set_limit, touched_bytes};
 pub(crate) use helpers::RequestHandler;
 use helpers::Shared;
 use port::{Uring, UringPort};

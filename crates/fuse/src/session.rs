@@ -133,6 +133,7 @@ pub(crate) fn open(
         below: Weak::new(),
     };
     let rings = rings(options);
+    ring::set_limit(options.request_bytes_max);
     let threads = if rings.is_some() { BESIDE_RINGS } else { options.thread_count() };
     let pool = WorkerPool::new(link, if rings.is_some() { 1 } else { threads }, options);
     let notifier = SessionNotifier::default();

@@ -63,6 +63,10 @@ impl<X: Exchange> Exchange for Timed<X> {
         self.inner.hold_permit()
     }
 
+    fn order_permit(&self, is_by_root: bool) -> Option<Self::HoldPermit> {
+        self.inner.order_permit(is_by_root)
+    }
+
     fn set_aside(self) -> Self {
         Self { inner: self.inner.set_aside(), ..self }
     }

@@ -207,7 +207,8 @@ fn parse(args: &Args) -> Result<Parsed> {
     if !others.iter().any(|word| word.starts_with("page_cache=")) {
         volume.page_cache_bytes = 0;
     }
-    door.keep_inodes_within(memory::Parts::of(&volume).known);
+    let parts = memory::Parts::of(&volume);
+    door.keep_within(parts.known, parts.requests);
     // With `submounts`, the volume cannot become writable later: the mounts of subvolumes would
     // stay read-only.
     volume.may_begin_writing = volume.read_only && !door.submounts;
@@ -279,6 +280,7 @@ pub(crate) fn spawn(given: &[OsString], is_kept: bool) -> Result<Child> {
     // After `--` there are only names, so the added options must stand before it. Otherwise the
     // child would take these options for names and start a child of its own, without end.
     let end = given.iter().position(|word| word == "--").unwrap_or(given.len());
+    pressure::avoid_huge_pages();
     Command::new(program)
         .arg0(if is_kept { OsStr::new(KEPT) } else { OsStr::new("buttress") })
         .args(&given[..end])

@@ -10,6 +10,7 @@ use crate::door::{Door, flags};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
 use crate::killed;
+use crate::notifier_threads::ROOT_UID;
 
 /// Answers a command. A command that may take long runs on a thread that serves no requests. Such a
 /// command may wait for the kernel, and the kernel may first send requests and wait for their
@@ -32,10 +33,14 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
         }
         Err(errno) => return exchange.reply(Err(errno)),
     }
-    let Some(place) = door.order_place() else { return exchange.reply(Err(Errno::EBUSY)) };
+    let Some(place) = door.order_place(head.uid) else {
+        return exchange.reply(Err(Errno::EBUSY));
+    };
     // While this command waits, other requests need entries of the ring. The permit leaves at least
-    // one for them (R7 of `ring/queue`).
-    let Some(permit) = exchange.hold_permit() else { return exchange.reply(Err(Errno::EBUSY)) };
+    // one for them (R7 of `ring/queue`), and some for commands of root.
+    let Some(permit) = exchange.order_permit(head.uid == ROOT_UID) else {
+        return exchange.reply(Err(Errno::EBUSY));
+    };
     let exchange = exchange.set_aside();
     let there = Arc::clone(door);
     place.run(move || {

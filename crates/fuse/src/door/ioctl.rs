@@ -51,10 +51,10 @@ impl Door {
         self.mounts.get().and_then(Weak::upgrade)
     }
 
-    /// A place in the queue of the thread that may wait for the kernel (IO2). `None` if the queue
-    /// is full (K4 of `notifier_threads`).
-    pub(crate) fn order_place(&self) -> Option<OrderPlace<'_>> {
-        self.notifier_threads.order_place()
+    /// A place for a user's command in the queue of the thread that may wait for the kernel (IO2).
+    /// `None` if the user's share of the queue is full (K4 of `notifier_threads`).
+    pub(crate) fn order_place(&self, uid: u32) -> Option<OrderPlace<'_>> {
+        self.notifier_threads.order_place(uid)
     }
 
     /// Answers a command that reads only memory and never waits for the kernel.

@@ -14,21 +14,21 @@
 //!   sends needs an entry, too, and would otherwise wait for that request. A write that waits for
 //!   space has an [`EntryPermit`] as well. The exception is space that comes with a `forget`, which
 //!   needs no entry. Writes that wait for a `forget` may hold every entry, for some seconds at
-//!   most.
+//!   most. Of the permits of a processor, half are never given to commands of users other than
+//!   root.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_protocol::{Errno, Head, Parts};
-use rustix::mm::{MapFlags, ProtFlags};
 
 use super::abi::{self, Header};
 use super::driver_term::DriverTerm;
+use super::entry_memory::Payload;
 use super::port::{Bell, Done, Given, Port};
 use crate::device::PAYLOAD_LEN;
 use crate::exchange::Exchange;
@@ -39,6 +39,8 @@ pub(super) struct Queue {
     /// For each processor of the queue: how many more requests may wait for other requests of the
     /// kernel (R7).
     spare: Box<[AtomicUsize]>,
+    /// What `spare` began with.
+    spare_max: Box<[usize]>,
     /// Unranked: held while the driver waits for the kernel.
     driver: Mutex<DriverState>,
     /// Entries with answers that were not given to the kernel yet. Unranked: nothing is taken under
@@ -88,17 +90,10 @@ struct Memory {
     payload: Payload,
 }
 
-/// [`PAYLOAD_LEN`] bytes in whole pages, which take no memory before they are touched.
-struct Payload(NonNull<u8>);
-
 #[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
 // SAFETY: the memory of a slot is reached through `Taken` alone, of which there is one at most
 // (R1), on any thread.
 unsafe impl Sync for Slot {}
-
-#[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
-// SAFETY: the mapping belongs to no thread.
-unsafe impl Send for Payload {}
 
 /// A request that has arrived, in its entry. Nothing else accesses the entry's memory meanwhile
 /// (R1).
@@ -119,10 +114,12 @@ impl Queue {
             .enumerate()
             .flat_map(|(share, &(processor, depth))| std::iter::repeat_n((processor, share), depth))
             .map(|(processor, share)| Slot::new(processor, share));
-        let spare = processors.iter().map(|(_, depth)| AtomicUsize::new(depth.saturating_sub(1)));
+        let spare_max: Box<[usize]> =
+            processors.iter().map(|(_, depth)| depth.saturating_sub(1)).collect();
         Ok(Self {
             slots: slots.collect::<io::Result<_>>()?,
-            spare: spare.collect(),
+            spare: spare_max.iter().copied().map(AtomicUsize::new).collect(),
+            spare_max,
             driver: Mutex::new(DriverState { port, waiting: VecDeque::new(), has_unsent: false }),
             answered: Mutex::default(),
             bell,
@@ -232,7 +229,7 @@ impl Slot {
         let payload = Payload::new()?;
         let areas = Box::new([
             [std::ptr::from_ref(&*header) as usize, size_of::<Header>()],
-            [payload.0.as_ptr() as usize, PAYLOAD_LEN],
+            [payload.start() as usize, PAYLOAD_LEN],
         ]);
         Ok(Self { processor, share, memory: UnsafeCell::new(Memory { header, payload }), areas })
     }
@@ -243,27 +240,6 @@ impl Slot {
         // SAFETY: this is called for answered entries alone. Their `Taken` is gone, and the kernel
         // does not have the entries (R1).
         unsafe { (*self.memory.get()).header.commit_id() }
-    }
-}
-
-impl Payload {
-    #[expect(unsafe_code, reason = "memory of its own")]
-    fn new() -> io::Result<Self> {
-        let (any, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE);
-        // SAFETY: a new mapping replaces no other.
-        let start = unsafe {
-            rustix::mm::mmap_anonymous(any, PAYLOAD_LEN, ProtFlags::READ | ProtFlags::WRITE, flags)
-        }?;
-        Ok(Self(NonNull::new(start.cast()).expect("a mapping is not at zero")))
-    }
-}
-
-impl Drop for Payload {
-    #[expect(unsafe_code, reason = "memory of its own")]
-    fn drop(&mut self) {
-        // SAFETY: the memory was mapped with this length, and its owner drops it only when no code
-        // uses it. A failure would leave the memory mapped, which is harmless.
-        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAYLOAD_LEN) };
     }
 }
 
@@ -299,7 +275,7 @@ impl Exchange for Taken {
         // bytes.
         unsafe {
             let memory = &mut *self.slot().memory.get();
-            std::slice::from_raw_parts_mut(memory.payload.0.as_ptr(), PAYLOAD_LEN)
+            std::slice::from_raw_parts_mut(memory.payload.start(), PAYLOAD_LEN)
         }
     }
 
@@ -315,19 +291,33 @@ impl Exchange for Taken {
 
     /// Returns `None` if only one entry of this processor is left for requests that do not wait.
     fn hold_permit(&self) -> Option<EntryPermit> {
-        let share = self.slot().share;
-        let one_less = |spare: usize| spare.checked_sub(1);
-        let spare = &self.queue.spare[share];
-        spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
-        Some(EntryPermit { queue: Arc::clone(&self.queue), share })
+        self.permit_that_leaves(0)
+    }
+
+    /// Commands of users leave half of the entries.
+    fn order_permit(&self, is_by_root: bool) -> Option<EntryPermit> {
+        let most = self.queue.spare_max[self.slot().share];
+        self.permit_that_leaves(if is_by_root { 0 } else { most / 2 })
     }
 }
 
 impl Taken {
+    /// Returns `None` unless at least `left` more permits are left for others.
+    fn permit_that_leaves(&self, left: usize) -> Option<EntryPermit> {
+        let share = self.slot().share;
+        let one_less = |spare: usize| (spare > left).then(|| spare - 1);
+        let spare = &self.queue.spare[share];
+        spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
+        Some(EntryPermit { queue: Arc::clone(&self.queue), share })
+    }
+
     #[expect(unsafe_code, reason = "R1")]
     fn set(&mut self, answer: Result<usize, Errno>) {
         // SAFETY: nothing else has the memory of this entry (R1).
-        unsafe { (*self.slot().memory.get()).header.answer(answer) };
+        let memory = unsafe { &mut *self.slot().memory.get() };
+        let request_len = memory.header.payload_len();
+        memory.header.answer(answer);
+        memory.payload.request_done(request_len, answer.unwrap_or(0));
     }
 
     fn slot(&self) -> &Slot {
@@ -343,7 +333,7 @@ impl Taken {
     #[expect(unsafe_code, reason = "R1")]
     fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping has `PAYLOAD_LEN` bytes.
-        unsafe { std::slice::from_raw_parts(self.memory().payload.0.as_ptr(), PAYLOAD_LEN) }
+        unsafe { std::slice::from_raw_parts(self.memory().payload.start(), PAYLOAD_LEN) }
     }
 }
 
