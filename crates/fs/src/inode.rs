@@ -120,6 +120,12 @@ impl Inode {
         self.cell.stub_in.is_some()
     }
 
+    /// Whether the subvolume of the inode was deleted. Its inodes stay until nothing uses them.
+    #[must_use]
+    pub fn is_in_deleted_subvolume(&self) -> bool {
+        self.cell.home.is_dead()
+    }
+
     /// Copies the attributes.
     #[must_use]
     pub fn attr(&self) -> Attr {

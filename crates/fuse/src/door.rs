@@ -58,6 +58,7 @@ use buttress_fs::{
 };
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
+use self::deleted::AbsentNames;
 use self::ioctl::Walks;
 use crate::ending::Ending;
 use crate::errno::{self, Answer};
@@ -88,6 +89,8 @@ pub(crate) struct Door {
     /// Whether the kernel lacks the notification to forget nodes. Such a kernel gets notifications
     /// to forget names instead.
     cannot_prune: Arc<AtomicBool>,
+    /// Names that the kernel knows to be absent from deleted subvolumes (DS3 of `deleted`).
+    absent_names: Arc<AbsentNames>,
     /// All mounts of the volume. Commands of ioctl(2) notify them of changes (`ioctl`).
     mounts: OnceLock<Weak<dyn Mounts>>,
     /// Walks of programs over trees, by commands of ioctl(2).
@@ -194,6 +197,7 @@ impl Door {
             keeps_writes,
             over_ring,
             cannot_prune,
+            absent_names: Arc::default(),
             mounts,
             walks,
             ending,

@@ -13,7 +13,12 @@
 //!   cleaner.
 //! - **DS2** The search for nodes takes at most a fiftieth of the time, however many nodes the
 //!   kernel knows. The rounds may go on for long, since a program may stay in a deleted subvolume.
+//! - **DS3** The kernel keeps a directory as long as it knows that a name is absent from it. So the
+//!   server remembers the last [`ABSENT_MAX`] names that programs looked for in vain in deleted
+//!   subvolumes, and has the kernel forget these names first. Names from before the deletion are
+//!   forgotten with the subvolume's name.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +34,50 @@ use super::Door;
 const REST_MIN: Duration = Duration::from_secs(1);
 /// A round is followed by a rest of this many times its length (DS2).
 const RESTS: u32 = 50;
+
+/// The most names that are remembered as absent from deleted subvolumes. The oldest one makes room
+/// for a new one, and its directory then stays until memory is short.
+const ABSENT_MAX: usize = 4096;
+
+/// Names that the kernel knows to be absent from deleted subvolumes (DS3).
+#[derive(Debug)]
+pub(crate) struct AbsentNames(Ranked<VecDeque<AbsentName>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct AbsentName {
+    tree: TreeId,
+    /// The directory's node.
+    dir: u64,
+    name: Vec<u8>,
+}
+
+impl Default for AbsentNames {
+    fn default() -> Self {
+        Self(Ranked::new(Rank::Leaf, VecDeque::new()))
+    }
+}
+
+impl AbsentNames {
+    /// Remembers a name that a directory of a deleted subvolume does not have.
+    pub(crate) fn note(&self, tree: TreeId, dir: u64, name: &[u8]) {
+        let name = AbsentName { tree, dir, name: name.to_owned() };
+        let mut names = self.0.lock();
+        if names.len() >= ABSENT_MAX {
+            names.pop_front();
+        }
+        names.push_back(name);
+    }
+
+    /// Takes the names of some subvolumes, each with its directory's node.
+    fn take(&self, trees: &[u64]) -> Vec<(u64, Vec<u8>)> {
+        let mut names = self.0.lock();
+        let all = std::mem::take(&mut *names);
+        let (taken, kept) = all.into_iter().partition(|name| trees.contains(&name.tree.0));
+        *names = kept;
+        let taken: VecDeque<AbsentName> = taken;
+        taken.into_iter().map(|name| (name.dir, name.name)).collect()
+    }
+}
 
 /// When the next round may begin.
 #[derive(Debug)]
@@ -75,8 +124,12 @@ impl Door {
     fn forget_nodes_of(&self, trees: &[TreeId], rounds: Arc<Rounds>) {
         let trees: Vec<u64> = trees.iter().map(|tree| tree.0).collect();
         let (nodes, cannot) = (self.nodes(), Arc::clone(&self.cannot_prune));
+        let absent = Arc::clone(&self.absent_names);
         self.notifier_threads.on_names(move |notifier| {
             let began = clock::now();
+            for (dir, name) in absent.take(&trees) {
+                notifier.drop_name(dir, &name);
+            }
             // A kernel before Linux 6.18 takes no such request. It forgets when memory is short.
             cannot.store(!notifier.prune_all(&nodes.ids_in(&trees)), Ordering::Relaxed);
             rounds.end(began, clock::now());
@@ -88,7 +141,20 @@ impl Door {
 mod tests {
     use super::*;
 
-    /// DS2: a round that takes long is followed by a long rest, and no two rounds run at once.
+    /// DS3: the names of a subvolume are taken once, others stay, and there are not too many.
+    #[test]
+    fn ds3_absent_names_are_those_of_the_subvolume() {
+        let names = AbsentNames::default();
+        (0..ABSENT_MAX as u64).for_each(|dir| names.note(TreeId(300 + dir % 2), dir, b"name"));
+        names.note(TreeId(302), 7, b"last");
+        assert_eq!(names.0.lock().len(), ABSENT_MAX);
+        let taken = names.take(&[300]);
+        assert_eq!(taken.len(), ABSENT_MAX / 2 - 1, "the oldest one made room");
+        assert_eq!(names.take(&[300]), []);
+        assert_eq!(names.take(&[302, 303]), [(7, b"last".to_vec())]);
+    }
+
+    /// DS2: a round that takes long is followed by a long rest, and no two run at once.
     #[test]
     fn ds2_rounds_rest() {
         let now = clock::now();

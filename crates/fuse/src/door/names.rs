@@ -31,6 +31,9 @@ impl Door {
         match found {
             Ok(inode) => Ok(self.entry(inode)),
             Err(error) if error.kind() == ErrorKind::Name(NameError::NotFound) => {
+                if node.inode.is_in_deleted_subvolume() {
+                    self.absent_names.note(node.inode.id().tree, parent, name);
+                }
                 Ok(Entry { attr: attr::absent(), generation: 0, valid_secs: self.valid_secs() })
             }
             Err(error) => Err(refuse(error)),
