@@ -1,6 +1,8 @@
 //! `buttress quota`, and `btrfs quota`: turns quotas of subvolumes on and off.
 
 use std::ffi::OsString;
+use std::thread;
+use std::time::Duration;
 
 use buttress_control::named::Named;
 use buttress_control::order::{Order, QuotaAct, Quotas};
@@ -10,6 +12,9 @@ use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::ui::Ui;
+
+/// How often a wait for a rescan looks whether the rescan has ended.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
@@ -104,12 +109,12 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             };
             say(ui, &json!({ "rescan_running": is_running }), what)?;
         }
-        // The verb that starts a rescan in this program waits for its end. So a running rescan can
-        // only be one that Linux began.
         Verb::Rescan { wait_norescan: true, at, .. } => {
-            let is_running = at.must_show(ui)?.rescan_running;
+            while at.must_show(ui)?.rescan_running {
+                thread::sleep(LOOK_PERIOD);
+            }
             if ui.json() {
-                ui.document(&json!({ "rescan_running": is_running }))?;
+                ui.document(&json!({ "rescan_running": false }))?;
             }
         }
         Verb::Rescan { wait, quiet, at, .. } => {

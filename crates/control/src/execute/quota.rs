@@ -1,6 +1,7 @@
 //! Orders about quotas.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::text;
 use buttress_fs::{Filesystem, QuotaGroup, QuotaLimit, QuotaStatus, Quotas as Found};
@@ -8,6 +9,29 @@ use serde_json::Value;
 
 use crate::exit::{Context, Result};
 use crate::order::{Group, QuotaAct, Quotas, Spot};
+
+/// The counts of quotas that threads of this process make now. A process serves one volume.
+static COUNTS: AtomicUsize = AtomicUsize::new(0);
+
+/// A count of quotas, which ends when this value is dropped.
+struct Count;
+
+impl Count {
+    fn begin() -> Self {
+        COUNTS.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+
+    fn is_running() -> bool {
+        COUNTS.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        COUNTS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Carries an order about quotas out.
 pub(super) fn carry_out(fs: &Filesystem, act: &QuotaAct, name: &str) -> Result<Value> {
@@ -21,14 +45,21 @@ pub(super) fn carry_out(fs: &Filesystem, act: &QuotaAct, name: &str) -> Result<V
         let is_old = |found: &Found| found.status.flags & QuotaStatus::INCONSISTENT != 0;
         let counts = rescan && fs.quotas().context(|| name)?.as_ref().is_some_and(is_old);
         if counts {
+            let _count = Count::begin();
             fs.count_quotas().context(|| name)?;
         }
         Ok(counts)
     };
     match *act {
-        QuotaAct::Enable { simple } => fs.enable_quotas(simple).context(|| name)?,
+        QuotaAct::Enable { simple } => {
+            let _count = (!simple).then(Count::begin);
+            fs.enable_quotas(simple).context(|| name)?;
+        }
         QuotaAct::Disable => fs.disable_quotas().context(|| name)?,
-        QuotaAct::Rescan => fs.count_quotas().context(|| name)?,
+        QuotaAct::Rescan => {
+            let _count = Count::begin();
+            fs.count_quotas().context(|| name)?;
+        }
         QuotaAct::Show => return show(fs, None, name),
         QuotaAct::ShowAt { ref at } => return show(fs, Some(at), name),
         QuotaAct::Create { group } => {
@@ -112,10 +143,39 @@ fn show(fs: &Filesystem, at: Option<&Spot>, name: &str) -> Result<Value> {
     let document = Quotas {
         enabled: found.is_some(),
         simple: has(QuotaStatus::SIMPLE),
-        inconsistent: has(QuotaStatus::INCONSISTENT),
-        rescan_running: has(QuotaStatus::RESCAN),
+        // A rescan that Linux began, and did not end, is not running.
+        inconsistent: has(QuotaStatus::INCONSISTENT | QuotaStatus::RESCAN),
+        rescan_running: found.is_some() && Count::is_running(),
         subvolume,
         groups,
     };
     serde_json::to_value(document).context(|| "output")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use buttress_block::{Device, MemoryDevice};
+    use buttress_fs::{MakeOptions, MountOptions};
+
+    use super::*;
+
+    /// A program that waits for a rescan sees it as long as it runs, and no longer.
+    #[test]
+    fn a_running_count_is_shown() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+        Filesystem::make(&*device, &MakeOptions::default()).expect("a volume");
+        let fs = Filesystem::open(vec![device], MountOptions::default()).expect("open");
+        let order = |act| carry_out(&fs, &act, "volume").expect("carried out");
+        order(QuotaAct::Enable { simple: false });
+        let is_running = || order(QuotaAct::Show)["rescan_running"] == true;
+        assert!(!is_running(), "the count of the enabling has ended");
+        let count = Count::begin();
+        order(QuotaAct::Rescan);
+        assert!(is_running(), "another count goes on");
+        drop(count);
+        assert!(!is_running());
+        fs.close().expect("closed");
+    }
 }

@@ -96,8 +96,7 @@ impl Act {
                 }
                 gone.context(|| at.show())?;
                 fs.sync().context(|| at.show())?;
-                let is_dropped =
-                    !*wait || wait_dropped(fs, tree, kernel_sync, watch).context(|| at.show())?;
+                let is_dropped = !*wait || wait_dropped(fs, at, tree, kernel_sync, watch)?;
                 Ok(json!({ "id": tree.0, "in_use": !is_dropped }))
             }
             Self::List => shown(list(fs)?),
@@ -177,23 +176,31 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
 const USED_MAX: Duration = Duration::from_secs(2);
 
 /// Waits until the cleaner has freed the space of a subvolume. Waits at most [`USED_MAX`] for
-/// programs that use the subvolume. Returns false if programs still use the subvolume. If the
-/// client goes away earlier, the cleaner continues by itself.
+/// programs that use the subvolume. Returns false if programs still use the subvolume, or if the
+/// client goes away earlier. Then the cleaner continues by itself. Fails if the volume becomes
+/// read-only: then the next mount that is writable frees the space.
 fn wait_dropped(
     fs: &Filesystem,
+    at: &Spot,
     tree: TreeId,
     kernel_sync: Option<&KernelSync>,
     watch: Watch<'_>,
-) -> buttress_fs::Result<bool> {
-    let first = fs.statfs()?.blocks_free;
+) -> Result<bool> {
+    let free = || fs.statfs().context(|| at.show());
+    let first = free()?.blocks_free;
     let mut freed = 0;
     let (mut used_since, mut looks) = (None, 0_u32);
-    while fs.dying_subvolumes()?.contains(&tree) && fs.read_only_reason().is_none() {
+    while fs.dying_subvolumes().context(|| at.show())?.contains(&tree) {
+        if let Some(why) = fs.read_only_reason() {
+            let place = at.show();
+            let what = format!("{place}: deleted, but its space is not freed: read-only: {why}");
+            return Err(Failure::new(Exit::Failure, what));
+        }
         std::thread::sleep(Duration::from_millis(20));
-        let stat = fs.statfs()?;
+        let stat = free()?;
         freed = freed.max(stat.blocks_free.saturating_sub(first) * u64::from(stat.block_size));
         if !watch(&Step { done: freed, total: freed, text: String::new() }) {
-            break;
+            return Ok(false);
         }
         if !fs.is_subvolume_used(tree) {
             used_since = None;
