@@ -13,13 +13,14 @@
 mod bed;
 mod cases;
 mod contents;
+mod mounted;
 mod names;
 mod shared;
 mod verbs;
 mod whole;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_base::clock;
@@ -37,6 +38,8 @@ use crate::heap;
 pub type Done = Result<(), Box<dyn std::error::Error>>;
 /// Prepares a volume for a size, or works on it.
 pub type Step = fn(&Bed, u64) -> Done;
+/// Works on a mount, which is at the path.
+pub type MountStep = fn(&Path, u64) -> Done;
 
 /// The largest allowed exponent of a case of [`Shape::Each`].
 const EACH_MAX: f64 = 1.15;
@@ -45,6 +48,9 @@ const ONE_MAX: f64 = 0.3;
 /// Fewer steps or allocations count as this number, so that the first few steps do not count as
 /// growth.
 const STEPS_MIN: u64 = 128;
+/// Less memory counts as this number of bytes: the opening of the volume has read the first nodes
+/// already, so work on a small structure reads none.
+const MEMORY_MIN: u64 = 64 << 10;
 /// Fewer written bytes count as this number, about a small commit.
 const WRITTEN_MIN: u64 = 256 << 10;
 /// The sizes of a case, in units of its own.
@@ -64,6 +70,9 @@ pub enum Shape {
 pub enum Work {
     /// Operations of the library. A commit follows and is counted.
     Library(Step),
+    /// System calls on a mount. A commit follows and is counted. The steps are the requests of the
+    /// kernel.
+    Mount(MountStep),
     /// A command line of `buttress`, with `IMG` for the image and `DIR` for a folder beside it.
     Verb(&'static str),
 }
@@ -125,6 +134,17 @@ const fn one(
     Case { name, grows, least, shape: Shape::One, prepare, work, because: None }
 }
 
+const fn mount(
+    name: &'static str,
+    grows: &'static str,
+    least: u64,
+    shape: Shape,
+    prepare: Step,
+    run: MountStep,
+) -> Case {
+    Case { name, grows, least, shape, prepare, work: Work::Mount(run), because: None }
+}
+
 const fn verb(
     words: &'static str,
     grows: &'static str,
@@ -140,7 +160,8 @@ const fn verb(
 pub struct Counts {
     /// The number of units.
     pub size: u64,
-    /// Nodes and keys that were visited, and reads of devices.
+    /// Nodes and keys that were visited, and reads of devices. On a mount, the requests of the
+    /// kernel.
     pub steps: u64,
     /// Nodes that were read from a device, except by the checker, which has its own reader.
     pub nodes_read: u64,
@@ -203,7 +224,7 @@ impl Row {
     /// The exponent of memory.
     #[must_use]
     pub fn memory(&self) -> f64 {
-        exponent(self.largest(), |one| one.memory as f64)
+        exponent(self.largest(), |one| one.memory.max(MEMORY_MIN) as f64)
     }
 
     /// The exponent of processor time.
@@ -282,13 +303,17 @@ fn processor_seconds() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-fn library(bed: &Bed, run: Step, size: u64) -> Result<Counts, Box<dyn std::error::Error>> {
+fn library(
+    bed: &Bed,
+    run: &dyn Fn() -> Done,
+    size: u64,
+) -> Result<Counts, Box<dyn std::error::Error>> {
     let fs = bed.fs();
     let store = Arc::clone(fs.engine().view().store());
     let (steps, io) = (store.steps(), fs.engine().io_stats());
     let clock = processor_seconds();
     heap::start();
-    run(bed, size)?;
+    run()?;
     fs.sync()?;
     let heap = heap::counted();
     let seconds = processor_seconds() - clock;
@@ -320,7 +345,14 @@ pub fn measure(
     let counts = match case.work {
         Work::Library(run) => {
             bed.reopen()?;
-            library(&bed, run, size)?
+            library(&bed, &|| run(&bed, size), size)?
+        }
+        Work::Mount(run) => {
+            bed.reopen()?;
+            let before = mounted::requests();
+            let work = || mounted::run(bed.fs().engine(), bed.dir(), run, size);
+            let counts = library(&bed, &work, size)?;
+            Counts { steps: mounted::requests() - before, ..counts }
         }
         Work::Verb(words) => {
             bed.close()?;
@@ -362,7 +394,12 @@ pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Strin
         let has = |word: &String| case.name.contains(&**word) || case.grows.contains(&**word);
         plan.only.is_empty() || plan.only.iter().any(has)
     };
-    for case in all().filter(wanted) {
+    let can_mount = mounted::can_mount();
+    if !can_mount {
+        say("SKIPPED: cases on a mount need root and /dev/fuse");
+    }
+    let can_run = |case: &Case| can_mount || !matches!(case.work, Work::Mount(_));
+    for case in all().filter(wanted).filter(can_run) {
         let start = clock::now();
         let mut counts = Vec::new();
         for (at, factor) in plan.factors.iter().enumerate() {

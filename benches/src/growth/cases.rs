@@ -4,7 +4,10 @@ use super::bed::nothing;
 use super::names::{fill, fill_files, links, xattrs};
 use super::shared::{home, home_and_snapshots, many_files_and_snapshots, snapshots, subvolumes};
 use super::verbs::{files_and_device, folder, read_only, stream};
-use super::{Case, Shape, contents as c, each, names as n, one, shared as s, verb, whole as w};
+use super::{
+    Case, Shape, contents as c, each, mount, mounted as m, names as n, one, shared as s, verb,
+    whole as w,
+};
 
 const NAMES: &str = "names of a directory";
 const DEPTH: &str = "depth";
@@ -168,7 +171,23 @@ const VERBS: &[Case] = &[
     verb("device stats IMG", FILES, 128, ONE, fill_files),
 ];
 
+#[rustfmt::skip]
+const MOUNTS: &[Case] = &[
+    mount("create, mounted", NAMES, 128, EACH, nothing, m::create),
+    mount("create and fsync, mounted", NAMES, 128, EACH, nothing, m::create_and_sync),
+    mount("stat, mounted", NAMES, 128, EACH, fill_files, m::stat),
+    mount("readdir, mounted", NAMES, 128, EACH, fill_files, m::list),
+    mount("rename, mounted", NAMES, 128, EACH, fill_files, m::rename),
+    mount("setattr, mounted", NAMES, 128, EACH, fill_files, m::set_mode),
+    mount("getxattr, mounted", NAMES, 128, EACH, fill_files, m::get_xattr),
+    mount("open, read, close, mounted", NAMES, 128, EACH, fill_files, m::read),
+    mount("unlink, mounted", NAMES, 128, EACH, fill_files, m::unlink),
+    mount("a few names, mounted", NAMES, 256, ONE, fill_files, m::few_names),
+    mount("snapshot, mounted", SNAPSHOTS, 4, EACH, home, m::snapshots),
+    mount("a few snapshots, mounted", SNAPSHOTS, 4, ONE, home_and_snapshots, m::few_snapshots),
+];
+
 /// Every case.
 pub fn all() -> impl Iterator<Item = Case> {
-    LIBRARY.iter().chain(VERBS).copied()
+    LIBRARY.iter().chain(MOUNTS).chain(VERBS).copied()
 }
