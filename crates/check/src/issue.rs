@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use buttress_format::{DeviceId, Extent, Generation, Ino, Key, Logical, TreeId};
+use buttress_format::{DeviceId, Extent, Generation, Ino, Key, Logical, QuotaGroup, TreeId};
 use serde::ser::SerializeMap;
 
 /// The severity of an issue.
@@ -95,7 +95,7 @@ impl Fact for Name {
 
 facts! {
     numbers: Logical, Generation, Ino, DeviceId, TreeId;
-    texts: Key, Extent;
+    texts: Key, Extent, QuotaGroup;
     plain: u64, u32, u8, String, &'static str
 }
 
@@ -440,6 +440,10 @@ issues! {
     QuotaCount { subvolume: TreeId, field: &'static str, found: u64, expected: u64 }
         = "quota-count", Error,
         "quota group of {subvolume}: {field} is {found}, what it made and lives is {expected}";
+    /// A quota group counts other bytes than its subvolumes reach (full quotas).
+    QuotaReach { group: QuotaGroup, field: &'static str, found: u64, expected: u64 }
+        = "quota-reach", Error,
+        "quota group {group}: {field} is {found}, its subvolumes reach {expected}";
     /// A part of the volume that was not checked.
     NotChecked { what: &'static str }
         = "not-checked", Note, "not checked: {what}";

@@ -45,6 +45,7 @@ mod names;
 mod options;
 mod owned_nodes;
 mod quota;
+mod quota_full;
 mod reach;
 mod rebuild;
 mod record;

@@ -1,6 +1,8 @@
 //! Checks quotas. Simple quotas are counted, since an extent's item names the subvolume that made
-//! the extent. Full quotas are not counted. The check only reports whether they are marked
+//! the extent. Full quotas are counted from the trees of subvolumes, unless they are marked
 //! inconsistent.
+
+use std::collections::BTreeMap;
 
 use buttress_format::{
     Error as FormatError, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,
@@ -10,6 +12,7 @@ use buttress_tree::Node;
 use crate::context::{Context, Tree};
 use crate::facts::OwnedBytes;
 use crate::issue::Issue;
+use crate::quota_full::{self, Parents};
 use crate::walk::each_leaf;
 
 fn malformed(context: &Context<'_>, leaf: &Node, key: Key, error: &FormatError) {
@@ -32,7 +35,10 @@ pub(crate) fn prepare(context: &Context<'_>, tree: &Tree) {
 }
 
 /// Compares the recorded quotas with the counted bytes.
-pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
+pub(crate) fn check(context: &Context<'_>, tree: &Tree, trees: &[Tree]) {
+    let mut is_counted = false;
+    let mut groups: BTreeMap<QuotaGroup, QuotaInfo> = BTreeMap::new();
+    let mut parents = Parents::new();
     each_leaf(context, tree, &mut |leaf| {
         for slot in 0..leaf.len() {
             let (key, bytes) = (leaf.key(slot), leaf.item(slot));
@@ -41,12 +47,19 @@ pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
                     let odd = QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
                     if status.flags & odd != 0 {
                         context.add(Issue::QuotaInconsistent { flags: status.flags });
-                    } else if status.is_full() {
-                        context.add(Issue::NotChecked { what: "the counts of quota groups" });
                     }
+                    is_counted = status.is_counted(context.superblock.generation);
                 }),
-                Kind::QGROUP_INFO => {
-                    QuotaInfo::parse(bytes).map(|info| count(context, TreeId(key.offset), &info))
+                Kind::QGROUP_INFO => QuotaInfo::parse(bytes).map(|info| {
+                    groups.insert(QuotaGroup(key.offset), info);
+                    count(context, TreeId(key.offset), &info);
+                }),
+                Kind::QGROUP_RELATION => {
+                    let (group, other) = (QuotaGroup(key.objectid), QuotaGroup(key.offset));
+                    if other.level() > group.level() {
+                        parents.entry(group).or_default().insert(other);
+                    }
+                    Ok(())
                 }
                 _ => Ok(()),
             };
@@ -55,6 +68,30 @@ pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
             }
         }
     });
+    if is_counted {
+        compare(context, trees, &groups, &parents);
+    }
+}
+
+/// Compares the counts of full quotas.
+fn compare(
+    context: &Context<'_>,
+    trees: &[Tree],
+    groups: &BTreeMap<QuotaGroup, QuotaInfo>,
+    parents: &Parents,
+) {
+    let Some(counted) = quota_full::count(context, trees, parents) else {
+        context.add(Issue::NotChecked { what: "the counts of quota groups" });
+        return;
+    };
+    for (group, info) in groups {
+        let (referenced, exclusive) = counted.get(group).copied().unwrap_or_default();
+        let fields =
+            [("referenced", info.referenced, referenced), ("exclusive", info.exclusive, exclusive)];
+        for (field, found, expected) in fields.into_iter().filter(|field| field.1 != field.2) {
+            context.add(Issue::QuotaReach { group: *group, field, found, expected });
+        }
+    }
 }
 
 fn count(context: &Context<'_>, subvolume: TreeId, info: &QuotaInfo) {

@@ -196,7 +196,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
 
     progress.step(Step::Quotas, 0);
     if let Some(tree) = find(TreeId::QUOTA) {
-        quota::check(context, tree);
+        quota::check(context, tree, &trees);
     }
     Ok(Totals {
         bytes_used: sizes.used,

@@ -130,6 +130,14 @@ impl QuotaStatus {
         self.flags & (Self::ON | Self::SIMPLE) == Self::ON
     }
 
+    /// Whether full quotas are on and their counts are those of commit `last`. Linux treats older
+    /// counts as outdated, too: a system that knows no quotas may have written the volume.
+    #[must_use]
+    pub fn is_counted(&self, last: Generation) -> bool {
+        let odd = self.flags & (Self::RESCAN | Self::INCONSISTENT);
+        self.is_full() && odd == 0 && self.generation >= last
+    }
+
     /// Whether quotas are on and count every extent for the subvolume that created it.
     #[must_use]
     pub fn is_simple(&self) -> bool {
