@@ -67,8 +67,9 @@ impl Filesystem {
     }
 
     /// Counts full quotas anew. The trees of subvolumes are read meanwhile, and writers go on. If
-    /// writers change a subvolume before the counts are committed, the count is made again, up to
-    /// three times in all. After that, the counts stay marked as inconsistent.
+    /// another commit comes before the counts are committed, counts that were right stay as they
+    /// are. Otherwise the count is made again, up to three times in all. After that, the counts
+    /// stay marked as inconsistent.
     ///
     /// # Errors
     ///

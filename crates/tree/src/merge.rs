@@ -101,6 +101,17 @@ impl Fresh {
         self.nodes.is_empty()
     }
 
+    /// The node at an address.
+    #[must_use]
+    pub fn get(&self, logical: Logical) -> Option<&Arc<Node>> {
+        self.nodes.get(&logical)
+    }
+
+    /// All nodes, in no order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
     /// Adds a node that no merge made.
     pub fn insert(&mut self, node: Arc<Node>) {
         self.nodes.insert(node.logical(), node);

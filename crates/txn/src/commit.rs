@@ -24,11 +24,14 @@ mod groups;
 mod moves;
 mod quota;
 mod quota_change;
+mod quota_counts;
+mod reach;
 mod rebuild;
 mod settle;
 mod sharing;
 mod subvolumes;
 mod superblock;
+mod trail;
 
 pub(crate) use quota::status as quota_status;
 

@@ -191,6 +191,17 @@ pub(crate) fn block_state<S: NodeSource + ?Sized>(
     Ok((item.refs, item.flags & ExtentFlags::FULL_BACKREF != 0))
 }
 
+/// The transaction that made a committed tree node.
+pub(crate) fn block_generation<S: NodeSource + ?Sized>(
+    source: &S,
+    root: NodePtr,
+    at: Logical,
+    level: u8,
+    nodesize: u32,
+) -> Result<Generation> {
+    Ok(find_block(source, root, at, level, nodesize)?.1.generation)
+}
+
 /// Every user of a committed tree node, and whether references to its children carry its address.
 pub(crate) fn block_users<S: NodeSource + ?Sized>(
     source: &S,

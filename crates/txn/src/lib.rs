@@ -60,6 +60,7 @@ mod pinned;
 mod quota_charge;
 mod quota_count;
 mod quota_limits;
+mod quota_sets;
 mod quotas;
 mod reclaim;
 mod reserve_data;

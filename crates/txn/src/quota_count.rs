@@ -12,51 +12,14 @@
 //!   only after all higher levels. Then it is known which subvolumes reach each node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use buttress_format::{Body, FileExtent, Key, Kind, Logical, QuotaGroup, RootItem, TreeId};
 use buttress_transaction::QuotaCounts;
 use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Roots, Store};
 
 use crate::quota_limits::QuotaUse;
+use crate::quota_sets::{Set, Sets};
 use crate::{Engine, Error, Result};
-
-/// The number of a set of subvolumes.
-type Set = usize;
-
-/// Sets of subvolumes, each kept once.
-#[derive(Default)]
-struct Sets {
-    all: Vec<Arc<BTreeSet<TreeId>>>,
-    numbers: HashMap<Arc<BTreeSet<TreeId>>, Set>,
-    joined: HashMap<(Set, Set), Set>,
-}
-
-impl Sets {
-    fn number(&mut self, set: BTreeSet<TreeId>) -> Set {
-        let set = Arc::new(set);
-        if let Some(number) = self.numbers.get(&set) {
-            return *number;
-        }
-        self.all.push(Arc::clone(&set));
-        self.numbers.insert(set, self.all.len() - 1);
-        self.all.len() - 1
-    }
-
-    fn join(&mut self, one: Set, other: Set) -> Set {
-        if one == other {
-            return one;
-        }
-        let pair = (one.min(other), one.max(other));
-        if let Some(number) = self.joined.get(&pair) {
-            return *number;
-        }
-        let set = self.all[one].union(&self.all[other]).copied().collect();
-        let number = self.number(set);
-        self.joined.insert(pair, number);
-        number
-    }
-}
 
 /// A node that is to be read: its place, its tree, and the set of subvolumes that reach it.
 struct Reached {
@@ -94,7 +57,7 @@ impl Engine {
         let above: HashMap<TreeId, BTreeSet<QuotaGroup>> =
             trees.iter().map(|&(tree, _)| (tree, groups_of(tree, &found))).collect();
         for (set, bytes) in sums {
-            let members = &sets.all[set];
+            let members = sets.members(set);
             let mut hits: BTreeMap<QuotaGroup, usize> = BTreeMap::new();
             for group in members.iter().filter_map(|tree| above.get(tree)).flatten() {
                 *hits.entry(*group).or_default() += 1;
@@ -151,7 +114,7 @@ fn sums(
     let mut levels: Vec<Level> = Vec::new();
     levels.resize_with(1 + usize::from(u8::MAX), Level::new);
     for &(tree, root) in trees {
-        let set = sets.number(BTreeSet::from([tree]));
+        let set = sets.one(tree);
         let found = Reached { at: Expect::root(root), tree, set };
         reach(&mut levels[usize::from(root.level)], sets, found);
     }

@@ -1,4 +1,4 @@
-//! Limits of simple quotas: how many bytes a subvolume may still write.
+//! Limits of quotas: how many bytes a subvolume may still write.
 //!
 //! The use of a group is the count of the last commit, plus the bytes on the way. Bytes are on the
 //! way if a writer was admitted for them and no transaction has made an extent of them. Bytes of
@@ -18,7 +18,9 @@
 //! - **L5** No device is read while the lock is held. The result of a read is used only if no
 //!   commit was published meanwhile.
 //!
-//! Full quotas are not counted by each commit, so their limits are kept and not enforced.
+//! A group of full quotas has a limit for all bytes and one for exclusive bytes. New bytes count
+//! for both, since no other subvolume reaches them. Limits of full quotas apply only while the
+//! counts are right. With simple quotas all bytes are exclusive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -45,17 +47,17 @@ pub struct QuotaUse {
     pub children: Vec<QuotaGroup>,
 }
 
-/// The changes that a commit made to simple quotas.
+/// The changes that a commit made to quotas.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaNews {
-    /// Whether simple quotas are kept.
-    pub(crate) is_simple: bool,
-    /// Whether the commit set a limit.
+    /// Whether the counts are right: simple quotas, or full ones that are not marked.
+    pub(crate) is_kept: bool,
+    /// Whether the commit set a limit, or made limits apply.
     pub(crate) sets_limit: bool,
     /// Whether it changed any item of a limit or a membership, or removed a group.
     pub(crate) regroups: bool,
     /// The bytes that each changed group uses now.
-    pub(crate) used: Vec<(QuotaGroup, u64)>,
+    pub(crate) used: Vec<(QuotaGroup, QuotaInfo)>,
 }
 
 /// The limits of a volume.
@@ -74,6 +76,8 @@ struct State {
     /// Whether `groups` and `above` are those of that commit.
     is_known: bool,
     groups: HashMap<QuotaGroup, Limited>,
+    /// Whether a new subvolume joins the groups above the one that contains it (simple quotas).
+    joins: bool,
     /// The limited groups that count for a subvolume.
     above: HashMap<TreeId, Vec<QuotaGroup>>,
     /// Subvolumes that are not committed yet, each with the one that contains it, and the
@@ -88,8 +92,8 @@ struct State {
 /// A group with a limit.
 #[derive(Clone, Debug, Default)]
 struct Limited {
-    used: u64,
-    most: u64,
+    used: QuotaInfo,
+    limit: QuotaLimit,
     /// The bytes on the way for the subvolumes of the group.
     coming: u64,
 }
@@ -102,18 +106,27 @@ struct Born {
     generation: Generation,
 }
 
+impl Limited {
+    /// Whether the limits leave room for more bytes.
+    fn has_room(&self, bytes: u64) -> bool {
+        let fits = |used: u64, most: Option<u64>| {
+            let all = used.saturating_add(self.coming).saturating_add(bytes);
+            most.is_none_or(|most| all <= most)
+        };
+        fits(self.used.referenced, self.limit.max_referenced())
+            && fits(self.used.exclusive, self.limit.max_exclusive())
+    }
+}
+
 impl State {
     /// Uses the groups that were read from the last commit. The bytes on the way still count.
     fn take(&mut self, uses: &[QuotaUse]) {
-        let limit = |one: &QuotaUse| {
-            let limits = [one.limit.max_referenced(), one.limit.max_exclusive()];
-            limits.into_iter().flatten().min()
+        let has_limit = |one: &&QuotaUse| {
+            one.limit.max_referenced().is_some() || one.limit.max_exclusive().is_some()
         };
-        let limited = uses.iter().filter_map(|one| {
-            let (used, most) = (one.info.referenced, limit(one)?);
-            Some((one.group, Limited { used, most, coming: 0 }))
-        });
-        self.groups = limited.collect();
+        let limited =
+            |one: &QuotaUse| (one.group, Limited { used: one.info, limit: one.limit, coming: 0 });
+        self.groups = uses.iter().filter(has_limit).map(limited).collect();
         self.above = uses
             .iter()
             .filter(|one| one.group.level() == 0)
@@ -138,8 +151,8 @@ impl State {
         found.into_iter().filter(|group| self.groups.contains_key(group)).collect()
     }
 
-    /// Calls `change` for each limited group that counts for a subvolume. A new subvolume will join
-    /// the groups above the group of the subvolume that contains it.
+    /// Calls `change` for each limited group that counts for a subvolume. With simple quotas, a new
+    /// subvolume will join the groups above the group of the subvolume that contains it.
     fn each(&mut self, tree: TreeId, mut change: impl FnMut(&mut Limited)) {
         let mut home = tree;
         while let Some((within, _)) = self.made.get(&home) {
@@ -147,7 +160,7 @@ impl State {
         }
         for group in self.above.get(&home).into_iter().flatten() {
             // The group of the containing subvolume itself does not count for a new subvolume.
-            let counts = home == tree || group.level() > 0;
+            let counts = home == tree || self.joins && group.level() > 0;
             if let Some(group) = self.groups.get_mut(group).filter(|_| counts) {
                 change(group);
             }
@@ -191,13 +204,13 @@ impl QuotaLimits {
         Arc::new(Self { is_on: AtomicBool::new(has_quotas), state: Mutex::new(state) })
     }
 
-    /// Notes that a commit was published, and its changes of simple quotas.
+    /// Notes that a commit was published, and its changes of quotas.
     pub(crate) fn publish(&self, generation: Generation, news: &QuotaNews) {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.published = generation;
         state.settle_born(generation);
-        let is_on = news.is_simple && (self.is_on() || news.sets_limit);
+        let is_on = news.is_kept && (self.is_on() || news.sets_limit);
         if !is_on || news.regroups {
             state.is_known = false;
         }
@@ -230,12 +243,13 @@ impl QuotaLimits {
     }
 
     /// Asks for `bytes` that a subvolume is about to write. `None` if they exceed a limit. `look`
-    /// reads all groups of a commit, and returns its generation.
+    /// reads all groups of a commit. It returns the commit's generation, the groups, and whether
+    /// quotas are simple.
     pub(crate) fn charge(
         self: &Arc<Self>,
         tree: TreeId,
         bytes: u64,
-        look: impl Fn() -> Result<(Generation, Vec<QuotaUse>)>,
+        look: impl Fn() -> Result<(Generation, Vec<QuotaUse>, bool)>,
     ) -> Result<Option<QuotaCharge>> {
         while self.is_on() {
             {
@@ -243,10 +257,7 @@ impl QuotaLimits {
                 if state.is_known {
                     let mut has_room = true;
                     let wanted = bytes.max(1);
-                    state.each(tree, |group| {
-                        let coming = group.used.saturating_add(group.coming);
-                        has_room &= coming.saturating_add(wanted) <= group.most;
-                    });
+                    state.each(tree, |group| has_room &= group.has_room(wanted));
                     if !has_room {
                         return Ok(None);
                     }
@@ -254,10 +265,11 @@ impl QuotaLimits {
                 }
             }
             // L5
-            let (of, uses) = look()?;
+            let (of, uses, is_simple) = look()?;
             let mut state = self.state.lock();
             if of == state.published {
                 state.made.retain(|_, (_, made)| *made > of);
+                state.joins = is_simple;
                 state.take(&uses);
                 if state.groups.is_empty() {
                     self.is_on.store(false, Ordering::Release);

@@ -108,8 +108,11 @@ impl Engine {
         let look = || {
             crate::held::expect_none("handle::H2: the quota tree is read");
             let view = self.view();
-            let simple = self.quotas_of(view.roots())?.filter(|found| found.status.is_simple());
-            Ok((view.roots().generation, simple.map_or_else(Vec::new, |found| found.groups)))
+            let last = view.roots().generation;
+            let are_right = |status: &QuotaStatus| status.is_simple() || status.is_counted(last);
+            let found = self.quotas_of(view.roots())?.filter(|found| are_right(&found.status));
+            let is_simple = found.as_ref().is_some_and(|found| found.status.is_simple());
+            Ok((last, found.map_or_else(Vec::new, |found| found.groups), is_simple))
         };
         self.quota_limits.charge(tree, bytes, look)?.ok_or(Error::Quota)
     }

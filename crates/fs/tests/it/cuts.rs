@@ -1,6 +1,8 @@
 //! Power is cut while subvolumes are copied, deleted and dropped. Acknowledged changes survive, a
 //! snapshot is complete or absent, and a drop goes on after the mount.
 //!
+//! The checker also verifies the counts of full quotas in each state.
+//!
 //! `BUTTRESS_CUTS` multiplies the number of checked states.
 
 use std::sync::Arc;
@@ -52,6 +54,7 @@ fn begun() -> MemoryDevice {
     Filesystem::make(&device, &options).expect("a volume");
     let shared: Arc<dyn Device> = Arc::new(device.fork());
     let fs = mount(&shared);
+    fs.enable_quotas(false).expect("quotas");
     let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
     write(&live, 0);
     drop(fs.root().snapshot(b"first", live.id().tree, false).expect("a snapshot"));
@@ -130,6 +133,7 @@ fn power_is_cut_in_a_balance() {
     let recorder = log.device(&base, 512);
     let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
     let fs = mount(&device);
+    fs.enable_quotas(false).expect("quotas");
     let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
     write(&live, 0);
     drop(fs.root().snapshot(b"first", live.id().tree, true).expect("a snapshot"));

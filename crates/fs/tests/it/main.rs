@@ -33,6 +33,7 @@ mod packing;
 mod parity_cuts;
 #[cfg(debug_assertions)]
 mod processors;
+mod quota_counts;
 mod quota_limits;
 mod quotas;
 mod races;

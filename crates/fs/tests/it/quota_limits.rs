@@ -1,5 +1,5 @@
-//! Limits of simple quotas: writers stay within the limits, and give back admitted bytes that they
-//! do not need.
+//! Limits of quotas: writers stay within the limits, and give back admitted bytes that they do not
+//! need.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -256,6 +256,59 @@ fn the_first_limit_counts_beside_writers() {
         done.store(true, Ordering::Relaxed);
     });
     drop((free, subs));
+    fs.close().expect("a close");
+    expect_sound(&device);
+}
+
+/// Full quotas have a limit for all bytes and one for exclusive bytes. Shared bytes count for the
+/// first only. A snapshot gets both limits.
+#[test]
+fn full_quotas_limit_both_figures() {
+    let device = memory(512);
+    let fs = mount(&device);
+    fs.enable_quotas(false).expect("quotas");
+    let sub = limited(&fs, "sub", 8 * MIB);
+    let group = QuotaGroup::of(sub.id().tree);
+    let (large, gone) = (file(&sub, "large"), file(&sub, "gone"));
+    large.write_at(0, &pattern(1, 2 << 20)).expect("a write");
+    fill(&gone, MIB).expect("a limit");
+    fill(&gone, 4096).expect("a limit");
+    fs.sync().expect("a sync");
+    assert!(used(&fs, group) <= 8 * MIB + NODES && used(&fs, group) > 6 * MIB);
+    expect_refused(
+        sub.create(b"name", 0o644, 0, 0, 0)
+            .and_then(|file| file.write_at(0, &pattern(1, 65536)).map(drop)),
+    );
+    // What is freed can be written again.
+    set_size(&gone, 0);
+    large.write_at(2 * MIB, &pattern(2, 4 << 20)).expect("there is room");
+    // Of shared bytes only new ones count as exclusive.
+    let exclusive = |fs: &Filesystem, group: QuotaGroup, bytes: u64| {
+        fs.limit_quota_group(group, |limit| {
+            limit.flags = QuotaLimit::EXCLUSIVE;
+            limit.exclusive = bytes;
+        })
+        .expect("a limit");
+    };
+    exclusive(&fs, group, 3 * MIB);
+    expect_refused(large.write_at(0, &pattern(3, 65536)));
+    let copy = fs.root().snapshot(b"copy", sub.id().tree, false).expect("a snapshot");
+    fs.sync().expect("a sync");
+    large.write_at(0, &pattern(4, 2 << 20)).expect("it shares all else");
+    fill(&file(&sub, "more"), 256 << 10).expect("a limit");
+    fs.sync().expect("a sync");
+    // What the source has overwritten is exclusive to the copy, which has the same limit.
+    let theirs = copy.lookup(b"large").expect("the file");
+    expect_refused(theirs.write_at(4 * MIB, &pattern(5, 2 << 20)));
+    theirs.write_at(4 * MIB, &pattern(5, 512 << 10)).expect("there is room");
+    fs.sync().expect("a sync");
+    let quotas = fs.quotas().expect("quotas").expect("they are on");
+    for home in [&sub, &copy] {
+        let info = quotas.group(QuotaGroup::of(home.id().tree)).expect("the group").info;
+        assert!(info.exclusive <= 3 * MIB + NODES && info.exclusive > 2 * MIB, "{info:?}");
+        assert!(info.referenced > 5 * MIB, "{info:?}");
+    }
+    drop((sub, copy, large, gone, theirs));
     fs.close().expect("a close");
     expect_sound(&device);
 }

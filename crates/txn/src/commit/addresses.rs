@@ -15,6 +15,7 @@ use buttress_tree::{Node, NodeAlloc, NodePtr};
 
 use super::cluster::Cluster;
 use super::sharing::{NodeUse, Sharing, State};
+use super::trail::Trail;
 use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction};
 
 /// The change of an address since the last round.
@@ -43,6 +44,8 @@ pub(super) struct Addresses<'e> {
     /// For each node that a tree stopped using, the tree that made the node, and the time. `None`
     /// without simple quotas.
     makers: Option<HashMap<Logical, Origin>>,
+    /// What subvolumes gain and lose. `None` unless full quotas are counted.
+    pub(super) trail: Option<Box<Trail<'e>>>,
 }
 
 impl<'e> Addresses<'e> {
@@ -62,6 +65,7 @@ impl<'e> Addresses<'e> {
             sharing: Sharing::new(extent_root),
             last_snapshots: HashMap::new(),
             makers: keep_makers.then(HashMap::new),
+            trail: None,
         }
     }
 
@@ -153,6 +157,13 @@ impl<'e> Addresses<'e> {
         if let Some(makers) = &mut self.makers {
             let generation = node.header().generation;
             makers.insert(at, Origin { owner: Some(node.owner()), generation });
+        }
+        if let Some(trail) = self.trail.as_mut().filter(|_| tree.is_fs_tree()) {
+            if from > 0 {
+                // Linux has dropped a part of this node. Its counts are those of Linux.
+                trail.spoil(Error::Extents { at, what: "Linux has begun to drop this tree" });
+            }
+            trail.lose(tree, node, born);
         }
         *self.node_delta.entry(tree).or_default() -= 1;
         let node_use = match self.state(tree, node)? {

@@ -38,6 +38,8 @@ struct Step {
     tree: TreeId,
     /// References that may still be changed.
     budget: i64,
+    /// Nodes that were read to count what the tree does not reach any more.
+    followed: u64,
     /// Nodes up to this generation are older than the tree, so the tree did not write them.
     birth: Generation,
     /// Where Linux would go on: level and key (D3).
@@ -49,6 +51,8 @@ struct Step {
 /// References that a step changes besides those of one node: for new nodes on the path to the rest,
 /// and for the root item.
 const PATH_REFS: u64 = 32;
+/// A step stops when it has read so many nodes to count full quotas.
+const FOLLOWED_MAX: u64 = 8192;
 /// The fewest references that a step changes before it stops.
 const PROGRESS_REFS: u64 = 64;
 
@@ -115,6 +119,7 @@ impl Settle<'_> {
         let mut step = Step {
             tree,
             budget: self.engine.drop_budget(budget),
+            followed: 0,
             birth: Generation(u64::MAX),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
             handed: Key::MIN,
@@ -145,9 +150,14 @@ impl Settle<'_> {
         }
         let Some(root) = self.root_of(tree)? else { return Ok(()) };
         let begun = item.drop_progress != Key::MIN;
+        if begun && let Some(trail) = &mut self.addresses.trail {
+            let at = root.logical;
+            trail.spoil(Error::Extents { at, what: "Linux has begun to drop this tree" });
+        }
         let mut step = Step {
             tree,
             budget: self.engine.drop_budget(budget),
+            followed: 0,
             birth: Generation(key.offset),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
             handed: self.engine.commit.drop_mark(tree),
@@ -200,7 +210,7 @@ impl Settle<'_> {
             return Ok(None);
         }
         for slot in from..node.len() {
-            if step.budget <= 0 {
+            if step.budget <= 0 || step.followed >= FOLLOWED_MAX {
                 return self.regrow(step, &node, slot, None);
             }
             let child_at = node.expect_child_below(slot, at.below);
@@ -212,6 +222,7 @@ impl Settle<'_> {
                     if !self.hand_over(step, &child, state, end)? {
                         return self.regrow(step, &node, slot, None);
                     }
+                    self.follow(step, &child_at)?;
                     self.addresses.sharing.refer(child.logical(), child.level(), name, -1);
                     step.budget -= 1;
                 }
@@ -224,6 +235,26 @@ impl Settle<'_> {
             step.resume = None;
         }
         Ok(None)
+    }
+
+    /// Notes for full quotas that the dead tree does not reach a shared subtree any more.
+    fn follow(&mut self, step: &mut Step, at: &Expect) -> Result<()> {
+        if self.addresses.trail.is_none() || !step.tree.is_fs_tree() {
+            return Ok(());
+        }
+        let mut waiting = vec![*at];
+        while let Some(at) = waiting.pop() {
+            let node = self.read_node(step.tree, &at)?;
+            step.followed += 1;
+            let Some(trail) = &mut self.addresses.trail else { break };
+            if !trail.lose_below(step.tree, &node) {
+                break;
+            }
+            if node.level() > 0 {
+                waiting.extend((0..node.len()).map(|slot| node.expect_child_below(slot, at.below)));
+            }
+        }
+        Ok(())
     }
 
     /// Builds the node that replaces `old` in the rest: first the entry `first`, then the entries

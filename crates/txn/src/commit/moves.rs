@@ -165,6 +165,9 @@ impl Settle<'_> {
             self.moved.data.extend([moved.old.start, moved.new.start]);
             self.moved.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
             done.insert(moved.old.start, moved.new.start);
+            if let Some(trail) = &mut self.addresses.trail {
+                trail.moved_data(moved.old.start, moved.new.start);
+            }
         }
         Ok(done)
     }
@@ -204,8 +207,11 @@ impl Settle<'_> {
             let child = |slot: usize| map.get(&node.child(slot).logical).copied();
             let payload = |slot: usize| payloads.get(&slot).map(|bytes: &Vec<u8>| &bytes[..]);
             let stamp = NodeStamp { logical, generation, owner };
-            let copy = node.copied_with(&geometry, &stamp, child, payload);
-            self.fresh.insert(Arc::new(copy));
+            let copy = Arc::new(node.copied_with(&geometry, &stamp, child, payload));
+            if let Some(trail) = &mut self.addresses.trail {
+                trail.moved_node(old, Arc::clone(&copy));
+            }
+            self.fresh.insert(copy);
             // A node with one user is rebuilt in place when its tree changes.
             if shared.contains(&old) {
                 self.fresh.protect_node(logical);

@@ -2,26 +2,29 @@
 //!
 //! Simple quotas charge each extent to the subvolume that made it. The commit knows that subvolume
 //! for each extent that is made or freed, so it counts as Linux does. Full quotas charge an extent
-//! to every subvolume that can reach it. The commit does not compute such counts. It marks the
-//! counts as inconsistent, and the user runs `quota rescan`. The groups themselves stay correct.
+//! to every subvolume that can reach it. The commit follows what each subvolume gains and loses
+//! (`trail`). Where it cannot, it marks the counts as inconsistent, and the user runs `quota
+//! rescan`. The groups themselves stay correct.
 //!
 //! # Invariants
 //!
 //! - **Q1** With simple quotas, the use of a group is a sum of extent lengths. It includes each
 //!   extent that still exists and that a member of the group made after quotas were enabled. The
 //!   maker of data is the owner in its item; the maker of a node is the tree in its header.
-//! - **Q2** With full quotas, the first commit that changes a subvolume sets the flag INCONSISTENT
-//!   in the status and ends a running rescan. A commit that gets new counts clears the flag if the
-//!   counts are of the preceding commit, and if it changes no subvolume itself.
+//! - **Q2** With full quotas, counts without the flag INCONSISTENT are those of the commit that
+//!   has them. A commit counts only if the counts of the last commit were right, or if it gets
+//!   counts of that commit. Otherwise it sets the flag, and ends a running rescan if it changes a
+//!   subvolume.
 //! - **Q3** The transaction that makes a subvolume also makes its group.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use buttress_format::{
-    Generation, Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId,
+    Generation, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId,
 };
 use buttress_transaction::{QuotaCounts, WantedQuota};
-use buttress_tree::{Cursor, Merge, NodePtr, NodeSource, Roots, Store};
+use buttress_tree::{Cursor, Merge, Node, NodePtr, NodeSource, Roots, Store};
 
 use super::{
     addresses::Move,
@@ -33,6 +36,8 @@ use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::Quota
 #[derive(Default)]
 pub(super) struct Quotas {
     pub(super) status: Option<QuotaStatus>,
+    /// Whether the counts of full quotas are those of the last commit.
+    are_right: bool,
     /// Change of the bytes charged to each subvolume.
     deltas: BTreeMap<TreeId, i64>,
     /// New subvolumes, each with its source if it is a snapshot.
@@ -57,7 +62,17 @@ pub(crate) fn status(store: &Store, roots: &Roots) -> Result<Option<QuotaStatus>
 impl Quotas {
     pub(super) fn read(store: &Store, roots: &Roots) -> Result<Self> {
         let status = status(store, roots)?.filter(|status| status.flags & QuotaStatus::ON != 0);
-        Ok(Self { status, ..Self::default() })
+        let are_right = status.is_some_and(|status| status.is_counted(roots.generation));
+        Ok(Self { status, are_right, ..Self::default() })
+    }
+
+    /// Whether the commit follows what subvolumes gain and lose (Q2).
+    pub(super) fn needs_trail(&self, wanted: &[WantedQuota], last: Generation) -> bool {
+        if !self.status.is_some_and(|status| status.is_full()) {
+            return false;
+        }
+        let is_current = |wanted: &WantedQuota| matches!(&wanted.change, QuotaChange::Count(counts) if counts.of == last);
+        self.are_right || wanted.iter().any(is_current)
     }
 
     pub(super) fn is_simple(&self) -> bool {
@@ -149,7 +164,7 @@ impl Work<'_> {
     }
 
     /// The groups that a group is a member of.
-    fn parents(&self, group: QuotaGroup) -> Result<Vec<QuotaGroup>> {
+    pub(super) fn parents(&self, group: QuotaGroup) -> Result<Vec<QuotaGroup>> {
         let related = self.relations(group)?;
         Ok(related.into_iter().filter(|other| other.level() > group.level()).collect())
     }
@@ -157,7 +172,12 @@ impl Work<'_> {
     /// Makes the group of a new subvolume, as Linux does. With full quotas, a snapshot's group
     /// begins with the counts and limits of its source's group. With simple quotas, a subvolume
     /// joins the parent groups of the subvolume that contains it.
-    fn make(&mut self, tree: TreeId, copied: Option<TreeId>, within: Option<TreeId>) -> Result<()> {
+    pub(super) fn make(
+        &mut self,
+        tree: TreeId,
+        copied: Option<TreeId>,
+        within: Option<TreeId>,
+    ) -> Result<()> {
         let group = QuotaGroup::of(tree);
         if self.info(group)?.is_some() {
             return Ok(());
@@ -182,45 +202,37 @@ impl Work<'_> {
     }
 
     /// Adds `delta` to the use of a group, and once to each group above it.
-    pub(super) fn add(&mut self, group: QuotaGroup, delta: i64) -> Result<()> {
-        let mut seen = BTreeSet::from([group]);
-        let mut queue = vec![group];
-        while let Some(group) = queue.pop() {
-            // A deleted group has no counts.
-            let Some(mut info) = self.info(group)? else { continue };
-            info.generation = self.generation;
-            info.referenced = info.referenced.saturating_add_signed(delta);
-            info.exclusive = info.exclusive.saturating_add_signed(delta);
-            info.referenced_compressed = info.referenced;
-            info.exclusive_compressed = info.exclusive;
-            self.put(group.info_key(), info.to_bytes());
-            queue.extend(self.parents(group)?.into_iter().filter(|parent| seen.insert(*parent)));
-        }
+    fn add(&mut self, group: QuotaGroup, delta: i64) -> Result<()> {
+        self.groups_above(group)?.into_iter().try_for_each(|group| self.add_to(group, delta))
+    }
+
+    /// Adds `delta` to both counts of one group.
+    pub(super) fn add_to(&mut self, group: QuotaGroup, delta: i64) -> Result<()> {
+        // A deleted group has no counts.
+        let Some(mut info) = self.info(group)? else { return Ok(()) };
+        info.referenced = info.referenced.saturating_add_signed(delta);
+        info.exclusive = info.exclusive.saturating_add_signed(delta);
+        self.put_info(group, info);
         Ok(())
     }
 
     /// Deletes the group of a dropped subvolume. With simple quotas, keeps it as long as extents
-    /// that the subvolume made are in use.
-    fn gone(&mut self, tree: TreeId, simple: bool) -> Result<()> {
+    /// that the subvolume made are in use. Returns whether its counts were zero, as they must be
+    /// if full quotas were counted.
+    fn gone(&mut self, tree: TreeId, simple: bool) -> Result<bool> {
         let group = QuotaGroup::of(tree);
-        match self.info(group)? {
-            Some(info) if !simple || info.is_zero() => self.remove(group),
-            _ => Ok(()),
+        let Some(info) = self.info(group)? else { return Ok(true) };
+        if !simple || info.is_zero() {
+            self.remove(group)?;
         }
+        Ok(info.is_zero())
     }
 
     /// Replaces the counts of all groups.
     fn put_counts(&mut self, counts: &QuotaCounts) -> Result<()> {
         for group in self.groups()? {
             let (referenced, exclusive) = counts.groups.get(&group).copied().unwrap_or_default();
-            let info = QuotaInfo {
-                generation: self.generation,
-                referenced,
-                referenced_compressed: referenced,
-                exclusive,
-                exclusive_compressed: exclusive,
-            };
-            self.put(group.info_key(), info.to_bytes());
+            self.put_info(group, QuotaInfo { referenced, exclusive, ..QuotaInfo::default() });
         }
         Ok(())
     }
@@ -265,14 +277,16 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
     Ok(found.map(|key| TreeId(key.offset)))
 }
 
-/// The effect that changes of the quota tree have on the limits of simple quotas.
-fn news(changes: &Changes) -> Result<QuotaNews> {
-    let mut news = QuotaNews { is_simple: true, ..QuotaNews::default() };
+/// The effect that changes of the quota tree have on limits. `is_new` says whether the counts were
+/// not right before.
+fn news(changes: &Changes, is_new: bool) -> Result<QuotaNews> {
+    let mut news =
+        QuotaNews { is_kept: true, sets_limit: is_new, regroups: is_new, ..QuotaNews::default() };
     for (key, change) in changes {
         match (key.kind, change) {
             (Kind::QGROUP_INFO, Some(item)) => {
-                let used = QuotaInfo::parse(item).map_err(malformed(*key))?.referenced;
-                news.used.push((QuotaGroup(key.offset), used));
+                let info = QuotaInfo::parse(item).map_err(malformed(*key))?;
+                news.used.push((QuotaGroup(key.offset), info));
             }
             (Kind::QGROUP_LIMIT, Some(item)) => {
                 let limit = QuotaLimit::parse(item).map_err(malformed(*key))?;
@@ -308,57 +322,102 @@ impl Settle<'_> {
         let has_changed = self.addresses.node_delta.keys().any(|tree| tree.is_fs_tree())
             || !quotas.made.is_empty()
             || !quotas.gone.is_empty();
-        let counts_are_old = before.is_full() && has_changed;
+        self.sum_trail(false);
+        let trail = self.addresses.trail.take().and_then(|trail| trail.end());
         let last = self.engine.view.load().roots().generation;
         let root = self.must_root(TreeId::QUOTA)?;
         let names = self.must_root(TreeId::ROOT)?;
-        let (changes, is_simple) = self.reading(|source| {
+        let (changes, is_kept) = self.reading(|source| {
             let mut work = Work { source, root, generation, changes: Changes::new() };
+            let mut status = before;
+            // Counts of quotas that this commit switches on are marked.
+            let mut are_right = quotas.are_right && status.flags & QuotaStatus::INCONSISTENT == 0;
+            for WantedQuota { change, .. } in &wanted {
+                let QuotaChange::Count(counts) = change else { continue };
+                // Right counts are better than counts of an older commit.
+                if status.is_full() && (counts.of == last || !are_right) {
+                    work.put_counts(counts)?;
+                    are_right = counts.of == last;
+                    status.flags &= !QuotaStatus::RESCAN;
+                    status.rescan = 0;
+                }
+            }
             for (tree, copied) in &quotas.made {
                 let within = if simple { home(source, names, *tree)? } else { None };
-                work.make(*tree, copied.filter(|_| !simple), within)?;
+                // The trail makes the groups of snapshots.
+                if copied.is_none() || trail.is_none() {
+                    work.make(*tree, copied.filter(|_| !simple), within)?;
+                }
             }
             for (tree, delta) in &quotas.deltas {
                 if *delta != 0 {
                     work.add(QuotaGroup::of(*tree), *delta)?;
                 }
             }
+            are_right = are_right
+                && match &trail {
+                    Some((steps, sets)) => work.count(steps, sets, nodesize)?,
+                    None => !has_changed,
+                };
+            // If counting ended early, these groups are still missing.
+            for (tree, copied) in quotas.made.iter().filter(|_| !simple) {
+                work.make(*tree, *copied, None)?;
+            }
             for tree in &quotas.gone {
-                work.gone(*tree, simple)?;
-            }
-            let mut status = before;
-            for WantedQuota { change, .. } in &wanted {
-                work.change(change, &mut status)?;
-            }
-            if counts_are_old {
-                status.flags = status.flags & !QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
-                status.rescan = 0;
+                are_right &= work.gone(*tree, simple)?;
             }
             for WantedQuota { change, .. } in &wanted {
-                let QuotaChange::Count(counts) = change else { continue };
-                if !status.is_full() {
-                    continue;
+                are_right &= work.change(change, &status)?;
+            }
+            if status.is_full() {
+                let others = status.flags & !QuotaStatus::INCONSISTENT;
+                if are_right {
+                    status.flags = others;
+                } else {
+                    if has_changed {
+                        status.flags &= !QuotaStatus::RESCAN;
+                        status.rescan = 0;
+                    }
+                    status.flags |= QuotaStatus::INCONSISTENT;
                 }
-                work.put_counts(counts)?;
-                let is_right = counts.of == last && !has_changed;
-                let inconsistent = if is_right { 0 } else { QuotaStatus::INCONSISTENT };
-                let others = !(QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT);
-                status.flags = status.flags & others | inconsistent;
-                status.rescan = 0;
             }
             // Linux treats the counts as outdated if the status has a generation older than the
             // superblock's.
-            let is_right = status.is_full() && status.flags & QuotaStatus::INCONSISTENT == 0;
-            if status != before || !work.changes.is_empty() || is_right {
+            if status != before || !work.changes.is_empty() || are_right {
                 status.generation = generation;
                 work.put(QuotaStatus::KEY, status.to_bytes());
             }
-            Ok((work.changes, status.is_simple()))
+            Ok((work.changes, status.is_simple() || are_right))
         })?;
         self.quotas = quotas;
-        if is_simple {
-            self.quota_news = news(&changes)?;
+        if is_kept {
+            self.quota_news = news(&changes, !simple && !self.quotas.are_right)?;
         }
         self.merge(TreeId::QUOTA, changes)
+    }
+}
+
+impl Settle<'_> {
+    /// Sums the trail. More may be noted after that if it `goes_on`.
+    pub(super) fn sum_trail(&mut self, goes_on: bool) {
+        let Some(mut trail) = self.addresses.trail.take() else { return };
+        let nodesize = u64::from(self.nodesize());
+        let refs = &self.transaction.refs;
+        let has_born = |at| refs.look(at, |change| change.born).unwrap_or(false);
+        trail.sum(&self.fresh, nodesize, &has_born, goes_on);
+        self.addresses.trail = Some(trail);
+    }
+
+    /// Notes a cut in the trail.
+    pub(super) fn trail_cut(
+        &mut self,
+        source: TreeId,
+        target: TreeId,
+        root: Logical,
+        copy: &Arc<Node>,
+    ) {
+        if let Some(trail) = &mut self.addresses.trail {
+            trail.cut(source, target, root, Arc::clone(copy));
+        }
     }
 }

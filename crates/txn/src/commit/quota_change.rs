@@ -22,37 +22,39 @@ use buttress_transaction::WantedQuota;
 use crate::{Error, QuotaChange, Result};
 
 impl Work<'_> {
-    /// Makes one change of groups (C1).
-    pub(super) fn change(&mut self, change: &QuotaChange, status: &mut QuotaStatus) -> Result<()> {
+    /// Makes one change of groups (C1). Returns false if full counts are not right after that.
+    pub(super) fn change(&mut self, change: &QuotaChange, status: &QuotaStatus) -> Result<bool> {
         match *change {
             QuotaChange::Make(group) => {
                 if self.info(group)?.is_none() {
                     self.group(group);
                 }
-                Ok(())
+                Ok(true)
             }
             QuotaChange::Remove(group) => {
-                let Some(info) = self.info(group)? else { return Ok(()) };
+                let Some(info) = self.info(group)? else { return Ok(true) };
                 let related = self.relations(group)?;
                 let is_in_use = status.is_simple() && !info.is_zero()
                     || related.iter().any(|other| other.level() < group.level());
                 if is_in_use {
-                    return Ok(());
+                    return Ok(true);
                 }
+                let mut are_right = true;
                 for parent in related {
-                    self.relate(group, parent, false, status)?;
+                    are_right &= self.relate(group, parent, false)?;
                 }
-                self.remove(group)
+                self.remove(group)?;
+                Ok(are_right)
             }
             QuotaChange::Limit(group, limit) => {
                 if self.info(group)?.is_some() {
                     self.put(group.limit_key(), limit.to_bytes());
                 }
-                Ok(())
+                Ok(true)
             }
-            QuotaChange::Join { child, parent } => self.relate(child, parent, true, status),
-            QuotaChange::Leave { child, parent } => self.relate(child, parent, false, status),
-            QuotaChange::Enable { .. } | QuotaChange::Disable | QuotaChange::Count(_) => Ok(()),
+            QuotaChange::Join { child, parent } => self.relate(child, parent, true),
+            QuotaChange::Leave { child, parent } => self.relate(child, parent, false),
+            QuotaChange::Enable { .. } | QuotaChange::Disable | QuotaChange::Count(_) => Ok(true),
         }
     }
 
@@ -63,29 +65,34 @@ impl Work<'_> {
         self.put(group.limit_key(), QuotaLimit::default().to_bytes());
     }
 
-    /// Begins or ends a membership. The use of the child is added to the parent or subtracted from
-    /// it. As in Linux, if a part of this use is shared, the counts become inconsistent instead.
-    fn relate(
-        &mut self,
-        child: QuotaGroup,
-        parent: QuotaGroup,
-        joins: bool,
-        status: &mut QuotaStatus,
-    ) -> Result<()> {
-        let (Some(info), Some(_)) = (self.info(child)?, self.info(parent)?) else { return Ok(()) };
+    /// Begins or ends a membership. The use of the child is added to the groups above it, or
+    /// subtracted, unless it counts for them in another way. If a part of this use is shared,
+    /// full counts become inconsistent instead, as in Linux. Returns false then.
+    fn relate(&mut self, child: QuotaGroup, parent: QuotaGroup, joins: bool) -> Result<bool> {
+        let (Some(info), Some(_)) = (self.info(child)?, self.info(parent)?) else {
+            return Ok(true);
+        };
         let is_member = self.relations(child)?.contains(&parent);
         if is_member == joins || child.level() >= parent.level() {
-            return Ok(());
+            return Ok(true);
         }
-        for key in child.relation_keys(parent) {
-            self.changes.insert(key, joins.then(|| Vec::new().into()));
+        let put = |work: &mut Self, joins: bool| {
+            for key in child.relation_keys(parent) {
+                work.changes.insert(key, joins.then(|| Vec::new().into()));
+            }
+        };
+        put(self, false);
+        let others = self.groups_above(child)?;
+        put(self, joins);
+        let changed: Vec<_> = self.groups_above(parent)?.difference(&others).copied().collect();
+        if info.exclusive != info.referenced {
+            return Ok(changed.is_empty());
         }
-        if info.exclusive == info.referenced {
-            let delta = i64::try_from(info.referenced).unwrap_or(i64::MAX);
-            return self.add(parent, if joins { delta } else { -delta });
+        let delta = i64::try_from(info.referenced).unwrap_or(i64::MAX);
+        for group in changed {
+            self.add_to(group, if joins { delta } else { -delta })?;
         }
-        status.flags |= QuotaStatus::INCONSISTENT;
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -24,8 +24,10 @@ use super::{
     groups::Groups,
     moves::Moved,
     quota::Quotas,
+    reach::Reach,
     subvolumes::parse_root,
     superblock,
+    trail::Trail,
 };
 use crate::commit_state::CommitState;
 use crate::devices::known_item;
@@ -115,7 +117,7 @@ pub(super) fn settle(
     let extent_root = roots
         .find(TreeId::EXTENT)
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let quotas = Quotas::read(&engine.store, &roots)?;
+    let quotas = Quotas::read(&engine.store, &state.roots)?;
     let mut settle = Settle {
         engine,
         transaction,
@@ -141,6 +143,12 @@ pub(super) fn settle(
         total_delta: 0,
         trees: BTreeMap::new(),
     };
+    if settle.quotas.status.is_some()
+        && settle.quotas.needs_trail(&transaction.quotas.lock(), state.roots.generation)
+    {
+        let trail = Trail::new(Reach::new(engine, extent_root));
+        settle.addresses.trail = Some(Box::new(trail));
+    }
     let mut pending = Pending::default();
     if transaction.rebuild.load(std::sync::atomic::Ordering::Relaxed) {
         settle.rebuild_free_space()?;

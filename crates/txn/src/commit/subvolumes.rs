@@ -70,6 +70,9 @@ impl Settle<'_> {
     /// Cuts the snapshots of this transaction, then puts their late items (V2).
     pub(super) fn snapshots(&mut self) -> Result<()> {
         let wanted = self.transaction.snapshots.lock().clone();
+        if !wanted.is_empty() {
+            self.sum_trail(true);
+        }
         for snapshot in &wanted {
             self.cut(snapshot)?;
         }
@@ -98,9 +101,10 @@ impl Settle<'_> {
         let root = self.reading(|nodes| Ok(nodes.node(source, &Expect::root(old))?))?;
         let logical = self.addresses.allocate(target, old.level)?;
         let stamp = NodeStamp { logical, generation, owner: target };
-        let copy = root.copied(self.engine.store.geometry(), &stamp);
+        let copy = Arc::new(root.copied(self.engine.store.geometry(), &stamp));
         self.addresses.sharing.add_refs(&copy, 0, RefName::Tree(target), 1)?;
-        self.fresh.insert(Arc::new(copy));
+        self.trail_cut(source, target, old.logical, &copy);
+        self.fresh.insert(copy);
         self.fresh.protect_tree(source, old.logical);
         for tree in [source, target] {
             self.addresses.set_last_snapshot(tree, generation);
