@@ -1,5 +1,5 @@
-//! Writes to the origin. Only `discard` sends zeroes to the origin directly, after
-//! [`Core::record_zeroed_identity`].
+//! Writes to the origin. Only the module `discard` writes zeroes to the origin without this module.
+//! It calls [`Core::record_zeroed_identity`] first.
 //!
 //! # Invariants
 //!

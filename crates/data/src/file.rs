@@ -92,9 +92,9 @@ pub(crate) struct End {
 pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
-    /// No ordered extent was finished after this offset, and none is being written there. Extents
-    /// may lie after the length on disk, because that length stops before data that still waits for
-    /// writeback. The offset says nothing about a file with preallocated extents.
+    /// No ordered extent was finished after this offset, and none is being written there.
+    /// `disk_size` is not enough: it stops before data that waits for writeback, and extents may
+    /// lie after that data. The offset says nothing about a file with preallocated extents.
     pub(crate) ordered_end: u64,
     /// Whether the file is being truncated. Extents are removed in steps, so `disk_size` may exceed
     /// `item.size` until the last step.
@@ -248,8 +248,8 @@ impl File {
         let mut meta = self.meta.lock();
         let answer = change(&mut meta);
         meta.item.transid = handle.generation();
-        // The sequence number grows only with another change. Otherwise each put would change the
-        // item, and the next log would have to contain it.
+        // The sequence number grows only if the item differs from the item that was last put.
+        // Otherwise each put would change the item, and the next log would have to contain it.
         if meta.put.is_none_or(|put| !is_same(&put, &meta.item)) {
             meta.item.sequence = meta.item.sequence.wrapping_add(1);
         }

@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! Each part is a hint, with the state that the check saw: the layout of the file's extents, and
-//! the stamp of the extent. A writer first takes the right to write in place, then compares them
-//! with the present layout and stamp.
+//! the stamp of the extent. A writer takes the right to write in place. Then it compares the hint's
+//! layout and stamp with the present ones.
 //!
 //! # Invariants
 //!

@@ -2,8 +2,8 @@
 //!
 //! The crate works on a tree, an inode number and ranges. It has no names and no list of inodes.
 //! Its only lasting threads read ahead. [`Files`] holds the parts that all files of a volume share,
-//! and [`File`] is one file in memory. Every operation is a method of such a part, or of [`Files`],
-//! on a file.
+//! and [`File`] is one file in memory. Every operation on a file is a method of [`Files`] or of one
+//! of its parts.
 
 mod error;
 

@@ -207,11 +207,11 @@ fn used_runs_give_way_to_newer_ones() {
 fn forgotten_runs_take_no_room() {
     let pages = Pages::new(16 << 20);
     for round in 0..20 {
+        // Each of these runs is read twice, so that it enters the queue of used runs.
         for at in (0..48).map(|index| index * REGION) {
             touch(&pages, at, false);
             touch(&pages, at, false);
         }
-        // Each run is read twice, so that it is in the queue of used runs.
         (0..32)
             .for_each(|index| _ = touch(&pages, (1 << 40) + (round * 64 + index) * REGION, false));
         pages.forget(Extent::new(Logical(0), 48 * REGION));

@@ -77,7 +77,7 @@ pub enum ErrorKind {
     Invalid,
     /// A feature or an operation that is not implemented.
     Unsupported,
-    /// The volume became read-only after a failure, and the error has its first cause.
+    /// The volume became read-only after a failure. The error's source is the first failure.
     Aborted,
     /// The mount or the subvolume is read-only.
     ReadOnly,

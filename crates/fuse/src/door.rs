@@ -24,10 +24,10 @@
 //!   answer.
 //!     - To drop pages of a file (`INVAL_INODE`), the kernel takes their folio locks and waits for
 //!       their write-back. It takes no inode lock. So a request that holds a folio, or blocks
-//!       write-back, never waits for such a notification. Such requests are READ and WRITE without
-//!       an owner of locks, SETATTR, and OPEN that truncates. A direct READ, a direct WRITE and
-//!       LSEEK may wait. They hold at most the inode lock, which the kernel never takes below a
-//!       folio lock.
+//!       write-back, never waits for such a notification. Such requests are SETATTR, OPEN that
+//!       truncates, and READ and WRITE of the page cache. (The kernel names a lock owner only in
+//!       direct requests.) A direct READ, a direct WRITE and LSEEK may wait. They hold at most the
+//!       inode lock, which the kernel never takes below a folio lock.
 //!     - To drop a name (`INVAL_ENTRY`), the kernel takes the directory's inode lock. Most requests
 //!       about names hold that lock, so they never wait for such a notification. Commands of btrfs
 //!       by ioctl(2) hold no lock. These commands do wait for the notification, on a thread of
@@ -113,7 +113,7 @@ pub(crate) struct Node {
     openers: AtomicU32,
     /// The error of a failed write from the kernel's cache, kept until a writer gets it (D3).
     failed_write: AtomicI32,
-    /// Whether a directory has a default list, if that was read before.
+    /// Whether a directory has a default ACL, if that was read before.
     default_list: AtomicU8,
     /// Whether the kernel may hold content: it was read through the kernel's cache, or opened for
     /// writing.
@@ -254,7 +254,8 @@ impl Door {
         self.node(id).ok()
     }
 
-    /// Forgets nodes. Dropping the last handle of a nameless file deletes it here.
+    /// Takes back `count` references of the kernel to a node. Dropping the last handle of a
+    /// nameless file deletes it here.
     pub(crate) fn forget(&self, id: u64, count: u64) {
         self.freed_files.forget(|| {
             let Some(node) = self.nodes.forget(id, count) else { return false };

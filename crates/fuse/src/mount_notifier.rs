@@ -1,4 +1,4 @@
-//! Sends notifications and calls to the kernel about one mount, apart from its requests.
+//! Sends notifications and calls to the kernel about one mount, outside of any request.
 
 use std::sync::Arc;
 
@@ -45,8 +45,8 @@ impl MountNotifier {
     /// The kernel also reports the error to the next caller of `syncfs`, which may come much later.
     /// A command that frees space must not fail with that error.
     pub(crate) fn write_back(&self, tree: Option<TreeId>) -> std::io::Result<()> {
-        // Programs may still use a mount although no mount is visible. In this case only the second
-        // step below runs.
+        // After a lazy unmount, no path leads to the mount, but programs may still use it. In this
+        // case only the second step below runs.
         if let Ok(top) = self.mount.open() {
             match rustix::fs::syncfs(&top) {
                 Err(Errno::NOSPC | Errno::DQUOT) => {}

@@ -80,7 +80,7 @@ pub(crate) trait Handle: Clone {
 pub(crate) struct Nodes<H> {
     /// Unranked: nothing is taken under it.
     root: (Place, RwLock<H>),
-    /// Inodes of this tree have their own numbers.
+    /// Node ids of inodes in this tree are their inode numbers.
     home: u64,
     /// Unranked: held for a lookup; `Handle::rest` reads the attributes of inodes under it.
     shards: Box<[RwLock<Shard<H>>]>,

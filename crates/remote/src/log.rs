@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** Records are in the order of the writes. A cut is written after all data that it covers.
+//! - **L1** Records are in the order of the writes. A cut, the record of an acknowledged flush, is
+//!   written after all data that the flush covers.
 //! - **L2** A new file is begun only when the file before it is durable. So an incomplete record is
 //!   the end of the log. If a later record shows that the incomplete record was durable once, the
 //!   log is damaged instead. The head of a file is durable before its first record.
@@ -46,7 +47,7 @@ pub(crate) struct Tail {
     pub(crate) position: u64,
 }
 
-/// The segment with the frames of a tail.
+/// The frames of a tail: a sealed segment that has them, or a copy.
 #[derive(Debug)]
 pub(crate) enum Body {
     Sealed(Arc<Segment>),

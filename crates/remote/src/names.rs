@@ -51,8 +51,8 @@ impl Names {
         self.under(&format!("pin/{name}"))
     }
 
-    /// The name of the manifest that stays of a deleted volume until the pin in its base is
-    /// deleted.
+    /// The name of a deleted volume's last manifest. The manifest stays until the volume's pin in
+    /// its base is deleted.
     pub(crate) fn gone(&self, number: u64) -> String {
         self.under(&format!("gone/{number:08}"))
     }

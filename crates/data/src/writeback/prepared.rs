@@ -274,7 +274,8 @@ impl Writeback {
         self.write_now(Job::of_extents(file, size, flags, runs, metadata, claim))
     }
 
-    /// Ends the state of data that was put, whether it was written or not (A3).
+    /// After the write, drops the replaced references. After a failed write, gives the file its
+    /// former extents back (A3).
     fn end_put(&self, put: Put<'_>, written: buttress_txn::Result<()>) -> Result<()> {
         let Put { file, layout, runs, dropped, reverse, reserved_dropped, _claim } = put;
         let written = written.map_err(Error::from);

@@ -145,8 +145,8 @@ fn no_thread_waits_for_readers() {
     }
 }
 
-/// L1: an extent that is dropped in the transaction that made it may belong to another file at
-/// once. Without checksums, only a comparison of the layout finds this.
+/// L1: if the transaction that made an extent drops it, another file may get its space immediately.
+/// Without checksums, only a comparison of the layout finds this.
 #[test]
 fn r7_nothing_of_others_is_read() {
     for sums in [false, true] {

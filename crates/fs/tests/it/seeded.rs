@@ -1,7 +1,7 @@
 //! The whole file system from one seed: the order of threads, the time, the work of each client,
 //! and the places of power cuts.
 //!
-//! Three clients have models of their own and read back their data. One client cuts and deletes
+//! Three clients have models of their own and read back their data. One client makes and deletes
 //! snapshots, and another client reads the files of all clients. In some runs, one client moves
 //! block groups or checks all copies. The threads of the mount also run. Each run has a kind of
 //! files: plain ones, compressed ones, some written in place, or mostly renamed. `BUTTRESS_SEED=n`
@@ -58,7 +58,8 @@ fn snapshots(fs: &Filesystem, mut rng: Rng) {
     }
 }
 
-/// Reads files that other threads write. Several threads claim runs of pages at a time.
+/// Reads files that other threads write. So several threads compete for the claims of the page
+/// cache.
 fn reads(fs: &Filesystem, mut rng: Rng) {
     let mut buf = vec![0; 40_000];
     for _ in 0..40 {
@@ -73,8 +74,8 @@ fn reads(fs: &Filesystem, mut rng: Rng) {
     }
 }
 
-/// While the clients run, moves block groups, which become read-only and are removed, or reads all
-/// copies.
+/// While the clients run, this thread balances or scrubs. A balance makes block groups read-only,
+/// moves their data and removes them.
 fn moves(fs: &Filesystem, mut rng: Rng) {
     for _ in 0..rng.below(3) {
         thread::sleep(std::time::Duration::from_millis(rng.below(20)));

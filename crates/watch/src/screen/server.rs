@@ -45,7 +45,7 @@ pub(crate) struct Requests {
     pub(crate) bytes: f64,
     /// The mean time of the last answers in microseconds.
     pub(crate) mean_us: u64,
-    /// The 99th percentile of the times of all answers of this server.
+    /// The 99th percentile of the times of all answers to this kind of request, in microseconds.
     pub(crate) p99_us: u64,
     pub(crate) max_us: u64,
 }
