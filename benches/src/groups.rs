@@ -6,8 +6,9 @@
 //! The module works on the engine itself, so that the cost of files is left out. Every group of
 //! data is nine tenths full, in extents with gaps between them. The extents belong to one file, so
 //! that every checker looks at them. The gaps are reserved while the volume is made and freed at
-//! the end, so that no allocation gets them meanwhile. All groups have four gaps of 25 MiB.
-//! `choice` has groups in memory with the free tenth in pieces of 4 to 256 KiB.
+//! the end, so that no allocation gets them meanwhile. All groups have four gaps of 25 MiB. The
+//! module `choice` measures groups that exist only in memory. Their free tenth lies in pieces of 4
+//! to 256 KiB.
 
 use std::{fmt::Write as _, path::Path, sync::Arc, time::Instant};
 

@@ -1,6 +1,7 @@
-//! Several threads read one file in order, 32 KiB at a time, with cold caches. Linux's batches of
-//! 2012 were measured with this job (four threads, 745 to 887 MB/s). Each thread reads the whole
-//! file once. In a folder, the threads belong to `fio`. With the library, the threads are our own.
+//! Several threads read one file in order, 32 KiB at a time, with cold caches. In 2012, Linux began
+//! to insert pages in batches of sixteen. With this job, four threads went from 745 to 887 MB/s.
+//! Each thread reads the whole file once. In a folder, the threads belong to `fio`. With the
+//! library, the threads are our own.
 
 use std::{fs::File, os::unix::fs::FileExt, sync::Barrier, thread, time::Instant};
 

@@ -18,7 +18,7 @@ pub struct Subject {
     pub target: Target,
     /// Mount options, for ours and for Linux's btrfs.
     pub options: String,
-    /// Threads of each job in the library: this many calls of a job wait at a time.
+    /// With the library, each job runs this many threads. Each thread has one call in progress.
     pub threads: usize,
 }
 

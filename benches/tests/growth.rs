@@ -23,8 +23,8 @@ fn look(images: &[PathBuf]) -> Result<(), String> {
     if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into()) }
 }
 
-/// A cost that grows with the square of the work exceeds the limit by more than this, even at sizes
-/// that take seconds.
+/// Exponents may exceed their limits by this much at these small sizes. Quadratic growth still
+/// exceeds the limit by more.
 const SLACK: f64 = 0.4;
 
 /// There is only one test, because counts are of the whole process.

@@ -106,9 +106,9 @@ fn writes_in_place_have_their_switch() {
     assert_eq!(found.options("buttress"), "nodatacow");
 }
 
-/// Preemptive flushing: if it is on, with Linux's rule of reservations, rounds are made in advance.
-/// If it is off, there are none. On a busy machine half a second may be too short for a shortage of
-/// room.
+/// If preemptive flushing is on, and reservations follow Linux's rule, the flusher runs before a
+/// ticket waits. If it is off, the flusher makes no such round. On a busy machine half a second may
+/// be too short for a shortage of room.
 #[test]
 fn room_is_made_ahead_where_that_is_on() {
     let bench = crate::bench();

@@ -148,7 +148,8 @@ fn style(template: &str) -> ProgressStyle {
             let _ = write!(out, "{:.0}/s", state.per_sec());
         })
         .with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            // Without a rate or an end the estimate is zero, which would be taken for the end.
+            // If the rate or the total is unknown, the estimate is zero. A user would think that
+            // the work is done.
             let left = state.eta().as_secs();
             let is_known = left > 0 && state.len().is_some_and(|len| state.pos() < len);
             let _ = if is_known { write!(out, "{} left", span(left)) } else { Ok(()) };

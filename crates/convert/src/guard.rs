@@ -14,7 +14,7 @@ use buttress_block::{Device, Error, Layer, Operation};
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use parking_lot::Mutex;
 
-/// Bytes from the start of a superblock copy on in which Linux allocates nothing.
+/// Linux allocates nothing in this many bytes after the start of a superblock copy.
 const COPY_LEN: u64 = 64 << 10;
 
 /// Where ext4 has its superblock.

@@ -33,7 +33,8 @@ const CHUNKS_IN_SYSTEM: u64 = 8000;
 const SYSTEM_LEN: u64 = 4 * MIB;
 /// The longest system chunk. Linux makes no longer system chunk.
 const SYSTEM_MAX: u64 = 32 * MIB;
-/// Bytes of a chunk's item, with its header. A commit may write all nodes with such items anew.
+/// Bytes of a chunk's item, with its header. The system chunk needs twice these bytes, because a
+/// commit may write all nodes with such items anew.
 const ITEM_BYTES: u64 = 105;
 
 /// Bytes of trees that a chunk needs at first, generously.
@@ -42,8 +43,8 @@ const CHUNK_BYTES: u64 = 512;
 /// The longest data chunk. Linux makes no longer data chunk.
 const DATA_MAX: u64 = 1 << 30;
 
-/// The first chunk of trees is a twentieth of the volume within these limits, if its gap is as
-/// long. Further chunks are allocated when they are needed.
+/// The first chunk of trees takes a twentieth of the volume, within these limits. In a shorter gap,
+/// it takes the rest of the gap. Further chunks are allocated when they are needed.
 const METADATA_MIN: u64 = 8 * MIB;
 const METADATA_MAX: u64 = 256 * MIB;
 

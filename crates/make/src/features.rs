@@ -135,7 +135,8 @@ impl Features {
         Incompat(bits)
     }
 
-    /// The superblock's bits that forbid writing to programs that do not know them.
+    /// The superblock's read-only-compatible bits: a program that does not know one of them must
+    /// not write.
     pub(super) fn compat_ro(self) -> CompatRo {
         let mut bits = 0;
         if self.free_space_tree {

@@ -94,7 +94,7 @@ fn tree_ids(options: &MakeOptions) -> Vec<TreeId> {
     ids
 }
 
-/// Gives every node of the present shapes an address.
+/// Gives an address to every node that the trees have in this round.
 fn address(trees: &mut [Tree], layout: &Layout, nodesize: u32) {
     for (chunk, system) in [(&layout.system, true), (&layout.metadata, false)] {
         let mine = |tree: &Tree| (tree.id == TreeId::CHUNK) == system;

@@ -187,7 +187,7 @@ impl Taken {
 }
 
 /// Guesses the number of a device without a superblock. For each node on the device, the map of
-/// chunks says which stripe would hold the node at its offset on the device. The device number of
+/// chunks gives the stripe that has the node's address at the node's offset. The device number of
 /// that stripe gets a vote, and the number with the most votes wins.
 pub(crate) fn number_of(
     index: u32,

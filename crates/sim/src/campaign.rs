@@ -1,4 +1,5 @@
-//! Makes a test one round of a long search: chooses its seeds, and prints its counts.
+//! A test that uses this module is one round of a long search. The module chooses its seeds and
+//! prints its counts.
 //!
 //! # Place
 //!

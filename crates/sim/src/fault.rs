@@ -26,7 +26,8 @@ pub enum Misfortune {
     Fails,
     /// This request fails, and so do all later ones: the device is gone.
     Gone,
-    /// This request and as many requests after it fail. Then the device works again.
+    /// This request fails, and so do the given number of requests after it. Then the device works
+    /// again.
     Away(u64),
     /// The write or flush is acknowledged but does not happen; a read is served.
     Lies,
@@ -57,7 +58,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Makes faults that only count requests.
+    /// Makes a plan without a fault. It only counts requests.
     #[must_use]
     pub fn none() -> Arc<Self> {
         Arc::default()

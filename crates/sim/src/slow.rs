@@ -6,9 +6,9 @@
 //! - **S1** All requests share one clock. Bytes are transferred one after the other. At most
 //!   `depth` requests wait for their latency at the same time. A depth of one is like the arm of a
 //!   disk, and a larger depth is like a network volume.
-//! - **S2** A request is answered when a real device of this speed would have answered. The
-//!   machine's own time for the bytes is a part of that time, not added to it. A thread that sleeps
-//!   too long does not slow the device for others.
+//! - **S2** A request is answered when a real device of this speed would have answered. The time
+//!   that the inner device takes for the request counts as part of the simulated time. A thread
+//!   that sleeps too long does not slow the device for others.
 //! - **S3** A flush is answered after all requests that came before it.
 //!
 //! A discard costs a request without bytes, and so do zeroes that are not sent as bytes. Until

@@ -21,7 +21,7 @@ pub struct Change {
     pub ino: u64,
     /// Offset of the part in the file, in bytes.
     pub at: u64,
-    /// Bytes of the file.
+    /// The length of the part, in bytes.
     pub len: u64,
     /// The address of its extent; zero for a hole and for data inside the item.
     pub disk: u64,

@@ -12,8 +12,8 @@ pub struct NodeFigures {
     bytes: u64,
     /// Bytes of files that lie in leaves.
     inline_bytes: u64,
-    /// How often a node begins behind the end of the previous node with a gap, and how often before
-    /// that end.
+    /// How often a node does not follow the previous node directly: `forward` counts higher
+    /// addresses, `backward` lower addresses.
     forward: u64,
     backward: u64,
     /// Bytes between such pairs of nodes.

@@ -33,7 +33,7 @@ pub struct Special {
 }
 
 impl Special {
-    /// Makes a subvolume of the folder at a path.
+    /// Notes that the folder at a path is to become a subvolume.
     pub fn subvolume(&mut self, path: PathBuf) {
         self.subvolumes.insert(path, None);
     }

@@ -1,7 +1,7 @@
 //! The parts that the program is linked with: a bill of materials, and the texts of all licences.
 //!
-//! The lists come from cargo's own resolution for this lock file. For a part without the text of a
-//! licence, the identifiers are listed that the part declares.
+//! The lists come from cargo's own resolution for this lock file. If a part has no text of a
+//! licence, the list has the identifiers that the part declares.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -119,7 +119,7 @@ impl<'ast> Visit<'ast> for Names {
         syn::visit::visit_field(self, field);
     }
 
-    /// A variable, or a field that gives a variable its name.
+    /// Skips `Struct { field }`: it declares a variable that has the name of the field.
     fn visit_field_pat(&mut self, pattern: &'ast syn::FieldPat) {
         if pattern.colon_token.is_some() {
             syn::visit::visit_field_pat(self, pattern);

@@ -97,7 +97,8 @@ impl Results {
         std::fs::create_dir_all(folder).map_err(fail)?;
         let mut file = File::options().create(true).append(true).open(&path).map_err(fail)?;
         let text = std::fs::read_to_string(&path).map_err(fail)?;
-        // A line that was cut off has no result, so the next result begins on a new line.
+        // An interrupted run may leave a cut line. The next result must not be appended to that
+        // line.
         if !text.is_empty() && !text.ends_with('\n') {
             file.write_all(b"\n").map_err(fail)?;
         }

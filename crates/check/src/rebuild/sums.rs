@@ -100,8 +100,7 @@ impl Sums {
 
     fn put(&mut self, geometry: &Geometry, start: Logical, data: &[u8]) -> Result<()> {
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // Items are short enough for several in a leaf, because items of such a length can be
-        // divided evenly among the leaves.
+        // A leaf has room for five items. Longer items would leave much of each leaf empty.
         let most = ((geometry.leaf_room() / 5 - ITEM_LEN) / size).max(1);
         for (index, part) in data.chunks(most * sector).enumerate() {
             let at = start.end((index * most * sector) as u64);

@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 return Ok(Exit::Success);
             }
             let mut found: Vec<_> = found.as_object().into_iter().flatten().collect();
-            // As in `btrfs`, the property of subvolumes alone comes first.
+            // As in `btrfs`, `ro` comes first. Only subvolumes have this property.
             found.sort_by_key(|(name, _)| *name != "ro");
             for (name, value) in found {
                 let value = value.as_str().and_then(text::decode).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Running mounts and servers: with caches, requests for figures, messages, and clients of other
-//! projects.
+//! Tests running mounts and servers. They have caches, answer requests for figures, obey messages,
+//! and serve clients of other projects.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
@@ -436,8 +436,8 @@ fn subvolumes_of_a_mount() {
     check(&bench.path("image"));
 }
 
-/// With the option, each subvolume has a device number of its own, even a new one. Programs that
-/// stay on one file system do not enter a subvolume.
+/// With the mount option `submounts`, each subvolume has a device number of its own, even a new
+/// one. Programs that stay on one file system do not enter a subvolume.
 #[test]
 fn subvolumes_are_devices_of_their_own() {
     if !has(&["umount", "btrfs", "find"], Some("/dev/fuse")) {
@@ -523,7 +523,7 @@ fn a_mount_taken_away_gets_no_orders() {
     assert!(!bench.ok(&["subvolume", "list", "moved"]).contains("made"), "nothing was done to it");
 }
 
-/// An unmounted volume without users gets no orders either while its data is not durable yet.
+/// After an unmount, a server may still write data back. It gets no orders during that time.
 #[test]
 fn a_closing_mount_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -173,7 +173,7 @@ fn a_killed_server_leaves_its_local_log() {
 }
 
 /// `remote push` reports success only when the store has everything, also the writes that only a
-/// local log has after a crash. A place in no store is refused.
+/// local log has after a crash. A path that is not in an object store is refused.
 #[test]
 fn a_push_uploads_what_a_local_log_has() {
     let bench = bench();

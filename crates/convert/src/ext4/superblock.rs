@@ -38,8 +38,9 @@ const RO_COMPAT: [(u32, &str); 4] =
 const RO_COMPAT_KNOWN: u32 = 0x357f;
 const ORPHANS_PRESENT: u32 = 0x1_0000;
 
-/// `sparse_super`: only some groups have a superblock copy. `sparse_super2` and `meta_bg` choose
-/// other groups. The remaining features change the format.
+/// `sparse_super`: only some groups have a superblock copy. `sparse_super2` names two groups with
+/// copies. `meta_bg` puts the blocks of descriptors into the groups that they describe. The
+/// remaining features change the format.
 const SPARSE_SUPER: u32 = 0x1;
 const SPARSE_SUPER2: u32 = 0x200;
 const META_BG: u32 = 0x10;
@@ -188,7 +189,8 @@ impl Superblock {
     }
 
     /// How many blocks at a group's start hold the superblock copy, the descriptors and the blocks
-    /// reserved for more. Zero if the group has no copy.
+    /// reserved for more. Zero if the group has neither a superblock copy nor a block of
+    /// descriptors.
     pub(crate) fn copy_blocks(&self, group: u64) -> u64 {
         let each = self.descriptors_each();
         let is_meta = group / each >= self.first_meta;

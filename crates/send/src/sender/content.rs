@@ -48,7 +48,8 @@ struct Target<'a> {
     at: &'a [u8],
     ino: Ino,
     size: u64,
-    /// The smaller of the lengths in the old and the new tree.
+    /// The length up to which the receiver still has the old content: the smaller of both lengths.
+    /// `None` for a new file.
     old_size: Option<u64>,
     /// The file's current length at the receiver.
     reached: u64,
@@ -338,8 +339,8 @@ fn is_same(new: &Mapping, old: &Mapping) -> bool {
     }
     match (&new.extent.body, &old.extent.body) {
         (Body::Regular(new_region), Body::Regular(old_region)) => {
-            // Both offsets are relative to the start of the file; wrapping keeps the differences
-            // exact.
+            // Each difference says where the extent would begin in the file. It can be below zero,
+            // so the subtraction wraps.
             new_region.extent() == old_region.extent()
                 && new.start.wrapping_sub(new_region.offset)
                     == old.start.wrapping_sub(old_region.offset)

@@ -57,7 +57,7 @@ attributes! {
     VERITY_BLOCK_SIZE = 33, "the verity block size";
 }
 
-/// Highest number of any version, verity's included.
+/// The highest attribute number in any version of streams, including the attributes of verity.
 const LAST: usize = 35;
 
 /// The attributes of one command, by number.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Methods with the same name, of [`Attributes`] and [`Builder`], read and write a field
-//!   with the same attributes. So a written field can be read again.
+//! - **T1** A method of [`Builder`] writes the attributes that the method of [`Attributes`] with
+//!   the same name reads. So a written field can be read again.
 //! - **T2** File data is a command's last field: from version 2 on it has no length.
 
 use super::attribute::{self as a, Attributes, Builder};
