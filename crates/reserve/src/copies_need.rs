@@ -16,8 +16,8 @@ const COPIES_MAX: u128 = 2;
 /// bytes, and the global reserve grows by 1/8 of them.
 const RECORDS: u64 = 32;
 const RESERVE: u64 = 8;
-/// Metadata in use that no root item counts: so many bytes of the root tree for each root item, and
-/// so many nodes for everything else.
+/// Metadata in use that no root item counts: `ROOT_BYTES` of the root tree for each root item, and
+/// `BESIDE` nodes for everything else.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
 
@@ -61,8 +61,8 @@ pub(crate) struct Sums {
 pub(crate) struct Room {
     /// Bytes of metadata in use; `None` in mixed groups, where the account includes data.
     pub(crate) used: Option<u64>,
-    /// Bytes of the largest subvolume. All subvolumes together take at least as much, so it
-    /// replaces `used` if that is `None`.
+    /// Bytes of the largest subvolume. All subvolumes together take at least as much, so `largest`
+    /// replaces a `used` of `None`.
     pub(crate) largest: u64,
     /// Bytes of the devices, divided by the number of copies that the metadata profile makes.
     pub(crate) devices: u64,

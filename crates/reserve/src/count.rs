@@ -17,16 +17,16 @@
 //!   full: two neighbours together hold more than one leaf can.
 //! - **N3** While a commit is under way, the bound of `ledger::G5` applies. It requires that the
 //!   older transaction was counted completely. Otherwise each node of the older transaction counts
-//!   two more times, because the younger one may change it again and split it.
+//!   two more times, because the younger transaction may change the node again and split it.
 //! - **N4** A transaction with changes that the ledger does not cover has no count. The crude bound
 //!   applies to it. Such changes are nodes that a balance moves, snapshots, drops, device changes,
 //!   quota changes, and a rebuilt free-space tree.
 //! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
-//!   from its first extent to its last. So its reservations together count as no more than the
-//!   nodes that these leaves become. The limit covers this transaction and the next together,
-//!   because a part of the data may finish in each (`ledger::span::D1`, `D2`). Leaves that other
-//!   reservations dirty are counted beside this limit. A run of dirty leaves becomes no more leaves
-//!   than its parts would become separately (`ledger::tree::L2`).
+//!   from its first extent to its last. So the reservations of the inode together count as no more
+//!   than the nodes that these leaves become. The limit covers this transaction and the next
+//!   together, because a part of the data may finish in each (`ledger::span::D1`, `D2`). Leaves
+//!   that other reservations dirty are counted beside this limit. A run of dirty leaves becomes no
+//!   more leaves than its parts would become separately (`ledger::tree::L2`).
 //!
 //! # Locks
 //!

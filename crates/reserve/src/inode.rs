@@ -1,4 +1,4 @@
-//! Reservations for the dirty data of one inode, and the bound on the nodes that all of it can
+//! Reservations for the dirty data of one inode, and the bound on the nodes that all this data can
 //! dirty.
 //!
 //! # Place

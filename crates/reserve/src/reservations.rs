@@ -77,8 +77,8 @@ pub struct Reservations {
     pub(crate) ahead: CachePadded<Ahead>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,
-    /// The reserved part of the metadata that is free beside the changes already put, in
-    /// thousandths.
+    /// The reserved part of the free metadata, in thousandths. Space for changes already put does
+    /// not count as free.
     pub(crate) pressure: AtomicU64,
     /// Bytes of metadata that the commit of the frozen transaction may allocate in total.
     pub(crate) frozen_need: AtomicU64,

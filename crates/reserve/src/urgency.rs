@@ -1,8 +1,8 @@
-//! The part of the metadata kept back that an operation may use.
+//! How much of the withheld metadata an operation may use.
 
 use buttress_transaction::Cost;
 
-/// The kind of an operation: how much of the metadata kept back it may use.
+/// The kind of an operation. It decides how much of the withheld metadata the operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// An operation that fills the volume.
@@ -36,6 +36,6 @@ impl Urgency {
 pub struct Demand {
     /// The cost of the operation.
     pub cost: Cost,
-    /// The part of the metadata kept back that the operation may use.
+    /// How much of the withheld metadata the operation may use.
     pub urgency: Urgency,
 }

@@ -307,7 +307,7 @@ impl FreeBitmap {
         (address.saturating_sub(self.base).div_ceil(self.unit) as usize).min(self.leaves * LEAF)
     }
 
-    /// Takes exactly `start..end` if all of it is free. Returns whether it was.
+    /// Takes exactly `start..end` if all of it is free. Returns whether all of it was free.
     pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
         let (from, to) = self.sectors_of(start, end);
         let inside = start >= self.base && from < to && self.address(to) == end;

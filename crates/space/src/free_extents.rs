@@ -152,7 +152,7 @@ impl FreeExtents {
         }
     }
 
-    /// Takes exactly `start..end` if all of it is free. Returns whether it was.
+    /// Takes exactly `start..end` if all of it is free. Returns whether all of it was free.
     pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
         let around = self.by_start.range(..=start).next_back();
         let free = start < end && around.is_some_and(|(_, &free_end)| free_end >= end);

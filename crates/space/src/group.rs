@@ -13,7 +13,7 @@
 //! - **G3** Whenever the lock is free, the summary agrees with the state.
 //! - **G4** In a group with rows, an allocation takes rows in which nothing is reserved, used or
 //!   pinned. Only extents of one batch of writes share a row (`rows`). Free bytes of a row that is
-//!   in use count as read-only. Before loading, all free bytes of such a group do.
+//!   in use count as read-only. Before loading, all free bytes of such a group count as read-only.
 //! - **D2** A group of the directory has one slot among the slots of its kind.
 //! - **Q1** A group is read-only while at least one hold on it lives; several holds may live at
 //!   once.
@@ -59,7 +59,7 @@ pub struct GroupInit {
     ///
     /// A group with a birth and no used bytes is known to be free, so it needs no loading.
     pub birth: Generation,
-    /// Whether nothing may be allocated in it.
+    /// Whether nothing may be allocated in the group.
     pub read_only: bool,
     /// Logical ranges under superblock mirrors, which are never allocated. They may overlap each
     /// other and reach past the group's ends.

@@ -35,7 +35,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Makes a range free that was just taken out of its former state.
+    /// Makes a range free. The range was just taken out of its former state.
     fn set_free(&mut self, start: u64, end: u64) {
         match &mut self.free {
             Some(free) => free.insert(start, end),

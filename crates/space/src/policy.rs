@@ -34,7 +34,8 @@ impl AllocPolicy {
     }
 }
 
-/// How the group of an address is found, and whether a writer in place keeps it until its end.
+/// How the group of an address is found, and whether a writer in place keeps the group until the
+/// write ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupPolicy {
     /// A map under a lock for readers and writers. A write in place searches at its beginning and

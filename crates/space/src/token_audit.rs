@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **O1** The reservations of an account are the sum of the live tokens, plus grants without a
-//!   token yet. Allocations that the account has counted and their tokens have not are subtracted.
+//!   token yet. Allocations that the account has counted, but their tokens have not, are
+//!   subtracted.
 //!
 //! Each token is counted separately, and reports its bytes whenever it changes. So this check finds
 //! a token that is lost, copied or wrong. A sum of differences would not find such a token.

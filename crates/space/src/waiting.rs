@@ -32,8 +32,8 @@ impl Event {
         self.0.notify_one();
     }
 
-    /// Releases the lock until the event is raised, or until `limit` is over. In the second case
-    /// returns false.
+    /// Releases the lock until the event is raised, or until `limit` is over. Returns false if
+    /// `limit` is over.
     pub(crate) fn wait_for<T>(&self, guard: &mut Held<'_, T>, limit: Duration) -> bool {
         guard.wait_for(&self.0, limit)
     }

@@ -4,8 +4,8 @@
 //!
 //! - **D1** Operations never touch the extent tree. They add their changes here, in the transaction
 //!   to which they belong (`transaction::T11`).
-//! - **D2** If the references of an extent born in this transaction sum up to zero, nothing is left
-//!   of it here.
+//! - **D2** If the references of an extent born in this transaction sum up to zero, no entry of the
+//!   extent is left here.
 //!
 //! # Locks
 //!
@@ -195,7 +195,7 @@ impl Deltas {
         }
     }
 
-    /// What each user gains or loses.
+    /// The references that each user gains or loses.
     pub fn iter(&self) -> impl Iterator<Item = (User, i64)> + '_ {
         let (few, many) = match self {
             Self::Few(few) => (Some(few.iter().copied()), None),
@@ -214,7 +214,7 @@ impl Deltas {
     }
 }
 
-/// What a transaction does to one extent.
+/// The effect of a transaction on one extent.
 #[derive(Clone, Debug)]
 pub struct ExtentChange {
     /// The extent.
@@ -224,7 +224,7 @@ pub struct ExtentChange {
     /// The subvolume that made a born extent. A simple quota charges the extent to it until the
     /// extent is freed.
     pub owner: Option<TreeId>,
-    /// What its users gain and lose.
+    /// The references that its users gain and lose.
     pub deltas: Deltas,
 }
 
@@ -264,7 +264,7 @@ impl ExtentChange {
 const SHARDS: usize = 16;
 
 /// How the effect of a transaction on one extent's record changed since the last call of
-/// [`DelayedRefs::take_changes`]. The ledger of reservations takes it.
+/// [`DelayedRefs::take_changes`]. The ledger of reservations reads these changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordChange {
     /// The extent.
@@ -389,8 +389,8 @@ impl DelayedRefs {
         vanished
     }
 
-    /// Makes an extent longer that was born in this transaction, if `user` has the only reference
-    /// to it. Returns whether it did.
+    /// Extends an extent that was born in this transaction, if `user` has the only reference to it.
+    /// Returns whether the extent was extended.
     pub fn extend(&self, extent: Extent, more: u64, user: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
@@ -431,8 +431,8 @@ impl DelayedRefs {
     }
 
     /// The records that changed since the last call, by address. The first call, and each call with
-    /// `anew`, returns all records. From the first call on, shards note changes. O(n log n) in what
-    /// is returned.
+    /// `anew`, returns all records. From the first call on, shards note changes. O(n log n) in the
+    /// returned records.
     #[must_use]
     pub fn take_changes(&self, anew: bool) -> Vec<RecordChange> {
         let mut all = Unread::default();
@@ -478,8 +478,8 @@ mod tests {
 
     use super::*;
 
-    /// Whenever `take_changes` is called, the returned changes add up to what the transaction does
-    /// to each record.
+    /// Whenever `take_changes` is called, the returned changes add up to the effect of the
+    /// transaction on each record.
     #[test]
     fn changed_names_each_record_that_changed_since() {
         let refs = DelayedRefs::default();

@@ -44,7 +44,7 @@ pub enum Error {
         tree: TreeId,
         /// The item.
         key: Key,
-        /// What is wrong.
+        /// The fault of the item.
         #[source]
         source: buttress_format::Error,
     },
@@ -53,7 +53,7 @@ pub enum Error {
     Extents {
         /// The extent.
         at: Logical,
-        /// What is wrong.
+        /// The contradiction.
         what: &'static str,
     },
     /// The free-space tree contradicts the extent tree. Run the checker.
@@ -61,7 +61,7 @@ pub enum Error {
     FreeSpace {
         /// The block group.
         group: Logical,
-        /// What is wrong.
+        /// The contradiction.
         what: String,
     },
     /// There is a log of fsync, and opening would lose its content.

@@ -20,10 +20,10 @@ struct Run {
     sums: std::sync::Arc<[u8]>,
 }
 
-/// A change of what a run of checksums adds to the checksum tree.
+/// A change of the bytes that a run of checksums adds to the checksum tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumsChange {
-    /// Where the run begins.
+    /// The start of the run.
     pub start: Logical,
     /// The most bytes that the run added before the change.
     pub before: u64,
@@ -140,7 +140,7 @@ impl Run {
 pub struct PendingSums {
     /// Unranked: readers share it; nothing is taken inside.
     runs: CachePadded<RwLock<Runs>>,
-    /// [`Runs::planned`], for reservations: they ask at every operation.
+    /// [`Runs::planned`], for reservations, which read it at every operation.
     planned: CachePadded<AtomicU64>,
     bytes: AtomicU64,
 }
@@ -173,7 +173,7 @@ impl PendingSums {
 
     /// The runs that changed since the last call, ascending, each with the bytes that it adds to
     /// the checksum tree. With `anew`, and at the first call, all runs are returned. From the first
-    /// call on, changes are noted. O(n log n) in what is returned.
+    /// call on, changes are noted. O(n log n) in the returned runs.
     #[must_use]
     pub fn take_changes(&self, anew: bool) -> Vec<SumsChange> {
         let mut runs = self.runs.write();

@@ -8,8 +8,8 @@
 //! - **K2** An extent that the log references keeps its space until the transaction is durable.
 //!   This also holds after its last user is removed, because a crash would bring the log back
 //!   (`transaction::T8`).
-//! - **K3** Such an extent is also not written in place, except by the file that the log references
-//!   it for.
+//! - **K3** Such an extent is also not written in place, except by the file for which the log
+//!   references the extent.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ pub type LoggedId = (TreeId, u64);
 #[derive(Debug, Default)]
 struct Inner {
     changed: HashMap<LoggedId, BTreeSet<Key>>,
-    /// Changed inodes that were removed, or with names that were added or removed.
+    /// Changed inodes that were removed, or that had names added or removed.
     renamed: BTreeSet<LoggedId>,
     /// The extents that the log names.
     extents: HashMap<Logical, Named>,
@@ -67,7 +67,7 @@ impl Tracked {
     }
 
     /// Keeps the space of an extent that just lost its last user, if the log names it (K2). Returns
-    /// whether it does.
+    /// whether the log names the extent.
     pub fn keep_if_logged(&self, extent: Extent) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;
@@ -102,7 +102,7 @@ impl Tracked {
         self.inner.lock().changed.entry(id).or_default().extend(notes);
     }
 
-    /// Whether changes of an inode were noted; `None` when it is not in the log.
+    /// Whether changes of an inode were noted; `None` when the inode is not in the log.
     pub fn has_changes(&self, id: LoggedId) -> Option<bool> {
         self.inner.lock().changed.get(&id).map(|changed| !changed.is_empty())
     }

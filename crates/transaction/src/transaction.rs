@@ -222,7 +222,7 @@ impl Transaction {
             && self.devices.lock().is_empty()
     }
 
-    /// Bytes in memory. The bytes that the commit writes into trees are not more than that.
+    /// Bytes in memory. The commit writes at most as many bytes into trees.
     pub fn bytes(&self) -> u64 {
         let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
         let quotas = self.quota_items() * QUOTA_ITEM_BYTES;

@@ -75,7 +75,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         false
     }
 
-    /// A cursor at the last item at or before a key. Costs what [`seek`](Self::seek) does.
+    /// A cursor at the last item at or before a key. The cost is that of [`seek`](Self::seek).
     ///
     /// # Errors
     ///

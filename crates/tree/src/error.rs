@@ -15,23 +15,23 @@ pub enum Mismatch {
     /// Misdirected write or read.
     #[error("it says it lives at {0}")]
     Bytenr(Logical),
-    /// It belongs to another file system.
+    /// The node belongs to another file system.
     #[error("it carries another filesystem's id")]
     Fsid,
     /// Lost write: the address holds an older or newer node.
     #[error("it has generation {found}, its parent says {expected}")]
     Generation {
-        /// What the node says.
+        /// The generation in the node.
         found: Generation,
-        /// What the pointer says.
+        /// The generation in the pointer.
         expected: Generation,
     },
     /// The node has another level than the pointer to it requires.
     #[error("it has level {found}, its parent says {expected}")]
     Level {
-        /// What the node says.
+        /// The level in the node.
         found: u8,
-        /// What the pointer says.
+        /// The level in the pointer.
         expected: u8,
     },
     /// More entries than fit.
@@ -64,11 +64,11 @@ pub enum Error {
     /// No mirror holds the node that the pointer names. Run the checker.
     #[error("tree node at {logical} (owner {owner}) is damaged: {why}")]
     Damaged {
-        /// Where.
+        /// The address of the node.
         logical: Logical,
         /// Tree that was being read.
         owner: TreeId,
-        /// What is wrong with the last copy tried.
+        /// The fault of the last copy that was tried.
         why: Mismatch,
     },
     /// The device below failed.
@@ -84,7 +84,7 @@ pub enum Error {
         tree: TreeId,
         /// The item.
         key: Key,
-        /// What is wrong.
+        /// The fault of the item.
         #[source]
         source: buttress_format::Error,
     },
@@ -93,7 +93,7 @@ pub enum Error {
     TooLarge {
         /// The item.
         key: Key,
-        /// Its payload.
+        /// The length of its payload.
         len: usize,
     },
     /// Chunk items overlap or are otherwise impossible.

@@ -163,8 +163,8 @@ impl Overlay {
     }
 
     /// The first entry, deletions included, in `from..=to`. Looks into one shard if the range lies
-    /// within one object, otherwise into every shard. Each look costs O(log n) in what the shard
-    /// holds.
+    /// within one object, otherwise into every shard. Each look costs O(log n) in the entries of
+    /// the shard.
     #[must_use]
     pub fn first_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
         self.see_first(tree, from, to).found
@@ -180,8 +180,8 @@ impl Overlay {
         )
     }
 
-    /// The last entry, deletions included, in `from..=to`. Costs what [`first_in`](Self::first_in)
-    /// does.
+    /// The last entry, deletions included, in `from..=to`. The cost is that of
+    /// [`first_in`](Self::first_in).
     #[must_use]
     pub fn last_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
         self.see_last(tree, from, to).found
@@ -199,8 +199,9 @@ impl Overlay {
         )
     }
 
-    /// Every entry of one object, deletions included, in order: O(log n) in what a shard holds, and
-    /// one step for each entry of the object. Holds the shard's lock meanwhile, and returns a list.
+    /// Every entry of one object, deletions included, in order: O(log n) in the entries of a shard,
+    /// and one step for each entry of the object. Holds the shard's lock meanwhile, and returns a
+    /// list.
     #[must_use]
     pub fn of_object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Option<Payload>)> {
         let low = Key { objectid, kind: Kind(0), offset: 0 };

@@ -24,7 +24,7 @@ impl Roots {
         Self { generation, trees: BTreeMap::new() }
     }
 
-    /// The root of a tree, if it is among those held here.
+    /// The root of a tree, if it is held here.
     #[must_use]
     pub fn find(&self, tree: TreeId) -> Option<NodePtr> {
         self.trees.get(&tree).copied()

@@ -76,7 +76,7 @@ impl View {
         &self.roots
     }
 
-    /// Where nodes come from.
+    /// The source of nodes.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -160,8 +160,8 @@ impl View {
         self.range(tree, *from, *to).next().transpose()
     }
 
-    /// The item with the largest key in `from..=to`. Costs what [`at_or_after`](Self::at_or_after)
-    /// does.
+    /// The item with the largest key in `from..=to`. The cost is that of
+    /// [`at_or_after`](Self::at_or_after).
     ///
     /// # Errors
     ///

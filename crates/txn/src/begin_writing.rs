@@ -1,4 +1,4 @@
-//! Makes a volume writable that was opened for reading, while programs have its files open.
+//! Allows writes to a volume that was opened for reading, while programs have its files open.
 //!
 //! # Place
 //!

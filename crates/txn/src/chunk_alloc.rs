@@ -10,9 +10,9 @@
 //!   durable.
 //! - **A3** Some chunks are not needed, but give data a better place. Such a chunk is made only
 //!   while more than a quarter of the device space is unallocated, so that metadata keeps the rest.
-//! - **A4** A balance may move extents in one piece. Their chunk gets the length `whole`, if all
-//!   its devices have holes of this length. `whole` may exceed the usual length of a new chunk,
-//!   because the old chunk may have been made under other limits.
+//! - **A4** A balance may move extents in one piece. The chunk for these extents gets the length
+//!   `whole`, if all its devices have holes of this length. `whole` may exceed the usual length of
+//!   a new chunk, because the old chunk may have been made under other limits.
 
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, Extent, Incompat, Logical, Profile, Stripe, ids, limits,
@@ -26,8 +26,8 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Data counts as in pieces if one allocation got at most 1/`PIECES_MIN` of the wanted bytes. More
-/// than `WHOLE_MAX` wanted bytes count as `WHOLE_MAX`.
+/// Data counts as *in pieces* if one allocation got at most 1/`PIECES_MIN` of the wanted bytes.
+/// More than `WHOLE_MAX` wanted bytes count as `WHOLE_MAX`.
 const WHOLE_MAX: u64 = 512 << 10;
 const PIECES_MIN: u64 = 4;
 /// A chunk for data in pieces is made only while more than 1/`SPARE_PART` of the device space is
@@ -47,7 +47,7 @@ impl Engine {
         self.add_chunk_to(&running, kind, whole)
     }
 
-    /// Adds a data chunk if no group has more than small pieces for an allocation that should be in
+    /// Adds a data chunk if all groups have only small pieces for an allocation that should be in
     /// one piece. Linux does so before it splits a write. Each piece costs an extent, an item and a
     /// request, and is split again when it is overwritten. The chunk is made only while much device
     /// space is unallocated (A3).

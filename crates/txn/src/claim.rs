@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// Prepares a data extent that was written already for its first reference. If neither the
+    /// Prepares a data extent for its first reference. The data was already written. If neither the
     /// extent tree nor the running transaction has the extent, takes it from free space
     /// (`found_log::J2`). Returns whether it took the extent.
     ///

@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// Runs `change`, which must change something, and commits at once. No other commit and no log
-    /// comes between the two.
+    /// comes between the change and its commit.
     pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
         self.check_writable()?;
         let barred = self.unwritten.bar();
@@ -72,8 +72,8 @@ impl Engine {
     }
 
     /// As [`commit`](Self::commit). After the freeze it calls `cut`: everything put from then on
-    /// belongs to the next transaction. If nothing has to be committed, it calls `cut`, too. If it
-    /// fails before the freeze, it does not call `cut`.
+    /// belongs to the next transaction. If nothing has to be committed, `cut` is called, too. If
+    /// the commit fails before the freeze, `cut` is not called.
     ///
     /// # Errors
     ///

@@ -177,7 +177,7 @@ impl Engine {
         let (_inside, running) = self.enter();
         let removed = running.removed.lock().clone();
         let chunks = self.volume.chunks();
-        // This takes the lock of the devices itself.
+        // `is_of_seed` takes the lock of the devices itself, so it is called first.
         let is_of_seed = self.is_of_seed(id);
         let mut devices = self.devices.lock();
         let Some(item) = devices.item(id).filter(|_| !is_of_seed) else { return };

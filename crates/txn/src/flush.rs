@@ -148,7 +148,7 @@ impl Engine {
     /// The error of a commit or of a chunk allocation.
     pub fn take_step(&self, kind: SpaceKind, step: FlushState) -> Result<Gain> {
         let before = self.served(kind);
-        // Counting is cheaper than any other step, and may suffice before each of them.
+        // Counting is cheaper than any other step, and may make the other step unnecessary.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
             return Ok(Gain { gained: true, served: self.served(kind) - before });
         }
@@ -156,8 +156,8 @@ impl Engine {
             FlushState::Unpin => self.release_scrub_hold() | self.release_pinned(),
             FlushState::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
             FlushState::Chunk => {
-                // A running commit gives space back at its end, perhaps between the two
-                // attempts.
+                // A running commit gives space back at its end, perhaps between the two attempts to
+                // add a chunk.
                 self.add_chunk(kind)? || {
                     self.get_chunks_back()?;
                     self.add_chunk(kind)?
@@ -239,8 +239,8 @@ impl Engine {
         }
     }
 
-    /// Refuses the tickets that were queued before `before`, in order, until a later one fits (F2).
-    /// Tickets with priority flush for themselves and give up by themselves.
+    /// Refuses the tickets that were queued before `before`, in order, until a later ticket fits
+    /// (F2). Tickets with priority flush for themselves and give up by themselves.
     pub fn refuse(&self, kind: SpaceKind, before: TicketNumber) {
         let blocks = |priority| match kind {
             SpaceKind::Data => self.space.data_queue().blocks(priority),

@@ -91,8 +91,8 @@ impl<'e> Handle<'e> {
     }
 
     /// Extends an extent by the space that was allocated right after it. The extent must be new in
-    /// this transaction and have no user but `user`. Returns whether it did; if not, nothing has
-    /// changed.
+    /// this transaction and have no user but `user`. Returns whether the extent was extended; if
+    /// not, nothing has changed.
     pub fn extend_data(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
         let together = self.engine.space.are_together(extent.start, more.start);
         if !together || !self.join(extent, more, user) {

@@ -1,12 +1,12 @@
-//! Reads the data that needs one step per block group: chunks, the groups' items and the device
-//! extents.
+//! Reads the data that grows with the number of block groups: chunks, the groups' items and the
+//! device extents.
 //!
 //! # Place
 //!
-//! Reading a volume of a million block groups takes seconds, and a reader of one file needs three
-//! groups. So if the chunk tree is larger than one leaf, the opening reads no groups. After the
-//! opening, the first thread that needs the groups reads them: a writer, or the background thread.
-//! Until then chunks are looked up one by one.
+//! Reading all groups of a volume with a million groups takes seconds, but a reader of one file
+//! needs three groups. So if the chunk tree is larger than one leaf, the opening reads no groups.
+//! After the opening, the first thread that needs the groups reads them: a writer, or the
+//! background thread. Until then chunks are looked up one by one.
 //!
 //! # Invariants
 //!
@@ -280,7 +280,7 @@ pub(crate) fn add_groups(
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            // No data is allocated in such a group: data there would lie on a seed, or beside
+            // No data is allocated in a read-only group. The data would lie on a seed, or beside
             // parity without whole rows.
             read_only: volume.is_never_rewritten(*start) && row.is_none(),
             superblock_stripes: stripes,

@@ -70,7 +70,7 @@ impl Learning {
         self.known.store(true, Ordering::Release);
     }
 
-    /// Takes the turn to learn: one thread at a time (`learn::K2`).
+    /// Takes the lock for reading the groups: one thread reads at a time (`learn::K2`).
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **O1** A node moves with all its users: each node above it, in every tree, moves, too. So a
-//!   move changes which address a back reference names, but not how many back references there are.
+//!   move changes the address that a back reference names, but not the number of back references.
 //!   If a user cannot move, there is no plan.
 //! - **O2** A node that trees share is visited once. A plan costs the nodes on the paths to the
 //!   moved nodes, and one root for each tree.
@@ -86,7 +86,7 @@ struct Walk<'s> {
     order: Vec<Arc<Node>>,
 }
 
-/// The extent that an item of a leaf points to, if it is an item of that kind.
+/// The extent that an item of a leaf points to, if the item points to an extent.
 pub(crate) fn data_at(node: &Node, slot: usize) -> Result<Option<(FileExtent, Logical)>> {
     let key = node.key(slot);
     if key.kind != Kind::EXTENT_DATA {

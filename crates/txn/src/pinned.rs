@@ -20,7 +20,7 @@ use buttress_tree::Roots;
 pub(crate) struct Pinned {
     /// Unranked: groups and the devices are used under it.
     freed: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
-    /// A thread has waited for the readers of these oldest trees, since this time. Unranked:
+    /// The oldest trees, and the time since which a thread has waited for their readers. Unranked:
     /// nothing is taken under it.
     awaited: Mutex<Option<(Weak<Roots>, Instant)>>,
 }

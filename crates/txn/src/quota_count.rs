@@ -1,7 +1,7 @@
 //! Counts full quotas from the trees of a commit. No lock is held meanwhile.
 //!
-//! The count needs memory for an entry for each leaf and each data extent. It also has an entry for
-//! each set of subvolumes that share a node or an extent.
+//! The count needs memory for an entry for each leaf and each data extent. It also needs memory for
+//! an entry for each set of subvolumes that share a node or an extent.
 //!
 //! # Invariants
 //!

@@ -41,9 +41,9 @@ pub struct QuotaUse {
     pub info: QuotaInfo,
     /// The limits of the group.
     pub limit: QuotaLimit,
-    /// The groups that it is a member of.
+    /// The groups that this group is a member of.
     pub parents: Vec<QuotaGroup>,
-    /// Its members.
+    /// The members of this group.
     pub children: Vec<QuotaGroup>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct QuotaNews {
     pub(crate) is_kept: bool,
     /// Whether the commit set a limit, or made limits apply.
     pub(crate) sets_limit: bool,
-    /// Whether it changed any item of a limit or a membership, or removed a group.
+    /// Whether the commit changed any item of a limit or a membership, or removed a group.
     pub(crate) regroups: bool,
     /// The bytes that each changed group uses now.
     pub(crate) used: Vec<(QuotaGroup, QuotaInfo)>,
@@ -80,8 +80,8 @@ struct State {
     joins: bool,
     /// The limited groups that count for a subvolume.
     above: HashMap<TreeId, Vec<QuotaGroup>>,
-    /// Subvolumes that are not committed yet, each with the one that contains it, and the
-    /// transaction.
+    /// Subvolumes that are not committed yet, each with the subvolume that contains it, and the
+    /// transaction that makes it.
     made: HashMap<TreeId, (TreeId, Generation)>,
     /// Bytes of live charges.
     waiting: HashMap<TreeId, u64>,
@@ -234,8 +234,8 @@ impl QuotaLimits {
     }
 
     /// Notes that a transaction makes a subvolume within another. This is noted even while no limit
-    /// is set, because a commit under way may set the first limit. If none does, [`Self::publish`]
-    /// forgets the note.
+    /// is set, because a commit under way may set the first limit. If that commit sets no limit,
+    /// [`Self::publish`] forgets the note.
     pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
         if tree != within {
             self.state.lock().made.insert(tree, (within, generation));
@@ -296,7 +296,7 @@ impl QuotaLimits {
         QuotaCharge::new(Arc::clone(self), tree, bytes)
     }
 
-    /// Ends a charge, or a part of one, of which no extent was made.
+    /// Ends a charge, or a part of a charge, if no extent was made of these bytes.
     pub(crate) fn release(&self, tree: TreeId, bytes: u64) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);

@@ -40,7 +40,7 @@ impl Engine {
         self.quotas_of(self.view().roots())
     }
 
-    /// As [`quotas`](Self::quotas), but from these trees.
+    /// As [`quotas`](Self::quotas), but from the trees under `roots`.
     pub(crate) fn quotas_of(&self, roots: &Roots) -> Result<Option<Quotas>> {
         let status = quota_status(&self.store, roots)?;
         let status = status.filter(|status| status.flags & QuotaStatus::ON != 0);

@@ -98,8 +98,8 @@ impl Engine {
         Ok(reserved.into())
     }
 
-    /// Whether data has left all space that metadata has reserved. Always true without mixed
-    /// groups.
+    /// Whether data leaves enough space for all that metadata has reserved. Always true without
+    /// mixed groups.
     pub(crate) fn data_leaves_metadata(&self) -> bool {
         !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
     }

@@ -24,7 +24,7 @@ const NODES_ROOM: u64 = 1 << 20;
 impl Engine {
     /// Holds and drains the group that starts at `start`. Returns `None` if there is no such group,
     /// if another scrub holds a group, or if the volume is read-only. Returns `None` also if the
-    /// other groups of its kind cannot take the reservations of its writers.
+    /// other groups of the same kind cannot take the reservations of the group's writers.
     pub fn hold_for_scrub(&self, start: Logical) -> Option<HeldGroup<'_>> {
         if self.read_only().is_some() {
             return None;

@@ -9,7 +9,7 @@ use crate::{Engine, Handle, QuotaChange, Result, View};
 
 impl Handle<'_> {
     /// Requests a snapshot, which the commit of this transaction makes. [`Engine::commit_cut`]
-    /// waits for it.
+    /// waits for that commit.
     pub fn snapshot(&self, snapshot: Snapshot) {
         self.engine().stamps.snapshot();
         self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));

@@ -5,9 +5,9 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A commit takes the commit lock only when no [`Unwritten`] is open. From then until the
-//!   freeze no `Unwritten` can be opened. So the data of all extents that a commit records is on
-//!   the devices.
+//! - **B1** A commit takes the commit lock only when no [`Unwritten`] is open. From this moment
+//!   until the freeze no `Unwritten` can be opened. So the data of all extents that a commit
+//!   records is on the devices.
 //! - **B2** A thread with an open `Unwritten` waits only for a log, for readers of its file and for
 //!   its own write. None of these waits for a commit.
 

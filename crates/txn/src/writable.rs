@@ -50,7 +50,7 @@ fn is_being_replaced(store: &Store, roots: &Roots) -> Result<bool> {
     let Some((node, slot)) = Cursor::find(store, TreeId::DEV, root, &key)? else {
         return Ok(false);
     };
-    // Device, two cursors, mode, then the state.
+    // The item holds a device, two cursors, a mode, and then the state.
     let state = node.item(slot).get(32..40).and_then(|bytes| bytes.first_chunk::<8>());
     const STARTED: u64 = 1;
     const SUSPENDED: u64 = 4;

@@ -41,7 +41,7 @@ impl Held {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     /// The most nodes that a commit would make if no changes came after the count. Once the commit
-    /// is settled, the number of nodes that it made.
+    /// is settled, this is the number of nodes that it made.
     pub(crate) nodes: u64,
     /// The most nodes that later items may add in the extent, checksum and free-space trees
     /// (`ledger::G6`). `None` if this is unbounded.

@@ -12,10 +12,10 @@
 //! - **D2** A part of the data may finish in this transaction, and the rest in the next. Each part
 //!   may dirty all these leaves. In the next transaction, these leaves include the items that this
 //!   transaction adds. Leaves that are already dirty in this transaction are in the ledger's count.
-//!   So the leaves that their bytes fill are subtracted, except two. Without this inode's leaves,
-//!   other dirty leaves of the tree could form up to two more runs. Leaves that are dirty in a
-//!   commit under way are subtracted, too. That commit frees them, or the next freeze waits for the
-//!   data (I4 of `reserve::inode`).
+//!   So the leaves that their bytes fill are subtracted, except two. These two remain, because
+//!   other dirty leaves could form up to two more runs without this inode's leaves. Leaves that are
+//!   dirty in a commit under way are subtracted, too. That commit frees them, or the next freeze
+//!   waits for the data (I4 of `reserve::inode`).
 //! - **D3** During a commit, the leaves are the new ones that this commit makes of the committed
 //!   ones. The new leaves are packed, with all bytes that the commit adds to them (`ledger::G5`).
 //! - **D4** There is no bound if snapshots may share the leaves, or if there are more than

@@ -1,4 +1,4 @@
-//! Locks of the scheduler, which replace those of `src/waiting.rs`.
+//! Locks of the scheduler, which replace the locks of `src/waiting.rs`.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! A commit rebuilds nodes from all over its trees in one order, and frees the nodes that they
 //! replace. So the free space of metadata is soon in pieces. If each node were allocated by itself,
 //! it would get the next piece. A run is a long free piece, at most as long as one request. The
-//! nodes lie in it side by side, in the order in which they were made.
+//! nodes lie in the run side by side, in the order in which they were made.
 //!
 //! # Invariants
 //!
@@ -72,9 +72,9 @@ impl<'e> Cluster<'e> {
             match self.engine.space.allocate(self.request(want, size)) {
                 Outcome::Got(run) => {
                     if run.len < want {
-                        // This was the longest free piece. Other pieces may be nearly as long, and
-                        // their extent items lie close to those of this run. A search for half of
-                        // its length finds these pieces, too.
+                        // The last run was the longest free piece. Other pieces may be nearly as
+                        // long, and their extent items lie close to those of this run. A search for
+                        // half of its length finds these pieces, too.
                         self.run_max = run.len / 2;
                     }
                     self.engine.reservations.take_frozen(run.len);

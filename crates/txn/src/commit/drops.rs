@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A step changes no more references than its limit allows, and ends at any place in the
+//! - **D1** A step changes no more references than its limit allows, and may end at any node of the
 //!   tree. It stops one node early, because a node is dropped or handed over as a whole. A step
 //!   that may change no more than [`Engine::drop_min`] references goes one node further.
 //! - **D2** A node that the dead tree wrote and that other trees still use is handed over before
@@ -42,7 +42,7 @@ struct Step {
     followed: u64,
     /// Nodes up to this generation are older than the tree, so the tree did not write them.
     birth: Generation,
-    /// Where Linux would go on: level and key (D3).
+    /// The level and key at which Linux would continue the drop (D3).
     resume: Option<(u8, Key)>,
     /// Earlier steps have handed over all shared nodes before this key (D2).
     handed: Key,

@@ -227,7 +227,7 @@ impl Settle<'_> {
         }
     }
 
-    /// Forgets a tree of which all nodes are dropped. A tree with this number begins empty.
+    /// Forgets a tree of which all nodes are dropped. A later tree with this number begins empty.
     pub(super) fn remove_tree(&mut self, tree: TreeId) {
         self.roots.remove(tree);
         self.recorded.remove(&tree);

@@ -91,7 +91,8 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// Copies a subvolume's root node. From here on its children have one user more.
+    /// Copies a subvolume's root node. From here on the children of that node have one more user,
+    /// the copy.
     fn cut(&mut self, snapshot: &Snapshot) -> Result<()> {
         let generation = self.transaction.generation;
         let (source, target) = (snapshot.source, snapshot.target);

@@ -21,7 +21,7 @@ pub struct Refusal {
     pub kind: SpaceKind,
     /// Bytes that were asked for.
     pub bytes: u64,
-    /// How long ago.
+    /// Time since the refusal.
     pub ago: Duration,
     /// All accounts at that moment.
     pub accounts: Accounts,

@@ -218,7 +218,8 @@ impl Waits {
         }
     }
 
-    /// The time below which `share` of a thousand waits stayed, exact to a factor of two.
+    /// An upper limit of the time that `share` of each thousand waits took, exact to a factor of
+    /// two.
     #[must_use]
     pub fn per_mille(&self, share: u64) -> Duration {
         let wanted = (self.count() * share).div_ceil(1000);

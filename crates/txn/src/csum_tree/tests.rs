@@ -30,7 +30,7 @@ fn address(sector: u64) -> Logical {
     Logical(BASE + sector * SECTOR)
 }
 
-/// A root with a leaf for every few items.
+/// A tree of one root and leaves with a few items each.
 struct Tree(Vec<Arc<Node>>);
 
 impl NodeSource for Tree {
@@ -109,7 +109,7 @@ fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
 }
 
 proptest! {
-    /// C1, C2: the items have the old sums, without the freed ones and with the new ones. No two
+    /// C1, C2: the items have the old sums, without the freed sums and with the new sums. No two
     /// items overlap, and no item is too long.
     #[test]
     fn as_a_map_of_sectors(

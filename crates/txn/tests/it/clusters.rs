@@ -70,7 +70,7 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
         (figures.device_bytes, figures.data_copies),
         (usage.device_bytes, usage.data_copies)
     );
-    // Two of each commit are superblocks.
+    // Two requests of each commit write superblocks.
     let requests = engine.volume().stats().writes - writes - 2 * counted;
     let nodes = engine.statistics().nodes_written - nodes;
     Churned { nodes: nodes as f64 / counted as f64, requests: requests as f64 / counted as f64 }

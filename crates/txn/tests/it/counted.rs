@@ -1,4 +1,4 @@
-//! A debug build compares the counted nodes of a transaction with those that its commit makes.
+//! A debug build compares the counted nodes of a transaction with the nodes that its commit makes.
 //! These tests make overlays that tests of files do not make. Items of all lengths are added, grow,
 //! shrink and are deleted, anywhere in a tree, and also while another commit is under way.
 

@@ -1,5 +1,5 @@
-//! Counts the steps of walks over views. They grow with the work and no faster, and the results are
-//! right.
+//! Counts the steps of walks over views. The number of steps grows no faster than the work, and the
+//! results are right.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size.
 

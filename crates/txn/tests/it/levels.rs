@@ -44,7 +44,7 @@ fn eight_nodes_an_item() {
     assert_eq!(reserve_all(&engine).len(), count);
 }
 
-/// On a small volume, changes cannot dirty more than all existing nodes, however many they are.
+/// On a small volume, any number of changes can dirty at most all existing nodes.
 #[test]
 fn counting_reserves_less_than_levels() {
     let counted = reserve_all(&engine(ReservePolicy::Counted)).len();

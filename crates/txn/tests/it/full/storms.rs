@@ -157,7 +157,7 @@ fn crowd(fs: &Filesystem, nodes: Nodes) {
 }
 
 /// Fills a fifth of the metadata with files, several in each leaf, and takes a snapshot of them.
-/// Returns their number.
+/// Returns the number of files.
 fn share(fs: &Filesystem) -> usize {
     let dir = fs.root().mkdir(SHARED_CROWD, 0o755, 0, 0).expect("a folder");
     let has_room = |count: usize| {
@@ -174,7 +174,7 @@ fn share(fs: &Filesystem) -> usize {
 }
 
 /// Makes files with the attribute `value`, as long as there is room and `wants_more` returns true.
-/// Returns their number.
+/// Returns the number of files.
 fn take_leaves(dir: &Inode, value: &[u8], wants_more: impl Fn(usize) -> bool) -> usize {
     let mut count = 0;
     while wants_more(count)

@@ -10,7 +10,8 @@ use super::{
     shared_alone,
 };
 
-/// A snapshot of everything. Its thread knows the content of the thread's folder in it.
+/// A snapshot of everything. The thread that took the snapshot knows the expected content of its
+/// folder there.
 pub(super) struct Snapshot {
     pub(super) name: String,
     pub(super) top: Inode,
@@ -34,8 +35,7 @@ impl Snapshot {
         Some(Self { name, folder: of.in_snapshot(dir, shared), top, is_written })
     }
 
-    /// Panics if the snapshot differs from its content when it was taken, with the later writes to
-    /// it.
+    /// Panics if the snapshot differs from its first content, changed by the later writes to it.
     pub(super) fn verify(&self) {
         self.folder.verify();
         verify(&self.top, &shared_alone());
