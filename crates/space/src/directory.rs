@@ -185,7 +185,7 @@ impl Directory {
         new
     }
 
-    /// A directory without `group`, which is in it.
+    /// Returns a directory without `group`, which this directory has.
     pub(crate) fn without(&self, group: &Group) -> Self {
         let mut new = self.clone();
         new.groups = self.groups.without(group.start().0).expect("D2: it is in it").0;

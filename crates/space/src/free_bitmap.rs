@@ -82,7 +82,7 @@ impl FreeBitmap {
     }
 
     /// Bytes of memory that the bitmap of a group would take. `None` if the group has too many
-    /// units for it.
+    /// units for a bitmap.
     pub(crate) fn cost(group: Extent, sector: u64, unit: u64) -> Option<usize> {
         let units = usize::try_from(group.len / unit).ok().filter(|units| *units < 1 << 31)?;
         let bits = usize::try_from(group.len / sector).ok()?;
@@ -307,7 +307,7 @@ impl FreeBitmap {
         (address.saturating_sub(self.base).div_ceil(self.unit) as usize).min(self.leaves * LEAF)
     }
 
-    /// Takes exactly `start..end` if all of it is free. Returns whether it was.
+    /// Takes exactly `start..end` if all of it is free. Returns whether the range was taken.
     pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
         let (from, to) = self.sectors_of(start, end);
         let inside = start >= self.base && from < to && self.address(to) == end;
@@ -318,7 +318,8 @@ impl FreeBitmap {
         free
     }
 
-    /// Takes the first `want` contiguous bytes at or behind `goal`, or else the first in the group.
+    /// Takes the first `want` contiguous bytes at or behind `goal`, or else the first ones in the
+    /// group.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let units = usize::try_from(want / self.unit).ok()?;
         let from = self.unit_at(goal.unwrap_or(0));

@@ -138,7 +138,7 @@ impl FreeExtents {
     ///
     /// # Panics
     ///
-    /// When it does not lie inside one free extent: a bug of the search.
+    /// When the range does not lie inside one free extent: a bug of the search.
     fn take(&mut self, start: u64, end: u64) {
         let found = self.by_start.range(..=start).next_back().map(|(&s, &e)| (s, e));
         let (s, e) = found.expect("F1: a search only returns addresses that are free");
@@ -152,7 +152,7 @@ impl FreeExtents {
         }
     }
 
-    /// Takes exactly `start..end` if all of it is free. Returns whether it was.
+    /// Takes exactly `start..end` if all of it is free. Returns whether the range was taken.
     pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
         let around = self.by_start.range(..=start).next_back();
         let free = start < end && around.is_some_and(|(_, &free_end)| free_end >= end);

@@ -3,8 +3,9 @@
 //! # Place
 //!
 //! [`Space`](crate::Space) finds groups and moves bytes between states; a group knows the addresses
-//! of these bytes. The figures of a group include the latest changes. `txn` computes the figures of
-//! the transaction being committed itself, because the next transaction is already allocating.
+//! of these bytes. The figures of a group include the latest changes. `txn` itself computes the
+//! figures of the transaction that is being committed, because the next transaction is already
+//! allocating.
 //!
 //! # Invariants
 //!
@@ -13,7 +14,7 @@
 //! - **G3** Whenever the lock is free, the summary agrees with the state.
 //! - **G4** In a group with rows, an allocation takes rows in which nothing is reserved, used or
 //!   pinned. Only extents of one batch of writes share a row (`rows`). Free bytes of a row that is
-//!   in use count as read-only. Before loading, all free bytes of such a group do.
+//!   in use count as read-only. Before loading, all free bytes of such a group count as read-only.
 //! - **D2** A group of the directory has one slot among the slots of its kind.
 //! - **Q1** A group is read-only while at least one hold on it lives; several holds may live at
 //!   once.
@@ -59,7 +60,7 @@ pub struct GroupInit {
     ///
     /// A group with a birth and no used bytes is known to be free, so it needs no loading.
     pub birth: Generation,
-    /// Whether nothing may be allocated in it.
+    /// Whether nothing may be allocated in the group.
     pub read_only: bool,
     /// Logical ranges under superblock mirrors, which are never allocated. They may overlap each
     /// other and reach past the group's ends.
@@ -259,8 +260,8 @@ impl Group {
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
     }
 
-    /// Enters the group in the index and then in the account, once it is in the directory. So its
-    /// space can be found before it can be reserved.
+    /// Enters the group in the index and then in the account, once the directory has the group. So
+    /// its space can be found before it can be reserved.
     pub(crate) fn open(&self, account: &SharedAccount) {
         let mut state = self.state.lock();
         state.counted = true;
@@ -384,7 +385,7 @@ impl Group {
         result
     }
 
-    /// Stops allocation in the group (Q1), if the account has enough space without it.
+    /// Stops allocation in the group (Q1), if the account has enough space without the group.
     pub(crate) fn stop(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let before = self.counts(&state);

@@ -43,7 +43,8 @@ struct Bucket {
     waiting: AtomicUsize,
     /// Drains of one bucket take turns. Unranked: held while a drain waits.
     turn: Mutex<()>,
-    /// Unranked: nothing is taken under it, and a model checker brings its own.
+    /// Unranked: no lock is taken under this lock, and a model checker replaces the lock by its
+    /// own.
     quiet: Mutex<()>,
     left: Condvar,
 }

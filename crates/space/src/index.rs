@@ -12,11 +12,11 @@
 //!
 //! # Invariants
 //!
-//! - **I1** While a group's lock is free, its bits agree with its summary. They are set in one
+//! - **I1** While a group's lock is free, its bits agree with its summary. The bits are set in one
 //!   plane for every order up to the group's own, and clear everywhere else.
 //! - **I2** Every set bit is found (`plane_bits::I2`).
-//! - **I3** A search may miss a group that was in the index all the time. Afterwards it can tell
-//!   that this may have happened (`plane_bits::I3`).
+//! - **I3** A search may miss a group that was in the index all the time. Afterwards the search can
+//!   tell that this may have happened (`plane_bits::I3`).
 //!
 //! # Locks
 //!

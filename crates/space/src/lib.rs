@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The crate computes in memory, without I/O and trees. `txn` passes the block groups and the free
-//! space in them. It asks for reservations and addresses, and records the answers in the extent,
+//! The crate computes in memory, without I/O and trees. `txn` tells the crate the block groups and
+//! their free space. It asks for reservations and addresses, and records the answers in the extent,
 //! block-group and free-space trees.
 //!
 //! # Where things are
@@ -30,7 +30,7 @@
 //! unreserved         the count of bytes that in-place writes hold unreserved
 //! token_audit        the live tokens, to compare accounts with
 //! goals              where each stream allocated last
-//! space              the gate: groups, states of bytes, figures
+//! space              the interface: groups, states of bytes, figures
 //! request            what an allocation asks for and gets
 //! search             the order in which groups are tried
 //! allocate           choosing a group and an extent

@@ -46,7 +46,7 @@ impl Doubts {
 
     /// Whether a search that began at `then` may have missed an entry. A call that clears a summary
     /// bit and has to set it again counts an arrival before it reports that it is done. With this
-    /// order of loads, one of the two is visible.
+    /// order of loads, the search sees the running call or its arrival.
     pub(crate) fn may_have_missed(&self, then: u64) -> bool {
         self.clearing.load(SeqCst) != 0 || self.arrivals.load(SeqCst) != then
     }

@@ -15,7 +15,7 @@ pub enum AllocPolicy {
     /// is held.
     #[cfg(feature = "baselines")]
     Linear,
-    /// As `Linear`, but a group that is held is skipped while there are others.
+    /// As `Linear`, but a group that is held is skipped while other groups are left.
     #[cfg(feature = "baselines")]
     LinearTrylock,
     /// An index by the largest free run. Held groups are skipped. All streams share one goal, which
@@ -34,7 +34,8 @@ impl AllocPolicy {
     }
 }
 
-/// How the group of an address is found, and whether a writer in place keeps it until its end.
+/// How the group of an address is found, and whether a writer in place keeps the group until the
+/// write ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupPolicy {
     /// A map under a lock for readers and writers. A write in place searches at its beginning and
@@ -52,7 +53,7 @@ pub enum LookupPolicy {
 
 #[cfg(feature = "baselines")]
 impl AllocPolicy {
-    /// All, the oldest first.
+    /// All policies, the oldest first.
     pub const ALL: [Self; 4] =
         [Self::Linear, Self::LinearTrylock, Self::IndexSingleGoal, Self::IndexGoals];
 
@@ -84,7 +85,7 @@ impl FromStr for AllocPolicy {
 
 #[cfg(feature = "baselines")]
 impl LookupPolicy {
-    /// All, the oldest first.
+    /// All policies, the oldest first.
     pub const ALL: [Self; 3] = [Self::RwlockDouble, Self::RwlockSingle, Self::Lockfree];
 }
 

@@ -97,7 +97,7 @@ impl Space {
         reserved.then_some(rest)
     }
 
-    /// Adds the rows behind the rest to it, if these rows are free.
+    /// Lengthens the rest by the rows behind it, if these rows are free.
     fn lengthen(&self, rows: &mut Rows, want: u64) {
         let Some(left) = rows.left else { return };
         let directory = self.directory();

@@ -10,8 +10,8 @@
 //!
 //! - **Q1** Requests are served from the head; requests with priority come first. While the head
 //!   does not fit, no request behind it is served.
-//! - **Q2** No request is served at once while another waits in its list, or in a list with higher
-//!   priority.
+//! - **Q2** No request is served at once while another request waits in the same list, or in a list
+//!   with higher priority.
 //! - **Q3** After a ticket has left, the queue has no entry for it. If the ticket was granted
 //!   meanwhile, the caller gets the grant and must give it back.
 //! - **Q4** Each waiter has its own event, so a grant wakes only its own waiter.

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **O1** The reservations of an account are the sum of the live tokens, plus grants without a
-//!   token yet. Allocations that the account has counted and their tokens have not are subtracted.
+//!   token yet. An allocation that the account has counted, but the token has not counted yet, is
+//!   subtracted.
 //!
 //! Each token is counted separately, and reports its bytes whenever it changes. So this check finds
 //! a token that is lost, copied or wrong. A sum of differences would not find such a token.
@@ -80,7 +81,7 @@ impl<const N: usize> TokenAudit<N> {
         add(&mut self.taken, what);
     }
 
-    /// Counts the allocation for the token, too.
+    /// Notes that the token has counted such an allocation, too.
     pub fn take_from_token(&mut self, token: u64, what: [u64; N]) {
         sub(&mut self.taken, what, "what was taken");
         self.give(token, what);

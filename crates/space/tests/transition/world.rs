@@ -61,7 +61,7 @@ pub(crate) struct Group {
     pub(crate) writers: AtomicUsize,
     pub(crate) drained: shuttle::sync::Condvar,
     pub(crate) state: Lock,
-    /// Whether drains that wait for reserved extents are not woken.
+    /// Whether drains that wait for reserved extents are left asleep.
     pub(crate) silent: bool,
     /// How many threads rely on a drained group.
     pub(crate) quiet: AtomicUsize,
