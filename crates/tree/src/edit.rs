@@ -1,5 +1,5 @@
-//! A leaf that is changed in its buffer and goes to disk from there. It is for trees that are
-//! written often and read only after a crash.
+//! A leaf that is changed in its buffer and goes to disk from there. Such leaves are for trees that
+//! are written often and read only after a crash.
 //!
 //! # Invariants
 //!
@@ -51,7 +51,7 @@ impl LeafEdit {
         self.count
     }
 
-    /// Whether it has no items.
+    /// Whether the leaf has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

@@ -15,23 +15,23 @@ pub enum Mismatch {
     /// Misdirected write or read.
     #[error("it says it lives at {0}")]
     Bytenr(Logical),
-    /// It belongs to another file system.
+    /// The node belongs to another file system.
     #[error("it carries another filesystem's id")]
     Fsid,
     /// Lost write: the address holds an older or newer node.
     #[error("it has generation {found}, its parent says {expected}")]
     Generation {
-        /// What the node says.
+        /// The generation in the node's header.
         found: Generation,
-        /// What the pointer says.
+        /// The generation in the pointer.
         expected: Generation,
     },
     /// The node has another level than the pointer to it requires.
     #[error("it has level {found}, its parent says {expected}")]
     Level {
-        /// What the node says.
+        /// The level in the node's header.
         found: u8,
-        /// What the pointer says.
+        /// The level in the pointer.
         expected: u8,
     },
     /// More entries than fit.
@@ -49,7 +49,7 @@ pub enum Mismatch {
     /// A child pointer is zero or not a multiple of the sector size.
     #[error("child pointer {0} is impossible")]
     Child(u32),
-    /// The first key differs from the parent's.
+    /// The first key differs from the key in the parent.
     #[error("its first key differs from its parent's")]
     FirstKey,
     /// The last key is not before the first key of the next node.
@@ -64,11 +64,11 @@ pub enum Error {
     /// No mirror holds the node that the pointer names. Run the checker.
     #[error("tree node at {logical} (owner {owner}) is damaged: {why}")]
     Damaged {
-        /// Where.
+        /// The address of the node.
         logical: Logical,
         /// Tree that was being read.
         owner: TreeId,
-        /// What is wrong with the last copy tried.
+        /// The fault of the last copy that was tried.
         why: Mismatch,
     },
     /// The device below failed.

@@ -43,7 +43,7 @@ pub struct NodePtr {
 pub struct Expect {
     /// The pointer followed.
     pub ptr: NodePtr,
-    /// The key the parent has for it, where there is a parent.
+    /// The key that the parent has for the node, if there is a parent.
     pub first_key: Option<Key>,
     /// The first key of the next node, if there is one. All keys of this node must be smaller.
     /// Without this check, each node could be in order while the tree is not.
@@ -241,7 +241,7 @@ impl Node {
         self.header.owner
     }
 
-    /// The pointer that leads here.
+    /// A pointer to this node.
     #[must_use]
     pub fn ptr(&self) -> NodePtr {
         NodePtr {
@@ -257,7 +257,7 @@ impl Node {
         self.header.nritems as usize
     }
 
-    /// Whether it holds nothing: only the root of an empty tree does.
+    /// Whether the node has no entries: only the root of an empty tree has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.header.nritems == 0
@@ -295,7 +295,7 @@ impl Node {
         &self.buf[start..end]
     }
 
-    /// Where in [`bytes`](Self::bytes) a slot's payload lies.
+    /// The start and the end of a slot's payload in [`bytes`](Self::bytes).
     pub(crate) fn item_range(&self, slot: usize) -> (usize, usize) {
         assert!(self.header.level == 0, "items are in leaves");
         assert!(slot < self.len(), "slot {slot} of {}", self.len());
@@ -429,7 +429,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// The problem of the node. It is a bug of the merge, found before it reaches the disk.
+    /// The problem of the node. It is a bug of the merge, found before the node reaches the disk.
     pub fn seal(&self, geometry: &Geometry) -> Result<Self, Mismatch> {
         Self { buf: self.buf.clone(), header: self.header }.into_sealed(geometry)
     }

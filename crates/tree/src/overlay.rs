@@ -1,7 +1,7 @@
 //! The changes of one transaction that are not merged into the trees yet.
 //!
-//! A sharded, ordered map from (tree, key) to a new payload or a deletion. Operations write here
-//! and nowhere else; a commit freezes the whole overlay, then merges it.
+//! An overlay is a sharded, ordered map from (tree, key) to a new payload or a deletion. Operations
+//! write here and nowhere else; a commit freezes the whole overlay, then merges it.
 //!
 //! # Invariants
 //!
@@ -152,8 +152,8 @@ impl Overlay {
         self.insert(&mut shard, tree, key, Some(payload.into()));
     }
 
-    /// The change of a key in this transaction: none, a deletion (`Some(None)`), or its payload.
-    /// O(log n) in the entries of a shard.
+    /// The change of a key in this transaction: none, a deletion (`Some(None)`), or the new
+    /// payload. O(log n) in the entries of a shard.
     #[must_use]
     pub fn find(&self, tree: TreeId, key: &Key) -> Option<Option<Payload>> {
         if self.is_empty() {
@@ -163,8 +163,8 @@ impl Overlay {
     }
 
     /// The first entry, deletions included, in `from..=to`. Looks into one shard if the range lies
-    /// within one object, otherwise into every shard. Each look costs O(log n) in what the shard
-    /// holds.
+    /// within one object, otherwise into every shard. Each look costs O(log n) in the entries of
+    /// the shard.
     #[must_use]
     pub fn first_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
         self.see_first(tree, from, to).found
@@ -180,8 +180,8 @@ impl Overlay {
         )
     }
 
-    /// The last entry, deletions included, in `from..=to`. Costs what [`first_in`](Self::first_in)
-    /// does.
+    /// The last entry, deletions included, in `from..=to`. Costs as much as
+    /// [`first_in`](Self::first_in).
     #[must_use]
     pub fn last_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
         self.see_last(tree, from, to).found
@@ -199,8 +199,9 @@ impl Overlay {
         )
     }
 
-    /// Every entry of one object, deletions included, in order: O(log n) in what a shard holds, and
-    /// one step for each entry of the object. Holds the shard's lock meanwhile, and returns a list.
+    /// Every entry of one object, deletions included, in order. Costs O(log n) in the entries of a
+    /// shard, and one step for each entry of the object. Holds the shard's lock meanwhile, and
+    /// returns a list.
     #[must_use]
     pub fn of_object(&self, tree: TreeId, objectid: u64) -> Vec<(Key, Option<Payload>)> {
         let low = Key { objectid, kind: Kind(0), offset: 0 };
@@ -253,8 +254,8 @@ impl Overlay {
         shard.gaps.around(tree, key, generation)
     }
 
-    /// Notes that `first..=last`, within one object, holds no item. This is for views that have
-    /// this overlay as the running one, over committed roots of `generation`.
+    /// Notes that `first..=last`, within one object, holds no item. The note is valid for views
+    /// that have this overlay as the running one, over committed roots of `generation`.
     ///
     /// If a put made an item in the shard since the caller saw `items_made`, notes nothing and
     /// returns false.
@@ -306,7 +307,7 @@ impl Overlay {
     /// The first call, and each call with `anew`, returns every entry of the overlay instead, once,
     /// with `None` as the state before.
     ///
-    /// For k changes returned and n entries held this costs O(k log k), and a look at each shard.
+    /// For k returned changes the call costs O(k log k), and a look at each shard.
     #[must_use]
     pub fn take_changes(&self, anew: bool) -> Vec<Changed> {
         let mut all = Vec::new();
@@ -325,7 +326,7 @@ impl Overlay {
 
     /// Every change, by tree and key. Payloads stay shared: readers go on while the merge runs.
     ///
-    /// O(n log n) in the items held, and a list of them in memory.
+    /// Costs O(n log n) for n items, and makes a list of all items in memory.
     #[must_use]
     pub fn sorted(&self) -> Vec<(TreeId, Key, Option<Payload>)> {
         let mut all = Vec::with_capacity(usize::try_from(self.items()).unwrap_or(0));

@@ -1,10 +1,10 @@
-//! How the layers above the trees read them: running overlay, frozen overlay, committed tree.
+//! How upper layers read the trees: running overlay, frozen overlay, committed tree.
 //!
 //! # Invariants
 //!
 //! - **V1** The three parts of a view are one consistent state. The thread that freezes an overlay
 //!   publishes, in the same step, a view with that overlay as its frozen part.
-//! - **V2** While a view lives, nothing that its committed roots reach is handed out again
+//! - **V2** While a view lives, no space that its committed roots reach is allocated again
 //!   (`tree::T6`).
 
 use std::{ops::Deref, sync::Arc};
@@ -76,7 +76,7 @@ impl View {
         &self.roots
     }
 
-    /// Where nodes come from.
+    /// The source of nodes.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -160,8 +160,8 @@ impl View {
         self.range(tree, *from, *to).next().transpose()
     }
 
-    /// The item with the largest key in `from..=to`. Costs what [`at_or_after`](Self::at_or_after)
-    /// does.
+    /// The item with the largest key in `from..=to`. Costs as much as
+    /// [`at_or_after`](Self::at_or_after).
     ///
     /// # Errors
     ///
