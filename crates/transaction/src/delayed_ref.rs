@@ -4,8 +4,8 @@
 //!
 //! - **D1** Operations never touch the extent tree. They add their changes here, in the transaction
 //!   to which they belong (`transaction::T11`).
-//! - **D2** If the references of an extent born in this transaction sum up to zero, nothing is left
-//!   of it here.
+//! - **D2** If the references of an extent born in this transaction sum up to zero, this module has
+//!   no record of the extent.
 //!
 //! # Locks
 //!
@@ -86,7 +86,7 @@ impl User {
 }
 
 /// Largest size to which an extent item grows by inline references. Further references get items of
-/// their own. A leaf must hold several items, or a split could not halve it.
+/// their own. A leaf must have room for several items. Otherwise a split could not halve the leaf.
 pub fn inline_max(nodesize: u32) -> usize {
     (nodesize as usize - buttress_format::header::HEADER_LEN) / 16
         - buttress_format::header::ITEM_LEN
@@ -195,7 +195,7 @@ impl Deltas {
         }
     }
 
-    /// What each user gains or loses.
+    /// The gain or loss of each user.
     pub fn iter(&self) -> impl Iterator<Item = (User, i64)> + '_ {
         let (few, many) = match self {
             Self::Few(few) => (Some(few.iter().copied()), None),
@@ -214,7 +214,7 @@ impl Deltas {
     }
 }
 
-/// What a transaction does to one extent.
+/// The effect of a transaction on one extent.
 #[derive(Clone, Debug)]
 pub struct ExtentChange {
     /// The extent.
@@ -224,7 +224,7 @@ pub struct ExtentChange {
     /// The subvolume that made a born extent. A simple quota charges the extent to it until the
     /// extent is freed.
     pub owner: Option<TreeId>,
-    /// What its users gain and lose.
+    /// The gains and losses of the extent's users.
     pub deltas: Deltas,
 }
 
@@ -264,7 +264,7 @@ impl ExtentChange {
 const SHARDS: usize = 16;
 
 /// How the effect of a transaction on one extent's record changed since the last call of
-/// [`DelayedRefs::take_changes`]. The ledger of reservations takes it.
+/// [`DelayedRefs::take_changes`]. The ledger of reservations takes these changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordChange {
     /// The extent.
@@ -272,7 +272,7 @@ pub struct RecordChange {
     /// The most bytes that the transaction added to the extent tree for this record at the last
     /// call.
     pub before: u64,
-    /// The most bytes that it adds now.
+    /// The most bytes that the transaction adds now.
     pub bytes_max: u64,
     /// Whether the extent may be freed now, together with its checksums, and could not before.
     pub loses_users: bool,
@@ -328,7 +328,7 @@ pub struct DelayedRefs {
     /// caller.
     shards: Vec<CachePadded<Mutex<Shard>>>,
     sums: CachePadded<Sums>,
-    /// Unranked: taken inside a shard; nothing is taken inside.
+    /// Unranked: taken while a shard is locked; no lock is taken under it.
     disputed: Mutex<Option<Logical>>,
 }
 
@@ -390,7 +390,7 @@ impl DelayedRefs {
     }
 
     /// Makes an extent longer that was born in this transaction, if `user` has the only reference
-    /// to it. Returns whether it did.
+    /// to it. Returns whether the extent was made longer.
     pub fn extend(&self, extent: Extent, more: u64, user: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
@@ -431,8 +431,8 @@ impl DelayedRefs {
     }
 
     /// The records that changed since the last call, by address. The first call, and each call with
-    /// `anew`, returns all records. From the first call on, shards note changes. O(n log n) in what
-    /// is returned.
+    /// `anew`, returns all records. From the first call on, shards note changes. Costs O(n log n)
+    /// for n returned records.
     #[must_use]
     pub fn take_changes(&self, anew: bool) -> Vec<RecordChange> {
         let mut all = Unread::default();
@@ -478,8 +478,8 @@ mod tests {
 
     use super::*;
 
-    /// Whenever `take_changes` is called, the returned changes add up to what the transaction does
-    /// to each record.
+    /// Whenever `take_changes` is called, the changes returned so far add up to the effect of the
+    /// transaction on each record.
     #[test]
     fn changed_names_each_record_that_changed_since() {
         let refs = DelayedRefs::default();

@@ -2,7 +2,7 @@
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// A handle never changes threads, because the gate's guard does not.
+    /// A handle stays on one thread, because the gate's guard stays on one thread.
     static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 

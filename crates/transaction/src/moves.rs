@@ -5,7 +5,7 @@
 //! - **V1** Every item that points to moved data is put into the overlay, and every reference is
 //!   counted, as for a change by any operation. [`MovedExtent`] repeats these changes. With it, the
 //!   commit changes a shared leaf only once, for all trees that share the leaf. A commit that
-//!   ignores it is correct, too.
+//!   ignores [`MovedExtent`] is correct, too.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use buttress_tree::NodePtr;
 /// Moves that a transaction makes.
 #[derive(Debug, Default)]
 pub struct Moves {
-    /// Committed nodes of subvolumes that are to lie elsewhere, each with its first key.
+    /// Committed nodes of subvolumes that the commit moves to new addresses, each with its first
+    /// key.
     pub nodes: Vec<(NodePtr, Key)>,
     /// Number of nodes that the commit will make for these moves, including the nodes above them.
     pub cost: u64,

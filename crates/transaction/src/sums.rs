@@ -20,7 +20,7 @@ struct Run {
     sums: std::sync::Arc<[u8]>,
 }
 
-/// A change of what a run of checksums adds to the checksum tree.
+/// A change of the bytes that a run of checksums adds to the checksum tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumsChange {
     /// Where the run begins.
@@ -58,8 +58,8 @@ struct Runs {
 }
 
 impl Runs {
-    /// Whether a run continues the checksum item of the run before it, and whether the run behind
-    /// it continues the item of this run.
+    /// Whether a run continues the checksum item of the run before it, and whether the next run
+    /// continues the item of this run.
     fn touching(&self, extent: Extent) -> (bool, bool) {
         let before = self.map.range(..extent.start).next_back();
         let touches = before.is_some_and(|(start, run)| start.end(run.len) == extent.start);
@@ -140,7 +140,8 @@ impl Run {
 pub struct PendingSums {
     /// Unranked: readers share it; nothing is taken inside.
     runs: CachePadded<RwLock<Runs>>,
-    /// [`Runs::planned`], for reservations: they ask at every operation.
+    /// The value of [`Runs::planned`] without the lock, because reservations read it at every
+    /// operation.
     planned: CachePadded<AtomicU64>,
     bytes: AtomicU64,
 }
@@ -173,7 +174,7 @@ impl PendingSums {
 
     /// The runs that changed since the last call, ascending, each with the bytes that it adds to
     /// the checksum tree. With `anew`, and at the first call, all runs are returned. From the first
-    /// call on, changes are noted. O(n log n) in what is returned.
+    /// call on, changes are noted. Costs O(n log n) for n returned runs.
     #[must_use]
     pub fn take_changes(&self, anew: bool) -> Vec<SumsChange> {
         let mut runs = self.runs.write();

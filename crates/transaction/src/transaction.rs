@@ -22,7 +22,7 @@ use crate::{
     delayed_ref::DelayedRefs, moves::Moves, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
 };
 
-/// A chunk that a transaction adds. Its commit records it in the trees.
+/// A chunk that a transaction adds. The commit of the transaction records the chunk in the trees.
 #[derive(Clone, Debug)]
 pub struct NewChunk {
     /// The chunk.
@@ -42,7 +42,8 @@ pub enum DeviceChange {
     Gone(DeviceId),
 }
 
-/// A change of quotas. The commit makes it, because it knows what is counted at that moment.
+/// A change of quotas. The commit makes the change, because the commit knows which extents are
+/// counted at that moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaChange {
     /// Begin to count. Simple quotas do not count extents that exist already. Full quotas are
@@ -111,7 +112,7 @@ pub struct Transaction {
     /// Chunks that were removed. Unranked: nothing is taken under it.
     pub removed: Mutex<Vec<Chunk>>,
     /// Keys in trees. The commit rebuilds the nodes on the path to each key although no item
-    /// changes, which moves them.
+    /// changes. So these nodes get new addresses.
     pub to_rebuild: Seldom<Vec<(TreeId, Key)>>,
     /// Set when some changes must become durable together and no log can express them. An fsync
     /// then commits instead.
@@ -222,7 +223,7 @@ impl Transaction {
             && self.devices.lock().is_empty()
     }
 
-    /// Bytes in memory. The bytes that the commit writes into trees are not more than that.
+    /// Bytes in memory. The commit writes at most as many bytes into trees.
     pub fn bytes(&self) -> u64 {
         let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
         let quotas = self.quota_items() * QUOTA_ITEM_BYTES;
