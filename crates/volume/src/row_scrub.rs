@@ -69,8 +69,8 @@ impl Column {
 }
 
 impl Volume {
-    /// Reads the whole row at an address, in sectors of `len` bytes. It rebuilds data that is bad,
-    /// unreadable or possibly old, and recomputes parity that does not match. It writes only if
+    /// Reads the whole row at an address, in sectors of `len` bytes. Rebuilds data that is bad,
+    /// unreadable or possibly old, and recomputes parity that does not match. Writes only if
     /// `repair` is set and the volume is writable. `classify` gets the offset of a data sector in
     /// the row, and its bytes.
     ///

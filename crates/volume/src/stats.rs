@@ -63,7 +63,7 @@ impl Drop for Counters {
     }
 }
 
-/// The counters. Each is exact; together they are not of one moment.
+/// The counters. Each counter is exact, but a read of all counters does not show one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reads: AtomicU64,
