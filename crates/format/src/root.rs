@@ -73,7 +73,7 @@ pub struct RootItem {
 impl RootItem {
     /// Bytes on disk.
     pub const LEN: usize = 439;
-    /// Bytes that old kernels wrote.
+    /// Bytes of an item that an old kernel wrote.
     pub const OLD_LEN: usize = 239;
 
     /// Reads an item, old or new.
