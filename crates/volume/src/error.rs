@@ -46,7 +46,7 @@ pub enum Error {
         logical: Logical,
         /// The number of bytes.
         len: u64,
-        /// The number of copies, all of which were tried.
+        /// The number of copies that were tried.
         mirrors_tried: u32,
         /// The last copy tried, from zero.
         mirror: u32,

@@ -35,7 +35,7 @@ fn made(dir: &tempfile::TempDir, profile: &str, count: u64) -> Option<Vec<Arc<dy
     Some(paths.iter().map(open).collect())
 }
 
-/// Reads a node by every copy, and calls `leaf` with each item of the leaves below it.
+/// Reads a node from every copy, and calls `leaf` with each item of the leaves below the node.
 fn walk(volume: &Volume, at: Logical, seen: &mut u64, leaf: &mut dyn FnMut(Key, &[u8])) {
     let mut node = vec![0; volume.nodesize() as usize];
     for mirror in 0..volume.mirrors(at) {
