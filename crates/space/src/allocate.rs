@@ -35,8 +35,8 @@ use crate::request::{AllocRequest, Outcome};
 use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
-/// How often an overtaken search to which L6 does not apply is repeated at most. Without this
-/// limit, threads that free and take short extents could make a search repeat for ever.
+/// The most repeats of an overtaken search, if L6 does not apply to the search. Without this limit,
+/// threads that free and take short extents could make a search repeat for ever.
 const AGAIN_MAX: u32 = 64;
 
 impl Space {
