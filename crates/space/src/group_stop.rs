@@ -1,5 +1,5 @@
 //! Stopping of a group: the mark for allocators and writers in place, and the wait for threads that
-//! began before.
+//! began before the mark was set.
 //!
 //! # Place
 //!

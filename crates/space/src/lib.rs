@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! The crate computes in memory, without I/O and trees. `txn` tells the crate the block groups and
-//! their free space. It asks for reservations and addresses, and records the answers in the extent,
-//! block-group and free-space trees.
+//! their free space. `txn` also asks for reservations and addresses, and records the answers in the
+//! extent, block-group and free-space trees.
 //!
 //! # Where things are
 //!

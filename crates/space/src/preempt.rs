@@ -158,8 +158,8 @@ impl Clamp {
         }
     }
 
-    /// Notes the end of a series of rounds. If one round was enough and no request waits, later
-    /// rounds begin later.
+    /// Notes the end of a series of rounds. If one round was enough and no request waits, the next
+    /// series begins later.
     pub fn note_end(&mut self, rounds: u32, pools: &Pools) {
         if rounds == 1 && !pools.waiting {
             self.clamp = (self.clamp - 1).max(CLAMP_MIN);

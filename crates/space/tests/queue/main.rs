@@ -155,8 +155,8 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.get(Priority::Normal, 1))
         };
-        // This is enough only for the patient waiter, which is served only because the other waiter
-        // leaves.
+        // This amount is enough only for the patient waiter, which is served only because the other
+        // waiter leaves.
         world.give(1);
         impatient.join().expect("it leaves");
         patient.join().expect("it is served");

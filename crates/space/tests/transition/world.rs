@@ -117,7 +117,8 @@ impl Directory<'_> {
 /// model, so the scheduler does not see it.
 pub(crate) type Complaint = Arc<std::sync::Mutex<Option<&'static str>>>;
 
-/// The baseline's writer finds its group a second time with this value; here it is the volume.
+/// The baseline's writer finds its group a second time with this value. In this model the value is
+/// the volume.
 pub(crate) type Finder = Arc<Space>;
 
 /// A volume as `quiesce` sees it.
