@@ -123,7 +123,7 @@ impl Many {
     }
 }
 
-/// Most users that [`Deltas::Few`] holds. It is searched linearly.
+/// Most users that [`Deltas::Few`] holds, because [`Deltas::Few`] is searched linearly.
 const FEW_MAX: usize = 8;
 
 impl Default for Deltas {
