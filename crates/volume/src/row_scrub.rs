@@ -229,8 +229,8 @@ impl Volume {
 }
 
 /// Rebuilds the lost sectors, if the parity is enough and the results pass the check. Parity on a
-/// device that missed writes may be old, so it is not used. If one of two parity units is wrong,
-/// the other one may be enough.
+/// device that missed writes may be old, so such parity is not used. If one of two parity units is
+/// wrong, the other one may be enough.
 fn rebuild(
     columns: &[Column],
     lost: &[usize],

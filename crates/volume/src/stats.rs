@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Stats {
     /// Read requests to devices.
     pub reads: u64,
-    /// Bytes read by them.
+    /// Bytes read by these requests.
     pub read_bytes: u64,
     /// Write requests to devices.
     pub writes: u64,
-    /// Bytes written by them, every copy counted.
+    /// Bytes written by these requests, every copy counted.
     pub write_bytes: u64,
     /// Flushes of a device.
     pub flushes: u64,

@@ -14,7 +14,7 @@
 //!
 //! `repairs` is held for long, across I/O: writers share it, and a repair has it exclusively, so
 //! that a repair never puts old bytes over new ones. While it is held, only the ranks of `block`
-//! are taken. `deferred` is taken by itself.
+//! are taken. `deferred` is taken without `repairs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
