@@ -43,8 +43,8 @@ pub struct RootItem {
     pub drop_level: u8,
     /// Level of the root node.
     pub level: u8,
-    /// Equal to `generation` if the last writer knew the fields from here on. Otherwise they are
-    /// stale, and the parser zeroes them.
+    /// Equal to `generation` if the last writer knew the fields from this one on. Otherwise these
+    /// fields are stale, and the parser zeroes them.
     pub generation_v2: Generation,
     /// Uuid of the subvolume.
     pub uuid: [u8; 16],
