@@ -30,8 +30,8 @@ mod watched {
 
     use crate::seeded::{self, Place, Want};
 
-    /// Notifies the scheduler on drop that a lock may be free. It is the last field of each guard
-    /// (Y1).
+    /// Notifies the scheduler on drop that a lock may be free. This value is the last field of each
+    /// guard, so it is dropped after the lock is released (Y1).
     struct Tell(Place, Want);
 
     impl Drop for Tell {

@@ -122,7 +122,7 @@ mod watched {
         Thread { inner: thread::current(), child: seeded::myself() }
     }
 
-    /// Waits for [`Thread::unpark`]; may return without one.
+    /// Waits for [`Thread::unpark`]; may return without an `unpark`.
     #[track_caller]
     pub fn park() {
         match seeded::myself() {
