@@ -327,8 +327,9 @@ impl FreeBitmap {
         Some(self.hand_out(at, want))
     }
 
-    /// Takes `want` contiguous bytes: right at `goal` if they are free there, or else the first in
-    /// the group. A fragmented group fills from its beginning, so that long runs form at the end.
+    /// Takes `want` contiguous bytes: right at `goal` if they are free there, or else the first
+    /// ones in the group. A fragmented group fills from its beginning, so that long runs form at
+    /// the end.
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let at_goal = goal.and_then(|goal| self.take_at(goal, want));
         at_goal.or_else(|| {

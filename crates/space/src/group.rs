@@ -113,7 +113,7 @@ pub struct Group {
     pub(crate) state: Ranked<State>,
 }
 
-/// The place of a group of the directory in the index of its kind.
+/// The slot of a group in the directory, and the index of the group's kind.
 #[derive(Debug)]
 struct Place {
     index: Arc<Index>,

@@ -42,7 +42,7 @@
 //! # Locks
 //!
 //! Outermost first: a queue of tickets, the directory's writers, one group, one account. No thread
-//! holds two groups at once.
+//! holds the locks of two groups at once.
 
 mod error;
 mod kind;

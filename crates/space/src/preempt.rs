@@ -70,7 +70,7 @@ pub struct Pools {
     /// into `overlay`.
     pub reservations: u64,
     /// The part of `overlay` and `reservations` for tree paths. The height of the existing trees
-    /// limits it, whatever the number of changes (C3).
+    /// limits this part, whatever the number of changes (C3).
     pub paths: u64,
     /// Dirty data in memory.
     pub dirty: u64,
@@ -257,8 +257,8 @@ mod tests {
         }
     }
 
-    /// E2: a wait raises the clamp by one step, up to eight. A series of one round lowers it by one
-    /// step, down to one.
+    /// E2: a wait raises the clamp by one step, up to eight. A series of one round lowers the clamp
+    /// by one step, down to one.
     #[test]
     fn e2_the_clamp_goes_step_by_step() {
         let mut clamp = Clamp::default();

@@ -422,7 +422,7 @@ impl Space {
     }
 
     /// Enlarges the part of the global reserve for copies of nodes, because a new block group is
-    /// about to add the space that was kept for them.
+    /// about to add the space that was kept for these copies.
     pub fn add_for_copies(&self, bytes: u64) {
         self.shared_account(SpaceKind::Metadata).add_for_copies(bytes);
     }
@@ -522,8 +522,8 @@ impl Space {
         &self.in_place
     }
 
-    /// A handle for a baseline writer that searches the map once more when it ends. `None` without
-    /// the map.
+    /// A handle for a baseline writer that searches the map once more when the write ends. `None`
+    /// without the map.
     #[cfg(feature = "baselines")]
     pub(crate) fn finder(&self) -> Option<Finder> {
         self.map.as_ref().map(GroupMap::finder)
