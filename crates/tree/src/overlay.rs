@@ -76,7 +76,7 @@ const BYTES: usize = 1;
 /// The changes of one transaction. `None` as payload is a deletion.
 #[derive(Debug)]
 pub struct Overlay {
-    /// Unranked: readers share it, and nothing is taken under it.
+    /// Unranked: readers share it, and no other lock is taken under it.
     shards: Vec<CachePadded<RwLock<Shard>>>,
     /// Items, and their bytes in memory.
     held: CachePadded<[AtomicU64; 2]>,
@@ -293,8 +293,8 @@ impl Overlay {
     }
 
     /// How many changes of an item's length (or to and from a deletion) were noted since the first
-    /// call of [`take_changes`](Self::take_changes). The next such call returns them, although
-    /// [`items`](Self::items) does not count them.
+    /// call of [`take_changes`](Self::take_changes). The next call of `take_changes` returns these
+    /// changes, although [`items`](Self::items) does not count them.
     #[must_use]
     pub fn resized(&self) -> u64 {
         self.resized.load(Ordering::Relaxed)
