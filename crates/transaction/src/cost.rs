@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! Two kinds of items have different costs where nodes are counted (`reserve::count`). In a tree
+//! Two kinds of items have different costs when nodes are counted (`reserve::count`). In a tree
 //! that operations change, each item dirties a path. Trees that commits alone change (extents,
 //! checksums, free space) are counted as a whole. In such a tree an item adds only its own bytes.
 

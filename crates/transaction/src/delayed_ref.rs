@@ -43,7 +43,7 @@ pub enum User {
     File(DataRef),
     /// One leaf, by its address.
     Leaf(Logical),
-    /// A tree, through whatever path leads to the node.
+    /// A tree, by any path to the node.
     Tree(TreeId),
     /// One inner node, by its address.
     Node(Logical),
@@ -328,7 +328,7 @@ pub struct DelayedRefs {
     /// caller.
     shards: Vec<CachePadded<Mutex<Shard>>>,
     sums: CachePadded<Sums>,
-    /// Unranked: taken while a shard is locked; no lock is taken under it.
+    /// Unranked: it is taken while a shard is locked, and no other lock is taken under it.
     disputed: Mutex<Option<Logical>>,
 }
 

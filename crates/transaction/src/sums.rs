@@ -138,7 +138,7 @@ impl Run {
 /// The checksums that one transaction adds.
 #[derive(Debug, Default)]
 pub struct PendingSums {
-    /// Unranked: readers share it; nothing is taken inside.
+    /// Unranked: readers share it, and no other lock is taken under it.
     runs: CachePadded<RwLock<Runs>>,
     /// The value of [`Runs::planned`] without the lock, because reservations read it at every
     /// operation.

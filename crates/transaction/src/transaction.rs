@@ -107,9 +107,9 @@ pub struct Transaction {
     pub refs: DelayedRefs,
     /// Checksums of new data.
     pub sums: PendingSums,
-    /// Chunks that were added. Unranked: nothing is taken under it.
+    /// Chunks that were added. Unranked: no other lock is taken under it.
     pub chunks: Mutex<Vec<NewChunk>>,
-    /// Chunks that were removed. Unranked: nothing is taken under it.
+    /// Chunks that were removed. Unranked: no other lock is taken under it.
     pub removed: Mutex<Vec<Chunk>>,
     /// Keys in trees. The commit rebuilds the nodes on the path to each key although no item
     /// changes. So these nodes get new addresses.
@@ -121,7 +121,7 @@ pub struct Transaction {
     pub moves: Seldom<Moves>,
     /// Whether the commit must rebuild the free-space tree.
     pub rebuild: AtomicBool,
-    /// Devices that were added, removed or resized. Unranked: nothing is taken under it.
+    /// Devices that were added, removed or resized. Unranked: no other lock is taken under it.
     pub devices: Mutex<Vec<DeviceChange>>,
     /// Snapshots to make from the trees at the end of this transaction.
     pub snapshots: Seldom<Vec<Snapshot>>,
@@ -182,9 +182,9 @@ impl Transaction {
             && self.leftovers.lock().is_empty()
     }
 
-    /// Number of items that the commit will touch: those of the overlay, and for each data extent
-    /// its item, its checksums and its free space. Nodes to move and rebuild, snapshots and dropped
-    /// subvolumes count, too.
+    /// Number of items that the commit will touch: the items of the overlay, and for each data
+    /// extent its item, its checksums and its free space. Nodes to move and rebuild, snapshots and
+    /// dropped subvolumes count, too.
     pub fn items(&self) -> u64 {
         let dropped = |trees: &BTreeMap<TreeId, u64>| trees.values().sum();
         self.overlay.items()
