@@ -102,7 +102,7 @@ impl Layout {
 
     /// The number of ways to read each byte: its copies, then the reconstructions from parity. The
     /// first reconstruction assumes that only the byte's own stripe is lost. With two parity units
-    /// there are further ones: each assumes that one other stripe is lost, too.
+    /// there are further reconstructions: each assumes that one other stripe is lost, too.
     pub(crate) fn readings(&self) -> u32 {
         match self.shape {
             Shape::Parity { stripes, .. } if self.parity() == 2 => 1 + stripes as u32,

@@ -307,8 +307,8 @@ impl Volume {
     /// # Errors
     ///
     /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk is
-    /// impossible; [`Error::MissingStripe`] when the present devices cannot read it, and no device
-    /// may be missing (V1).
+    /// impossible; [`Error::MissingStripe`] when the present devices cannot read the chunk, and the
+    /// volume was not opened degraded (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
         // This does not compare the new chunk's stripes with those of other chunks: that would cost
         // a step for each chunk (V3).
@@ -386,7 +386,7 @@ impl Volume {
         self.row_bytes(at).is_some()
     }
 
-    /// The data bytes of a row, where an address lies in a chunk with parity. Rows are counted from
+    /// The data bytes of a row, if an address lies in a chunk with parity. Rows are counted from
     /// the start of the chunk.
     #[must_use]
     pub fn row_bytes(&self, at: Logical) -> Option<u64> {
