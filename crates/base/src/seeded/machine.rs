@@ -85,7 +85,7 @@ pub trait Machine: fmt::Debug + Send {
     /// slice of `thread` is over.
     fn is_ahead(&self, thread: usize, alarm: u64) -> bool;
 
-    /// Chooses the next thread; returns its index and time, or `None` where all threads wait.
+    /// Chooses the next thread; returns its index and time, or `None` if all threads wait.
     fn choose(&mut self) -> Option<(usize, u64)>;
 }
 
