@@ -52,7 +52,7 @@ impl Space {
     }
 
     /// As [`Space::allocate`], for reserved data: the allocated bytes are taken from `reservation`,
-    /// and `want` is limited to its bytes.
+    /// which also limits `want`.
     ///
     /// # Panics
     ///

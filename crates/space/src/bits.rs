@@ -61,8 +61,8 @@ pub(crate) fn next_set(bits: &[u64], from: usize) -> Option<usize> {
     None
 }
 
-/// The first clear bit at or behind `from`. If all bits behind `from` are set, returns the number
-/// of bits, or `from` if `from` is larger.
+/// The first clear bit at or behind `from`. If no bit at or behind `from` is clear, returns the
+/// number of bits, or `from` if `from` is larger.
 pub(crate) fn next_clear(bits: &[u64], from: usize) -> usize {
     let first = from / WORD;
     let mut mask = u64::MAX << (from % WORD);

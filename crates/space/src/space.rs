@@ -421,8 +421,8 @@ impl Space {
         self.shared_account(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
-    /// Enlarges the part of the global reserve for copies of nodes, because a new block group is
-    /// about to add the space that was kept for these copies.
+    /// Enlarges the part of the global reserve for copies of nodes. A new block group is about to
+    /// add the space that was kept for these copies.
     pub fn add_for_copies(&self, bytes: u64) {
         self.shared_account(SpaceKind::Metadata).add_for_copies(bytes);
     }
