@@ -6,8 +6,8 @@
 //!   takes the notes. No changes of other inodes are noted. Without any fsync, a note costs one
 //!   load.
 //! - **K2** An extent that the log references keeps its space until the transaction is durable.
-//!   This also holds after its last user is removed. A crash before that would replay the log,
-//!   which references the extent (`transaction::T8`).
+//!   This also holds after its last user is removed. After a crash before the transaction is
+//!   durable, the log is replayed and references the extent (`transaction::T8`).
 //! - **K3** Such an extent is also not written in place, except by the file that the log references
 //!   it for.
 
