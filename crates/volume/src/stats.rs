@@ -63,7 +63,8 @@ impl Drop for Counters {
     }
 }
 
-/// The counters. Each counter is exact, but a read of all counters does not show one moment.
+/// The counters. Each counter is exact, but counters that are read together may be of different
+/// moments.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reads: AtomicU64,
