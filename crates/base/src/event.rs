@@ -4,8 +4,8 @@
 //!
 //! - **V1** A waiting thread returns when the event has happened, and sees all writes from before
 //!   [`Event::set`]. One system call wakes all waiting threads. With a condition variable, each
-//!   woken thread would wait for the mutex until the preceding one has released it. Here no woken
-//!   thread waits for another.
+//!   woken thread would wait for the mutex until the preceding thread has released it. Here no
+//!   woken thread waits for another.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -103,7 +103,7 @@ impl Drop for Heeding {
 }
 
 /// Runs `work` without the token of this thread. This is for work with a result that other threads
-/// need, so that an interrupt of this thread does not end it.
+/// need, so that an interrupt of this thread does not end the work.
 pub fn shielded<R>(work: impl FnOnce() -> R) -> R {
     let _heeding = Heeding { before: HEEDED.take(), stays: PhantomData };
     work()

@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! Debug builds have this module, and release builds with `--cfg buttress_seeded`. The threads are
+//! Debug builds, and release builds with `--cfg buttress_seeded`, have this module. The threads are
 //! threads of the system. Each thread keeps its turn, the right to run, until it waits for a lock,
 //! a signal, a time or another thread. A random decision may take the turn away at such a call even
 //! if the thread need not wait. The rest of the program, and every thread outside of the run, is

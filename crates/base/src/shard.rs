@@ -8,9 +8,9 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A thread has the same shard for ever. So a thread that adds to a counter later
-//!   subtracts from the same part of the counter. In a seeded run the shard follows from the
-//!   thread's number in the run.
+//! - **S1** A thread has the same shard for ever. So a thread subtracts from the same part of a
+//!   counter to which it has added. In a seeded run the shard follows from the thread's number in
+//!   the run.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -30,8 +30,8 @@ mod watched {
 
     use crate::seeded::{self, Place, Want};
 
-    /// Notifies the scheduler on drop that a lock may be free. It is the last field of each guard
-    /// (Y1).
+    /// Notifies the scheduler on drop that a lock may be free. This value is the last field of each
+    /// guard, so it is dropped after the lock is released (Y1).
     struct Tell(Place, Want);
 
     impl Drop for Tell {
@@ -183,7 +183,8 @@ mod watched {
             let mutex = parking_lot::MutexGuard::mutex(&guard.inner);
             let at = Place::of(mutex);
             let signal = Place::of(&self.inner);
-            // The lock is free when this closure ends, and no other thread runs before it is taken.
+            // The lock is free when this closure ends, and no other thread runs before this thread
+            // takes the lock.
             parking_lot::MutexGuard::unlocked(&mut guard.inner, || {
                 let told = seeded::wait(signal, at, limit);
                 while mutex.is_locked() {

@@ -72,7 +72,7 @@ pub fn processors_busy() -> Option<Duration> {
 }
 
 /// Returns sixteen bytes of the generator of a seeded run. A second run with the same seed gets the
-/// same bytes, for identifiers that must be equal.
+/// same bytes, so identifiers made of them are equal in both runs.
 #[must_use]
 pub fn seeded_bytes() -> Option<[u8; 16]> {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -122,7 +122,7 @@ mod watched {
         Thread { inner: thread::current(), child: seeded::myself() }
     }
 
-    /// Waits for [`Thread::unpark`]; may return without one.
+    /// Waits for [`Thread::unpark`]; may return without an `unpark`.
     #[track_caller]
     pub fn park() {
         match seeded::myself() {

@@ -56,7 +56,7 @@ impl CsumType {
         }
     }
 
-    /// The checksum as it is stored on disk, with zeros after its size.
+    /// The checksum as it is stored on disk, padded with zeros.
     #[must_use]
     pub fn digest(self, data: &[u8]) -> [u8; 32] {
         let mut out = [0; 32];

@@ -14,7 +14,7 @@ pub enum Error {
         what: &'static str,
         /// Bytes that it needs.
         needed: usize,
-        /// Bytes that there are.
+        /// Bytes that were given.
         found: usize,
     },
     /// Bytes are left over after a structure of fixed size.
@@ -22,9 +22,9 @@ pub enum Error {
     Length {
         /// The structure.
         what: &'static str,
-        /// Bytes that it has.
+        /// Bytes that the structure has.
         expected: usize,
-        /// Bytes that there are.
+        /// Bytes that were given.
         found: usize,
     },
     /// A field has a value that the format does not allow.
@@ -37,7 +37,7 @@ pub enum Error {
         /// Its value.
         found: u64,
     },
-    /// There is no btrfs superblock here.
+    /// The bytes are not a btrfs superblock.
     #[error("not a btrfs superblock")]
     BadMagic,
     /// The superblock's checksum does not match its bytes.
@@ -46,9 +46,9 @@ pub enum Error {
     /// A superblock copy states another offset than the one at which it was read.
     #[error("superblock read at {expected} says it belongs at {found}")]
     SuperPlace {
-        /// Where it was read.
+        /// The offset at which the copy was read.
         expected: u64,
-        /// Where it says it is.
+        /// The offset that the copy states.
         found: u64,
     },
     /// A checksum type that the format does not know.

@@ -27,16 +27,16 @@ impl ExtentFlags {
     pub const DATA: u64 = 1;
     /// The extent holds a tree node.
     pub const TREE_BLOCK: u64 = 2;
-    /// The reference items of this node's children name the node's address as their parent. They do
-    /// not name its tree.
+    /// The references of this node's children name the node's address as their parent, not the
+    /// node's tree.
     pub const FULL_BACKREF: u64 = 256;
 }
 
 /// A reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackRef {
-    /// A reference from a tree. The item does not say which parent node: a search of the tree for
-    /// the node's first key finds it.
+    /// A reference from a tree. The item does not name the parent node. A search of the tree for
+    /// the node's first key finds the parent.
     TreeBlock {
         /// The tree.
         root: TreeId,

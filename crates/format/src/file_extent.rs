@@ -57,7 +57,7 @@ pub enum Body {
 /// A file extent item: key (inode, EXTENT_DATA, file offset).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileExtent {
-    /// Transaction that made it.
+    /// Transaction that made the file extent.
     pub generation: Generation,
     /// Length of the whole extent, uncompressed.
     pub ram_bytes: u64,

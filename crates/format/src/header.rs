@@ -33,7 +33,7 @@ pub const BACKREF_REV_MIXED: u8 = 1;
 /// A node's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Checksum, with zeros after its size.
+    /// Checksum, padded with zeros.
     pub csum: [u8; 32],
     /// Metadata uuid.
     pub fsid: [u8; 16],

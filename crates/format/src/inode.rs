@@ -54,7 +54,7 @@ pub struct InodeItem {
     pub generation: Generation,
     /// Transaction that changed the inode last.
     pub transid: Generation,
-    /// Size in bytes; of a directory, twice the length of its names.
+    /// Size in bytes; for a directory, twice the length of all its names.
     pub size: u64,
     /// Bytes of the file's extents.
     pub nbytes: u64,

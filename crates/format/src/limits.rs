@@ -2,7 +2,7 @@
 
 /// The sector size that this program writes.
 pub const SECTOR: u32 = 4096;
-/// Where the superblock and its copies lie on each device.
+/// The offsets of the superblock and its copies on each device.
 pub const SUPER_OFFSETS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 /// Bytes of a superblock.
 pub const SUPER_SIZE: usize = 4096;
@@ -22,7 +22,7 @@ pub const STRIPE_LEN: u64 = 65536;
 pub const MAX_EXTENT: u64 = 128 << 20;
 /// Largest compressed extent, before compression.
 pub const MAX_COMPRESSED: u64 = 128 << 10;
-/// Front of each device that chunks never use.
+/// Bytes at the front of each device that chunks never use.
 pub const DEVICE_RESERVED: u64 = 1 << 20;
 /// The most stripes of a chunk that the parser accepts, far above any real array.
 pub const STRIPES_MAX: usize = 1024;

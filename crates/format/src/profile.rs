@@ -132,11 +132,11 @@ impl Profile {
 
     /// Chooses the profile of new chunks when block groups of one kind have several profiles.
     /// `devices` is the number of writable devices. The result is the safest present profile that
-    /// needs no more devices.
+    /// needs at most `devices` devices.
     ///
-    /// If none fits and a present profile survives the loss of a device, the result is `raid1`. If
-    /// both hold on one device, the result is `dup` for `metadata`. In all other cases the result
-    /// is `single`.
+    /// If none fits and a present profile survives the loss of a device, the result is `raid1`.
+    /// With a single device, the result is then `dup` if `metadata` is set. In all other cases the
+    /// result is `single`.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [

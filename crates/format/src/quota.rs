@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A quota group. The upper 16 bits are its level, and the other bits its number. At level 0 the
-/// number is that of a subvolume.
+/// number is the number of a subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaGroup(pub u64);
 

@@ -43,8 +43,8 @@ pub struct RootItem {
     pub drop_level: u8,
     /// Level of the root node.
     pub level: u8,
-    /// Equal to `generation` if the last writer knew the fields from here on. Otherwise they are
-    /// stale, and the parser zeroes them.
+    /// Equal to `generation` if the last writer knew the fields from this one on. Otherwise these
+    /// fields are stale, and the parser zeroes them.
     pub generation_v2: Generation,
     /// Uuid of the subvolume.
     pub uuid: [u8; 16],
@@ -73,7 +73,7 @@ pub struct RootItem {
 impl RootItem {
     /// Bytes on disk.
     pub const LEN: usize = 439;
-    /// Bytes that old kernels wrote.
+    /// Bytes of an item that an old kernel wrote.
     pub const OLD_LEN: usize = 239;
 
     /// Reads an item, old or new.

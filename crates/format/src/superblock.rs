@@ -2,8 +2,8 @@
 //!
 //! # On disk
 //!
-//! 4096 bytes at 64 KiB, 64 MiB and 256 GiB of every device that is long enough. The checksum
-//! covers all bytes after it.
+//! A superblock has 4096 bytes. Its copies lie at 64 KiB, 64 MiB and 256 GiB of each device, if the
+//! device is long enough. The checksum covers all bytes after it.
 
 use crate::{
     Chunk, CompatRo, CsumType, DeviceItem, Error, Generation, Incompat, Key, Logical, Result,
@@ -316,7 +316,7 @@ impl Superblock {
     ///
     /// # Panics
     ///
-    /// If the array of chunks is longer than its field. Code that adds chunks must check that
+    /// If the array of chunks is longer than its field. Code that adds chunks must check the length
     /// first.
     #[must_use]
     pub fn to_bytes(&self, offset: u64) -> Vec<u8> {

@@ -44,7 +44,8 @@ impl Logical {
         self.0.checked_add(bytes).map(Self)
     }
 
-    /// The address after `len` bytes that start here; at most the end of the address space.
+    /// The address after `len` bytes that start at this address; at most the end of the address
+    /// space.
     #[must_use]
     pub fn end(self, len: u64) -> Self {
         Self(self.0.saturating_add(len))
@@ -104,8 +105,8 @@ impl TreeId {
     /// Data of a balance in progress.
     pub const DATA_RELOC: Self = Self(-9_i64 as u64);
 
-    /// Whether this is the tree of a subvolume: of the top level, or of one with a number from 256
-    /// on.
+    /// Whether this is the tree of a subvolume: the top-level subvolume, or one with a number from
+    /// 256 on.
     #[must_use]
     pub fn is_fs_tree(self) -> bool {
         self == Self::FS || (self.0 >= Ino::FIRST_FREE.0 && self.0 <= Ino::LAST_FREE.0)

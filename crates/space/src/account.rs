@@ -128,7 +128,8 @@ pub(crate) struct Counts {
 pub(crate) struct SharedAccount {
     inner: Ranked<Inner>,
     /// Counts the changes that groups made to the account. An audit compares the account with its
-    /// groups. The audit trusts its result only if this number stayed the same meanwhile.
+    /// groups. The audit trusts its result only if this number stayed the same during the
+    /// comparison.
     changes: AtomicU64,
 }
 
@@ -316,7 +317,7 @@ impl SharedAccount {
     }
 
     /// Compares the account with the sum of the groups. The result is valid only while no other
-    /// thread changes them.
+    /// thread changes the account or the groups.
     pub(crate) fn verify(&self, expected: &Account) -> Result<(), String> {
         let found = self.snapshot();
         let Account { may_use, global_reserve, for_copies, .. } = found;

@@ -35,13 +35,14 @@ use crate::request::{AllocRequest, Outcome};
 use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
-/// The most repeats of an overtaken search to which L6 does not apply. Without this limit, threads
-/// that free and take short extents could make a search repeat for ever.
+/// The most repeats of an overtaken search, if L6 does not apply to the search. Without this limit,
+/// threads that free and take short extents could make a search repeat for ever.
 const AGAIN_MAX: u32 = 64;
 
 impl Space {
-    /// Allocates between `min` and `want` contiguous bytes, as many as there are. It uses up no
-    /// reservation: metadata is reserved in advance, and given back when the commit is done.
+    /// Allocates between `min` and `want` contiguous bytes, as many as there are. The allocation
+    /// uses up no reservation: the reservation of metadata is made in advance, and given back when
+    /// the commit is done.
     ///
     /// # Panics
     ///
@@ -51,7 +52,7 @@ impl Space {
     }
 
     /// As [`Space::allocate`], for reserved data: the allocated bytes are taken from `reservation`,
-    /// and `want` is cut to it.
+    /// which also limits `want`.
     ///
     /// # Panics
     ///
@@ -118,7 +119,7 @@ impl Space {
         let home = self.home(kind);
         let index = self.index(home);
         // Read the count before the directory. The search does not see a group that is added in
-        // between, so it then counts as overtaken.
+        // between. So in that case the search must count as overtaken.
         let begun = index.arrival_count();
         let directory = self.directory();
         let mut search = Search::new(&directory, index, begun, home, request, policy, goal);

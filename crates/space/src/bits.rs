@@ -12,7 +12,7 @@ fn mask(index: usize, from: usize, to: usize) -> u64 {
     (u64::MAX >> (WORD - (high - low))) << (low - index * WORD)
 }
 
-/// Words of zeros for so many bits.
+/// Words of zeros that hold at least `bits` bits.
 pub(crate) fn zeros(bits: usize) -> Vec<u64> {
     vec![0; bits.div_ceil(WORD)]
 }
@@ -61,8 +61,8 @@ pub(crate) fn next_set(bits: &[u64], from: usize) -> Option<usize> {
     None
 }
 
-/// The first clear bit at or behind `from`. If all are set, the number of bits, or `from` if that
-/// is larger.
+/// The first clear bit at or behind `from`. If no bit at or behind `from` is clear, returns the
+/// number of bits, or `from` if `from` is larger.
 pub(crate) fn next_clear(bits: &[u64], from: usize) -> usize {
     let first = from / WORD;
     let mut mask = u64::MAX << (from % WORD);

@@ -5,7 +5,8 @@
 //! - **B1** Besides the lock's cache line, a search changes one shared word: the reference count of
 //!   the group that it found. A writer that searches again later keeps a [`Finder`], and each shard
 //!   of threads has its own `Finder`. With a single `Finder`, all writers would change its
-//!   reference count, too. Linux needs no such count, so the baseline would be slower than Linux.
+//!   reference count, too. Linux needs no such count, so the baseline would then be slower than
+//!   Linux.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

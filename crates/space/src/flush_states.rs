@@ -86,7 +86,7 @@ impl FlushState {
 pub enum Reach {
     /// The caller holds a handle: a commit waits for it.
     Handle,
-    /// The caller holds a file's writeback claim or its extents. Writeback may wait for this
+    /// The caller holds a file's writeback claim or a file's extents. Writeback may wait for this
     /// caller; a commit does not.
     Commit,
     /// The caller holds nothing that writeback needs.
@@ -156,8 +156,8 @@ impl FlushStates {
             return;
         }
         let steps = if self.cycle == 0 { self.first } else { self.later };
-        // One chunk may be too little, so the step is repeated. This ends when the devices have no
-        // chunk left.
+        // One chunk may be too little, so the step is repeated. The repetition ends when the
+        // devices have no chunk left.
         if gained && self.at > 0 && steps[self.at - 1] == Chunk {
             self.at -= 1;
         }

@@ -82,7 +82,7 @@ impl FreeBitmap {
     }
 
     /// Bytes of memory that the bitmap of a group would take. `None` if the group has too many
-    /// units for it.
+    /// units for a bitmap.
     pub(crate) fn cost(group: Extent, sector: u64, unit: u64) -> Option<usize> {
         let units = usize::try_from(group.len / unit).ok().filter(|units| *units < 1 << 31)?;
         let bits = usize::try_from(group.len / sector).ok()?;
@@ -318,7 +318,8 @@ impl FreeBitmap {
         free
     }
 
-    /// Takes the first `want` contiguous bytes at or behind `goal`, or else the first in the group.
+    /// Takes the first `want` contiguous bytes at or behind `goal`, or else the first ones in the
+    /// group.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let units = usize::try_from(want / self.unit).ok()?;
         let from = self.unit_at(goal.unwrap_or(0));
@@ -326,8 +327,9 @@ impl FreeBitmap {
         Some(self.hand_out(at, want))
     }
 
-    /// Takes `want` contiguous bytes: right at `goal` if they are free there, or else the first in
-    /// the group. A fragmented group fills from its beginning, so that long runs form at the end.
+    /// Takes `want` contiguous bytes: right at `goal` if they are free there, or else the first
+    /// ones in the group. A fragmented group fills from its beginning, so that long runs form at
+    /// the end.
     pub(crate) fn take_fitting(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let at_goal = goal.and_then(|goal| self.take_at(goal, want));
         at_goal.or_else(|| {

@@ -138,7 +138,7 @@ impl FreeExtents {
     ///
     /// # Panics
     ///
-    /// When it does not lie inside one free extent: a bug of the search.
+    /// When the range does not lie inside one free extent: a bug of the search.
     fn take(&mut self, start: u64, end: u64) {
         let found = self.by_start.range(..=start).next_back().map(|(&s, &e)| (s, e));
         let (s, e) = found.expect("F1: a search only returns addresses that are free");

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **H1** Apart from a few extents, a group's free space takes no more memory than its bitmap
-//!   would. With more than `extents_max` extents, the free space is kept as bits. With fewer than
-//!   half of `extents_max`, it is kept as extents again, so that no group goes back and forth.
+//!   would take. With more than `extents_max` extents, the free space is kept as bits. With fewer
+//!   than half of `extents_max`, it is kept as extents again, so that no group goes back and forth.
 
 use buttress_format::Extent;
 

@@ -154,7 +154,7 @@ pub fn bitmap_count(group_len: u64, sectorsize: u32) -> u64 {
     group_len.div_ceil(span_max(sectorsize))
 }
 
-/// Returns the count of extents above which bitmaps are smaller.
+/// Returns the count of extents above which bitmaps take less space than extent items.
 #[must_use]
 pub fn upper_threshold(group_len: u64, sectorsize: u32) -> u64 {
     bitmap_count(group_len, sectorsize) * (ITEM_BYTES + BITMAP_BYTES) / ITEM_BYTES

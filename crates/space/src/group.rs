@@ -3,8 +3,9 @@
 //! # Place
 //!
 //! [`Space`](crate::Space) finds groups and moves bytes between states; a group knows the addresses
-//! of these bytes. The figures of a group include the latest changes. `txn` computes the figures of
-//! the transaction being committed itself, because the next transaction is already allocating.
+//! of these bytes. The figures of a group include the latest changes. `txn` itself computes the
+//! figures of the transaction that is being committed, because the next transaction is already
+//! allocating.
 //!
 //! # Invariants
 //!
@@ -112,7 +113,7 @@ pub struct Group {
     pub(crate) state: Ranked<State>,
 }
 
-/// The place of a group of the directory in the index of its kind.
+/// The slot of a group in the directory, and the index of the group's kind.
 #[derive(Debug)]
 struct Place {
     index: Arc<Index>,
@@ -259,8 +260,8 @@ impl Group {
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
     }
 
-    /// Enters the group in the index and then in the account, once it is in the directory. So its
-    /// space can be found before it can be reserved.
+    /// Enters the group in the index and then in the account, once the directory has the group. So
+    /// its space can be found before it can be reserved.
     pub(crate) fn open(&self, account: &SharedAccount) {
         let mut state = self.state.lock();
         state.counted = true;
@@ -384,7 +385,7 @@ impl Group {
         result
     }
 
-    /// Stops allocation in the group (Q1), if the account has enough space without it.
+    /// Stops allocation in the group (Q1), if the account has enough space without the group.
     pub(crate) fn stop(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let before = self.counts(&state);

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **G2** A loaded group knows all its free extents. Before loading, nothing is allocated in it.
-//! - **G4** Loading a group with rows changes its account, so [`Space`](crate::Space) loads such a
-//!   group.
+//! - **G4** Loading a group with rows changes its account. So [`Space`](crate::Space), which has
+//!   the account, loads such a group.
 //!
 //! Before loading, the group keeps extents that become free in a separate list. The free-space tree
 //! that loading reads may be older than these extents.
@@ -18,10 +18,11 @@ use crate::{Error, Group};
 
 impl Group {
     /// Takes the free extents, in ascending order, from a *committed* free-space tree of this
-    /// session. On a volume without that tree, they are the gaps in a committed extent tree. They
-    /// may include ranges under superblocks, as on disk; these ranges are never allocated.
+    /// session. On a volume without that tree, the free extents are the gaps in a committed extent
+    /// tree. They may include ranges under superblocks, as on disk; these ranges are never
+    /// allocated.
     ///
-    /// Loading a loaded group changes nothing: two threads may load the same group.
+    /// Loading a loaded group changes nothing, so two threads may load the same group.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ use crate::size_class::SizeClass;
 use crate::{Error, Group};
 
 impl Group {
-    /// Reserves the extent that `search` finds. `from_reservation` says whether its bytes come from
-    /// a reservation of the account.
+    /// Reserves the extent that `search` finds. `from_reservation` says whether the extent's bytes
+    /// come from a reservation of the account.
     pub(crate) fn allocate(
         &self,
         state: &mut State,

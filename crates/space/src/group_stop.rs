@@ -1,5 +1,5 @@
 //! Stopping of a group: the mark for allocators and writers in place, and the wait for threads that
-//! began before.
+//! began before the mark was set.
 //!
 //! # Place
 //!
@@ -33,9 +33,9 @@ impl Group {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Wakes drains that wait for reserved extents if there are none left. This is called with the
-    /// lock still held, after every change that may reduce the reserved extents. `before` is the
-    /// number of reserved bytes before that change.
+    /// Wakes drains that wait for reserved extents, if no reserved bytes are left. This is called
+    /// with the lock still held, after every change that may reduce the reserved extents. `before`
+    /// is the number of reserved bytes before that change.
     pub(crate) fn wake_drains(&self, state: &State, before: u64) {
         if state.read_only > 0 && state.reserved.bytes() == 0 && before > 0 {
             self.drained.notify_all();

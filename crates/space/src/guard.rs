@@ -3,10 +3,10 @@
 //! # Place
 //!
 //! A writer enters with a lookup of the group and leaves without one, because its guard remembers
-//! the counter. With one count in the group, all processors would write it. So there is one counter
-//! for each shard of threads, each phase (W2) and each bucket of groups. Only a drain reads all of
-//! them. The guards of different shards also share no reference count, because each shard has its
-//! own handle to the counters.
+//! the counter. With one count in the group, all processors would write this count. So there is one
+//! counter for each shard of threads, each phase (W2) and each bucket of groups. Only a drain reads
+//! all of them. The guards of different shards also share no reference count, because each shard
+//! has its own handle to the counters.
 //!
 //! # Invariants
 //!
@@ -15,8 +15,8 @@
 //!   mark is set before the drain reads the counts. All four steps have one order (SeqCst), so the
 //!   writer sees the mark or the drain sees the count.
 //! - **W2** A drain ends even if writers keep entering. It switches the phase, so that new writers
-//!   use another count, and waits only for the old count. It does so twice, because some writers
-//!   may have read the phase before an earlier switch.
+//!   use another count, and waits only for the old count. The drain switches the phase twice,
+//!   because some writers may have read the phase before an earlier switch.
 //! - **W3** A guard decrements the counter that it incremented, whichever thread drops it.
 //!
 //! # Locks
@@ -43,7 +43,8 @@ struct Bucket {
     waiting: AtomicUsize,
     /// Drains of one bucket take turns. Unranked: held while a drain waits.
     turn: Mutex<()>,
-    /// Unranked: nothing is taken under it, and a model checker brings its own.
+    /// Unranked: no lock is taken under this lock, and a model checker replaces the lock by its
+    /// own.
     quiet: Mutex<()>,
     left: Condvar,
 }
@@ -115,7 +116,7 @@ impl Drop for Counted {
         let bucket = &self.handle.0[self.bucket];
         let was = bucket.counts[self.shard].phases[self.phase].fetch_sub(1, SeqCst);
         debug_assert!(was > 0, "W3: left where no writer had entered");
-        // A drain first counts itself in `waiting` and then reads the counts. So it sees the
+        // A drain first counts itself in `waiting` and then reads the counts. So the drain sees the
         // decrement, or this code sees the drain.
         if was == 1 && bucket.waiting.load(SeqCst) > 0 {
             drop(bucket.quiet.lock());

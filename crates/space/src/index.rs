@@ -4,19 +4,19 @@
 //!
 //! There is one index for each kind of space. A group has a slot, a number that it keeps for as
 //! long as it lives. A plane has the groups of one size class, or the groups that are not loaded.
-//! The order of a run is the power of two of its length ([`order_of`]). A group is entered in one
-//! plane, under every order up to the order of its largest free run. So one bitmap names all groups
-//! of a plane with a run of at least that order. A search goes from a slot to the last slot, and
-//! then on from the first. Groups that are added together get slots in the order of their
-//! addresses, so a search meets neighbours in turn.
+//! The order of a run is the binary logarithm of its length in units of 4 KiB, rounded down
+//! ([`order_of`]). A group is entered in one plane, under every order up to the order of its
+//! largest free run. So one bitmap names all groups of a plane with a run of at least that order. A
+//! search goes from a slot to the last slot, and then on from the first. Groups that are added
+//! together get slots in the order of their addresses, so a search meets neighbours in turn.
 //!
 //! # Invariants
 //!
-//! - **I1** While a group's lock is free, its bits agree with its summary. They are set in one
+//! - **I1** While a group's lock is free, its bits agree with its summary. The bits are set in one
 //!   plane for every order up to the group's own, and clear everywhere else.
 //! - **I2** Every set bit is found (`plane_bits::I2`).
-//! - **I3** A search may miss a group that was in the index all the time. Afterwards it can tell
-//!   that this may have happened (`plane_bits::I3`).
+//! - **I3** A search may miss a group that was in the index all the time. Afterwards the search can
+//!   tell that this may have happened (`plane_bits::I3`).
 //!
 //! # Locks
 //!

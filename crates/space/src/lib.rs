@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! The crate computes in memory, without I/O and trees. `txn` passes the block groups and the free
-//! space in them. It asks for reservations and addresses, and records the answers in the extent,
-//! block-group and free-space trees.
+//! The crate computes in memory, without I/O and trees. `txn` tells the crate the block groups and
+//! their free space. `txn` also asks for reservations and addresses, and records the answers in the
+//! extent, block-group and free-space trees.
 //!
 //! # Where things are
 //!
@@ -30,7 +30,7 @@
 //! unreserved         the count of bytes that in-place writes hold unreserved
 //! token_audit        the live tokens, to compare accounts with
 //! goals              where each stream allocated last
-//! space              the gate: groups, states of bytes, figures
+//! space              the interface: groups, states of bytes, figures
 //! request            what an allocation asks for and gets
 //! search             the order in which groups are tried
 //! allocate           choosing a group and an extent
@@ -42,7 +42,7 @@
 //! # Locks
 //!
 //! Outermost first: a queue of tickets, the directory's writers, one group, one account. No thread
-//! holds two groups at once.
+//! holds the locks of two groups at once.
 
 mod error;
 mod kind;

@@ -11,7 +11,8 @@
 //! - **Q1** Only [`NoReserve::exchange`] turns a token into a reservation, for all of its bytes or
 //!   none. A writer calls it when it cannot write in place after all. So no code gives back bytes
 //!   that were never reserved.
-//! - The volume's count of these bytes is the sum of the live tokens (`unreserved::Q2`).
+//! - The volume's count of bytes without a reservation is the sum of the live tokens
+//!   (`unreserved::Q2`).
 
 use std::fmt;
 use std::mem;
@@ -116,7 +117,7 @@ mod tests {
         Arc::new(Space::new(4096, 16384))
     }
 
-    /// `unreserved::Q2`: parts of a token are counted once, and no longer after they end.
+    /// `unreserved::Q2`: each part of a token is counted once, and is not counted after it ends.
     #[test]
     fn live_tokens_are_counted() {
         let space = space();
@@ -133,8 +134,8 @@ mod tests {
         space.audit().expect("the count is the tokens'");
     }
 
-    /// Q1: after a refused reservation no bytes count any more. A reservation of fewer bytes is not
-    /// accepted.
+    /// Q1: after a refused reservation the token's bytes do not count any more. A reservation of
+    /// fewer bytes is not accepted.
     #[test]
     fn an_exchange_pays_in_full_or_fails() {
         let space = space();

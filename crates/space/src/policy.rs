@@ -15,7 +15,7 @@ pub enum AllocPolicy {
     /// is held.
     #[cfg(feature = "baselines")]
     Linear,
-    /// As `Linear`, but a group that is held is skipped while there are others.
+    /// As `Linear`, but a group that is held is skipped while other groups are left.
     #[cfg(feature = "baselines")]
     LinearTrylock,
     /// An index by the largest free run. Held groups are skipped. All streams share one goal, which
@@ -53,7 +53,7 @@ pub enum LookupPolicy {
 
 #[cfg(feature = "baselines")]
 impl AllocPolicy {
-    /// All, the oldest first.
+    /// All policies, the oldest first.
     pub const ALL: [Self; 4] =
         [Self::Linear, Self::LinearTrylock, Self::IndexSingleGoal, Self::IndexGoals];
 
@@ -85,7 +85,7 @@ impl FromStr for AllocPolicy {
 
 #[cfg(feature = "baselines")]
 impl LookupPolicy {
-    /// All, the oldest first.
+    /// All policies, the oldest first.
     pub const ALL: [Self; 3] = [Self::RwlockDouble, Self::RwlockSingle, Self::Lockfree];
 }
 

@@ -8,12 +8,12 @@
 //!
 //! # Invariants
 //!
-//! - **C1** No round is due while a caller waits. In that time the flush steps make room, and two
-//!   threads that make room at once hinder each other.
+//! - **C1** No round is due while a caller waits. The flush steps make room for that caller, and
+//!   two threads that make room at once hinder each other.
 //! - **C2** Without load there is no round, however full the volume is.
-//! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. This
-//!   is the reservation for tree paths, which any transaction under load holds, whatever its
-//!   length.
+//! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. Such
+//!   space is the reservation for tree paths, which every transaction under load holds, however
+//!   short the transaction is.
 
 /// The rule to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Pools {
     /// into `overlay`.
     pub reservations: u64,
     /// The part of `overlay` and `reservations` for tree paths. The height of the existing trees
-    /// limits it, whatever the number of changes (C3).
+    /// limits this part, whatever the number of changes (C3).
     pub paths: u64,
     /// Dirty data in memory.
     pub dirty: u64,
@@ -123,7 +123,7 @@ pub enum Round {
 const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
 /// A round must be able to free more than this, so volumes with little metadata have no rounds. In
-/// a trial with a smaller limit on such volumes, an eighth of the metadata, rounds caused commits
+/// a trial, the limit on such volumes was an eighth of the metadata. The rounds then caused commits
 /// that cost more than they saved.
 const CLAMP_WORTH: u64 = 128 << 20;
 
@@ -148,17 +148,18 @@ impl Clamp {
         self.clamp
     }
 
-    /// Notes that a request began to wait while no other request waited. From then on rounds begin
-    /// earlier, by one step even for many requests at once. If at least as much data is in ordered
-    /// extents as is dirty, nothing changes, because no round would speed up ordered extents.
+    /// Notes that a request began to wait while no other request waited. Later rounds begin
+    /// earlier, by one step, even if many requests begin to wait at once. If at least as much data
+    /// is in ordered extents as is dirty, nothing changes, because no round would speed up ordered
+    /// extents.
     pub fn note_wait(&mut self, pools: &Pools) {
         if pools.ordered < pools.dirty {
             self.clamp = (self.clamp + 1).min(CLAMP_MAX);
         }
     }
 
-    /// Notes the end of a series of rounds. If one round was enough and no request waits, later
-    /// rounds begin later.
+    /// Notes the end of a series of rounds. If one round was enough and no request waits, the next
+    /// series begins later.
     pub fn note_end(&mut self, rounds: u32, pools: &Pools) {
         if rounds == 1 && !pools.waiting {
             self.clamp = (self.clamp - 1).max(CLAMP_MIN);
@@ -177,9 +178,9 @@ impl Clamp {
     }
 
     /// How many more bytes must be reserved before a round may be due. `None` if no amount of
-    /// reservations makes a round due. The flush thread wakes up as soon as so many are reserved.
-    /// Where single reservations are large, a few hundred make a round due, and a periodic check
-    /// comes too late.
+    /// reservations makes a round due. The flush thread wakes up as soon as that many bytes are
+    /// reserved. If reservations are large, a few hundred of them make a round due, so a periodic
+    /// check would come too late.
     #[must_use]
     pub fn lacks(&self, pools: &Pools) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
@@ -221,7 +222,8 @@ fn in_reach(pools: &Pools) -> u64 {
     pools.filled() + pools.pinned
 }
 
-/// Whether most of the data is in ordered extents, which free their reservations without a round.
+/// Whether at least twice as much data is in ordered extents as is dirty. Ordered extents free
+/// their reservations without a round.
 fn is_on_its_way(pools: &Pools) -> bool {
     pools.ordered / 2 >= pools.dirty
 }
@@ -255,8 +257,8 @@ mod tests {
         }
     }
 
-    /// E2: a wait raises the clamp by one step, up to eight. A series of one round lowers it by one
-    /// step, down to one.
+    /// E2: a wait raises the clamp by one step, up to eight. A series of one round lowers the clamp
+    /// by one step, down to one.
     #[test]
     fn e2_the_clamp_goes_step_by_step() {
         let mut clamp = Clamp::default();
@@ -333,7 +335,7 @@ mod tests {
     }
 
     /// E16: reservations of ordered extents begin no round, however low the threshold is. They
-    /// begin a round as soon as half of the data is dirty.
+    /// begin a round as soon as more than half as much data is dirty as is in ordered extents.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
         let pools = Pools { overlay: 0, ..loaded() };

@@ -3,11 +3,11 @@
 //!
 //! # Place
 //!
-//! Balance and the removal of devices hold a group read-only, so that the extents they move do not
-//! change. A scrub needs no hold: data with checksums is never written in place, and the scrub's
-//! view keeps this data from being freed. On request a scrub takes a hold, to compare copies of
-//! data without checksums (`txn::scrub_hold`). Writers in place take a [`NocowWriter`] before they
-//! look at the extent that they overwrite, and keep it until the write is visible.
+//! Balance and the removal of devices hold a group read-only, so that the extents that are being
+//! moved do not change. A scrub needs no hold: data with checksums is never written in place, and
+//! the scrub's view keeps this data from being freed. On request a scrub takes a hold, to compare
+//! copies of data without checksums (`txn::scrub_hold`). Writers in place take a [`NocowWriter`]
+//! before they look at the extent that they overwrite, and keep it until the write is visible.
 //!
 //! # Invariants
 //!
@@ -39,7 +39,7 @@ use crate::Finder;
 use crate::guard::Counted;
 use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 
-/// Stops allocations and writes in place in a group for as long as it lives.
+/// Stops allocations and writes in place in a group for as long as the hold lives.
 #[must_use = "the group can be written to again when this is dropped"]
 pub struct ReadOnlyHold {
     space: Arc<Space>,

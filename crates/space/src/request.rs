@@ -22,7 +22,7 @@ pub struct AllocRequest {
     pub min: u64,
     /// Unit of the extent's start and length: the sector size for data, the node size for nodes.
     pub align: u64,
-    /// The preferred address. Without one, the address after the stream's last allocation is
+    /// The preferred address. Without a goal, the address after the stream's last allocation is
     /// preferred.
     pub goal: Option<Logical>,
     /// The transaction that the extent is for (`search::L1`).

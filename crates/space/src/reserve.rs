@@ -163,7 +163,7 @@ impl DataTicket<'_> {
         }
     }
 
-    /// Whether no other request is served before this one.
+    /// Whether this request is the next that is served.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.ticket.as_ref().is_some_and(Ticket::is_first)

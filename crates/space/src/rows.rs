@@ -12,8 +12,8 @@ use buttress_format::{Extent, Logical};
 
 use crate::{AllocRequest, DataReservation, Outcome, Space};
 
-/// The rest of the rows of one batch of writes. The owner gives it back with [`Space::close_rows`]
-/// when the batch is complete.
+/// The bytes that are left in the rows of one batch of writes. The owner gives these bytes back
+/// with [`Space::close_rows`] when the batch is complete.
 #[derive(Debug, Default)]
 #[must_use = "the rest of a row is lost until the next mount"]
 pub struct Rows {

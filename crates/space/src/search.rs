@@ -10,7 +10,7 @@
 //! - **L1** No group born after the request's limit is named. So a commit never uses a chunk that
 //!   only the next commit records.
 //! - **L2** A search that met busy groups names all candidates once more, with a wait for their
-//!   locks. Only after that may it return that there is no space.
+//!   locks. Only after this second round may the search return that there is no space.
 //! - **L4** A search ends: each pass visits every slot at most once, from the goal's slot to the
 //!   last and then from the first. A group that changes its plane meanwhile is met at most once
 //!   more in each pass.
@@ -20,8 +20,8 @@
 //! The order, best first:
 //!
 //! - the goal's own group;
-//! - groups with an order in which every run is long enough: of the size's class, of no class, of
-//!   other classes;
+//! - groups with an order in which every run is long enough: first groups of the size's class, then
+//!   of no class, then of other classes;
 //! - groups with an order in which only some runs are long enough;
 //! - all of these once more, with a wait for busy groups;
 //! - the loading of a group that may have `want` bytes;
@@ -267,8 +267,8 @@ impl<'a> Search<'a> {
                 }
                 Phase::Largest => {
                     match self.largest(self.request.min) {
-                        // If this fails, another thread took the run. The group's summary shows
-                        // this by now, so the next step tries another group.
+                        // If this attempt fails, another thread took the run. The group's summary
+                        // shows the loss by now, so the next step tries another group.
                         Some(group) => return try_it(group, true, Take::Largest),
                         None => self.enter(Phase::LoadLeast),
                     }
@@ -349,7 +349,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The nearest group that may have `bytes`, once it is loaded.
+    /// The nearest unloaded group that may have `bytes`.
     fn unloaded(&mut self, bytes: u64) -> Option<&'a Arc<Group>> {
         let sure = order_holding(bytes).and_then(|order| self.unloaded_of(order, bytes));
         sure.or_else(|| self.unloaded_of(order_of(bytes)?, bytes))
@@ -370,14 +370,14 @@ impl<'a> Search<'a> {
     }
 
     /// Finds a loaded group with a run of the highest order that any group has, and of at least
-    /// `least` bytes. It compares the first [`COMPARED_MAX`] groups in each plane, and takes the
-    /// group with the longest run. At the order of the request's `min` it compares all groups,
-    /// because groups of lower orders have too few bytes.
+    /// `least` bytes. The search compares the first [`COMPARED_MAX`] groups in each plane, and
+    /// takes the group with the longest run. At the order of the request's `min` the search
+    /// compares all groups, because groups of lower orders have too few bytes.
     ///
     /// Another thread may empty or remove a group after the search looked at it. The group's
     /// summary shows the change first, and its entries leave the index afterwards. The search then
-    /// finds nothing in that group. It still finds the space that the request has reserved, because
-    /// other groups have it (L5).
+    /// finds nothing in that group. The search still finds the space that the request has reserved,
+    /// because other groups have this space (L5).
     fn largest(&mut self, least: u64) -> Option<&'a Arc<Group>> {
         let last = order_of(least).unwrap_or(0);
         let all = order_of(self.request.min);

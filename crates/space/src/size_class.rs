@@ -9,7 +9,7 @@ const SMALL_MAX: u64 = 128 << 10;
 const MEDIUM_MAX: u64 = 8 << 20;
 
 /// The sizes of extents for which a group of data is used. The first allocation in the group sets
-/// its class, until the group is empty again.
+/// its class, which lasts until the group is empty again.
 ///
 /// The class is not on disk: after a mount, a group has no class until the first allocation in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl SizeClass {
         }
     }
 
-    /// The planes of loaded groups in search order: the own class, no class, then the nearer sizes.
+    /// The planes of loaded groups in search order: this class, no class, then the nearer sizes.
     pub(crate) fn order(self) -> [Plane; 4] {
         use Plane::{Large, Medium, Small, Unset};
         match self {

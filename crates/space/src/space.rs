@@ -85,7 +85,7 @@ impl Space {
     ///
     /// # Panics
     ///
-    /// When a size is no power of two: superblocks are checked before this.
+    /// When a size is no power of two: superblocks are checked before this call.
     #[must_use]
     pub fn new(sectorsize: u32, nodesize: u32) -> Self {
         assert!(sectorsize.is_power_of_two(), "a sector of {sectorsize} bytes");
@@ -213,7 +213,7 @@ impl Space {
         Ok(())
     }
 
-    /// As [`Group::load`], for groups of every kind.
+    /// As [`Group::load`], for groups with and without rows.
     ///
     /// # Errors
     ///
@@ -421,8 +421,8 @@ impl Space {
         self.shared_account(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
-    /// Enlarges the part for copies of nodes, because a new block group is about to add the space
-    /// that was kept for them.
+    /// Enlarges the part of the global reserve for copies of nodes. A new block group is about to
+    /// add the space that was kept for these copies.
     pub fn add_for_copies(&self, bytes: u64) {
         self.shared_account(SpaceKind::Metadata).add_for_copies(bytes);
     }
@@ -437,8 +437,8 @@ impl Space {
         &self.data_queue
     }
 
-    /// Offers data space that became free to the waiting requests. In mixed groups `txn` does this,
-    /// because it alone knows the demands of metadata.
+    /// Offers data space that became free to the waiting requests. In mixed groups `txn` offers the
+    /// space, because `txn` alone knows the demands of metadata.
     pub(crate) fn serve_freed(&self) {
         if !self.is_mixed() && self.data_queue.queue().is_waiting() {
             self.data_queue.serve(self.shared_account(SpaceKind::Data), || true);
@@ -457,8 +457,8 @@ impl Space {
 
     /// Compares reservations with tokens, and each account with its groups, while other threads use
     /// the volume. An account that changes meanwhile is compared again, up to a limit. Returns
-    /// whether all accounts could be compared. It walks over all groups, so it is only for debug
-    /// builds.
+    /// whether all accounts could be compared. The audit walks over all groups, so it is only for
+    /// debug builds.
     ///
     /// # Errors
     ///
@@ -522,8 +522,8 @@ impl Space {
         &self.in_place
     }
 
-    /// A handle for a baseline writer that searches the map once more when it ends. `None` without
-    /// the map.
+    /// A handle for a baseline writer that searches the map once more when the write ends. `None`
+    /// without the map.
     #[cfg(feature = "baselines")]
     pub(crate) fn finder(&self) -> Option<Finder> {
         self.map.as_ref().map(GroupMap::finder)
@@ -537,9 +537,9 @@ impl Space {
         &self.alloc_counters[shard()]
     }
 
-    /// Compares every group with itself, and every account with its groups and reservations. It
-    /// walks over all groups, and is valid only while no other thread allocates, so it is only for
-    /// tests.
+    /// Compares every group with itself, and every account with its groups and reservations. The
+    /// check walks over all groups, and is valid only while no other thread allocates, so it is
+    /// only for tests.
     ///
     /// # Errors
     ///

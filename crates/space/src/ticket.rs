@@ -281,7 +281,7 @@ impl<D> Ticket<'_, D> {
         verdict
     }
 
-    /// Whether no other request is served before this one.
+    /// Whether this request is the next that is served.
     #[must_use]
     pub fn is_first(&self) -> bool {
         if self.priority == Priority::Normal && self.queue.blocks(Priority::High) {

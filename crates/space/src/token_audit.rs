@@ -81,7 +81,7 @@ impl<const N: usize> TokenAudit<N> {
         add(&mut self.taken, what);
     }
 
-    /// Counts the allocation for the token, too.
+    /// Notes that the token has counted such an allocation, too.
     pub fn take_from_token(&mut self, token: u64, what: [u64; N]) {
         sub(&mut self.taken, what, "what was taken");
         self.give(token, what);

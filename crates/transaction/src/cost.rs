@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! Two kinds of items have different costs where nodes are counted (`reserve::count`). In a tree
+//! Two kinds of items have different costs when nodes are counted (`reserve::count`). In a tree
 //! that operations change, each item dirties a path. Trees that commits alone change (extents,
 //! checksums, free space) are counted as a whole. In such a tree an item adds only its own bytes.
 
@@ -13,7 +13,7 @@ use std::ops::{Add, AddAssign, SubAssign};
 pub struct Cost {
     /// Items set or deleted in trees that operations change.
     pub items: u32,
-    /// Items in trees that commits alone change, which follow from `items`. A data reference counts
+    /// Items that follow from `items`, in trees that commits alone change. A data reference counts
     /// as three.
     pub commit_items: u32,
     /// Bytes of the payloads of all items, and of checksums.

@@ -67,8 +67,8 @@ impl Csums {
     }
 }
 
-/// Looks the checksums of a range up: in the running transaction, the frozen one, then the
-/// committed tree.
+/// Looks up the checksums of a range: first in the running transaction, then in the frozen one,
+/// then in the committed tree.
 pub fn read(view: &View, extent: Extent) -> Result<Csums> {
     let geometry = *view.store().geometry();
     let sector = u64::from(geometry.sectorsize);

@@ -43,7 +43,7 @@ pub enum User {
     File(DataRef),
     /// One leaf, by its address.
     Leaf(Logical),
-    /// A tree, through whatever path leads to the node.
+    /// A tree, by any path to the node.
     Tree(TreeId),
     /// One inner node, by its address.
     Node(Logical),
@@ -86,7 +86,7 @@ impl User {
 }
 
 /// Largest size to which an extent item grows by inline references. Further references get items of
-/// their own. A leaf must hold several items, or a split could not halve it.
+/// their own. A leaf must have room for several items. Otherwise a split could not halve the leaf.
 pub fn inline_max(nodesize: u32) -> usize {
     (nodesize as usize - buttress_format::header::HEADER_LEN) / 16
         - buttress_format::header::ITEM_LEN
@@ -123,7 +123,7 @@ impl Many {
     }
 }
 
-/// Most users that [`Deltas::Few`] holds. It is searched linearly.
+/// Most users that [`Deltas::Few`] holds, because [`Deltas::Few`] is searched linearly.
 const FEW_MAX: usize = 8;
 
 impl Default for Deltas {
@@ -272,7 +272,7 @@ pub struct RecordChange {
     /// The most bytes that the transaction added to the extent tree for this record at the last
     /// call.
     pub before: u64,
-    /// The most bytes that it adds now.
+    /// The most bytes that the transaction adds now.
     pub bytes_max: u64,
     /// Whether the extent may be freed now, together with its checksums, and could not before.
     pub loses_users: bool,
@@ -328,7 +328,7 @@ pub struct DelayedRefs {
     /// caller.
     shards: Vec<CachePadded<Mutex<Shard>>>,
     sums: CachePadded<Sums>,
-    /// Unranked: taken inside a shard; nothing is taken inside.
+    /// Unranked: it is taken while a shard is locked, and no other lock is taken under it.
     disputed: Mutex<Option<Logical>>,
 }
 

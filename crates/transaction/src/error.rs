@@ -7,8 +7,8 @@ use buttress_format::{Key, Logical, TreeId};
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of this crate. It is cheap to clone, because all callers get the first failure of a
-/// commit.
+/// An error of this crate. It must be cheap to clone, because all callers get the first failure of
+/// a commit.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -2,7 +2,8 @@
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// A handle never changes threads, because the gate's guard does not.
+    /// A handle stays on one thread, because it contains the gate's guard, which stays on one
+    /// thread.
     static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 

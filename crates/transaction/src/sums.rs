@@ -58,8 +58,8 @@ struct Runs {
 }
 
 impl Runs {
-    /// Whether a run continues the checksum item of the run before it, and whether the run behind
-    /// it continues the item of this run.
+    /// Whether a run continues the checksum item of the run before it, and whether the next run
+    /// continues the item of this run.
     fn touching(&self, extent: Extent) -> (bool, bool) {
         let before = self.map.range(..extent.start).next_back();
         let touches = before.is_some_and(|(start, run)| start.end(run.len) == extent.start);
@@ -138,7 +138,7 @@ impl Run {
 /// The checksums that one transaction adds.
 #[derive(Debug, Default)]
 pub struct PendingSums {
-    /// Unranked: readers share it; nothing is taken inside.
+    /// Unranked: readers share it, and no other lock is taken under it.
     runs: CachePadded<RwLock<Runs>>,
     /// [`Runs::planned`], for reservations, which read it at every operation.
     planned: CachePadded<AtomicU64>,

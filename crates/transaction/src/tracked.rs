@@ -46,7 +46,7 @@ struct Named {
 #[derive(Debug, Default)]
 pub struct Tracked {
     used: AtomicBool,
-    /// Unranked: nothing is taken inside.
+    /// Unranked: no other lock is taken under it.
     inner: Mutex<Inner>,
 }
 

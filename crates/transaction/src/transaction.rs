@@ -22,7 +22,7 @@ use crate::{
     delayed_ref::DelayedRefs, moves::Moves, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
 };
 
-/// A chunk that a transaction adds. Its commit records it in the trees.
+/// A chunk that a transaction adds. The commit of the transaction records the chunk in the trees.
 #[derive(Clone, Debug)]
 pub struct NewChunk {
     /// The chunk.
@@ -42,7 +42,8 @@ pub enum DeviceChange {
     Gone(DeviceId),
 }
 
-/// A change of quotas. The commit makes it, because it knows what is counted at that moment.
+/// A change of quotas. The commit makes the change, because the commit knows which extents are
+/// counted at that moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaChange {
     /// Begin to count. Simple quotas do not count extents that exist already. Full quotas are
@@ -106,12 +107,12 @@ pub struct Transaction {
     pub refs: DelayedRefs,
     /// Checksums of new data.
     pub sums: PendingSums,
-    /// Chunks that were added. Unranked: nothing is taken under it.
+    /// Chunks that were added. Unranked: no other lock is taken under it.
     pub chunks: Mutex<Vec<NewChunk>>,
-    /// Chunks that were removed. Unranked: nothing is taken under it.
+    /// Chunks that were removed. Unranked: no other lock is taken under it.
     pub removed: Mutex<Vec<Chunk>>,
     /// Keys in trees. The commit rebuilds the nodes on the path to each key although no item
-    /// changes, which moves them.
+    /// changes. So these nodes get new addresses.
     pub to_rebuild: Seldom<Vec<(TreeId, Key)>>,
     /// Set when some changes must become durable together and no log can express them. An fsync
     /// then commits instead.
@@ -120,7 +121,7 @@ pub struct Transaction {
     pub moves: Seldom<Moves>,
     /// Whether the commit must rebuild the free-space tree.
     pub rebuild: AtomicBool,
-    /// Devices that were added, removed or resized. Unranked: nothing is taken under it.
+    /// Devices that were added, removed or resized. Unranked: no other lock is taken under it.
     pub devices: Mutex<Vec<DeviceChange>>,
     /// Snapshots to make from the trees at the end of this transaction.
     pub snapshots: Seldom<Vec<Snapshot>>,
@@ -181,9 +182,9 @@ impl Transaction {
             && self.leftovers.lock().is_empty()
     }
 
-    /// Number of items that the commit will touch: those of the overlay, and for each data extent
-    /// its item, its checksums and its free space. Nodes to move and rebuild, snapshots and dropped
-    /// subvolumes count, too.
+    /// Number of items that the commit will touch: the items of the overlay, and for each data
+    /// extent its item, its checksums and its free space. Nodes to move and rebuild, snapshots and
+    /// dropped subvolumes count, too.
     pub fn items(&self) -> u64 {
         let dropped = |trees: &BTreeMap<TreeId, u64>| trees.values().sum();
         self.overlay.items()

@@ -35,7 +35,7 @@ impl View {
         Self { trees, running, frozen }
     }
 
-    /// The running transaction, of which all present puts are a part.
+    /// The running transaction, to which all present puts belong.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.running.generation

@@ -3,7 +3,7 @@
 //!
 //! # What must hold
 //!
-//! - A lookup of a chunk never waits for a node that itself waits for a chunk.
+//! - A lookup of a chunk never waits for a thread that itself waits for a chunk.
 
 use std::sync::Arc;
 

@@ -63,7 +63,7 @@ impl LeafBuilder {
         self.last = Some(*key);
     }
 
-    /// The leaf, without its checksum: [`Node::seal`] fills that in.
+    /// The leaf, without its checksum: [`Node::seal`] fills the checksum in.
     #[must_use]
     pub fn finish(self, geometry: &Geometry, stamp: &NodeStamp) -> Node {
         finish(self.buf, geometry, stamp, self.count as u32, 0)

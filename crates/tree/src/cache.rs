@@ -42,7 +42,7 @@ struct Shard {
 /// The node cache of a volume.
 #[derive(Debug)]
 pub(crate) struct NodeCache {
-    /// Unranked: readers share it, and nothing is taken under it.
+    /// Unranked: readers share it, and no other lock is taken under it.
     shards: Vec<RwLock<Shard>>,
     shard_max: usize,
 }

@@ -32,7 +32,8 @@ pub struct Cursor<'s, S: NodeSource + ?Sized> {
 
 impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     /// Makes a cursor at the first item at or after a key. This reads one node of each level. If
-    /// the key lies after the end of its leaf, it also reads the path to the next leaf.
+    /// the key lies after the last item of its leaf, the search also reads the path to the next
+    /// leaf.
     ///
     /// # Errors
     ///
@@ -164,8 +165,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         self.path.last().and_then(|(node, slot)| (*slot < node.len()).then(|| node.item(*slot)))
     }
 
-    /// Moves one item further. It reads nodes only at the end of a leaf, so a walk over a whole
-    /// tree reads each node once.
+    /// Moves one item further. The cursor reads nodes only at the end of a leaf, so a walk over a
+    /// whole tree reads each node once.
     ///
     /// # Errors
     ///

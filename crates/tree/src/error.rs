@@ -49,7 +49,7 @@ pub enum Mismatch {
     /// A child pointer is zero or not a multiple of the sector size.
     #[error("child pointer {0} is impossible")]
     Child(u32),
-    /// The first key differs from the parent's.
+    /// The first key differs from the key in the parent.
     #[error("its first key differs from its parent's")]
     FirstKey,
     /// The last key is not before the first key of the next node.

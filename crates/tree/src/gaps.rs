@@ -11,7 +11,7 @@
 //! - **G2** A walk notes a gap only if no put made an item in the shard since the walk began to
 //!   count deletions. So a put during the walk cannot leave an item in a gap.
 //! - **G3** All gaps are of one committed state. A commit that publishes another state makes all
-//!   gaps void, because it may also make changes that the overlay does not have.
+//!   gaps void, because the commit may also make changes that the overlay does not have.
 //! - **G4** Gaps of one tree never overlap or touch, and each lies within one object.
 
 use std::collections::BTreeMap;

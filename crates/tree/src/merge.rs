@@ -178,10 +178,10 @@ impl NodeSource for Merge<'_> {
 impl Merge<'_> {
     /// Applies `changes` (ascending, no key twice) to the tree at `root`; returns the new root.
     ///
-    /// Reads each node on the path to a changed key once. It also reads a right neighbour where a
-    /// rebuilt node is too small (M5). It builds only the nodes that the remaining items need. For
-    /// c changes in a tree of n items these are at most O(c log n) nodes. They are O(c + log n) if
-    /// the changes are adjacent. Each node costs one step for each of its entries.
+    /// Reads each node on the path to a changed key once. Also reads a right neighbour where a
+    /// rebuilt node is too small (M5). Builds only the nodes that the remaining items need. For c
+    /// changes in a tree of n items, at most O(c log n) nodes are built. If the changes are
+    /// adjacent, O(c + log n) nodes are built. Each node costs one step for each of its entries.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! The changes of one transaction that are not merged into the trees yet.
 //!
-//! A sharded, ordered map from (tree, key) to a new payload or a deletion. Operations write here
-//! and nowhere else; a commit freezes the whole overlay, then merges it.
+//! An overlay is a sharded, ordered map from (tree, key) to a new payload or a deletion. Operations
+//! write here and nowhere else; a commit freezes the whole overlay, then merges it.
 //!
 //! # Invariants
 //!
@@ -76,7 +76,7 @@ const BYTES: usize = 1;
 /// The changes of one transaction. `None` as payload is a deletion.
 #[derive(Debug)]
 pub struct Overlay {
-    /// Unranked: readers share it, and nothing is taken under it.
+    /// Unranked: readers share it, and no other lock is taken under it.
     shards: Vec<CachePadded<RwLock<Shard>>>,
     /// Items, and their bytes in memory.
     held: CachePadded<[AtomicU64; 2]>,
@@ -152,8 +152,8 @@ impl Overlay {
         self.insert(&mut shard, tree, key, Some(payload.into()));
     }
 
-    /// The change of a key in this transaction: none, a deletion (`Some(None)`), or its payload.
-    /// O(log n) in the entries of a shard.
+    /// The change of a key in this transaction: none, a deletion (`Some(None)`), or the new
+    /// payload. O(log n) in the entries of a shard.
     #[must_use]
     pub fn find(&self, tree: TreeId, key: &Key) -> Option<Option<Payload>> {
         if self.is_empty() {
@@ -242,7 +242,7 @@ impl Overlay {
         Seen { found: best, items_made: 0 }
     }
 
-    /// The gap around a key: its first and its last key. It is valid for views that have this
+    /// The gap around a key: its first and its last key. The gap is valid for views that have this
     /// overlay as the running one, over committed roots of `generation`.
     pub(crate) fn gap_around(
         &self,
@@ -254,8 +254,8 @@ impl Overlay {
         shard.gaps.around(tree, key, generation)
     }
 
-    /// Notes that `first..=last`, within one object, holds no item. This is for views that have
-    /// this overlay as the running one, over committed roots of `generation`.
+    /// Notes that `first..=last`, within one object, holds no item. The note is valid for views
+    /// that have this overlay as the running one, over committed roots of `generation`.
     ///
     /// If a put made an item in the shard since the caller saw `items_made`, notes nothing and
     /// returns false.
@@ -293,8 +293,8 @@ impl Overlay {
     }
 
     /// How many changes of an item's length (or to and from a deletion) were noted since the first
-    /// call of [`take_changes`](Self::take_changes). The next such call returns them, although
-    /// [`items`](Self::items) does not count them.
+    /// call of [`take_changes`](Self::take_changes). The next call of `take_changes` returns these
+    /// changes, although [`items`](Self::items) does not count them.
     #[must_use]
     pub fn resized(&self) -> u64 {
         self.resized.load(Ordering::Relaxed)
@@ -307,7 +307,7 @@ impl Overlay {
     /// The first call, and each call with `anew`, returns every entry of the overlay instead, once,
     /// with `None` as the state before.
     ///
-    /// For k changes returned and n entries held this costs O(k log k), and a look at each shard.
+    /// For k returned changes the call costs O(k log k), and a look at each shard.
     #[must_use]
     pub fn take_changes(&self, anew: bool) -> Vec<Changed> {
         let mut all = Vec::new();
@@ -326,7 +326,7 @@ impl Overlay {
 
     /// Every change, by tree and key. Payloads stay shared: readers go on while the merge runs.
     ///
-    /// O(n log n) in the items held, and a list of them in memory.
+    /// Costs O(n log n) for n items, and makes a list of all items in memory.
     #[must_use]
     pub fn sorted(&self) -> Vec<(TreeId, Key, Option<Payload>)> {
         let mut all = Vec::with_capacity(usize::try_from(self.items()).unwrap_or(0));

@@ -8,8 +8,8 @@ use crate::node::NodePtr;
 
 /// The roots of one committed transaction: a consistent state of the whole volume.
 ///
-/// It has the trees that the engine needs, and the trees that changed since the mount. Other trees
-/// are found through the root tree, so unused subvolumes cost nothing.
+/// [`Roots`] has the trees that the engine needs, and the trees that changed since the mount. Other
+/// trees are found through the root tree, so unused subvolumes cost nothing.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// The transaction of these roots.

@@ -57,8 +57,9 @@ impl Store {
         Self { volume, geometry, cache, steps: StepCounter::default(), ignores_csums: false }
     }
 
-    /// Returns the same store. With `yes`, it accepts a node although the checksum of every copy is
-    /// wrong, if a copy passes all other checks. Use it only for volumes that are only read.
+    /// Returns the same store. With `yes`, the store accepts a node although the checksum of every
+    /// copy is wrong, if a copy passes all other checks. Use such a store only for volumes that are
+    /// only read.
     #[must_use]
     pub fn ignoring_csums(mut self, yes: bool) -> Self {
         self.ignores_csums = yes;

@@ -1,10 +1,10 @@
-//! How the layers above the trees read them: running overlay, frozen overlay, committed tree.
+//! How upper layers read the trees: running overlay, frozen overlay, committed tree.
 //!
 //! # Invariants
 //!
 //! - **V1** The three parts of a view are one consistent state. The thread that freezes an overlay
 //!   publishes, in the same step, a view with that overlay as its frozen part.
-//! - **V2** While a view lives, nothing that its committed roots reach is handed out again
+//! - **V2** While a view lives, no space that its committed roots reach is allocated again
 //!   (`tree::T6`).
 
 use std::{ops::Deref, sync::Arc};

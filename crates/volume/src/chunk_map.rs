@@ -34,7 +34,7 @@ pub(crate) struct ChunkMap {
 pub(crate) struct Entry {
     pub(crate) chunk: Arc<Chunk>,
     pub(crate) layout: Layout,
-    /// The device of each stripe; `None` where it is missing.
+    /// The device of each stripe; `None` if the device is missing.
     pub(crate) devices: Vec<Option<Arc<VolumeDevice>>>,
 }
 

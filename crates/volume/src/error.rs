@@ -8,7 +8,7 @@ use buttress_format::{DeviceId, Extent, Generation, Logical};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A device failed outside of any chunk: a superblock, a flush.
+    /// A device failed outside of any chunk, for example at a superblock or a flush.
     #[error("device {device} failed")]
     Device {
         /// The device.
@@ -31,7 +31,7 @@ pub enum Error {
         logical: Logical,
         /// Which copy, from zero.
         mirror: u32,
-        /// Where the copy lies.
+        /// The device of the copy.
         device: DeviceId,
         /// The error of its driver.
         source: buttress_block::Error,
@@ -44,13 +44,13 @@ pub enum Error {
     NoGoodMirror {
         /// The address in the volume.
         logical: Logical,
-        /// How much.
+        /// The number of bytes.
         len: u64,
-        /// How many copies there are.
+        /// The number of copies that were tried.
         mirrors_tried: u32,
         /// The last copy tried, from zero.
         mirror: u32,
-        /// Where that copy lies.
+        /// The device of that copy.
         device: DeviceId,
         /// The reason, from the caller's check or from the device.
         reason: String,
@@ -76,7 +76,7 @@ pub enum Error {
         logical: Logical,
         /// Which copy was asked for, from zero.
         mirror: u32,
-        /// How many there are.
+        /// The number of copies.
         mirrors: u32,
     },
     /// Two chunks claim the same addresses.
@@ -100,17 +100,17 @@ pub enum Error {
     ChunkPastEnd {
         /// The chunk.
         logical: Logical,
-        /// Where its stripe lies.
+        /// The device of the stripe.
         device: DeviceId,
-        /// Where its stripe ends.
+        /// The end of the stripe on the device.
         end: u64,
-        /// Where the device ends.
+        /// The length of the device.
         device_len: u64,
     },
     /// A chunk cannot be read without a device that is missing.
     #[error("chunk at {logical} needs device {device} of filesystem {fsid}, which is missing")]
     MissingStripe {
-        /// The chunk, or the place in it.
+        /// The address of the chunk, or an address in it.
         logical: Logical,
         /// The device.
         device: DeviceId,
@@ -127,7 +127,7 @@ pub enum Error {
     MissingDevices {
         /// The filesystem.
         fsid: Uuid,
-        /// How many it has.
+        /// The number of its devices.
         expected: u64,
         /// The given devices.
         found: Vec<DeviceId>,
@@ -140,9 +140,9 @@ pub enum Error {
     TooManyDevices {
         /// The filesystem.
         fsid: Uuid,
-        /// How many it has.
+        /// The number of its devices.
         expected: u64,
-        /// How many were given.
+        /// The number of given devices.
         given: u64,
     },
     /// A device was given that belongs to another filesystem.
@@ -158,7 +158,7 @@ pub enum Error {
     /// Two given devices claim to be the same part of the filesystem.
     #[error("{first} and {second} both claim to be device {id} of the filesystem")]
     DuplicateDevice {
-        /// The part.
+        /// The number that both devices claim.
         id: DeviceId,
         /// Name of the first device.
         first: String,
@@ -168,7 +168,7 @@ pub enum Error {
     /// No device was given.
     #[error("no device given")]
     NoDevices,
-    /// There is no btrfs here.
+    /// There is no btrfs on the device.
     #[error("{device} holds no btrfs{}", Instead(found.as_deref()))]
     NotBtrfs {
         /// Its name.
@@ -176,7 +176,7 @@ pub enum Error {
         /// The format on the device, if it is known.
         found: Option<String>,
     },
-    /// There is a btrfs here, and its superblock is damaged.
+    /// There is a btrfs on the device, and its superblock is damaged.
     #[error("the superblock at {offset} of {device} is damaged")]
     Superblock {
         /// Name of the device.
@@ -191,9 +191,9 @@ pub enum Error {
     Truncated {
         /// Its name.
         device: String,
-        /// How long it is.
+        /// Its length.
         found: u64,
-        /// How long its superblock says it is.
+        /// The length that its superblock states.
         expected: u64,
     },
     /// The filesystem uses features that this program does not know.
@@ -226,7 +226,7 @@ pub enum Error {
     },
 }
 
-/// Which side must act, and how.
+/// The kind of an error: the side that must act, and its possible action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The device; retry elsewhere, or report it.
@@ -235,7 +235,7 @@ pub enum Kind {
     Corrupt,
     /// The caller; the request cannot be right.
     Invalid,
-    /// The user; a feature that is not there.
+    /// The user; the filesystem needs a feature that is not supported.
     Unsupported,
 }
 

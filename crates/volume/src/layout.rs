@@ -14,7 +14,7 @@
 //! ```text
 //! single, DUP, RAID1*   each stripe holds the whole chunk, in order
 //! RAID0                 unit u on stripe u % n, at row u / n
-//! RAID10                as RAID0 over groups of `sub_stripes` stripes that hold the same
+//! RAID10                as RAID0 over groups of `sub_stripes` stripes that hold the same bytes
 //! RAID5, RAID6          data unit u of row r (r = u / data) on stripe (r + u % data) % n;
 //!                       the other stripes of the row are parity, so parity moves from row to row
 //! ```
@@ -30,7 +30,7 @@ pub(crate) struct Layout {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Every stripe holds everything.
+    /// Every stripe holds all bytes of the chunk.
     Whole { copies: usize },
     /// Units are dealt to `columns` columns in turn. Each column has `copies` stripes.
     Striped { columns: u64, copies: usize, unit: u64 },
@@ -102,7 +102,7 @@ impl Layout {
 
     /// The number of ways to read each byte: its copies, then the reconstructions from parity. The
     /// first reconstruction assumes that only the byte's own stripe is lost. With two parity units
-    /// there are further ones: each assumes that one other stripe is lost, too.
+    /// there are further reconstructions: each assumes that one other stripe is lost, too.
     pub(crate) fn readings(&self) -> u32 {
         match self.shape {
             Shape::Parity { stripes, .. } if self.parity() == 2 => 1 + stripes as u32,
@@ -130,7 +130,7 @@ impl Layout {
         }
     }
 
-    /// Says whether a write here must also update parity.
+    /// Says whether a write to the chunk must also update parity.
     pub(crate) fn has_parity(&self) -> bool {
         matches!(self.shape, Shape::Parity { .. })
     }

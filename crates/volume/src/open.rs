@@ -58,7 +58,8 @@ impl Volume {
     }
 
     /// As [`Volume::open`], but opens a commit that another process keeps while that process goes
-    /// on writing. `superblock` is that of the commit; the superblocks on the devices may be newer.
+    /// on writing. `superblock` is the superblock of the commit; the superblocks on the devices may
+    /// be newer.
     ///
     /// # Errors
     ///
@@ -111,7 +112,8 @@ fn check_features(superblock: &Superblock) -> Result<(), Error> {
     if unknown.0 == 0 { Ok(()) } else { Err(Error::Features { features: unknown.names() }) }
 }
 
-/// Fails if two candidates have the same number; they are sorted, so equal ones are neighbours.
+/// Fails if two candidates have the same number. The candidates are sorted, so equal numbers are
+/// neighbours.
 fn check_duplicates(candidates: &[Candidate]) -> Result<(), Error> {
     for pair in candidates.windows(2) {
         let [first, second] = pair else { continue };

@@ -6,8 +6,8 @@
 //! unit `i` counts `2^i` times. Sums and products are those of the field of 256 elements with the
 //! polynomial 0x11D.
 
-/// The units of a row: its data units in order, then P, then Q if it has one. All have one length.
-/// A lost unit is `None`.
+/// The units of a row: its data units in order, then P, then Q if the row has a Q. All units have
+/// one length. A lost unit is `None`.
 pub(crate) struct Row {
     pub(crate) units: Vec<Option<Vec<u8>>>,
     /// How many of them are parity: one or two.

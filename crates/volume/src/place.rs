@@ -45,7 +45,7 @@ pub struct Limits {
 
 impl Limits {
     /// The limits that Linux sets on a volume with devices of `total` bytes together: a tenth of
-    /// it, within bounds for each kind of chunk.
+    /// `total`, within bounds for each kind of chunk.
     #[must_use]
     pub fn of(flags: BlockGroupFlags, total: u64) -> Self {
         const GIB: u64 = 1 << 30;
@@ -73,8 +73,8 @@ fn devices_of(spread: &Spread, there: usize) -> Option<usize> {
     (count >= spread.least).then_some(count)
 }
 
-/// Finds a place for a new chunk: as long as `limits` and the holes allow. `None` when fewer
-/// devices have a hole than the profile needs.
+/// Finds a place for a new chunk. The chunk is as long as `limits` and the holes allow. `None` when
+/// fewer devices have a hole than the profile needs.
 #[must_use]
 pub fn place(profile: Profile, rooms: &[Room<'_>], limits: Limits) -> Option<Places> {
     let spread = profile.spread();
@@ -107,8 +107,8 @@ pub fn place(profile: Profile, rooms: &[Room<'_>], limits: Limits) -> Option<Pla
 pub fn capacity(profile: Profile, free: impl Iterator<Item = u64>) -> u64 {
     let spread = profile.spread();
     let mut free: Vec<u64> = free.map(|bytes| bytes / MIB * MIB).collect();
-    // The steps are small, so that devices of different sizes are filled evenly, as by the
-    // allocator.
+    // The steps are small, so that devices of different sizes are filled evenly, as the allocator
+    // fills them.
     let step = (free.iter().sum::<u64>() / 256).max(16 * MIB) / MIB * MIB;
     let mut total = 0_u64;
     loop {
@@ -128,7 +128,7 @@ pub fn capacity(profile: Profile, free: impl Iterator<Item = u64>) -> u64 {
     }
 }
 
-/// The longest that each of `count` stripes on a device can be.
+/// The greatest length that each of `count` stripes on a device can have.
 fn longest(free: &RangeSet, count: usize) -> u64 {
     let mut holes: Vec<u64> = free.iter().map(aligned).map(|(start, end)| end - start).collect();
     holes.sort_unstable_by(|a, b| b.cmp(a));
@@ -329,8 +329,8 @@ mod tests {
         }
     }
 
-    /// A6: a stripe lies within one hole, however the holes are placed. It is as long as a search
-    /// over every length finds.
+    /// A6: a stripe lies within one hole, however the holes are placed. Its length is the greatest
+    /// that a search over every length finds.
     #[test]
     fn a6_no_stripe_crosses_holes() {
         let fits = |set: &RangeSet, count: u64, len: u64| {

@@ -171,8 +171,9 @@ impl Volume {
     }
 
     /// Reads units that each pass a check, each from any good copy. The whole range is read in one
-    /// request, and then only the bad units again. So two copies with one bad sector each are as
-    /// good as a copy without bad sectors. The check gets the offset of its unit in `buf`.
+    /// request, and then only the bad units again. So two copies with bad sectors in different
+    /// units are as good as a copy without bad sectors. The check gets the offset of its unit in
+    /// `buf`.
     ///
     /// # Errors
     ///

@@ -36,9 +36,9 @@ impl Volume {
         wants.iter_mut().map(|(at, buf)| self.read_mirror(*at, buf, mirror)).collect()
     }
 
-    /// Reads in advance ranges that callers will read one by one. Does so only if some device
-    /// answers several reads in the time of one. A failure is ignored, since the reads of the
-    /// callers will find it.
+    /// Reads in advance ranges that callers will read one by one. Reads only if some device answers
+    /// several reads in the time of one. A failure is ignored, since the reads of the callers will
+    /// find it.
     pub fn read_soon(&self, extents: &[Extent]) {
         if extents.len() < 2 || !self.gains_by_batches() {
             return;

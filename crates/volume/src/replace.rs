@@ -28,9 +28,9 @@ use crate::volume::Volume;
 pub struct Pair {
     old: Arc<dyn Device>,
     new: Arc<dyn Device>,
-    /// Reads go to the new device (R3).
+    /// Whether reads go to the new device (R3).
     turned: AtomicBool,
-    /// The new device missed a write (R4).
+    /// Whether the new device missed a write (R4).
     failed: AtomicBool,
     /// Ranges of the new device that could not be copied.
     unread: Ranked<RangeSet>,
@@ -168,7 +168,7 @@ impl Volume {
         }
     }
 
-    /// Everything was copied: reads go to the new device from now on (R3).
+    /// Notes that everything was copied: reads go to the new device from now on (R3).
     pub fn turn_pair(&self, pair: &Pair) {
         let _alone = self.repairs.write();
         pair.turned.store(true, Ordering::SeqCst);

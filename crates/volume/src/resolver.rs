@@ -11,7 +11,8 @@
 //! - **A1** A lookup reports a missing address only after the source was asked, or when all chunks
 //!   were added.
 //! - **A2** A source reads only addresses in the superblock's chunks. If a damaged tree leads to
-//!   another address, the read there asks no source and fails, and the lookup fails with it.
+//!   another address, the read at that address asks no source and fails. The lookup then fails,
+//!   too.
 //! - **A3** A chunk from the source and the same chunk from the full list are one entry.
 
 use std::cell::Cell;

@@ -69,8 +69,8 @@ impl Column {
 }
 
 impl Volume {
-    /// Reads the whole row at an address, in sectors of `len` bytes. It rebuilds data that is bad,
-    /// unreadable or possibly old, and recomputes parity that does not match. It writes only if
+    /// Reads the whole row at an address, in sectors of `len` bytes. Rebuilds data that is bad,
+    /// unreadable or possibly old, and recomputes parity that does not match. Writes only if
     /// `repair` is set and the volume is writable. `classify` gets the offset of a data sector in
     /// the row, and its bytes.
     ///
@@ -229,8 +229,8 @@ impl Volume {
 }
 
 /// Rebuilds the lost sectors, if the parity is enough and the results pass the check. Parity on a
-/// device that missed writes may be old, so it is not used. If one of two parity units is wrong,
-/// the other one may be enough.
+/// device that missed writes may be old, so such parity is not used. If one of two parity units is
+/// wrong, the other one may be enough.
 fn rebuild(
     columns: &[Column],
     lost: &[usize],

@@ -29,7 +29,7 @@ impl Volume {
         volume
     }
 
-    /// Adds chunks one by one. Of two chunks that overlap, it adds only the first. Returns the
+    /// Adds chunks one by one. Of two chunks that overlap, only the first is added. Returns the
     /// chunks left out.
     pub fn salvage_chunks(&self, chunks: Vec<Chunk>) -> Vec<(Chunk, Error)> {
         let mut refused = Vec::new();

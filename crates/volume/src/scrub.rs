@@ -39,9 +39,8 @@ enum Copy {
 }
 
 impl Volume {
-    /// Reads every copy of a range, unit by unit. It rewrites bad copies from a good one, if
-    /// `repair` is set and the volume is writable. The check gets the offset of its unit in the
-    /// range.
+    /// Reads every copy of a range, unit by unit. Rewrites bad copies from a good one, if `repair`
+    /// is set and the volume is writable. The check gets the offset of its unit in the range.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ impl Volume {
     /// the superblock that the sprout has before its first commit. Nothing is written: the caller
     /// wipes the new device before, and makes the first commit (SE2).
     ///
-    /// `item` is that of the new device. Its `fsid` is the identifier of the sprout.
+    /// `item` is the device item of the new device. Its `fsid` is the identifier of the sprout.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Volume {
         Ok((volume, sprout))
     }
 
-    /// Whether the volume was grown from a seed with a device that is here.
+    /// Whether the volume was grown from a seed with a device that is present.
     #[must_use]
     pub fn has_seeds(&self) -> bool {
         self.seeds.len > 0

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Stats {
     /// Read requests to devices.
     pub reads: u64,
-    /// Bytes read by them.
+    /// Bytes read by these requests.
     pub read_bytes: u64,
     /// Write requests to devices.
     pub writes: u64,
-    /// Bytes written by them, every copy counted.
+    /// Bytes written by these requests, every copy counted.
     pub write_bytes: u64,
     /// Flushes of a device.
     pub flushes: u64,
@@ -63,7 +63,8 @@ impl Drop for Counters {
     }
 }
 
-/// The counters. Each is exact; together they are not of one moment.
+/// The counters. Each counter is exact, but counters that are read together may be of different
+/// moments.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     reads: AtomicU64,

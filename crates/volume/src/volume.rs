@@ -5,8 +5,8 @@
 //! - **V1** A chunk in the map lies within its devices and is readable with the present devices. A
 //!   volume that was opened degraded and has an unreadable chunk is read-only.
 //! - **V2** A volume is writable exactly while it has no reason to be read-only and does not count
-//!   as opened for reading. [`Volume::begin_writing`] ends the second condition. A reason to be
-//!   read-only stays once it is set.
+//!   as opened for reading. [`Volume::begin_writing`] makes the volume no longer count as opened
+//!   for reading. A reason to be read-only stays once it is set.
 //! - **V3** In a writable volume no two stripes share bytes of a device. The chunks of an existing
 //!   volume are checked when they are added. The maker of a new chunk takes only free space.
 //!
@@ -14,7 +14,7 @@
 //!
 //! `repairs` is held for long, across I/O: writers share it, and a repair has it exclusively, so
 //! that a repair never puts old bytes over new ones. While it is held, only the ranks of `block`
-//! are taken. `deferred` is taken by itself.
+//! are taken. `deferred` is taken without `repairs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,12 +44,12 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices are allowed to be missing.
     degraded: bool,
-    /// Whether it is salvaged from a damaged volume. In a salvaged volume, chunks may reach past
-    /// the end of devices.
+    /// Whether the volume is salvaged from a damaged one. In a salvaged volume, chunks may reach
+    /// past the end of devices.
     pub(crate) is_salvage: bool,
-    /// The seeds that it was grown from.
+    /// The seeds that the volume was grown from.
     pub(crate) seeds: SeedIds,
-    /// Whether the first commit after a seed is still to come.
+    /// Whether the volume is a new sprout without its first commit.
     pub(crate) is_sprouting: bool,
     /// How chunks with parity are used.
     pub(crate) parity: Parity,
@@ -189,7 +189,7 @@ impl Volume {
         before
     }
 
-    /// Puts a device in the place of the one with its number. The caller holds `repairs`
+    /// Puts a device in the place of the device with the same number. The caller holds `repairs`
     /// exclusively.
     pub(crate) fn exchange_held(&self, added: Arc<VolumeDevice>) {
         self.devices.rcu(|devices| {
@@ -237,7 +237,7 @@ impl Volume {
     ///
     /// Without this call, each superblock keeps the item from the opening. There is one exception:
     /// the superblock given to [`Volume::write_superblocks`] has the item of one device, and that
-    /// device gets this item.
+    /// device gets the item from there.
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.set_current_item(item);
@@ -259,7 +259,7 @@ impl Volume {
 
     /// Allows writes to a volume that was opened with [`crate::OpenOptions::may_begin_writing`] and
     /// has no reason to be read-only. `last` is the superblock of the opening. If a device has a
-    /// newer one, another program has written since, and the volume stays read-only.
+    /// newer superblock, another program has written since, and the volume stays read-only.
     ///
     /// # Errors
     ///
@@ -302,20 +302,20 @@ impl Volume {
         self.counters.snapshot()
     }
 
-    /// Adds a chunk to the map. It is durable only when its item is in the chunk tree.
+    /// Adds a chunk to the map. The chunk is durable only when its item is in the chunk tree.
     ///
     /// # Errors
     ///
     /// [`Error::Overlap`], [`Error::Layout`] and [`Error::ChunkPastEnd`] when the chunk is
-    /// impossible; [`Error::MissingStripe`] when the present devices cannot read it, and no device
-    /// may be missing (V1).
+    /// impossible; [`Error::MissingStripe`] when the present devices cannot read the chunk, and the
+    /// volume was not opened degraded (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
         // This does not compare the new chunk's stripes with those of other chunks: that would cost
         // a step for each chunk (V3).
         self.add_entries(vec![self.resolve(chunk)?])
     }
 
-    /// Adds all chunks, or none. It is the faster way for many chunks, and the only one for chunks
+    /// Adds all chunks, or none. This call is faster for many chunks, and is required for chunks
     /// that were read from a device. Where stripes share bytes of a device, the volume becomes
     /// read-only.
     ///
@@ -386,7 +386,7 @@ impl Volume {
         self.row_bytes(at).is_some()
     }
 
-    /// The data bytes of a row, where an address lies in a chunk with parity. Rows are counted from
+    /// The data bytes of a row, if an address lies in a chunk with parity. Rows are counted from
     /// the start of the chunk.
     #[must_use]
     pub fn row_bytes(&self, at: Logical) -> Option<u64> {
@@ -406,7 +406,8 @@ impl Volume {
         self.map.load().last().map(|entry| Arc::clone(&entry.chunk))
     }
 
-    /// Lists the chunks by address. It costs a step for each chunk, so it is not for frequent use.
+    /// Lists the chunks by address. The call costs a step for each chunk, so it is not for frequent
+    /// use.
     #[must_use]
     pub fn chunks(&self) -> Arc<[Arc<Chunk>]> {
         self.map.load().entries().map(|entry| Arc::clone(&entry.chunk)).collect()
@@ -450,7 +451,8 @@ impl Volume {
 }
 
 /// Why these chunks make the volume read-only: two stripes, of two chunks or of one, use the same
-/// bytes of a device (V3). A write to one, or a repair of its copy, would overwrite the other.
+/// bytes of a device (V3). A write to one of the stripes, or a repair of its copy, would overwrite
+/// the other stripe.
 fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> {
     let places = entries.flat_map(|entry| {
         let (logical, len) = (entry.chunk.logical, entry.layout.stripe_len());

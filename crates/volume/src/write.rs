@@ -132,8 +132,8 @@ impl Volume {
             .is_ok_and(|entry| entry.chunk.flags.profile() == BlockGroupFlags::DUP)
     }
 
-    /// [`Volume::write_batch`] of some copies, then [`Volume::flush`]. A single device gets both in
-    /// one submission.
+    /// [`Volume::write_batch`] of some copies, then [`Volume::flush`]. A single device gets the
+    /// writes and the flush in one submission.
     ///
     /// # Errors
     ///

@@ -79,13 +79,13 @@ pub trait Machine: fmt::Debug + Send {
     /// lock or signal.
     fn first_of(&self, waiting: &[usize]) -> Option<usize>;
 
-    /// Whether the thread with the turn must pass it on. It must do so if another thread with a
-    /// processor, or the end of a timed wait at `alarm`, is behind in simulated time. It must also
-    /// do so if a thread waits for a processor, and one is free or the time slice of `thread` is
-    /// over.
+    /// Whether the thread with the turn must pass the turn on. One reason is that another thread
+    /// with a processor, or the end of a timed wait at `alarm`, is behind in simulated time. The
+    /// other reason is that a thread waits for a processor, and a processor is free or the time
+    /// slice of `thread` is over.
     fn is_ahead(&self, thread: usize, alarm: u64) -> bool;
 
-    /// Chooses the next thread; returns its index and time, or `None` where all threads wait.
+    /// Chooses the next thread; returns its index and time, or `None` if all threads wait.
     fn choose(&mut self) -> Option<(usize, u64)>;
 }
 
@@ -166,7 +166,7 @@ impl Turns {
         self.machine.as_ref()?.first_of(waiting)
     }
 
-    /// Whether the thread with the turn must pass it on; see [`Machine::is_ahead`].
+    /// Whether the thread with the turn must pass the turn on; see [`Machine::is_ahead`].
     pub(super) fn is_ahead(&self, mine: usize) -> bool {
         self.machine.as_ref().is_some_and(|machine| machine.is_ahead(mine, self.alarm))
     }

@@ -136,8 +136,8 @@ pub(crate) fn released(place: Place, held: Want) {
     }
 }
 
-/// Wakes all threads that wait for a signal, or only one of them. On a machine that is the thread
-/// that waited first, and otherwise a random one.
+/// Wakes all threads that wait for a signal, or only one of them. On a machine, the one thread is
+/// the thread that waited first. Without a machine, it is a random thread.
 pub(crate) fn notify(place: Place, all: bool) {
     let Some((run, mine)) = mine() else { return };
     let mut turns = run.lock();

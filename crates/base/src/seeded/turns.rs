@@ -98,15 +98,15 @@ impl Turns {
         }
     }
 
-    /// Wakes the threads that wait at a place, if `wanted` accepts what they wait for. Returns
-    /// their number.
+    /// Wakes the threads that wait at a place for an object of a kind that `wanted` accepts.
+    /// Returns their number.
     pub(super) fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) -> usize {
         let waiting = self.waiting(place, wanted);
         waiting.iter().for_each(|index| self.make_ready(*index));
         waiting.len()
     }
 
-    /// The threads that wait at a place, if `wanted` accepts what they wait for.
+    /// The threads that wait at a place for an object of a kind that `wanted` accepts.
     pub(super) fn waiting(&self, place: Place, wanted: impl Fn(Want) -> bool) -> Vec<usize> {
         let waits = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wanted(wait.want));
         let all = self.tasks.iter().enumerate();

@@ -265,7 +265,7 @@ fn histogram(processors: usize) -> [(u64, u64); CLASSES] {
 }
 
 /// X13: with several goals, an aged volume has as many free runs of each class as with one goal,
-/// within a tenth. The same holds for the bytes in them.
+/// within a tenth. The bytes in the runs of each class also agree within a tenth.
 #[test]
 fn x13_goals_do_not_fragment() {
     let one = histogram(1);

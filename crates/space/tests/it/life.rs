@@ -231,9 +231,9 @@ fn run(seed: u64, tally: &Arc<Tally>) {
     seeded::run(seed, seeded::Options::default(), work).unwrap_or_else(|stuck| panic!("{stuck}"));
 }
 
-/// N4: groups are made, looked up, found empty and removed in any order. No group is removed that
-/// holds an extent, that a thread writes to or that a reservation needs. Each group is counted
-/// once.
+/// N4: groups are made, looked up, found empty and removed in any order. A group is not removed
+/// while it holds an extent, a thread writes to it, or a reservation needs it. Each group is
+/// counted once.
 #[test]
 fn n4_groups_come_and_go_in_any_order() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

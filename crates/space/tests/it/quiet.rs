@@ -64,7 +64,7 @@ fn n3_refused_writers_are_not_waited_for() {
         assert!(space.begin_nocow(extent(MIB - SECTOR, 2 * SECTOR)).is_none());
         let hold = space.hold_read_only(Logical(0)).expect("a group");
         assert!(space.begin_nocow(extent(0, SECTOR)).is_none());
-        // A drain does not wait for ever for writers of other groups, either.
+        // A drain does not wait for this writer of another group, either.
         let other = space.begin_nocow(extent(MIB, SECTOR)).expect("not held");
         hold.drain();
         drop(other);

@@ -18,7 +18,7 @@ const GROUP_LEN: u64 = 4 * MIB;
 const THREADS: u8 = 4;
 const STEPS: usize = 4000;
 
-/// The owner of each sector; zero is none.
+/// The owner of each sector; zero means that the sector has no owner.
 struct Owners(Vec<AtomicU8>);
 
 impl Owners {

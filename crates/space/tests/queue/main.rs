@@ -51,7 +51,7 @@ impl World {
         self.serve();
     }
 
-    /// Waits for its turn, without a limit.
+    /// Waits until the demand is granted, without a limit.
     fn get(&self, priority: Priority, bytes: u64) {
         let Some(mut ticket) = self.queue.ask(priority, bytes, |bytes| self.take(*bytes)) else {
             return;

@@ -7,8 +7,8 @@
 //! - A drained group is quiet until its hold ends (Q2): no thread allocates in the group or writes
 //!   into it in place, and the group has no ordered extent. No thread sleeps for ever: the
 //!   scheduler reports this as a deadlock.
-//! - If any part is left out, the model finds an order in which the test fails. So the model tries
-//!   enough orders.
+//! - If any part is left out, the model finds an order in which the test fails. This shows that the
+//!   model tries enough orders.
 
 #![allow(
     dead_code,

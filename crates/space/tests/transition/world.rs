@@ -61,7 +61,7 @@ pub(crate) struct Group {
     pub(crate) writers: AtomicUsize,
     pub(crate) drained: shuttle::sync::Condvar,
     pub(crate) state: Lock,
-    /// Whether drains that wait for reserved extents are not woken.
+    /// Whether drains that wait for reserved extents are left asleep.
     pub(crate) silent: bool,
     /// How many threads rely on a drained group.
     pub(crate) quiet: AtomicUsize,
@@ -117,7 +117,8 @@ impl Directory<'_> {
 /// model, so the scheduler does not see it.
 pub(crate) type Complaint = Arc<std::sync::Mutex<Option<&'static str>>>;
 
-/// The baseline's writer finds its group a second time with this value; here it is the volume.
+/// The baseline's writer finds its group a second time with this value. In this model the value is
+/// the volume.
 pub(crate) type Finder = Arc<Space>;
 
 /// A volume as `quiesce` sees it.

@@ -95,7 +95,7 @@ pub(crate) fn superblock(id: u64, count: u64, chunks: &[Chunk]) -> Superblock {
     }
 }
 
-/// Writes the first copy of a superblock, as a tool that made the device would.
+/// Writes the first copy of a superblock, as the tool that makes a device does.
 pub(crate) fn plant(device: &MemoryDevice, superblock: &Superblock) {
     let bytes = superblock.to_bytes(SUPER_OFFSETS[0]);
     device.write_at(SUPER_OFFSETS[0], &bytes).expect("memory");

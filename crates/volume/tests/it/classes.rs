@@ -9,7 +9,7 @@ use buttress_volume::Volume;
 
 use crate::builders::{CHUNK_AT, WRITE, chunk, devices};
 
-/// Records which class was written where.
+/// Records the place and the class of each write.
 #[derive(Debug)]
 struct Listening {
     inner: Arc<MemoryDevice>,

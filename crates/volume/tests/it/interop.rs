@@ -1,5 +1,5 @@
 //! Volumes that `mkfs.btrfs` made: every node of every tree is at the computed place, on every
-//! copy. The tests are skipped where that program is not installed.
+//! copy. The tests are skipped if that program is not installed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +12,7 @@ use buttress_volume::Volume;
 
 use crate::builders::{READ, WRITE};
 
-/// Makes a volume of `count` devices; `None` where the program is missing or refuses.
+/// Makes a volume of `count` devices; `None` if the program is missing or refuses.
 fn made(dir: &tempfile::TempDir, profile: &str, count: u64) -> Option<Vec<Arc<dyn Device>>> {
     let paths: Vec<PathBuf> =
         (1..=count).map(|id| dir.path().join(format!("{profile}-{id}"))).collect();
@@ -35,7 +35,7 @@ fn made(dir: &tempfile::TempDir, profile: &str, count: u64) -> Option<Vec<Arc<dy
     Some(paths.iter().map(open).collect())
 }
 
-/// Reads a node by every copy, and calls `leaf` with each item of the leaves below it.
+/// Reads a node from every copy, and calls `leaf` with each item of the leaves below the node.
 fn walk(volume: &Volume, at: Logical, seen: &mut u64, leaf: &mut dyn FnMut(Key, &[u8])) {
     let mut node = vec![0; volume.nodesize() as usize];
     for mirror in 0..volume.mirrors(at) {

@@ -9,7 +9,7 @@ use buttress_volume::{Error, Kind, Volume};
 
 use crate::builders::{CHUNK_AT, READ, WRITE, chunk, devices, open, pattern, volume};
 
-/// Where the chunk's stripes begin on their devices, by the builder's rule.
+/// The start of a stripe of the chunk on its device, as the builder places it.
 fn stripe_at(index: u64) -> u64 {
     (2 << 20) + index * (16 << 20)
 }

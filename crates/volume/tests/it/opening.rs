@@ -62,8 +62,8 @@ fn something_else_is_named() {
     assert_eq!(text(&MemoryDevice::new(4096)), "memory holds no btrfs");
 }
 
-/// The newest whole copy is read instead of a damaged first copy; without a whole copy it is an
-/// error.
+/// The newest whole copy is read instead of a damaged first copy. Without a whole copy the read
+/// fails.
 #[test]
 fn a_damaged_superblock_is_told_from_none() {
     let devices = changed(|_| ());
@@ -80,8 +80,8 @@ fn a_damaged_superblock_is_told_from_none() {
     assert_eq!(error.kind(), Kind::Corrupt);
 }
 
-/// O2: a volume with unknown features is refused with their names. Features that only forbid
-/// writing make it read-only.
+/// O2: a volume with unknown features is refused with their names. Unknown features that only
+/// forbid writing make the volume read-only.
 #[test]
 fn unknown_features_are_named() {
     let devices = changed(|superblock| superblock.incompat.0 |= Incompat::ZONED.0 | 1 << 50);
@@ -137,8 +137,8 @@ fn degraded_goes_on_with_what_is_left() {
     assert!(reason.contains("device 2"), "{reason}");
 }
 
-/// A device that fails its writes gets no more writes, and its old superblock shows that later.
-/// Without another copy the write fails.
+/// A device that fails its writes gets no more writes. Its old superblock later shows that it
+/// missed writes. Without another copy the write fails.
 #[test]
 fn a_failing_device_is_left_behind() {
     let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);

@@ -198,8 +198,8 @@ fn rows_are_compared_and_mended() {
     }
 }
 
-/// A device that missed writes is read by parity until its rows were compared. Data without
-/// checksums is read by parity, too.
+/// The bytes of a device that missed writes are rebuilt from parity until its rows were compared.
+/// Data without checksums is rebuilt from parity, too.
 #[test]
 fn a_device_that_missed_writes_catches_up() {
     for (count, parity) in [(3, 1), (5, 2)] {
