@@ -1,5 +1,5 @@
-//! Prints items of the quota tree. It reads them as arrays of 64-bit numbers, without the parsers of
-//! `format::quota`.
+//! Prints items of the quota tree. The module reads them as arrays of 64-bit numbers, without the
+//! parsers of `format::quota`.
 
 use buttress_format::{Key, Kind};
 
