@@ -323,6 +323,7 @@ impl Filesystem {
             id: device.id,
             name: device.device.name(),
             len: device.device.len(),
+            can_grow: device.device.can_grow(),
             item: device.current_item(),
             trust: device.trust(),
             stats: device.stats(),

@@ -12,6 +12,7 @@
 //!   failure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -143,7 +144,8 @@ pub(crate) enum Failure {
 pub(crate) struct Core {
     pub(crate) chain: Chain,
     pub(crate) volume: VolumeId,
-    pub(crate) len: u64,
+    /// The length of the device, in bytes. It only grows, and under the lock of the state (`grow`).
+    pub(crate) len: AtomicU64,
     pub(crate) epoch: u32,
     pub(crate) writer: Writer,
     pub(crate) options: Options,
@@ -211,7 +213,7 @@ impl Core {
             chain,
             names,
             volume,
-            len: manifest.device_len,
+            len: AtomicU64::new(manifest.device_len),
             epoch: manifest.epoch,
             writer,
             object_len: manifest.object_len,
@@ -234,6 +236,11 @@ impl Core {
         match &state.failure {
             None => Ok(()),
             Some(Failure::Fenced(writer)) => {
+    /// The length of the device, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
                 Err(Error::Fenced { place, host: writer.host.clone(), pid: writer.pid })
             }
             Some(Failure::Failed(why)) => Err(Error::Latched { place, why: why.clone() }),

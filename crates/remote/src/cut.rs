@@ -78,7 +78,8 @@ impl Core {
             let mut state = self.state.lock();
             self.check(&state)?;
             let ends_log = state.is_last && last.local.is_some();
-            if state.committed >= wanted && !checkpoint && !ends_log {
+            let has_grown = self.len() > last.device_len;
+            if state.committed >= wanted && !checkpoint && !ends_log && !has_grown {
                 return Ok(());
             }
             self.plan(&mut state, &last, checkpoint)
@@ -129,6 +130,7 @@ impl Core {
             writer: self.writer.clone(),
             time_ms: clock::wall().as_millis() as u64,
             epoch: self.epoch,
+            device_len: self.len(),
             recent: state.recent.clone(),
             tables: state.tables.clone(),
             next_object: state.next_object,

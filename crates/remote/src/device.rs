@@ -217,8 +217,8 @@ impl RemoteDevice {
         if operation != Operation::Read && !self.writable() {
             return Err(BlockError::ReadOnly { device: self.name(), operation });
         }
-        if offset.checked_add(len).is_none_or(|end| end > self.core.len) {
-            let device_len = self.core.len;
+        if offset.checked_add(len).is_none_or(|end| end > self.core.len()) {
+            let device_len = self.core.len();
             let device = self.name();
             return Err(BlockError::PastEnd { device, operation, offset, len, device_len });
         }
@@ -281,7 +281,19 @@ impl Device for RemoteDevice {
     }
 
     fn len(&self) -> u64 {
-        self.core.len
+        self.core.len()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.writable()
+    }
+
+    fn grow(&self, len: u64) -> std::result::Result<(), BlockError> {
+        if !self.writable() {
+            let (device, operation) = (self.name(), Operation::Write);
+            return Err(BlockError::ReadOnly { device, operation });
+        }
+        self.core.grow(len).map_err(|error| self.io(Operation::Write, 0, len, error))
     }
 
     fn writable(&self) -> bool {

@@ -32,6 +32,7 @@ mod error;
 mod follow;
 mod guard;
 mod inside;
+mod grow;
 mod keyed;
 mod keys;
 mod lease;

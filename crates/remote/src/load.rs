@@ -130,7 +130,7 @@ impl Core {
 
     /// Reads the first pages that extents change, and the page of the superblock, at once.
     fn load_ahead<'e>(&self, extents: impl Iterator<Item = &'e Extent>) -> Result<()> {
-        let sectors = self.len / 4096;
+        let sectors = self.len() / 4096;
         let mut pages = BTreeMap::new();
         {
             let state = self.state.lock();
@@ -160,13 +160,13 @@ impl Core {
     /// Whether the superblock is read now. A writer and a cache on disk need its identifiers to
     /// recognise nodes.
     fn needs_superblock(&self) -> bool {
-        let is_there = self.len > (SUPERBLOCK.0 + 1) * 4096;
+        let is_there = self.len() > (SUPERBLOCK.0 + 1) * 4096;
         is_there && (self.options.write || self.options.cache_dir.is_some())
     }
 
     /// Puts the extents of an object into the map, in their order.
     fn apply(&self, name: &str, object: ObjectNumber, extents: &[Extent]) -> Result<()> {
-        let sectors = self.len / 4096;
+        let sectors = self.len() / 4096;
         let mut frame = 0_u32;
         for extent in extents {
             if extent.first.0 + extent.count > sectors {

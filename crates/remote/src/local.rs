@@ -246,7 +246,7 @@ impl Core {
 
     fn apply_record(&self, whole: &Whole<'_>) -> Result<()> {
         let Says::Data { .. } = whole.record.says else { return Ok(()) };
-        each_run(whole, self.len / SECTOR, &mut |run| match run {
+        each_run(whole, self.len() / SECTOR, &mut |run| match run {
             Run::Data(first, content) => self.write_sectors(first, content),
             Run::Hole(first, count) => self.write_hole(first, count),
         })

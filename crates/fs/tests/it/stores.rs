@@ -7,6 +7,7 @@
 //!
 //! `BUTTRESS_CUTS` multiplies the number of checked states.
 
+mod growing;
 mod writers;
 
 use std::sync::Arc;

@@ -7,6 +7,7 @@ mod disk;
 mod fight;
 mod following;
 mod hostile;
+mod growing;
 mod local;
 mod server;
 mod waits;
