@@ -19,6 +19,7 @@ use std::time::Instant;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Held, Rank, Ranked, clock};
 
+use crate::ahead::Ahead;
 use crate::cache::Cache;
 use crate::chain::Chain;
 use crate::disk_lines::DiskLines;
@@ -158,6 +159,8 @@ pub(crate) struct Core {
     /// The newest manifest. Unranked: held across I/O, and taken before all other locks.
     pub(crate) last: Mutex<Manifest>,
     pub(crate) lines: Arc<Lines>,
+    /// What is read ahead of readers.
+    pub(crate) ahead: Ahead,
     /// The cache on a local disk for data that was read.
     pub(crate) disk: Option<Arc<DiskLines>>,
     /// The lowest commit that a manifest, pin or lease needed at the collector's last pass.
@@ -208,6 +211,8 @@ impl Core {
             is_closing: false,
             swept: 0,
         };
+        let ahead = Ahead::new(options.memory, options.memory / 2, options.in_flight);
+        let for_lines = (options.memory / 2).saturating_sub(ahead.memory()).max(options.memory / 4);
         let names = AllNames::new(chain.names.clone(), &manifest.bases);
         Self {
             chain,
@@ -217,7 +222,8 @@ impl Core {
             epoch: manifest.epoch,
             writer,
             object_len: manifest.object_len,
-            lines: Arc::new(Lines::new(options.memory / 2)),
+            lines: Arc::new(Lines::new(for_lines)),
+            ahead,
             options,
             floor: Ranked::new(Rank::Leaf, CommitNumber(0)),
             disk: None,

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod administer;
+mod ahead;
 mod cache;
 mod chain;
 mod checkpoint;
