@@ -236,17 +236,17 @@ impl Core {
         }
     }
 
+    /// The length of the device, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
     /// Fails if writing has failed before (C3).
     pub(crate) fn check(&self, state: &State) -> Result<()> {
         let place = self.chain.place.clone();
         match &state.failure {
             None => Ok(()),
             Some(Failure::Fenced(writer)) => {
-    /// The length of the device, in bytes.
-    pub(crate) fn len(&self) -> u64 {
-        self.len.load(Ordering::Acquire)
-    }
-
                 Err(Error::Fenced { place, host: writer.host.clone(), pid: writer.pid })
             }
             Some(Failure::Failed(why)) => Err(Error::Latched { place, why: why.clone() }),

@@ -18,6 +18,7 @@
 mod administer;
 mod ahead;
 mod cache;
+mod cache_seal;
 mod chain;
 mod checkpoint;
 mod claim;
@@ -31,9 +32,9 @@ mod disk_lines;
 mod envelope;
 mod error;
 mod follow;
+mod grow;
 mod guard;
 mod inside;
-mod grow;
 mod keyed;
 mod keys;
 mod lease;
