@@ -26,10 +26,11 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
 use crate::envelope::VolumeId;
 use crate::keys::Master;
-use crate::log::record::HEADER;
 use crate::random;
 use crate::segment::FRAME;
 
+/// Bytes of the header of a record of the log.
+pub(crate) const HEADER: usize = 64;
 /// Random bytes of a record or a line, and the bytes that sealing adds to a piece.
 pub(crate) const DRAWN: usize = 16;
 pub(crate) const TAG: usize = 16;

@@ -45,6 +45,7 @@ mod log;
 mod log_base;
 mod manifest;
 mod map;
+mod map_cache;
 mod names;
 mod open;
 mod options;

@@ -187,9 +187,11 @@ impl Site {
         // The map is read while the store is tried and the volume is taken. Taking the volume does
         // not change the content.
         let expected = self.successor(&head, &writer);
+        let disk = self.disk_lines(volume).map(Arc::new);
         let begun = |manifest: Manifest, cache| {
             let (chain, options) = (chain.clone(), self.options.clone());
-            Core::new(chain, volume, manifest, writer.clone(), options, cache)
+            let core = Core::new(chain, volume, manifest, writer.clone(), options, cache);
+            Core { disk: disk.clone(), ..core }
         };
         let mut core = begun(expected.clone(), cache);
         let (taken, loaded) = thread::scope(|scope| {
@@ -207,7 +209,6 @@ impl Site {
             core = begun(manifest.clone(), core.cache.take());
             core.load(&manifest)?;
         }
-        core.disk = self.disk_lines(volume).map(Arc::new);
         RemoteDevice::start(core, &settled)
     }
 

@@ -33,7 +33,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::cache_seal::{CacheSeal, DRAWN, RecordSeal, TAG, sealed_frames};
+use crate::cache_seal::{CacheSeal, DRAWN, HEADER, RecordSeal, TAG, sealed_frames};
 use crate::envelope::{u32_at, u64_at};
 use crate::error::{Error, Result};
 use crate::random;
@@ -44,8 +44,6 @@ use crate::units::ObjectNumber;
 /// this program reads.
 const VERSION: u16 = 1;
 const VERSION_SEALED: u16 = 2;
-/// Bytes before extents and frames.
-pub(crate) const HEADER: usize = 64;
 /// The first bytes of every record.
 pub(crate) const MAGIC: &[u8; 8] = b"BUTTRLOG";
 /// No record is longer: a data object has at most 1 GiB.
