@@ -318,7 +318,6 @@ impl Filesystem {
     /// The present devices, and their error counts.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let devices = self.mount().engine.volume().devices();
         let about = |device: &Arc<VolumeDevice>| DeviceInfo {
             id: device.id,
             name: device.device.name(),
@@ -328,7 +327,7 @@ impl Filesystem {
             trust: device.trust(),
             stats: device.stats(),
         };
-        devices.iter().map(about).collect()
+        self.mount().engine.volume().devices().iter().map(about).collect()
     }
 
     /// Returns the least size in bytes that a device can get without moving anything: up to the end

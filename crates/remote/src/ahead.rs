@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **A1** Only a sequential reader causes requests ahead of it: one whose last reads each went on
+//! - **A1** Only a sequential reader causes requests ahead of it: each of its last reads went on
 //!   where the one before ended, or nearly so. A random reader causes none.
-//! - **A2** At most [`Ahead::threads`] pieces are read ahead at the same time, each with at most
+//! - **A2** At most [`Ahead::threads`] pieces are read ahead at the same time. Each has at most
 //!   [`REQUESTS`] requests and [`PIECE_LINES`] lines. Their memory is a part of the budget of the
-//!   cache in memory (R2 of `lines`), and so is what was read and is not used yet.
+//!   cache in memory (R2 of `lines`). So is what was read and is not used yet.
 //! - **A3** A request ahead that fails does not fail a read. The reader asks for the line itself.
 //! - **A4** A line that is asked for already is waited for, and not asked for a second time. Each
 //!   thread ends its own requests before it waits for those of others, so no two threads wait for

@@ -196,7 +196,7 @@ impl Cache {
         head.local.as_ref().is_some_and(|local| local.cache == self.identity.lock().cache)
     }
 
-    /// Reads the log, if there is one, and counts the writes that the commit `head` lacks, which has
+    /// Reads the log, if there is one, and counts the writes that the commit `head` lacks. It has
     /// all up to position `committed`.
     pub(crate) fn found(&self, head: &Manifest, committed: u64) -> Result<Option<(String, Found)>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };

@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** What the cache has of an encrypted volume's content is sealed. The keys are derived from
+//! - **Q1** What the cache has of an encrypted volume's content is sealed. The keys follow from
 //!   the master key of the volume, its identity in the store, and the use: they open nothing of
 //!   another volume, and nothing in the store.
 //! - **Q2** No nonce is used twice with a key. Each record and each line draws 16 random bytes, and
 //!   the number of the piece follows. So nothing has to be counted over a crash or a replay.
-//! - **Q3** A piece opens only at its place. The associated data has the header of its record or the
-//!   key of its line, and the number of the piece. So a piece that was moved, and one of an older
-//!   log, is found to be wrong.
+//! - **Q3** A piece opens only at its place. The associated data has the header of its record or
+//!   the key of its line, and the number of the piece. So a piece that was moved, and one of an
+//!   older log, is found to be wrong.
 //!
 //! # Format
 //!

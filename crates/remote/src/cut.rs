@@ -110,8 +110,8 @@ impl Core {
         Ok(())
     }
 
-    /// The entry for the local log in the manifest after `last`. It says that the log is sealed only
-    /// once this writer's own log has begun, since the folder may have had one of an earlier
+    /// The entry for the local log in the manifest after `last`. It says that the log is sealed
+    /// only once this writer's own log has begun. Before, the folder may have the log of an earlier
     /// program (L5 of `log`).
     fn local_after(&self, last: &Manifest) -> Option<LocalLog> {
         let was_sealed = last.local.as_ref().is_none_or(|local| local.sealed);

@@ -194,8 +194,8 @@ mod tests {
     use crate::options::Options;
     use crate::store::simulated::{SimStore, Weather};
 
-    /// A refusal lists all that needs the volume: pins, clones and readers. A lease that is old does
-    /// not count.
+    /// A refusal lists all that needs the volume: pins, clones and readers. An old lease does not
+    /// count.
     #[test]
     fn a_refusal_lists_what_needs_the_volume() {
         let store = Arc::new(SimStore::new(1, Weather::default()));

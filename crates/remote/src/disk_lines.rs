@@ -7,8 +7,8 @@
 //!   becomes wrong.
 //! - **P2** The files take at most their budget, and the index in memory takes at most its own
 //!   budget. After a change of the budget, the lines in the remaining slots are kept.
-//! - **P4** Lines of an encrypted volume are sealed, each for its slot. The index tells which objects
-//!   they are of, and nothing of their content: its checksums are those of the sealed bytes.
+//! - **P4** Lines of an encrypted volume are sealed, each for its slot. The index tells which
+//!   objects they are of, and nothing of their content. Its checksums are of the sealed bytes.
 //! - **P3** After a failure of the disk the cache is not used any more. The failure never fails a
 //!   read.
 //!

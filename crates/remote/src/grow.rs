@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** No commit has a sector past its own end, and no record of the local log has one past
-//!   the end of the commit under it. So the longer length is in a commit before a write can use it.
+//! - **W1** No commit has a sector past its own end. No record of the local log has one past the
+//!   end of the commit under it. So the longer length is in a commit before a write can use it.
 //!   A replay and a salvage then never meet a write that is past the end.
 //! - **W2** The length only grows. After a crash it is the old one or the new one. In the second
 //!   case the device is longer than the file system on it, which is as after an opening with a

@@ -9,8 +9,8 @@
 //! - **L3** A file is removed when a commit has all writes in the file.
 //! - **L4** After a failed write or sync nothing more is written to the log.
 //! - **L5** The log of an encrypted volume is sealed: extents, frames, and the heads of its files
-//!   (`cache_seal`). A log in clear text is replayed for such a volume only if the manifest of its
-//!   writer does not say that its log is sealed.
+//!   (`cache_seal`). The manifest says so. A log in clear text is replayed for such a volume only
+//!   if the newest manifest does not.
 //!
 //! # Format
 //!

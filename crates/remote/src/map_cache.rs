@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A part is used only if its checksum is the one that its reference has. What the disk has
-//!   instead is read from the store.
+//! - **B1** A part is used only if its checksum is the one that its reference has. What the disk
+//!   has instead is read from the store.
 //! - **B2** A part is kept as lines of its object. For a part of a map object the number of a line
 //!   is the offset of its first byte in the object. The extents of a data object count from the
 //!   highest number down, where no line of frames is.

@@ -40,8 +40,8 @@ use crate::random;
 use crate::segment::{self, Extent, FRAME, Fixed};
 use crate::units::ObjectNumber;
 
-/// The version of a record in clear text, and that of a sealed record. The second is the newest that
-/// this program reads.
+/// The version of a record in clear text, and that of a sealed record. The second is the newest
+/// that this program reads.
 const VERSION: u16 = 1;
 const VERSION_SEALED: u16 = 2;
 /// The first bytes of every record.
@@ -271,8 +271,8 @@ mod tests {
         bytes
     }
 
-    /// A record can be read back. A truncated record, or one with a changed bit, is not accepted,
-    /// and neither is a sealed one in the place of one in clear text, or the other way round.
+    /// A record can be read back. A truncated record, or one with a changed bit, is not accepted.
+    /// Neither is a sealed one in the place of one in clear text, or the other way round.
     #[test]
     fn a_record_shows_every_changed_bit() {
         let key = seal();

@@ -185,8 +185,8 @@ fn a_cache_in_clear_text_is_taken_over() {
     }
 }
 
-/// A log in clear text with right checksums is refused in the place of a sealed one, and so is a
-/// sealed log of another folder with a forged position.
+/// A log in clear text with right checksums is refused in the place of a sealed one. So is a sealed
+/// log with another key, or with a forged position.
 #[test]
 fn a_forged_log_is_refused() {
     let (dir, store) = made();

@@ -62,7 +62,7 @@ impl Objects {
         Ok(Self { title, store, runtime: Some(runtime) })
     }
 
-    /// A write fails with `NotFound` only if the bucket does not exist. Repeating it would not help.
+    /// A write fails with `NotFound` only if the bucket does not exist. Repeating it does not help.
     fn no_bucket(&self, error: StoreError) -> StoreError {
         let missing = if self.title.starts_with("az:") { NO_CONTAINER } else { NO_BUCKET };
         match error {

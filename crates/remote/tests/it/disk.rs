@@ -181,8 +181,8 @@ impl Store for Noting {
 }
 
 /// After a volume was used with a folder, an opening with the folder reads no part of the map from
-/// the store, and no extents: neither those of a checkpoint nor those of later objects. Neither does
-/// a read of data that the folder has. If the folder is damaged, the store has everything.
+/// the store, and no extents: neither those of a checkpoint nor those of later objects. Neither
+/// does a read of data that the folder has. If the folder is damaged, the store has everything.
 #[test]
 fn a_warm_start_reads_no_map() {
     const LONG: u64 = 400 << 20;
