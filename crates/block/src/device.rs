@@ -25,12 +25,33 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Names the device for a user: mostly a path.
     fn name(&self) -> String;
 
-    /// Returns the length in bytes. It does not change while the device is open.
+    /// Returns the length in bytes. While the device is open, only [`Device::grow`] changes it.
     fn len(&self) -> u64;
 
     /// Returns whether the length is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Says whether [`Device::grow`] works. The free part of such a device takes no space, so it
+    /// is never made shorter.
+    fn can_grow(&self) -> bool {
+        false
+    }
+
+    /// Makes the device at least `len` bytes long. The new part reads as zeroes. When this has
+    /// returned, the length survives a crash, also without a flush. After an error the length may
+    /// be either.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fixed`] if the length of the device cannot change, [`Error::ReadOnly`], and
+    /// [`Error::Io`] if the device fails.
+    fn grow(&self, len: u64) -> Result<(), Error> {
+        match self.len() >= len {
+            true => Ok(()),
+            false => Err(Error::Fixed { device: self.name(), len: self.len() }),
+        }
     }
 
     /// Says whether writes are allowed.

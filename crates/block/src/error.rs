@@ -96,6 +96,14 @@ pub enum Error {
         /// The requested operation.
         operation: Operation,
     },
+    /// The device has the length that it has.
+    #[error("{device} has {len} bytes, and does not grow")]
+    Fixed {
+        /// Name of the device.
+        device: String,
+        /// The length of the device in bytes.
+        len: u64,
+    },
     /// Another process has the device open in a way that forbids this open.
     #[error("{} is in use by {}", path.display(), Holder(*pid))]
     Locked {

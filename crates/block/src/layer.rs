@@ -168,6 +168,14 @@ impl<L: Layer> Device for L {
         self.inner().len()
     }
 
+    fn can_grow(&self) -> bool {
+        self.inner().can_grow()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), Error> {
+        self.inner().grow(len)
+    }
+
     fn writable(&self) -> bool {
         self.is_writable()
     }

@@ -318,16 +318,16 @@ impl Filesystem {
     /// The present devices, and their error counts.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let devices = self.mount().engine.volume().devices();
         let about = |device: &Arc<VolumeDevice>| DeviceInfo {
             id: device.id,
             name: device.device.name(),
             len: device.device.len(),
+            can_grow: device.device.can_grow(),
             item: device.current_item(),
             trust: device.trust(),
             stats: device.stats(),
         };
-        devices.iter().map(about).collect()
+        self.mount().engine.volume().devices().iter().map(about).collect()
     }
 
     /// Returns the least size in bytes that a device can get without moving anything: up to the end

@@ -49,6 +49,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// Length of the whole device in bytes, even if the volume uses less.
     pub len: u64,
+    /// Whether the device gets longer when a larger size is asked for. Such a device does not
+    /// shrink.
+    pub can_grow: bool,
     /// The device's item, with its sizes.
     pub item: DeviceItem,
     /// The trust in the device's data.

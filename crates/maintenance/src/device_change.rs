@@ -69,20 +69,26 @@ impl Maintenance {
         self.engine().next_device_id()
     }
 
-    /// Gives a device another size, in bytes.
+    /// Gives a device another size, in bytes. A device that can grow gets that length first, so a
+    /// crash may leave it longer than the file system on it.
     ///
     /// # Errors
     ///
     /// [`Error::NoSpace`] when a chunk lies past the new end, since the caller must relocate it
-    /// before; `Malformed` for an unknown device.
+    /// before, or when the device is shorter and cannot grow; `Malformed` for an unknown device;
+    /// those of [`Device::grow`].
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<()> {
         self.engine().check_writable()?;
         self.expect_own(id)?;
         let sector = u64::from(self.geometry().sectorsize);
         let total_bytes = total_bytes / sector * sector;
         let device = self.volume().device(id);
-        if device.is_some_and(|device| device.device.len() < total_bytes) {
-            return Err(Error::NoSpace("a device as large as that"));
+        if let Some(device) = device.filter(|device| device.device.len() < total_bytes) {
+            if !device.device.can_grow() {
+                return Err(Error::NoSpace("a device as large as that"));
+            }
+            let failed = |source| buttress_volume::Error::Device { device: id, source };
+            device.device.grow(total_bytes).map_err(failed)?;
         }
         let item = self.engine().resize_device(id, total_bytes)?;
         self.volume().update_device(item);

@@ -16,7 +16,7 @@ use buttress_base::thread::ScopedJoinHandle;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_format::{Extent, Header, Logical, header, limits};
-use buttress_volume::{Trust, Volume};
+use buttress_volume::{SOON_MAX, Trust, Volume};
 
 use buttress_txn::{Result, View};
 
@@ -115,13 +115,49 @@ impl Maintenance {
         progress.data_extents_scrubbed +=
             found.iter().filter(|one| one.level.is_none()).count() as u64;
         let pieces = pieces(&found);
+        let mut rest = &pieces[..];
+        while !rest.is_empty() {
+            let (batch, after) = rest.split_at(self.batch_len(rest));
+            let extents: Vec<_> = batch.iter().map(|piece| piece.extent).collect();
+            self.volume().read_copies_soon(&extents);
+            self.scrub_pieces(&view, batch, how, progress)?;
+            rest = after;
+        }
+        Ok(next)
+    }
+
+    /// How many pieces are read in advance, if some device gains by that: all copies of them
+    /// together have at most [`SOON_MAX`] bytes. Otherwise all pieces.
+    fn batch_len(&self, pieces: &[Found]) -> usize {
+        if !self.volume().gains_by_batches() {
+            return pieces.len();
+        }
+        let mut room = SOON_MAX;
+        let fits = |piece: &&Found| {
+            let copies = u64::from(self.volume().mirrors(piece.extent.start));
+            let bytes = piece.extent.len.saturating_mul(copies);
+            let is_in = room >= bytes;
+            room = room.saturating_sub(bytes);
+            is_in
+        };
+        pieces.iter().take_while(fits).count().max(1)
+    }
+
+    /// Scrubs pieces by several threads.
+    fn scrub_pieces(
+        &self,
+        view: &View,
+        pieces: &[Found],
+        how: How<'_>,
+        progress: &mut ScrubProgress,
+    ) -> Result<()> {
         let next_piece = AtomicUsize::new(0);
         let work = || -> Result<ScrubProgress> {
             let mut mine = ScrubProgress::default();
             while let Some(piece) = pieces.get(next_piece.fetch_add(1, Ordering::Relaxed)) {
                 match piece.level {
                     Some(level) => self.scrub_node(piece, level, how.repairs, &mut mine)?,
-                    None => self.scrub_data(&view, piece.extent, how, &mut mine)?,
+                    None => self.scrub_data(view, piece.extent, how, &mut mine)?,
                 }
             }
             Ok(mine)
@@ -139,7 +175,7 @@ impl Maintenance {
         for part in done {
             progress.sum(&part?);
         }
-        Ok(next)
+        Ok(())
     }
 
     fn scrub_node(

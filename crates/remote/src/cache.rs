@@ -17,7 +17,8 @@ use buttress_base::{Rank, Ranked};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::envelope::{Kind, VolumeId, unwrap, wrap};
+use crate::cache_seal::CacheSeal;
+use crate::envelope::{Kind, VolumeId, unwrap, wrap_local};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::log::record::tag;
@@ -51,6 +52,8 @@ pub(crate) struct Replay {
     pub(crate) found: Found,
     /// The newest commit has all writes of the log up to this position.
     pub(crate) committed: u64,
+    /// Whether the log may be in clear text although the volume is encrypted.
+    pub(crate) may_be_plain: bool,
 }
 
 /// The decision about the log that an opening found in the folder.
@@ -67,6 +70,8 @@ pub(crate) struct Cache {
     dir: PathBuf,
     volume: VolumeId,
     identity: Ranked<Identity>,
+    /// The keys, if the volume is encrypted.
+    seal: Option<CacheSeal>,
     /// Locked until it is released or dropped.
     lock: File,
 }
@@ -83,7 +88,14 @@ fn failed(dir: &Path, why: &str) -> Error {
 impl Cache {
     /// Opens the folder for a volume, and creates it if it does not exist. `None` if another
     /// process has the folder open.
-    pub(crate) fn open(dir: &Path, volume: VolumeId) -> Result<Option<Self>> {
+    ///
+    /// With `seal` the folder is one of an encrypted volume. If an earlier program made it, what is
+    /// read stays in clear text until the next log begins.
+    pub(crate) fn open(
+        dir: &Path,
+        volume: VolumeId,
+        seal: Option<CacheSeal>,
+    ) -> Result<Option<Self>> {
         let wrong = |error: io::Error| failed(dir, &error.to_string());
         std::fs::create_dir_all(dir).map_err(wrong)?;
         let dir = &dir.canonicalize().map_err(wrong)?;
@@ -109,7 +121,7 @@ impl Cache {
             read_identity(dir, &path, volume)?
         };
         let identity = Ranked::new(Rank::Leaf, identity);
-        let this = Self { dir: dir.clone(), volume, identity, lock };
+        let this = Self { dir: dir.clone(), volume, identity, seal, lock };
         if is_new {
             this.write_identity()?;
         }
@@ -150,7 +162,28 @@ impl Cache {
     /// Returns the entry by which a writer's manifests name this folder.
     pub(crate) fn mark(&self, host: &str) -> LocalLog {
         let (cache, dir) = (self.identity.lock().cache.clone(), self.dir.display().to_string());
-        LocalLog { cache, host: host.to_owned(), dir }
+        LocalLog { cache, host: host.to_owned(), dir, sealed: self.seal.is_some() }
+    }
+
+    /// The keys, if the volume is encrypted.
+    pub(crate) fn seal(&self) -> Option<&CacheSeal> {
+        self.seal.as_ref()
+    }
+
+    /// The log of a writer in the folder `folder`, as a scan expects it over the commit `head`.
+    pub(crate) fn wanted<'a>(
+        &'a self,
+        folder: &'a Path,
+        log: &str,
+        may_be_plain: bool,
+    ) -> Wanted<'a> {
+        let seal = self.seal.as_ref();
+        Wanted { folder, volume: self.volume, tag: tag(log), seal, may_be_plain }
+    }
+
+    /// Whether a log over this commit may be in clear text (L5 of `log`).
+    pub(crate) fn may_be_plain(head: &Manifest) -> bool {
+        head.local.as_ref().is_none_or(|local| !local.sealed)
     }
 
     /// The log in the folder: the id of its writer, and the epoch.
@@ -163,12 +196,12 @@ impl Cache {
         head.local.as_ref().is_some_and(|local| local.cache == self.identity.lock().cache)
     }
 
-    /// Reads the log, if there is one, and counts the writes that a commit up to position
-    /// `committed` lacks.
-    pub(crate) fn found(&self, committed: u64) -> Result<Option<(String, Found)>> {
+    /// Reads the log, if there is one, and counts the writes that the commit `head` lacks. It has
+    /// all up to position `committed`.
+    pub(crate) fn found(&self, head: &Manifest, committed: u64) -> Result<Option<(String, Found)>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let folder = self.log_dir();
-        let wanted = Wanted { folder: &folder, volume: self.volume, tag: tag(&held.log) };
+        let wanted = self.wanted(&folder, &held.log, Self::may_be_plain(head));
         let found = scan::look(wanted, committed)?;
         Ok(Some((held.log, found)))
     }
@@ -181,7 +214,7 @@ impl Cache {
     pub(crate) fn settle(&self, head: &Manifest, place: &str) -> Result<Option<Replay>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let marked = head.marked(&held.log);
-        let Some((log, found)) = self.found(marked.unwrap_or(0))? else { return Ok(None) };
+        let Some((log, found)) = self.found(head, marked.unwrap_or(0))? else { return Ok(None) };
         let Some(has) = unsent(&found) else { return Ok(None) };
         let stale = |why: String| {
             let dir = self.dir.display().to_string();
@@ -200,7 +233,7 @@ impl Cache {
         }
         match marked {
             Some(committed) if found.begins <= committed => {
-                Ok(Some(Replay { log, found, committed }))
+                Ok(Some(Replay { log, found, committed, may_be_plain: Self::may_be_plain(head) }))
             }
             _ => stale("it begins after the newest commit".to_owned()),
         }
@@ -210,7 +243,7 @@ impl Cache {
     pub(crate) fn give_up(&self, head: &Manifest) -> Result<Option<Unsent>> {
         let Some(mut held) = self.identity.lock().held.clone() else { return Ok(None) };
         let marked = head.marked(&held.log).unwrap_or(0);
-        let lost = self.found(marked)?.and_then(|(_, found)| unsent(&found));
+        let lost = self.found(head, marked)?.and_then(|(_, found)| unsent(&found));
         held.is_given_up = true;
         self.hold(Some(held))?;
         Ok(lost)
@@ -236,7 +269,9 @@ impl Cache {
 
     fn write_identity(&self) -> Result<()> {
         let body = serde_json::to_vec(&*self.identity.lock()).unwrap_or_default();
-        let bytes = wrap(Kind::Cache, self.volume, 0, 0, &body);
+        // Earlier programs refuse the folder of an encrypted volume by this version, so they write
+        // nothing into it in clear text.
+        let bytes = wrap_local(self.seal.is_some(), Kind::Cache, self.volume, (0, 0), &body);
         let replace = || -> io::Result<()> {
             let (new, path) = (self.dir.join("identity.new"), self.dir.join("identity"));
             let mut file = File::create(&new)?;

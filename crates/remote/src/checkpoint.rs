@@ -17,6 +17,7 @@ use crate::envelope::{Kind, LEN, wrap};
 use crate::error::Result;
 use crate::manifest::{Manifest, TablePart};
 use crate::map::{Entry, Holds, Page, Ref, Table};
+use crate::map_cache::Part;
 use crate::units::ObjectNumber;
 
 /// A map object takes parts until it has this many bytes.
@@ -160,9 +161,15 @@ impl Core {
             state.next_object.0 += 1;
             number
         };
-        let object = wrap(Kind::Map, self.volume, number.0, self.epoch, &batch.body);
+        let object = Bytes::from(wrap(Kind::Map, self.volume, number.0, self.epoch, &batch.body));
         let name = self.chain.names.object(number, self.epoch, false);
-        self.chain.store.put(&name, &Bytes::from(object))?;
+        self.chain.store.put(&name, &object)?;
+        for (_, at) in &batch.parts {
+            let (name, epoch, at) = (name.clone(), self.epoch, at.range());
+            let bytes = object.get(at.start as usize..at.end as usize).unwrap_or_default();
+            let part = Part { name, object: number, epoch, at, is_extents: false };
+            self.keep_part(&part, bytes);
+        }
         Ok((number, batch.parts))
     }
 }

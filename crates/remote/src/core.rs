@@ -12,12 +12,14 @@
 //!   failure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use buttress_base::sync::{Condvar, Mutex};
-use buttress_base::{Held, Rank, Ranked, clock};
+use buttress_base::{Rank, Ranked, clock};
 
+use crate::ahead::Ahead;
 use crate::cache::Cache;
 use crate::chain::Chain;
 use crate::disk_lines::DiskLines;
@@ -26,11 +28,11 @@ use crate::error::{Error, Result};
 use crate::lines::Lines;
 use crate::log::{Body, Log, Place, Tail};
 use crate::manifest::{LocalLog, LogMark, Manifest, Recent, TablePart, Writer};
-use crate::map::{Entry, Holds, Map, Missing, Page};
+use crate::map::{Entry, Holds, Map};
 use crate::names::AllNames;
 use crate::options::Options;
 use crate::segment::{Extent, Segment};
-use crate::units::{CommitNumber, ObjectNumber, SECTOR, Sector};
+use crate::units::{CommitNumber, ObjectNumber, SECTOR};
 
 /// A segment on its way to the store.
 #[derive(Debug)]
@@ -143,7 +145,8 @@ pub(crate) enum Failure {
 pub(crate) struct Core {
     pub(crate) chain: Chain,
     pub(crate) volume: VolumeId,
-    pub(crate) len: u64,
+    /// The length of the device, in bytes. It only grows, and under the lock of the state (`grow`).
+    pub(crate) len: AtomicU64,
     pub(crate) epoch: u32,
     pub(crate) writer: Writer,
     pub(crate) options: Options,
@@ -156,6 +159,8 @@ pub(crate) struct Core {
     /// The newest manifest. Unranked: held across I/O, and taken before all other locks.
     pub(crate) last: Mutex<Manifest>,
     pub(crate) lines: Arc<Lines>,
+    /// What is read ahead of readers.
+    pub(crate) ahead: Ahead,
     /// The cache on a local disk for data that was read.
     pub(crate) disk: Option<Arc<DiskLines>>,
     /// The lowest commit that a manifest, pin or lease needed at the collector's last pass.
@@ -206,16 +211,19 @@ impl Core {
             is_closing: false,
             swept: 0,
         };
+        let ahead = Ahead::new(options.memory, options.memory / 2, options.in_flight);
+        let for_lines = (options.memory / 2).saturating_sub(ahead.memory()).max(options.memory / 4);
         let names = AllNames::new(chain.names.clone(), &manifest.bases);
         Self {
             chain,
             names,
             volume,
-            len: manifest.device_len,
+            len: AtomicU64::new(manifest.device_len),
             epoch: manifest.epoch,
             writer,
             object_len: manifest.object_len,
-            lines: Arc::new(Lines::new(options.memory / 2)),
+            lines: Arc::new(Lines::new(for_lines)),
+            ahead,
             options,
             floor: Ranked::new(Rank::Leaf, CommitNumber(0)),
             disk: None,
@@ -226,6 +234,11 @@ impl Core {
             signal: Condvar::new(),
             last: Mutex::new(manifest),
         }
+    }
+
+    /// The length of the device, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
     }
 
     /// Fails if writing has failed before (C3).
@@ -275,50 +288,6 @@ impl Core {
     pub(crate) fn object_name(&self, state: &State, number: ObjectNumber) -> Option<String> {
         let entry = state.map.table.get(number)?;
         Some(self.names.of_entry(number, entry))
-    }
-
-    /// Locks the state when all pages of a range are in memory.
-    pub(crate) fn with_pages(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
-        loop {
-            let state = self.state.lock();
-            let Some(missing) = state.map.missing(first, count) else { return Ok(state) };
-            drop(state);
-            self.load_page(missing)?;
-        }
-    }
-
-    /// Reads a page of the map.
-    pub(crate) fn load_page(&self, missing: Missing) -> Result<()> {
-        self.load_pages(&[missing])
-    }
-
-    /// Reads pages of the map at once.
-    pub(crate) fn load_pages(&self, wanted: &[Missing]) -> Result<()> {
-        let mut pages = Vec::with_capacity(wanted.len());
-        let mut ranges = Vec::with_capacity(wanted.len());
-        {
-            let state = self.state.lock();
-            for missing in wanted.iter().filter(|missing| state.map.missing_still(**missing)) {
-                let Some(name) = self.object_name(&state, missing.at.object) else {
-                    let name = self.chain.place.clone();
-                    return Err(Error::Damaged { name, why: "the map names no object".to_owned() });
-                };
-                ranges.push((name, missing.at.range()));
-                pages.push(*missing);
-            }
-        }
-        let found = self.chain.store.many_as(&ranges, |index, bytes| {
-            let name = &ranges[index].0;
-            pages[index].at.check(name, bytes)?;
-            Page::decode(name, bytes)
-        })?;
-        let mut state = self.state.lock();
-        for (missing, page) in pages.into_iter().zip(found) {
-            state.map.install(missing, page);
-        }
-        let budget = self.options.memory as usize / 4;
-        state.map.shrink(budget);
-        Ok(())
     }
 
     /// Adds the object of the open segment to the table.

@@ -20,7 +20,7 @@ use crate::chain::Added;
 use crate::checkpoint::Copied;
 use crate::core::{Core, Failure, State};
 use crate::error::{Error, Result};
-use crate::manifest::{LogMark, Manifest, Recent};
+use crate::manifest::{LocalLog, LogMark, Manifest, Recent};
 use crate::random;
 use crate::units::{CommitNumber, ObjectNumber};
 
@@ -78,7 +78,9 @@ impl Core {
             let mut state = self.state.lock();
             self.check(&state)?;
             let ends_log = state.is_last && last.local.is_some();
-            if state.committed >= wanted && !checkpoint && !ends_log {
+            let has_grown = self.len() > last.device_len;
+            let is_same = !ends_log && !has_grown && !self.seals_log(&last);
+            if state.committed >= wanted && !checkpoint && is_same {
                 return Ok(());
             }
             self.plan(&mut state, &last, checkpoint)
@@ -108,6 +110,22 @@ impl Core {
         Ok(())
     }
 
+    /// The entry for the local log in the manifest after `last`. It says that the log is sealed
+    /// only once this writer's own log has begun. Before, the folder may have the log of an earlier
+    /// program (L5 of `log`).
+    fn local_after(&self, last: &Manifest) -> Option<LocalLog> {
+        let was_sealed = last.local.as_ref().is_none_or(|local| local.sealed);
+        let is_sealed = self.log.get().is_some() || was_sealed;
+        let local = self.local.clone();
+        local.map(|local| LocalLog { sealed: local.sealed && is_sealed, ..local })
+    }
+
+    /// Whether the next manifest is the first to say that the local log is sealed.
+    pub(crate) fn seals_log(&self, last: &Manifest) -> bool {
+        let was_plain = last.local.as_ref().is_some_and(|local| !local.sealed);
+        was_plain && self.local_after(last).is_some_and(|local| local.sealed)
+    }
+
     fn failed_once(&self, error: Error) -> Error {
         match error {
             error @ (Error::Fenced { .. } | Error::Latched { .. }) => error,
@@ -129,11 +147,12 @@ impl Core {
             writer: self.writer.clone(),
             time_ms: clock::wall().as_millis() as u64,
             epoch: self.epoch,
+            device_len: self.len(),
             recent: state.recent.clone(),
             tables: state.tables.clone(),
             next_object: state.next_object,
             is_opening: false,
-            local: self.local.clone().filter(|_| !state.is_last),
+            local: self.local_after(last).filter(|_| !state.is_last),
             ..last.clone()
         };
         Self::name_leaves(state, &mut manifest);

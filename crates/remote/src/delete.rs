@@ -19,7 +19,7 @@ use crate::chain::Chain;
 use crate::claim;
 use crate::envelope::{Kind, VolumeId};
 use crate::error::{Error, Result};
-use crate::lease;
+use crate::lease::{self, Lease};
 use crate::manifest::{Manifest, Writer};
 use crate::names::Names;
 use crate::open::Site;
@@ -110,6 +110,21 @@ fn empty(chain: &Chain, folder: &str) -> Result<u64> {
     Ok(count)
 }
 
+/// Says what needs a volume: each pin and each lease.
+fn holders(pins: &[(String, Manifest)], leases: &[Lease]) -> String {
+    let pin = |(name, manifest): &(String, Manifest)| {
+        let holder = if name.starts_with("clone-") { "a clone" } else { "the pin" };
+        format!("{holder} {name} keeps commit {}", manifest.number.0)
+    };
+    let all: Vec<String> =
+        pins.iter().map(pin).chain(leases.iter().map(ToString::to_string)).collect();
+    let how = match pins.is_empty() {
+        true => "readers let go of it when they end, or after five minutes",
+        false => "remote unpin takes a pin away, and remote delete of a clone that of the clone",
+    };
+    format!("it is needed: {}; {how}", all.join(", "))
+}
+
 impl Site {
     /// Deletes the volume and all of its objects (V1 to V4). Returns how many objects there were.
     ///
@@ -126,8 +141,13 @@ impl Site {
             head => head,
         };
         if let Some((volume, head)) = head {
-            if let Some((name, _)) = pin::all(&chain)?.first() {
-                return wrong(format!("the pin {name:?} keeps it; remote unpin takes it away"));
+            let pins = pin::all(&chain)?;
+            if !pins.is_empty() {
+                // The time of the store is not known before something is written. A lease that is
+                // valid now was valid at the time of the newest manifest.
+                let manifests = chain.store.list(&chain.names.folder("manifest"))?;
+                let then_ms = manifests.iter().map(|meta| meta.modified_ms).max().unwrap_or(0);
+                return wrong(holders(&pins, &lease::all(&chain, then_ms)?));
             }
             // `take` refuses while another writer is alive. A writer that continues later finds the
             // new manifest or no manifest, and stops.
@@ -135,11 +155,10 @@ impl Site {
             let (newest, _) = self.take(&chain, volume, head, &writer, None)?;
             let shown = chain.store.head(&chain.names.writer(newest.epoch, &writer.id))?;
             let now_ms = shown.map_or(0, |meta| meta.modified_ms);
-            let leases = lease::numbers(&chain, now_ms)?.len();
-            let pins = pin::all(&chain)?.len();
-            if leases + pins > 0 {
+            let (leases, pins) = (lease::all(&chain, now_ms)?, pin::all(&chain)?);
+            if !leases.is_empty() || !pins.is_empty() {
                 claim::end(&chain, newest.epoch, &writer)?;
-                return wrong(format!("{leases} readers and {pins} pins need it"));
+                return wrong(holders(&pins, &leases));
             }
             keep_last(&chain, volume, &newest)?;
             for number in chain.listed()? {
@@ -164,5 +183,46 @@ impl Site {
             return Err(Error::NoVolume { place: self.place.clone() });
         }
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::options::Options;
+    use crate::store::simulated::{SimStore, Weather};
+
+    /// A refusal lists all that needs the volume: pins, clones and readers. An old lease does not
+    /// count.
+    #[test]
+    fn a_refusal_lists_what_needs_the_volume() {
+        let store = Arc::new(SimStore::new(1, Weather::default()));
+        let site = |prefix: &str| {
+            let options = Options { write: true, object_len: 64 << 10, ..Options::default() };
+            Site::in_store(store.clone(), prefix, options)
+        };
+        site("v").create(4 << 20).expect("a store").close().expect("a store");
+        let chain = site("v").chain();
+        let (volume, _) = chain.head().expect("a store").expect("a volume");
+        let refused = || site("v").delete().expect_err("it is needed").to_string();
+        lease::renew(&chain, volume, "aaaaaaaaold", CommitNumber(1)).expect("a store");
+        store.advance_ms(400_000);
+        lease::renew(&chain, volume, "bbbbbbbbnew", CommitNumber(2)).expect("a store");
+        store.advance_ms(7_000);
+        let said = refused();
+        assert!(said.contains("reader bbbbbbbb of commit 2, seen 7 s ago"), "{said}");
+        assert!(!said.contains("aaaaaaaa") && !said.contains("unpin"), "{said}");
+        site("v").pin("monday").expect("a store");
+        let clone = site("v").clone_to(&site("w")).expect("a store");
+        let said = refused();
+        for part in ["the pin monday", &format!("a clone {clone}"), "reader bbbbbbbb", "unpin"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        lease::end(&chain, "bbbbbbbbnew").expect("a store");
+        site("v").unpin("monday").expect("a store");
+        site("w").delete().expect("nothing needs it");
+        site("v").delete().expect("nothing needs it");
     }
 }

@@ -36,11 +36,14 @@ const SHOW: Duration = Duration::from_secs(10);
 /// How often the collector makes a pass.
 const COLLECT: Duration = Duration::from_secs(30);
 
+/// Reads of more ranges than this at once have nothing read ahead of them.
+const AHEAD_OF: usize = 4;
+
 /// A device with all of its content in a store of objects.
 #[derive(Debug)]
 pub struct RemoteDevice {
     pub(crate) core: Arc<Core>,
-    /// Unranked: taken once, by the close.
+    /// Unranked: held for moments, when a thread starts and at the close. Nothing is locked inside.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Serialises changes of parts of sectors (V1). Unranked: held across I/O, and taken before all
     /// other locks.
@@ -114,6 +117,7 @@ impl RemoteDevice {
     fn end_threads(&self) {
         self.core.state.lock().is_closing = true;
         self.core.signal.notify_all();
+        self.core.ahead.close();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }
@@ -217,17 +221,32 @@ impl RemoteDevice {
         if operation != Operation::Read && !self.writable() {
             return Err(BlockError::ReadOnly { device: self.name(), operation });
         }
-        if offset.checked_add(len).is_none_or(|end| end > self.core.len) {
-            let device_len = self.core.len;
+        if offset.checked_add(len).is_none_or(|end| end > self.core.len()) {
+            let device_len = self.core.len();
             let device = self.name();
             return Err(BlockError::PastEnd { device, operation, offset, len, device_len });
         }
         Ok(())
     }
 
+    /// Notes a read, and starts another thread that reads ahead if that helps. Reads of many ranges
+    /// at once come from callers that know what they need.
+    fn look_ahead(&self, first: Sector, count: u64) {
+        let sectors = self.core.len() / SECTOR;
+        if self.core.ahead.note(first.0, count, sectors) {
+            let own = Arc::clone(&self.core);
+            match spawn("remote-ahead", move || own.read_ahead()) {
+                Ok(thread) => self.threads.lock().push(thread),
+                Err(error) => tracing::debug!(%error, "less is read ahead"),
+            }
+        }
+    }
+
     fn read_any(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         if offset.is_multiple_of(SECTOR) && (buf.len() as u64).is_multiple_of(SECTOR) {
-            return self.core.read_sectors(Sector(offset / SECTOR), buf);
+            let first = Sector(offset / SECTOR);
+            self.look_ahead(first, buf.len() as u64 / SECTOR);
+            return self.core.read_sectors(first, buf);
         }
         let (first, end) = (offset / SECTOR, (offset + buf.len() as u64).div_ceil(SECTOR));
         let mut whole = AlignedBuf::zeroed(((end - first) * SECTOR) as usize);
@@ -281,7 +300,19 @@ impl Device for RemoteDevice {
     }
 
     fn len(&self) -> u64 {
-        self.core.len
+        self.core.len()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.writable()
+    }
+
+    fn grow(&self, len: u64) -> std::result::Result<(), BlockError> {
+        if !self.writable() {
+            let (device, operation) = (self.name(), Operation::Write);
+            return Err(BlockError::ReadOnly { device, operation });
+        }
+        self.core.grow(len).map_err(|error| self.io(Operation::Write, 0, len, error))
     }
 
     fn writable(&self) -> bool {
@@ -306,6 +337,11 @@ impl Device for RemoteDevice {
             }
             (from, end) = (from.min(*offset), end.max(*offset + len));
             all.push((Sector(*offset / SECTOR), &mut **buf));
+        }
+        if all.len() <= AHEAD_OF {
+            for (first, buf) in &all {
+                self.look_ahead(*first, buf.len() as u64 / SECTOR);
+            }
         }
         let read = self.core.read_many(&mut all);
         read.map_err(|error| self.io(Operation::Read, from, end.saturating_sub(from), error))

@@ -7,6 +7,8 @@
 //!   becomes wrong.
 //! - **P2** The files take at most their budget, and the index in memory takes at most its own
 //!   budget. After a change of the budget, the lines in the remaining slots are kept.
+//! - **P4** Lines of an encrypted volume are sealed, each for its slot. The index tells which
+//!   objects they are of, and nothing of their content. Its checksums are of the sealed bytes.
 //! - **P3** After a failure of the disk the cache is not used any more. The failure never fails a
 //!   read.
 //!
@@ -20,6 +22,7 @@
 //!
 //! Takes [`Rank::Leaf`] for the index, and never holds it during I/O.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,12 +33,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_base::{Rank, Ranked};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::envelope::{self, Kind, VolumeId, u32_at, u64_at, unwrap, wrap};
+use crate::cache_seal::{CacheSeal, DRAWN, TAG};
+use crate::envelope::{self, Kind, VERSION_SEALED, VolumeId, u32_at, u64_at, unwrap, wrap_local};
 use crate::lines::LINE_BYTES;
 use crate::units::ObjectNumber;
 
-/// Bytes of a slot, and of an entry of the index.
+/// Bytes of a slot, of a slot with a sealed line, and of an entry of the index.
 const SLOT: u64 = LINE_BYTES as u64;
+const SLOT_SEALED: u64 = SLOT + (DRAWN + TAG) as u64;
 const ENTRY: usize = 40;
 /// Bytes before the first entry: an envelope, and the number of slots.
 const INDEX_HEAD: usize = envelope::LEN + 8;
@@ -78,6 +83,8 @@ struct Index {
 /// The cache, opened by this process alone.
 #[derive(Debug)]
 pub(crate) struct DiskLines {
+    /// The keys, if the volume is encrypted (P4).
+    seal: Option<CacheSeal>,
     lines: File,
     index_file: File,
     index: Ranked<Index>,
@@ -92,13 +99,15 @@ impl DiskLines {
     pub(crate) fn open(
         dir: &Path,
         volume: VolumeId,
+        seal: Option<CacheSeal>,
         budget: u64,
         memory: u64,
     ) -> io::Result<Option<Self>> {
-        let asked = budget / (SLOT + ENTRY as u64);
+        let slot = slot_len(seal.as_ref());
+        let asked = budget / (slot + ENTRY as u64);
         let count = asked.min(memory / SLOT_MEMORY).min(u64::from(u32::MAX)) as usize;
         if (count as u64) < asked {
-            let (kept, asked) = (count as u64 * SLOT, asked * SLOT);
+            let (kept, asked) = (count as u64 * slot, asked * slot);
             tracing::warn!(
                 "the cache of what was read has {kept} bytes and not {asked}: its index would take \
                  more than {memory} bytes, a quarter of memory="
@@ -120,15 +129,17 @@ impl DiskLines {
             Err(error) => return Err(error.into()),
         }
         let (lines, index_file) = (open("lines")?, open("index")?);
-        let mut slots = read_index(&index_file, volume, count)?;
+        let is_sealed = seal.is_some();
+        let mut slots = read_index(&index_file, volume, is_sealed, count)?;
         // Slots past the end of the budget are cut off (P2).
         for (file, len) in [
-            (&lines, slots.len() as u64 * SLOT),
+            (&lines, slots.len() as u64 * slot),
             (&index_file, INDEX_HEAD as u64 + slots.len() as u64 * ENTRY as u64),
         ] {
             file.set_len(file.metadata()?.len().min(len))?;
         }
-        let head = wrap(Kind::Cache, volume, 0, 0, &(count as u64).to_le_bytes());
+        let body = (count as u64).to_le_bytes();
+        let head = wrap_local(is_sealed, Kind::Cache, volume, (0, 0), &body);
         index_file.write_all_at(&head, 0)?;
         slots.resize(count, Slot::default());
         let used = slots.iter().zip(0_u32..).filter(|(slot, _)| slot.len > 0);
@@ -136,7 +147,7 @@ impl DiskLines {
         let bytes = slots.iter().map(|slot| u64::from(slot.len)).sum();
         let index = Ranked::new(Rank::Leaf, Index { places, slots, bytes, hand: 0 });
         let (is_broken, hits) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Some(Self { lines, index_file, index, is_broken, hits, lock }))
+        Ok(Some(Self { seal, lines, index_file, index, is_broken, hits, lock }))
     }
 
     /// Reads a line, if the cache has it and its checksum is right (P1).
@@ -151,10 +162,14 @@ impl DiskLines {
             slot.chances = if slot.is_node { NODE_CHANCES } else { DATA_CHANCES };
             (place, *slot)
         };
-        let mut line = vec![0; slot.len as usize];
-        self.lines.read_exact_at(&mut line, u64::from(place) * SLOT).ok()?;
+        let added = self.slot_len() - SLOT;
+        let mut line = vec![0; slot.len as usize + added as usize];
+        self.lines.read_exact_at(&mut line, u64::from(place) * self.slot_len()).ok()?;
         if crc_fast::crc32_iscsi(&line) != slot.crc {
             return None;
+        }
+        if let Some(seal) = &self.seal {
+            line = seal.open_line(&slot.place(place), &line)?;
         }
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(line)
@@ -165,10 +180,17 @@ impl DiskLines {
         if self.is_broken.load(Ordering::Relaxed) || line.is_empty() || line.len() > LINE_BYTES {
             return;
         }
-        let (len, crc) = (line.len() as u32, crc_fast::crc32_iscsi(line));
-        let slot = Slot { key, len, crc, is_node, chances: 0 };
+        let mut slot = Slot { key, len: line.len() as u32, crc: 0, is_node, chances: 0 };
         let place = self.index.lock().take(slot);
-        let written = self.lines.write_all_at(line, u64::from(place) * SLOT).and_then(|()| {
+        let stored = match &self.seal {
+            Some(seal) => Cow::Owned(seal.seal_line(&slot.place(place), line)),
+            None => Cow::Borrowed(line),
+        };
+        // A read that finds the slot before this has the wrong checksum, and goes to the store.
+        slot.crc = crc_fast::crc32_iscsi(&stored);
+        self.index.lock().note_crc(place, slot);
+        let at = u64::from(place) * self.slot_len();
+        let written = self.lines.write_all_at(&stored, at).and_then(|()| {
             let at = INDEX_HEAD as u64 + u64::from(place) * ENTRY as u64;
             self.index_file.write_all_at(&slot.encode(), at)
         });
@@ -187,6 +209,10 @@ impl DiskLines {
         }
     }
 
+    fn slot_len(&self) -> u64 {
+        slot_len(self.seal.as_ref())
+    }
+
     /// Whether the cache has a line.
     pub(crate) fn has(&self, key: DiskKey) -> bool {
         self.index.lock().places.contains_key(&key)
@@ -198,9 +224,20 @@ impl DiskLines {
     }
 }
 
+fn slot_len(seal: Option<&CacheSeal>) -> u64 {
+    if seal.is_some() { SLOT_SEALED } else { SLOT }
+}
+
 impl Index {
-    /// Finds a slot for a line. If a slot has the line already, returns that slot. Otherwise
-    /// returns the next slot, in clock order, that has no chances left.
+    /// Notes the checksum of a line in its slot, unless the slot has another line by now.
+    fn note_crc(&mut self, place: u32, slot: Slot) {
+        if let Some(here) = self.slots.get_mut(place as usize).filter(|here| here.key == slot.key) {
+            here.crc = slot.crc;
+        }
+    }
+
+    /// Finds a slot for a line: the slot that has the line already. Otherwise it is the next slot,
+    /// in clock order, with a line that has no chances left.
     fn take(&mut self, slot: Slot) -> u32 {
         self.bytes += u64::from(slot.len);
         if let Some(&place) = self.places.get(&slot.key) {
@@ -228,6 +265,17 @@ impl Index {
 }
 
 impl Slot {
+    /// What a sealed line is bound to: its object and place there, its length, and its slot.
+    fn place(&self, slot: u32) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&self.key.object.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.key.epoch.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.key.line.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
+        bytes[20..].copy_from_slice(&slot.to_le_bytes());
+        bytes
+    }
+
     fn encode(&self) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
         bytes[..8].copy_from_slice(&self.key.object.0.to_le_bytes());
@@ -259,13 +307,20 @@ impl Slot {
 }
 
 /// Reads at most `count` slots of an index. `None` if the index does not belong to this volume.
-fn read_index(file: &File, volume: VolumeId, count: usize) -> io::Result<Vec<Slot>> {
+fn read_index(
+    file: &File,
+    volume: VolumeId,
+    is_sealed: bool,
+    count: usize,
+) -> io::Result<Vec<Slot>> {
     let len = file.metadata()?.len().min((INDEX_HEAD + count * ENTRY) as u64);
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, 0)?;
     let Some((head, entries)) = bytes.split_at_checked(INDEX_HEAD) else { return Ok(Vec::new()) };
-    let is_right =
-        unwrap("the index", Kind::Cache, head).is_ok_and(|(envelope, _)| envelope.volume == volume);
+    // Lines in clear text of an encrypted volume are dropped, and so are those of a later version.
+    let is_right = unwrap("the index", Kind::Cache, head).is_ok_and(|(envelope, _)| {
+        envelope.volume == volume && (envelope.version == VERSION_SEALED) == is_sealed
+    });
     if !is_right {
         return Ok(Vec::new());
     }
@@ -287,8 +342,10 @@ mod tests {
     fn lines_are_kept_by_use_and_over_restarts() {
         let dir = tempfile::tempdir().expect("tempdir");
         let budget = 8 * (SLOT + ENTRY as u64);
-        let open =
-            || DiskLines::open(dir.path(), VolumeId::default(), budget, u64::MAX).expect("a disk");
+        let open = || {
+            DiskLines::open(dir.path(), VolumeId::default(), None, budget, u64::MAX)
+                .expect("a disk")
+        };
         let lines = open().expect("not in use");
         assert!(open().is_none(), "another has it");
         for number in 0..8 {
@@ -311,7 +368,7 @@ mod tests {
         assert!(lines.get(key(0)).is_none(), "it is damaged");
         drop(lines);
         let other =
-            DiskLines::open(dir.path(), VolumeId([1; 16]), budget, u64::MAX).expect("a disk");
+            DiskLines::open(dir.path(), VolumeId([1; 16]), None, budget, u64::MAX).expect("a disk");
         assert!(!other.expect("not in use").has(key(15)), "of another volume");
     }
 
@@ -322,7 +379,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let open = |slots: u64, memory: u64| {
             let budget = slots.saturating_mul(SLOT + ENTRY as u64);
-            let lines = DiskLines::open(dir.path(), VolumeId::default(), budget, memory);
+            let lines = DiskLines::open(dir.path(), VolumeId::default(), None, budget, memory);
             lines.expect("a disk").expect("not in use")
         };
         let lines = open(8, u64::MAX);

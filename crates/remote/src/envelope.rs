@@ -23,6 +23,8 @@ use crate::error::{Error, Result};
 pub(crate) const VERSION: u16 = 1;
 /// The version of a `key/NUMBER` object.
 pub(crate) const VERSION_KEY: u16 = 2;
+/// The version of the files of a local cache that are sealed, or belong to others that are.
+pub(crate) const VERSION_SEALED: u16 = 2;
 /// Bytes of an envelope.
 pub(crate) const LEN: usize = 64;
 const MAGIC: &[u8; 8] = b"BUTTRESS";
@@ -49,9 +51,18 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The version that this program writes, and the newest that it reads.
+    /// The version that this program writes, unless the caller names another one.
     fn version(self) -> u16 {
         if self == Self::Key { VERSION_KEY } else { VERSION }
+    }
+
+    /// The newest version that this program reads.
+    fn newest(self) -> u16 {
+        match self {
+            Self::Key => VERSION_KEY,
+            Self::Cache | Self::Log => VERSION_SEALED,
+            _ => VERSION,
+        }
     }
 }
 
@@ -124,8 +135,8 @@ impl Envelope {
             _ if found > VERSION_KEY => return Err(newer(VERSION)),
             other => return Err(damaged(name, format!("there is no kind {other}"))),
         };
-        if found > kind.version() {
-            return Err(newer(kind.version()));
+        if found > kind.newest() {
+            return Err(newer(kind.newest()));
         }
         let mut volume = [0; 16];
         volume.copy_from_slice(&header[24..40]);
@@ -145,9 +156,31 @@ impl Envelope {
 
 /// Wraps a body into an object.
 pub(crate) fn wrap(kind: Kind, volume: VolumeId, number: u64, epoch: u32, body: &[u8]) -> Vec<u8> {
+    wrap_as(kind.version(), kind, volume, (number, epoch), body)
+}
+
+/// Wraps a body into a file of a local cache. The version tells whether the cache is sealed.
+pub(crate) fn wrap_local(
+    is_sealed: bool,
+    kind: Kind,
+    volume: VolumeId,
+    numbers: (u64, u32),
+    body: &[u8],
+) -> Vec<u8> {
+    let version = if is_sealed { VERSION_SEALED } else { VERSION };
+    wrap_as(version, kind, volume, numbers, body)
+}
+
+fn wrap_as(
+    version: u16,
+    kind: Kind,
+    volume: VolumeId,
+    (number, epoch): (u64, u32),
+    body: &[u8],
+) -> Vec<u8> {
     let envelope = Envelope {
         kind,
-        version: kind.version(),
+        version,
         len: (LEN + body.len()) as u64,
         volume,
         number,

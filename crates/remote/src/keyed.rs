@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::cache_seal::CacheSeal;
+use crate::envelope::VolumeId;
 use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::open::Site;
@@ -31,6 +33,12 @@ impl Site {
         self.seal.as_ref().ok_or_else(none).and_then(|seal| seal.rekey(new)).map_err(failed)
     }
 
+    /// The keys for the local cache of the volume, if it is encrypted.
+    pub(crate) fn cache_seal(&self, volume: VolumeId) -> Result<Option<CacheSeal>> {
+        let seal = self.seal.as_ref().map(|seal| seal.cache_seal(volume)).transpose();
+        seal.map_err(|source| Error::Store { name: self.place.clone(), source })
+    }
+
     /// Makes the keys of a volume that is about to be made. A clone has the master key of its base,
     /// and an identity of its own.
     pub(crate) fn make_key(&self, base: Option<&Self>) -> Result<()> {
@@ -54,7 +62,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::envelope::{Envelope, Kind, LEN, VolumeId};
+    use crate::envelope::{Envelope, Kind, LEN};
     use crate::options::Options;
     use crate::store::simulated::{SimStore, Weather};
 

@@ -33,17 +33,42 @@ pub(crate) fn end(chain: &Chain, id: &str) -> Result<()> {
     chain.store.delete(&chain.names.lease(id))
 }
 
+/// A valid lease, as messages show it.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) id: String,
+    pub(crate) number: CommitNumber,
+    pub(crate) age_ms: u64,
+}
+
+impl std::fmt::Display for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { id, number: CommitNumber(number), age_ms } = self;
+        let short = id.get(..8).unwrap_or(id);
+        write!(f, "reader {short} of commit {number}, seen {} s ago", age_ms / 1000)
+    }
+}
+
 /// Returns the commits that leases name, at the store's time `now_ms`. Deletes stale leases.
 pub(crate) fn numbers(chain: &Chain, now_ms: u64) -> Result<Vec<CommitNumber>> {
-    let mut numbers = Vec::new();
+    Ok(all(chain, now_ms)?.into_iter().map(|lease| lease.number).collect())
+}
+
+/// Returns the valid leases, at the store's time `now_ms`. Deletes stale leases.
+pub(crate) fn all(chain: &Chain, now_ms: u64) -> Result<Vec<Lease>> {
+    let mut leases = Vec::new();
     for meta in chain.store.list(&chain.names.folder("lease"))? {
         let age_ms = now_ms.saturating_sub(meta.modified_ms);
         if age_ms >= STALE_MS {
             chain.store.delete(&meta.name)?;
         } else if age_ms < VALID_MS {
             let found = chain.store.get_as(&meta.name, |b| Envelope::decode(&meta.name, b))?;
-            numbers.extend(found.map(|envelope| CommitNumber(envelope.number)));
+            let id = meta.name.rsplit('/').next().unwrap_or_default().to_owned();
+            leases.extend(found.map(|envelope| {
+                let number = CommitNumber(envelope.number);
+                Lease { id, number, age_ms }
+            }));
         }
     }
-    Ok(numbers)
+    Ok(leases)
 }

@@ -16,7 +16,9 @@
 #![forbid(unsafe_code)]
 
 mod administer;
+mod ahead;
 mod cache;
+mod cache_seal;
 mod chain;
 mod checkpoint;
 mod claim;
@@ -30,6 +32,7 @@ mod disk_lines;
 mod envelope;
 mod error;
 mod follow;
+mod grow;
 mod guard;
 mod inside;
 mod keyed;
@@ -42,6 +45,7 @@ mod log;
 mod log_base;
 mod manifest;
 mod map;
+mod map_cache;
 mod names;
 mod open;
 mod options;

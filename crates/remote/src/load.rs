@@ -4,13 +4,13 @@
 //! content that the manifest references.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use crate::core::{Core, State};
 use crate::envelope::damaged;
 use crate::error::Result;
 use crate::manifest::{Manifest, Recent, TablePart};
 use crate::map::{Entry, Holds, PAGE_SECTORS, Ref, Refs, Table};
+use crate::map_cache::Part;
 use crate::segment::{self, Extent};
 use crate::units::{ObjectNumber, Sector, Spot};
 use crate::write::{SUPERBLOCK, is_btrfs, node_ids};
@@ -26,30 +26,31 @@ enum What<'m> {
     Recent(&'m Recent),
 }
 
-/// A part of an object, its name, and its place in the object.
-type Want<'m> = (What<'m>, String, Range<u64>);
+/// A part of an object, and where it is.
+type Want<'m> = (What<'m>, Part);
 
 /// The content of such a part.
-enum Part {
+enum Content {
     Table(Vec<(ObjectNumber, Entry)>),
     Leaf(Refs),
     Extents(Vec<Extent>),
 }
 
 impl What<'_> {
-    fn decode(self, name: &str, bytes: &[u8]) -> Result<Part> {
+    fn decode(self, name: &str, bytes: &[u8]) -> Result<Content> {
         match self {
             Self::Table(at) => {
                 at.check(name, bytes)?;
-                Table::decode(name, bytes).map(|entries| Part::Table(entries.into_iter().collect()))
+                Table::decode(name, bytes)
+                    .map(|entries| Content::Table(entries.into_iter().collect()))
             }
             Self::Leaf(leaf, at) => {
                 at.check(name, bytes)?;
-                Refs::decode(name, leaf, bytes).map(Part::Leaf)
+                Refs::decode(name, leaf, bytes).map(Content::Leaf)
             }
             Self::Recent(recent) => {
                 let extents = segment::extents(name, recent.shape(), recent.crc, bytes);
-                extents.map(Part::Extents)
+                extents.map(Content::Extents)
             }
         }
     }
@@ -61,20 +62,22 @@ impl Core {
     /// earlier version.
     pub(crate) fn load(&self, manifest: &Manifest) -> Result<()> {
         let names = &self.names;
-        let of_table = |part: &TablePart| {
-            let name = names.of(part.at.object, part.epoch, false);
-            (What::Table(part.at), name, part.at.range())
+        let of_map = |at: Ref, epoch: u32| {
+            let name = names.of(at.object, epoch, false);
+            Part { name, object: at.object, epoch, at: at.range(), is_extents: false }
         };
+        let of_table = |part: &TablePart| (What::Table(part.at), of_map(part.at, part.epoch));
         let mut wants: Vec<Want<'_>> = manifest.tables.iter().map(of_table).collect();
         for recent in &manifest.recent {
-            let name = names.of(recent.object, recent.epoch, true);
-            wants.push((What::Recent(recent), name, segment::tail(recent.shape())));
+            let &Recent { object, epoch, .. } = recent;
+            let (name, at) = (names.of(object, epoch, true), segment::tail(recent.shape()));
+            let part = Part { name, object, epoch, at, is_extents: true };
+            wants.push((What::Recent(recent), part));
         }
         // Without the epochs, only the table gives the names of the objects with the leaves.
         let epochs: BTreeMap<_, _> = manifest.leaf_epochs.iter().copied().collect();
         let named = manifest.leaves.iter().filter_map(|&(leaf, at)| {
-            let name = names.of(at.object, *epochs.get(&at.object)?, false);
-            Some((What::Leaf(leaf, at), name, at.range()))
+            Some((What::Leaf(leaf, at), of_map(at, *epochs.get(&at.object)?)))
         });
         let named: Vec<Want<'_>> = named.collect();
         let is_complete = named.len() == manifest.leaves.len();
@@ -83,9 +86,9 @@ impl Core {
         let (mut leaves, mut recents) = (Vec::new(), Vec::new());
         for (want, part) in wants.iter().zip(self.parts(&wants)?) {
             match part {
-                Part::Table(entries) => table.entries.extend(entries),
-                Part::Leaf(refs) => leaves.push(refs),
-                Part::Extents(extents) => recents.push((&want.1, extents)),
+                Content::Table(entries) => table.entries.extend(entries),
+                Content::Leaf(refs) => leaves.push(refs),
+                Content::Extents(extents) => recents.push((&want.1.name, extents)),
             }
         }
         for recent in &manifest.recent {
@@ -97,17 +100,16 @@ impl Core {
             let mut state = self.state.lock();
             state.map.table = table;
             for &(leaf, at) in &manifest.leaves {
-                let name = self.object_name(&state, at.object);
-                let name = name.ok_or_else(|| {
+                let entry = state.map.table.get(at.object).ok_or_else(|| {
                     damaged(&self.chain.place, "a leaf of the map is in no object".to_owned())
                 })?;
-                late.push((What::Leaf(leaf, at), name, at.range()));
+                late.push((What::Leaf(leaf, at), of_map(at, entry.epoch)));
                 state.map.leaves.insert(leaf, at);
             }
         }
         late.retain(|_| !is_complete);
         for part in self.parts(&late)? {
-            if let Part::Leaf(refs) = part {
+            if let Content::Leaf(refs) = part {
                 leaves.push(refs);
             }
         }
@@ -120,17 +122,14 @@ impl Core {
     }
 
     /// Reads parts of objects at once.
-    fn parts(&self, wants: &[Want<'_>]) -> Result<Vec<Part>> {
-        let ranges: Vec<_> = wants.iter().map(|(_, name, at)| (name.clone(), at.clone())).collect();
-        self.chain.store.many_as(&ranges, |index, bytes| {
-            let (what, name, _) = &wants[index];
-            what.decode(name, bytes)
-        })
+    fn parts(&self, wants: &[Want<'_>]) -> Result<Vec<Content>> {
+        let parts: Vec<Part> = wants.iter().map(|(_, part)| part.clone()).collect();
+        self.read_parts(&parts, |index, bytes| wants[index].0.decode(&parts[index].name, bytes))
     }
 
     /// Reads the first pages that extents change, and the page of the superblock, at once.
     fn load_ahead<'e>(&self, extents: impl Iterator<Item = &'e Extent>) -> Result<()> {
-        let sectors = self.len / 4096;
+        let sectors = self.len() / 4096;
         let mut pages = BTreeMap::new();
         {
             let state = self.state.lock();
@@ -160,13 +159,13 @@ impl Core {
     /// Whether the superblock is read now. A writer and a cache on disk need its identifiers to
     /// recognise nodes.
     fn needs_superblock(&self) -> bool {
-        let is_there = self.len > (SUPERBLOCK.0 + 1) * 4096;
+        let is_there = self.len() > (SUPERBLOCK.0 + 1) * 4096;
         is_there && (self.options.write || self.options.cache_dir.is_some())
     }
 
     /// Puts the extents of an object into the map, in their order.
     fn apply(&self, name: &str, object: ObjectNumber, extents: &[Extent]) -> Result<()> {
-        let sectors = self.len / 4096;
+        let sectors = self.len() / 4096;
         let mut frame = 0_u32;
         for extent in extents {
             if extent.first.0 + extent.count > sectors {

@@ -14,7 +14,6 @@
 //!   the commit.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +23,8 @@ use crate::cache::Replay;
 use crate::core::{Core, Kept, Logged, Logging, State};
 use crate::envelope::{LEN, damaged};
 use crate::error::{Error, Result};
-use crate::log::record::{Says, Whole, tag};
-use crate::log::scan::{self, Wanted};
+use crate::log::record::{Says, Whole};
+use crate::log::scan;
 use crate::log::{Body, Inside, Log, Tail};
 use crate::manifest::LogMark;
 use crate::segment::{FRAME, Segment, are_whole, unframe};
@@ -188,7 +187,7 @@ impl Core {
         for place in &logged.places {
             let at = LEN + place.first_frame as usize * FRAME;
             let raw = &mut bytes[at..at + place.frames as usize * FRAME];
-            place.file.read_exact_at(raw, place.offset).map_err(|error| self.unread(&error))?;
+            raw.copy_from_slice(&place.read(0, place.frames).map_err(|error| self.unread(&error))?);
         }
         if !are_whole(logged.number, 0, &bytes[LEN..]) {
             return Err(damaged("the local log", "the checksum of a frame is wrong".to_owned()));
@@ -213,10 +212,8 @@ impl Core {
             if first >= last {
                 continue;
             }
-            let mut raw = vec![0; (last - first) as usize * FRAME];
-            let skip = u64::from(first - place.first_frame) * FRAME as u64;
-            let read = place.file.read_exact_at(&mut raw, place.offset + skip);
-            read.map_err(|error| self.unread(&error))?;
+            let raw = place.read(first - place.first_frame, last - first);
+            let raw = raw.map_err(|error| self.unread(&error))?;
             let at = (first - frame) as usize * SECTOR as usize;
             let part = &mut content[at..at + (last - first) as usize * SECTOR as usize];
             unframe("the local log", logged.number, first, &raw, part)?;
@@ -233,8 +230,8 @@ impl Core {
     pub(crate) fn replay(&self, replay: &Replay) -> Result<()> {
         let Some(cache) = &self.cache else { return Ok(()) };
         self.state.lock().is_replaying = true;
-        let (folder, tag) = (cache.log_dir(), tag(&replay.log));
-        let wanted = Wanted { folder: &folder, volume: self.volume, tag };
+        let folder = cache.log_dir();
+        let wanted = cache.wanted(&folder, &replay.log, replay.may_be_plain);
         scan::walk(wanted, &mut |whole| {
             let is_new = replay.found.adds(&whole.record, replay.committed);
             if is_new { self.apply_record(whole) } else { Ok(()) }
@@ -246,7 +243,7 @@ impl Core {
 
     fn apply_record(&self, whole: &Whole<'_>) -> Result<()> {
         let Says::Data { .. } = whole.record.says else { return Ok(()) };
-        each_run(whole, self.len / SECTOR, &mut |run| match run {
+        each_run(whole, self.len() / SECTOR, &mut |run| match run {
             Run::Data(first, content) => self.write_sectors(first, content),
             Run::Hole(first, count) => self.write_hole(first, count),
         })
@@ -263,6 +260,7 @@ impl Core {
                 let position = self.state.lock().position;
                 let begun = Log::begin(
                     &cache.log_dir(),
+                    cache.seal().cloned(),
                     self.volume,
                     self.epoch,
                     &self.writer.id,
@@ -277,7 +275,9 @@ impl Core {
             }
         }
         self.state.lock().is_replaying = false;
-        Ok(())
+        // From this commit on no log in clear text is taken for one of this folder.
+        let seals = self.seals_log(&self.last.lock());
+        if seals { self.cut(false) } else { Ok(()) }
     }
 
     /// Removes the log, after the last commit.

@@ -9,6 +9,9 @@
 //!   log is damaged instead. The head of a file is durable before its first record.
 //! - **L3** A file is removed when a commit has all writes in the file.
 //! - **L4** After a failed write or sync nothing more is written to the log.
+//! - **L5** The log of an encrypted volume is sealed: extents, frames, and the heads of its files
+//!   (`cache_seal`). The manifest says so. A log in clear text is replayed for such a volume only
+//!   if the newest manifest does not.
 //!
 //! # Format
 //!
@@ -18,6 +21,7 @@
 pub(crate) mod record;
 pub(crate) mod scan;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -30,12 +34,14 @@ use buttress_base::clock;
 use buttress_base::sync::Mutex;
 
 use self::record::{Record, Says};
+use crate::cache_seal::{CacheSeal, DRAWN, RecordSeal, TAG};
 use crate::envelope::{self, Kind, VolumeId};
-use crate::segment::{Fixed, Segment};
+use crate::segment::{FRAME, Fixed, Segment};
 use crate::units::ObjectNumber;
 
-/// Bytes at the start of a file.
+/// Bytes at the start of a file. In a sealed log 16 random bytes and a tag follow.
 pub(crate) const FILE_HEAD: usize = envelope::LEN + 24;
+pub(crate) const FILE_HEAD_SEALED: usize = FILE_HEAD + DRAWN + TAG;
 
 /// A part of a segment that the log does not have yet.
 #[derive(Debug)]
@@ -73,8 +79,30 @@ impl Tail {
 pub(crate) struct Place {
     pub(crate) first_frame: u32,
     pub(crate) frames: u32,
-    pub(crate) file: Arc<File>,
-    pub(crate) offset: u64,
+    file: Arc<File>,
+    offset: u64,
+    /// What opens the frames, if the log is sealed.
+    seal: Option<Arc<RecordSeal>>,
+}
+
+impl Place {
+    /// Reads frames of the record: `count` from the frame `first` of the record on. Their checksums
+    /// are not looked at.
+    pub(crate) fn read(&self, first: u32, count: u32) -> io::Result<Vec<u8>> {
+        let len = count as usize * FRAME;
+        let Some(seal) = &self.seal else {
+            let mut frames = vec![0; len];
+            self.file.read_exact_at(&mut frames, self.offset + u64::from(first) * FRAME as u64)?;
+            return Ok(frames);
+        };
+        let (range, before) = seal.range(first, count);
+        let mut sealed = vec![0; (range.end - range.start) as usize];
+        self.file.read_exact_at(&mut sealed, self.offset + range.start)?;
+        let wrong = || io::Error::other("the local log has something else where a record was");
+        let frames = seal.open_frames(before, &sealed).ok_or_else(wrong)?;
+        let skip = (first - before) as usize * FRAME;
+        frames.get(skip..skip + len).map(<[u8]>::to_vec).ok_or_else(wrong)
+    }
 }
 
 /// A file of the log.
@@ -104,6 +132,8 @@ pub(crate) struct Log {
     volume: VolumeId,
     epoch: u32,
     tag: u64,
+    /// The keys, if the volume is encrypted.
+    seal: Option<CacheSeal>,
     /// A file takes records until it has this many bytes.
     file_max: u64,
     /// Writers wait while the log has this many bytes or more.
@@ -118,6 +148,7 @@ impl Log {
     /// Begins a log in an empty folder, after `position`.
     pub(crate) fn begin(
         folder: &Path,
+        seal: Option<CacheSeal>,
         volume: VolumeId,
         epoch: u32,
         writer: &str,
@@ -137,6 +168,7 @@ impl Log {
             volume,
             epoch,
             tag: record::tag(writer),
+            seal,
             file_max: (limit / 8).clamp(1 << 20, 64 << 20),
             limit,
             bytes: AtomicU64::new(0),
@@ -210,20 +242,24 @@ impl Log {
         }
         inside.sequence += 1;
         let record = Record { tag: self.tag, sequence: inside.sequence, position, says };
-        let head = record.encode(&tail.fixed.extents);
+        let (head, seal) = record.encode(&tail.fixed.extents, self.seal.as_ref());
+        let seal = seal.map(Arc::new);
         let Some(part) = inside.parts.back_mut() else {
             return Err(io::Error::other("the local log has no file"));
         };
-        let frames = tail.frames();
+        let frames = match &seal {
+            Some(seal) => Cow::Owned(seal.seal_frames(tail.frames())),
+            None => Cow::Borrowed(tail.frames()),
+        };
         let offset = part.len + head.len() as u64;
         part.file.write_all_at(&head, part.len)?;
-        part.file.write_all_at(frames, offset)?;
+        part.file.write_all_at(&frames, offset)?;
         let len = (head.len() + frames.len()) as u64;
         part.len += len;
         part.position = part.position.max(position);
         self.bytes.fetch_add(len, Ordering::Relaxed);
         let (first_frame, frames) = (tail.fixed.first_frame, tail.fixed.frames);
-        Ok(Place { first_frame, frames, file: Arc::clone(&part.file), offset })
+        Ok(Place { first_frame, frames, file: Arc::clone(&part.file), offset, seal })
     }
 
     /// Begins a file, once the preceding file is durable (L2).
@@ -235,7 +271,13 @@ impl Log {
         for value in [self.tag, inside.position, inside.sequence] {
             body.extend_from_slice(&value.to_le_bytes());
         }
-        let head = envelope::wrap(Kind::Log, self.volume, inside.next_file, self.epoch, &body);
+        let numbers = (inside.next_file, self.epoch);
+        let is_sealed = self.seal.is_some();
+        let mut head = envelope::wrap_local(is_sealed, Kind::Log, self.volume, numbers, &body);
+        if let Some(seal) = &self.seal {
+            let sealed = seal.seal_file(&head);
+            head.extend(sealed);
+        }
         let path = self.folder.join(format!("{:016x}", inside.next_file));
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
         file.write_all_at(&head, 0)?;
@@ -281,3 +323,6 @@ pub(crate) fn remove_files(folder: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

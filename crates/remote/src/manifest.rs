@@ -80,6 +80,9 @@ pub(crate) struct LocalLog {
     pub(crate) host: String,
     /// The folder on that machine.
     pub(crate) dir: String,
+    /// The log is encrypted. A log in clear text is not of this writer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) sealed: bool,
 }
 
 /// The position up to which the content has the writes of a local log.

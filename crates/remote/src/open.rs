@@ -23,7 +23,7 @@ use crate::envelope::VolumeId;
 use crate::error::{Error, Result};
 use crate::inside::Inside;
 use crate::log_base;
-use crate::manifest::{LogMark, Manifest, Writer};
+use crate::manifest::{LocalLog, LogMark, Manifest, Writer};
 use crate::names::Names;
 use crate::options::{Asked, At, Options};
 use crate::patient::Patient;
@@ -187,9 +187,11 @@ impl Site {
         // The map is read while the store is tried and the volume is taken. Taking the volume does
         // not change the content.
         let expected = self.successor(&head, &writer);
+        let disk = self.disk_lines(volume).map(Arc::new);
         let begun = |manifest: Manifest, cache| {
             let (chain, options) = (chain.clone(), self.options.clone());
-            Core::new(chain, volume, manifest, writer.clone(), options, cache)
+            let core = Core::new(chain, volume, manifest, writer.clone(), options, cache);
+            Core { disk: disk.clone(), ..core }
         };
         let mut core = begun(expected.clone(), cache);
         let (taken, loaded) = thread::scope(|scope| {
@@ -207,7 +209,6 @@ impl Site {
             core = begun(manifest.clone(), core.cache.take());
             core.load(&manifest)?;
         }
-        core.disk = self.disk_lines(volume).map(Arc::new);
         RemoteDevice::start(core, &settled)
     }
 
@@ -218,16 +219,21 @@ impl Site {
         // The other half of the cache's size is for the log. A reader has no log, but uses only
         // this half, too: a smaller or larger cache would lose lines that a writer left.
         let (budget, memory) = (self.options.cache_size / 2, self.options.memory / 4);
-        DiskLines::open(dir, volume, budget, memory).unwrap_or_else(|error| {
+        let failed = |error: &dyn std::fmt::Display| {
             tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");
             None
-        })
+        };
+        match self.cache_seal(volume) {
+            Ok(seal) => DiskLines::open(dir, volume, seal, budget, memory)
+                .unwrap_or_else(|error| failed(&error)),
+            Err(error) => failed(&error),
+        }
     }
 
     /// Opens the folder of the local cache, if the options name one.
     fn cache(&self, volume: VolumeId, head: &Manifest, this: &Writer) -> Result<Option<Cache>> {
         let Some(dir) = &self.options.cache_dir else { return Ok(None) };
-        if let Some(cache) = Cache::open(dir, volume)? {
+        if let Some(cache) = Cache::open(dir, volume, self.cache_seal(volume)?)? {
             return Ok(Some(cache));
         }
         if head.writer.was_here(this) && !self.options.takeover {
@@ -372,7 +378,12 @@ impl Site {
         let settled = self.settle(chain, head, cache)?;
         let has_log = self.options.is_local() || settled.replay.is_some();
         let mut taken = Manifest {
-            local: cache.filter(|_| has_log).map(|cache| cache.mark(&writer.host)),
+            local: cache.filter(|_| has_log).map(|cache| {
+                let mark = cache.mark(&writer.host);
+                // Until the log is replayed, it is as it was found (L5 of `log`).
+                let is_plain = settled.replay.as_ref().is_some_and(|replay| replay.may_be_plain);
+                LocalLog { sealed: mark.sealed && !is_plain, ..mark }
+            }),
             ..self.successor(head, writer)
         };
         if self.options.is_local() {

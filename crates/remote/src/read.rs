@@ -1,4 +1,7 @@
-//! Reads from segments in memory, from cached lines, and from objects.
+//! Reads from segments in memory, from cached lines, and from objects. [`Ahead`] decides what is
+//! read ahead.
+//!
+//! [`Ahead`]: crate::ahead::Ahead
 //!
 //! # Invariants
 //!
@@ -6,9 +9,11 @@
 //! - **E2** For each sector, a read returns the content of one moment. It includes all writes that
 //!   ended before the read began.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
+use crate::ahead::{PIECE_LINES, REQUESTS};
 use crate::core::{Core, Kept, Logged};
 use crate::disk_lines::{DiskKey, DiskLines};
 use crate::envelope::damaged;
@@ -81,13 +86,10 @@ impl Core {
         let mut sources = BTreeMap::new();
         let mut all = Vec::with_capacity(wants.len());
         for (first, content) in wants.iter_mut() {
-            all.push(self.plan_read(*first, content, &mut sources)?);
+            let count = content.len() as u64 / SECTOR;
+            all.push(self.plan_read(*first, count, Some(content), &mut sources)?);
         }
-        let lines = match self.lines_of(&sources, all.iter().flatten(), true) {
-            // The damage may be in lines read ahead, so only the wanted lines are read again.
-            Err(Error::Damaged { .. }) => self.lines_of(&sources, all.iter().flatten(), false)?,
-            found => found?,
-        };
+        let lines = self.lines_of(&sources, all.iter().flatten())?;
         for ((_, content), fetches) in wants.iter_mut().zip(all) {
             for fetch in fetches {
                 copy_out(&lines, fetch, content)?;
@@ -96,15 +98,15 @@ impl Core {
         Ok(())
     }
 
-    /// Fills the sectors that are in memory or in holes, and returns the places of the other
-    /// sectors.
+    /// Fills the sectors that are in memory or in holes, and returns the places of the rest.
+    /// Without `content`, fills nothing.
     fn plan_read(
         &self,
         first: Sector,
-        content: &mut [u8],
+        count: u64,
+        mut content: Option<&mut [u8]>,
         sources: &mut BTreeMap<ObjectNumber, Source>,
     ) -> Result<Vec<Fetch>> {
-        let count = content.len() as u64 / SECTOR;
         let mut fetches = Vec::new();
         let mut from_log = Vec::new();
         let mut done = 0;
@@ -123,11 +125,11 @@ impl Core {
                     }
                 };
                 let bytes = (done * SECTOR) as usize..((done + piece.count) * SECTOR) as usize;
-                let part = &mut content[bytes];
+                let mut part = content.as_mut().map(|content| &mut content[bytes]);
                 let (to, count) = (done, piece.count);
                 done += piece.count;
                 let Some(spot) = piece.spot else {
-                    part.fill(0);
+                    part.iter_mut().for_each(|part| part.fill(0));
                     continue;
                 };
                 let sealed = state.sealed.get(&spot.object).map(|sealed| &sealed.whole);
@@ -142,7 +144,7 @@ impl Core {
                 };
                 let open = Some(&state.open).filter(|open| open.number == spot.object);
                 if let Some(segment) = open.or(sealed) {
-                    let sectors = part.chunks_exact_mut(SECTOR as usize);
+                    let sectors = part.iter_mut().flat_map(|p| p.chunks_exact_mut(SECTOR as usize));
                     for (frame, sector) in (spot.frame..).zip(sectors) {
                         segment.read(frame, sector);
                     }
@@ -165,6 +167,7 @@ impl Core {
             }
         }
         for part in from_log {
+            let Some(content) = &mut content else { break };
             let bytes = (part.to * SECTOR) as usize..((part.to + part.count) * SECTOR) as usize;
             self.read_logged(&part.logged, part.frame, &mut content[bytes])?;
         }
@@ -172,63 +175,106 @@ impl Core {
     }
 
     /// Returns all lines that the fetches need, from the caches or by parallel requests to the
-    /// store. With `reads_ahead`, the requests include lines behind the needed lines, and damage of
-    /// the additional lines is an error, too.
+    /// store. Waits for lines that another thread has asked for.
     fn lines_of<'f>(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,
         fetches: impl Iterator<Item = &'f Fetch>,
-        reads_ahead: bool,
     ) -> Result<BTreeMap<Key, Arc<[u8]>>> {
         let mut lines = BTreeMap::new();
-        let mut absent: BTreeMap<Key, ()> = BTreeMap::new();
+        let mut absent = BTreeSet::new();
         for fetch in fetches {
             let Some(source) = sources.get(&fetch.object) else { continue };
-            let end = fetch.frame + fetch.count as u32;
-            if end > source.sectors {
-                return Err(damaged(&source.name, "the map names frames past its end".to_owned()));
-            }
-            let (first, end) = (fetch.frame / LINE, end.div_ceil(LINE));
-            let mut lacks = false;
-            for line in first..end {
-                let key = (fetch.object, line);
+            for key in fetch.keys(source)? {
                 match self.lines.get(key).or_else(|| self.on_disk(source.epoch, key)) {
                     Some(found) => drop(lines.insert(key, found)),
-                    None => {
-                        lacks = true;
-                        absent.insert(key, ());
-                    }
+                    None => drop(absent.insert(key)),
                 }
             }
-            if lacks && reads_ahead {
-                let more =
-                    self.lines.ahead(fetch.object, first, end, source.sectors.div_ceil(LINE));
-                let last = source.sectors.div_ceil(LINE).min(end + more);
-                let ahead = (end..last).map(|line| (fetch.object, line));
-                let is_near = |key: &Key| {
-                    let has = |disk: &Arc<DiskLines>| disk.has(disk_key(source.epoch, *key));
-                    self.lines.get(*key).is_some() || self.disk.as_ref().is_some_and(has)
-                };
-                absent.extend(ahead.filter(|key| !is_near(key)).map(|key| (key, ())));
-            }
         }
-        let requests = joined(absent.keys().copied());
-        let ranges: Vec<_> = requests
-            .iter()
-            .map(|request| {
-                let source = &sources[&request.object];
-                (source.name.clone(), request.range(source))
-            })
-            .collect();
-        if ranges.is_empty() {
+        if absent.is_empty() {
             return Ok(lines);
         }
+        let (asked, others) = self.ahead.take(absent);
+        let mut unread = BTreeSet::new();
+        for &key in &asked.keys {
+            // Another thread may have had the answer just before this one asked for the line.
+            match self.lines.get(key) {
+                Some(found) => drop(lines.insert(key, found)),
+                None => drop(unread.insert(key)),
+            }
+        }
+        lines.extend(self.ask(sources, &unread)?);
+        drop(asked);
+        let mut failed = BTreeSet::new();
+        for key in others {
+            self.ahead.wait(key);
+            match self.lines.get(key) {
+                Some(found) => drop(lines.insert(key, found)),
+                None => drop(failed.insert(key)),
+            }
+        }
+        lines.extend(self.ask(sources, &failed)?);
+        Ok(lines)
+    }
+
+    /// Asks the store for lines, by parallel requests.
+    fn ask(
+        &self,
+        sources: &BTreeMap<ObjectNumber, Source>,
+        keys: &BTreeSet<Key>,
+    ) -> Result<Vec<(Key, Arc<[u8]>)>> {
+        self.ask_by(sources, &joined(keys.iter().copied()))
+    }
+
+    fn ask_by(
+        &self,
+        sources: &BTreeMap<ObjectNumber, Source>,
+        requests: &[Request],
+    ) -> Result<Vec<(Key, Arc<[u8]>)>> {
+        let range = |request: &Request| {
+            let source = &sources[&request.object];
+            (source.name.clone(), request.range(source))
+        };
+        let ranges: Vec<_> = requests.iter().map(range).collect();
         let found = self.chain.store.many_as(&ranges, |index, bytes| {
             let request = &requests[index];
             self.take(request, &sources[&request.object], bytes)
         })?;
-        lines.extend(found.into_iter().flatten());
-        Ok(lines)
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Reads ahead of readers until the device is closed.
+    pub(crate) fn read_ahead(&self) {
+        while let Some(piece) = self.ahead.next() {
+            if let Err(error) = self.read_piece(&piece) {
+                tracing::debug!(%error, ?piece, "it was not read ahead");
+            }
+        }
+    }
+
+    /// Brings a range of sectors into the cache in memory, or a part of the range (A2 of `ahead`).
+    fn read_piece(&self, piece: &Range<u64>) -> Result<()> {
+        let mut sources = BTreeMap::new();
+        let count = piece.end - piece.start;
+        let fetches = self.plan_read(Sector(piece.start), count, None, &mut sources)?;
+        let mut absent = BTreeSet::new();
+        for fetch in &fetches {
+            let Some(source) = sources.get(&fetch.object) else { continue };
+            for key in fetch.keys(source)? {
+                let on_disk = |disk: &Arc<DiskLines>| disk.has(disk_key(source.epoch, key));
+                if absent.len() < PIECE_LINES
+                    && !self.lines.has(key)
+                    && !self.disk.as_ref().is_some_and(on_disk)
+                {
+                    absent.insert(key);
+                }
+            }
+        }
+        let (asked, _) = self.ahead.take(absent);
+        let mut requests = joined(asked.keys.iter().copied().filter(|key| !self.lines.has(*key)));
+        requests.truncate(REQUESTS);
+        self.ask_by(&sources, &requests).map(drop)
     }
 
     /// Reads a line from the local disk.
@@ -267,8 +313,20 @@ impl Core {
     }
 }
 
+impl Fetch {
+    /// The lines that it needs.
+    fn keys(&self, source: &Source) -> Result<impl Iterator<Item = Key> + use<>> {
+        let end = self.frame + self.count as u32;
+        if end > source.sectors {
+            return Err(damaged(&source.name, "the map names frames past its end".to_owned()));
+        }
+        let object = self.object;
+        Ok((self.frame / LINE..end.div_ceil(LINE)).map(move |line| (object, line)))
+    }
+}
+
 impl Request {
-    fn range(&self, source: &Source) -> std::ops::Range<u64> {
+    fn range(&self, source: &Source) -> Range<u64> {
         let end = ((self.first + self.count) * LINE).min(source.sectors);
         frame_at(self.first * LINE)..frame_at(end)
     }

@@ -14,8 +14,8 @@ use crate::cache::Cache;
 use crate::copy::copy;
 use crate::error::{Error, Result};
 use crate::local::{Run, each_run};
-use crate::log::record::{Says, tag};
-use crate::log::scan::{self, Wanted};
+use crate::log::record::Says;
+use crate::log::scan;
 use crate::log_base::base_of;
 use crate::manifest::Writer;
 use crate::open::Site;
@@ -46,22 +46,25 @@ impl Site {
         if !dir.join("identity").exists() {
             return Err(wrong("is no cache"));
         }
-        let cache = Cache::open(&dir, volume)?.ok_or_else(|| wrong("another process has it"))?;
+        let seal = self.cache_seal(volume)?;
+        let cache = Cache::open(&dir, volume, seal)?;
+        let cache = cache.ok_or_else(|| wrong("another process has it"))?;
         let (log, epoch) = cache.held_log().ok_or_else(|| wrong("has no log"))?;
         let base = base_of(&chain, &log, epoch)?;
         let base = base.ok_or_else(|| wrong("the commit that its log was written on is gone"))?;
         let committed = base.marked(&log).unwrap_or(0);
-        let found = cache.found(committed)?.map(|(_, found)| found).unwrap_or_default();
+        let found = cache.found(&base, committed)?.map(|(_, found)| found).unwrap_or_default();
         if found.begins > committed {
             return Err(wrong("its log begins after the newest commit of its writer"));
         }
+        let may_be_plain = Cache::may_be_plain(&base);
         let options = Options { write: false, cache_dir: None, ..self.options.clone() };
         let reading = Self { options, ..self.clone() };
         let source = reading.open_at(chain, volume, base, Writer::this())?;
         let target = target(source.len())?;
         copy(&source, &*target, progress)?;
         let folder = cache.log_dir();
-        let wanted = Wanted { folder: &folder, volume, tag: tag(&log) };
+        let wanted = cache.wanted(&folder, &log, may_be_plain);
         let sectors = source.len() / SECTOR;
         scan::walk(wanted, &mut |whole| {
             let is_cut = matches!(whole.record.says, Says::Cut { .. });

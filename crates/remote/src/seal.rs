@@ -33,7 +33,8 @@ use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
-use crate::envelope;
+use crate::cache_seal::CacheSeal;
+use crate::envelope::{self, VolumeId};
 use crate::keys::{Identity, Keys};
 use crate::names::Names;
 use crate::random;
@@ -184,6 +185,12 @@ impl fmt::Debug for SealedStore {
 impl SealedStore {
     pub(crate) fn new(inner: Arc<dyn Store>, names: Names, secret: Secret) -> Self {
         Self { inner, names, secret, seal: Mutex::new(None) }
+    }
+
+    /// The keys of the local caches of this volume.
+    pub(crate) fn cache_seal(&self, volume: VolumeId) -> Result<CacheSeal> {
+        let none = || StoreError::Key("no key for the local cache can be derived".to_owned());
+        CacheSeal::new(&self.seal()?.keys.master, volume).ok_or_else(none)
     }
 
     /// The keys for a clone of this volume.

@@ -16,7 +16,8 @@ pub mod timed;
 use std::fmt;
 use std::ops::Range;
 
-use bytes::Bytes;
+/// The bytes of an object.
+pub use bytes::Bytes;
 
 pub use self::objects::{Objects, host_name};
 

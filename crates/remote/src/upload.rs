@@ -7,7 +7,8 @@ use bytes::Bytes;
 use crate::core::{Core, Kept};
 use crate::error::Result;
 use crate::lines::{LINE, LINE_BYTES};
-use crate::segment::Segment;
+use crate::map_cache::Part;
+use crate::segment::{self, Segment};
 use crate::units::{ObjectNumber, SECTOR};
 
 /// A segment as the body of a request, without a copy.
@@ -63,6 +64,12 @@ impl Core {
     fn send(&self, segment: &Arc<Segment>) -> Result<()> {
         let name = self.chain.names.object(segment.number, self.epoch, true);
         self.chain.store.put(&name, &Bytes::from_owner(Whole(Arc::clone(segment))))?;
+        // The next opening reads the extents, until a checkpoint has them.
+        let (number, shape) = (segment.number, segment.shape());
+        let at = segment::tail(shape);
+        let tail = segment.bytes().get(at.start as usize..).unwrap_or_default();
+        let part = Part { name, object: number, epoch: self.epoch, at, is_extents: true };
+        self.keep_part(&part, tail);
         // Data that was just written is often read soon, so its lines are cached.
         let lines = segment.sectors().div_ceil(LINE);
         for line in 0..lines {

@@ -40,6 +40,7 @@ pub use device_space::DeviceSpace;
 pub use error::{Error, Kind, Uuid};
 pub use open::OpenOptions;
 pub use params::{Params, Parity};
+pub use read_many::SOON_MAX;
 pub use replace::Pair;
 pub use resolver::ChunkSource;
 pub use row_scrub::Sector;

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::volume::Volume;
 
 /// The most bytes that [`Volume::read_soon`] reads in advance.
-const SOON_MAX: u64 = 4 << 20;
+pub const SOON_MAX: u64 = 4 << 20;
 
 /// The reads of one device.
 type Reads<'b> = (Arc<VolumeDevice>, Vec<Read<'b>>);
@@ -30,8 +30,11 @@ impl Volume {
         wants: &mut [(Logical, &mut [u8])],
         mirror: u32,
     ) -> Vec<Result<(), Error>> {
-        if wants.len() > 1 && self.gains_by_batches() && self.read_at_once(wants, mirror) {
-            return wants.iter().map(|_| Ok(())).collect();
+        if wants.len() > 1 && self.gains_by_batches() {
+            let each = wants.iter_mut().map(|(at, buf)| (*at, &mut **buf, mirror));
+            if self.read_at_once(each) {
+                return wants.iter().map(|_| Ok(())).collect();
+            }
         }
         wants.iter_mut().map(|(at, buf)| self.read_mirror(*at, buf, mirror)).collect()
     }
@@ -52,20 +55,37 @@ impl Volume {
         let extents: Vec<_> = extents.iter().take_while(fits).collect();
         let mut bufs: Vec<Vec<u8>> = extents.iter().map(|e| vec![0; e.len as usize]).collect();
         let places = extents.iter().map(|extent| extent.start);
-        let mut wants: Vec<_> = places.zip(bufs.iter_mut().map(|buf| &mut buf[..])).collect();
-        self.read_at_once(&mut wants, 0);
+        self.read_at_once(places.zip(&mut bufs).map(|(at, buf)| (at, &mut buf[..], 0)));
+    }
+
+    /// Reads all copies of ranges in advance, as [`Volume::read_soon`] reads the first copies. The
+    /// caller sees to it that they have at most [`SOON_MAX`] bytes.
+    pub fn read_copies_soon(&self, extents: &[Extent]) {
+        if !self.gains_by_batches() {
+            return;
+        }
+        let copies: Vec<(Extent, u32)> = extents
+            .iter()
+            .flat_map(|extent| (0..self.mirrors(extent.start)).map(|mirror| (*extent, mirror)))
+            .collect();
+        let mut bufs: Vec<Vec<u8>> = copies.iter().map(|(e, _)| vec![0; e.len as usize]).collect();
+        let each = copies.iter().zip(&mut bufs);
+        self.read_at_once(
+            each.map(|((extent, mirror), buf)| (extent.start, &mut buf[..], *mirror)),
+        );
     }
 
     /// Whether some device answers several reads in the time of one (M2).
-    fn gains_by_batches(&self) -> bool {
+    #[must_use]
+    pub fn gains_by_batches(&self) -> bool {
         self.devices().iter().any(|device| device.device.reads_at_once())
     }
 
-    /// Reads everything, or returns false if single reads have to do it (M1).
-    fn read_at_once(&self, wants: &mut [(Logical, &mut [u8])], mirror: u32) -> bool {
-        let mut all: Vec<Reads<'_>> = Vec::new();
-        for (at, buf) in wants.iter_mut() {
-            if !self.divide(*at, buf, mirror, &mut all) {
+    /// Reads copies of ranges, or returns false if single reads have to do it (M1).
+    fn read_at_once<'b>(&self, wants: impl Iterator<Item = (Logical, &'b mut [u8], u32)>) -> bool {
+        let mut all: Vec<Reads<'b>> = Vec::new();
+        for (at, buf, mirror) in wants {
+            if !self.divide(at, buf, mirror, &mut all) {
                 return false;
             }
         }

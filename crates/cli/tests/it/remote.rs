@@ -1,5 +1,6 @@
 //! Volumes in object stores, used through the program: every verb accepts their places.
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::bench;
@@ -55,13 +56,74 @@ fn a_volume_grows_by_its_name() {
     bench.ok(&["mkfs", &volume, "--size", "1G"]);
     std::fs::write(bench.path("note"), vec![b'x'; 3 << 20]).expect("a file");
     bench.ok(&["cp", "note", &format!("{volume}:/")]);
-    bench.fails(&["filesystem", "resize", "3G", &volume], 5, &["no space"]);
-    let said = bench.ok(&["filesystem", "resize", "max", &format!("{volume}?size=3G")]);
+    let said = bench.ok(&["filesystem", "resize", "max", &format!("{volume}?size=2G")]);
+    assert!(said.contains("2.00GiB"), "{said}");
+    let said = bench.ok(&["filesystem", "resize", "+1G", &volume]);
     assert!(said.contains("3.00GiB"), "{said}");
+    bench.fails(&["filesystem", "resize", "-1G", &volume], 2, &["does not shrink"]);
     bench.fails(&["mkdir", &format!("{volume}?size=2G:/x")], 2, &["shrink"]);
     bench.ok(&["check", "--check-data-csum", &volume]);
     check_copy(&bench, &volume, "copy.img");
     assert_eq!(std::fs::metadata(bench.path("copy.img")).expect("a copy").len(), 3 << 30);
+}
+
+/// A volume grows while it is mounted, and while a program writes it. More than the old size is
+/// written then. Linux mounts a copy, and finds the same content. A smaller size is refused.
+#[test]
+fn a_mounted_volume_grows() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "256M"]);
+    let mounted = Mounted::of(&bench, &volume, &[]);
+    let mnt = bench.path("mnt");
+    let mnt = mnt.to_str().expect("plain");
+    let content = |number: u32| -> Vec<u8> {
+        (0..1 << 20).map(|at: u32| (at.wrapping_mul(number + 3) >> 7) as u8).collect()
+    };
+    std::fs::write(bench.path("mnt/before"), content(1)).expect("a file");
+    let said = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 10..60 {
+                std::fs::write(bench.path(&format!("mnt/{number}")), content(number))
+                    .expect("room");
+            }
+        });
+        let said = bench.ok(&["filesystem", "resize", "+256M", mnt]);
+        writer.join().expect("written");
+        said
+    });
+    assert!(said.contains("512.00MiB"), "{said}");
+    let mut as_btrfs = bench.command(&["filesystem", "resize", "1:+512M", mnt]);
+    let output = as_btrfs.arg0("btrfs").output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    bench.fails(&["filesystem", "resize", "-256M", mnt], 2, &["does not shrink"]);
+    bench.fails(&["filesystem", "resize", "512M", mnt], 2, &["does not shrink"]);
+    for number in 60..400 {
+        std::fs::write(bench.path(&format!("mnt/{number}")), content(number)).expect("room");
+    }
+    mounted.end();
+    check_copy(&bench, &volume, "copy.img");
+    assert_eq!(std::fs::metadata(bench.path("copy.img")).expect("a copy").len(), 1 << 30);
+    let compare = || {
+        for number in (10..400).chain([1]) {
+            let name = if number == 1 { "before".to_owned() } else { number.to_string() };
+            let found = std::fs::read(bench.path("mnt").join(&name)).expect("kept");
+            assert!(found == content(number), "{name}");
+        }
+    };
+    if has(&["mount", "umount"], Some("/dev/loop-control")) {
+        let image = bench.path("copy.img");
+        let image = image.to_str().expect("plain");
+        run("mount", &["-t", "btrfs", "-o", "loop", image, mnt]);
+        compare();
+        run("umount", &[mnt]);
+    }
+    let mounted = Mounted::of(&bench, &volume, &[]);
+    compare();
+    mounted.end();
 }
 
 /// For a wrong place, the message describes the mistake.

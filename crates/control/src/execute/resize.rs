@@ -27,6 +27,10 @@ pub(super) fn carry_out(
         (_, Some(b'-')) => now.saturating_sub(bytes(&text[1..])?),
         _ => bytes(text)?,
     };
+    if to < now && device.can_grow {
+        let why = "a volume in a store of objects does not shrink: its free space takes no room";
+        return Err(usage(why.to_owned()));
+    }
     fs.resize_device(id, to, watch).context(|| name)?;
     Ok(json!({ "devid": id.0, "from": now, "to": to }))
 }

@@ -7,6 +7,8 @@
 //!
 //! `BUTTRESS_CUTS` multiplies the number of checked states.
 
+mod growing;
+mod scrubbing;
 mod writers;
 
 use std::sync::Arc;

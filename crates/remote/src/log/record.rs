@@ -19,6 +19,10 @@
 //!     60      4  count of frames
 //! ```
 //!
+//! In a sealed record 16 random bytes follow, then the sealed extents, and the frames in sealed
+//! pieces ([`RecordSeal`]). The checksum is that of the 64 bytes, the random bytes and the sealed
+//! extents.
+//!
 //! # Invariants
 //!
 //! - **N1** A record that was decoded is whole: its header, extents and frames have right
@@ -26,17 +30,20 @@
 //! - **N2** Magic, version, checksum, length and count of frames stay where they are in every
 //!   version. So a record of a newer version can be told from a damaged record.
 
+use std::borrow::Cow;
 use std::path::Path;
 
+use crate::cache_seal::{CacheSeal, DRAWN, HEADER, RecordSeal, TAG, sealed_frames};
 use crate::envelope::{u32_at, u64_at};
 use crate::error::{Error, Result};
+use crate::random;
 use crate::segment::{self, Extent, FRAME, Fixed};
 use crate::units::ObjectNumber;
 
-/// The version that this program writes and reads.
-pub(crate) const VERSION: u16 = 1;
-/// Bytes before extents and frames.
-pub(crate) const HEADER: usize = 64;
+/// The version of a record in clear text, and that of a sealed record. The second is the newest
+/// that this program reads.
+const VERSION: u16 = 1;
+const VERSION_SEALED: u16 = 2;
 /// The first bytes of every record.
 pub(crate) const MAGIC: &[u8; 8] = b"BUTTRLOG";
 /// No record is longer: a data object has at most 1 GiB.
@@ -66,7 +73,7 @@ pub(crate) struct Record {
 pub(crate) struct Whole<'b> {
     pub(crate) record: Record,
     pub(crate) extents: Vec<Extent>,
-    pub(crate) frames: &'b [u8],
+    pub(crate) frames: Cow<'b, [u8]>,
     /// Its length in bytes.
     pub(crate) len: usize,
 }
@@ -82,41 +89,61 @@ impl Record {
         Says::Data { object, first_frame: fixed.first_frame, frames: fixed.frames }
     }
 
-    /// The header and the extents; the frames follow them.
-    pub(crate) fn encode(&self, extents: &[Extent]) -> Vec<u8> {
+    /// The header and the extents; the frames follow them. With `seal`, both are sealed, and the
+    /// result seals the frames.
+    pub(crate) fn encode(
+        &self,
+        extents: &[Extent],
+        seal: Option<&CacheSeal>,
+    ) -> (Vec<u8>, Option<RecordSeal>) {
         let (kind, subject, first, frames) = match self.says {
             Says::Data { object, first_frame, frames } => (1_u16, object.0, first_frame, frames),
             Says::Cut { time_ms } => (2, time_ms, 0, 0),
         };
-        let extents = segment::encode_extents(extents);
-        let len = HEADER + extents.len() + frames as usize * FRAME;
-        let mut bytes = Vec::with_capacity(HEADER + extents.len());
+        let mut extents = segment::encode_extents(extents);
+        let (version, more) = match seal {
+            None => (VERSION, frames as usize * FRAME),
+            Some(_) => (VERSION_SEALED, DRAWN + TAG + sealed_frames(frames) as usize),
+        };
+        let len = HEADER + extents.len() + more;
+        let mut bytes = Vec::with_capacity(HEADER + extents.len() + DRAWN + TAG);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&kind.to_le_bytes());
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&version.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         for value in [len as u64, self.tag, self.sequence, self.position, subject] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
         bytes.extend_from_slice(&first.to_le_bytes());
         bytes.extend_from_slice(&frames.to_le_bytes());
+        let drawn = random::bytes();
+        let seal = seal.and_then(|seal| RecordSeal::new(seal, drawn, &bytes, frames));
+        if let Some(seal) = &seal {
+            bytes.extend_from_slice(&drawn);
+            extents = seal.seal_extents(&extents);
+        }
         bytes.extend_from_slice(&extents);
         let crc = crc_fast::crc32_iscsi(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        (bytes, seal)
     }
 }
 
-/// Splits the start of `bytes` into the header and the raw extents of a record of any version, and
-/// returns its version. `None` if their checksum is wrong.
+/// Splits the start of `bytes` into the header and the extents of a record of any version, as they
+/// are stored, and returns its version. `None` if their checksum is wrong.
 fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8], u16)> {
     let header = bytes.get(..HEADER)?;
     if &header[..8] != MAGIC {
         return None;
     }
-    let len = u64_at(header, 16);
-    let of_frames = u64::from(u32_at(header, 60)) * FRAME as u64;
+    let version = u16::from_le_bytes([header[10], header[11]]);
+    let (len, frames) = (u64_at(header, 16), u32_at(header, 60));
+    let of_frames = match version {
+        VERSION_SEALED => sealed_frames(frames),
+        _ => u64::from(frames) * FRAME as u64,
+    };
     let of_extents = len.checked_sub(HEADER as u64)?.checked_sub(of_frames)?;
+    // The extents have 16 bytes each, and so have the random bytes and the tag before and after.
     if len > RECORD_MAX || !of_extents.is_multiple_of(segment::EXTENT as u64) {
         return None;
     }
@@ -124,7 +151,6 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8], u16)> {
     let raw = bytes.get(HEADER..end)?;
     let mut checked = bytes[..end].to_vec();
     checked[12..16].fill(0);
-    let version = u16::from_le_bytes([header[10], header[11]]);
     (crc_fast::crc32_iscsi(&checked) == u32_at(header, 12)).then_some((header, raw, version))
 }
 
@@ -135,40 +161,69 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8], u16)> {
 /// [`Error::Version`].
 pub(crate) fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
     match parts(bytes) {
-        Some((_, _, found)) if found > VERSION => {
-            Err(Error::Version { name: path.display().to_string(), found, known: VERSION })
+        Some((_, _, found)) if found > VERSION_SEALED => {
+            Err(Error::Version { name: path.display().to_string(), found, known: VERSION_SEALED })
         }
         _ => Ok(()),
     }
 }
 
-/// Reads the header and the extents at the start of `bytes`, and returns the length of the record.
-/// Frames are not checked.
-pub(crate) fn head(bytes: &[u8]) -> Option<(Record, Vec<Extent>, usize)> {
+/// The header of a record, and its extents.
+struct Head {
+    record: Record,
+    extents: Vec<Extent>,
+    /// Where the frames begin, and the length of the whole record.
+    frames_at: usize,
+    len: usize,
+    /// What opens the frames of a sealed record.
+    seal: Option<RecordSeal>,
+}
+
+/// Reads the header and the extents at the start of `bytes`. With `seal` only a sealed record
+/// counts, and without it only one in clear text. Frames are not checked.
+fn read_head(bytes: &[u8], seal: Option<&CacheSeal>) -> Option<Head> {
     let (header, raw, version) = parts(bytes)?;
-    if version != VERSION {
-        return None;
-    }
-    let (kind, len) = (u16::from_le_bytes([header[8], header[9]]), u64_at(header, 16));
     let frames = u32_at(header, 60);
+    let frames_at = HEADER + raw.len();
+    let (extents, seal) = match (seal, version) {
+        (None, VERSION) => (Cow::Borrowed(raw), None),
+        (Some(seal), VERSION_SEALED) => {
+            let (drawn, sealed) = raw.split_first_chunk::<DRAWN>()?;
+            let seal = RecordSeal::new(seal, *drawn, header, frames)?;
+            (Cow::Owned(seal.open_extents(sealed)?), Some(seal))
+        }
+        _ => return None,
+    };
+    let (kind, len) = (u16::from_le_bytes([header[8], header[9]]), u64_at(header, 16));
     let subject = u64_at(header, 48);
     let says = match kind {
         1 => {
             let (object, first_frame) = (ObjectNumber(subject), u32_at(header, 56));
             Says::Data { object, first_frame, frames }
         }
-        2 if len == HEADER as u64 => Says::Cut { time_ms: subject },
+        2 if frames == 0 && extents.is_empty() => Says::Cut { time_ms: subject },
         _ => return None,
     };
     let (tag, sequence, position) = (u64_at(header, 24), u64_at(header, 32), u64_at(header, 40));
-    let extents = segment::decode_extents(raw);
-    Some((Record { tag, sequence, position, says }, extents, len as usize))
+    let record = Record { tag, sequence, position, says };
+    let extents = segment::decode_extents(&extents);
+    Some(Head { record, extents, frames_at, len: len as usize, seal })
 }
 
-/// Reads the whole record at the start of `bytes`, if there is one (N1).
-pub(crate) fn whole(bytes: &[u8]) -> Option<Whole<'_>> {
-    let (record, extents, len) = head(bytes)?;
-    let frames = bytes.get(HEADER + extents.len() * segment::EXTENT..len)?;
+/// Reads the record at the start of `bytes` without its frames, as [`whole`] does.
+pub(crate) fn head(bytes: &[u8], seal: Option<&CacheSeal>) -> Option<Record> {
+    read_head(bytes, seal).map(|head| head.record)
+}
+
+/// Reads the whole record at the start of `bytes`, if there is one (N1). With `seal` only a sealed
+/// record counts, and without it only one in clear text.
+pub(crate) fn whole<'b>(bytes: &'b [u8], seal: Option<&CacheSeal>) -> Option<Whole<'b>> {
+    let Head { record, extents, frames_at, len, seal } = read_head(bytes, seal)?;
+    let stored = bytes.get(frames_at..len)?;
+    let frames = match seal {
+        None => Cow::Borrowed(stored),
+        Some(seal) => Cow::Owned(seal.open_frames(0, stored)?),
+    };
     if let Says::Data { object, first_frame, frames: count } = record.says {
         let is_possible = |extent: &Extent| {
             extent.count > 0 && extent.first.0.checked_add(extent.count).is_some()
@@ -178,7 +233,7 @@ pub(crate) fn whole(bytes: &[u8]) -> Option<Whole<'_>> {
         if !extents.iter().all(is_possible)
             || sum != u64::from(count)
             || first_frame.checked_add(count).is_none()
-            || !segment::are_whole(object, first_frame, frames)
+            || !segment::are_whole(object, first_frame, &frames)
         {
             return None;
         }
@@ -189,10 +244,16 @@ pub(crate) fn whole(bytes: &[u8]) -> Option<Whole<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envelope::VolumeId;
+    use crate::keys::Master;
     use crate::segment::Segment;
     use crate::units::{SECTOR, Sector};
 
-    fn encoded() -> Vec<u8> {
+    fn seal() -> CacheSeal {
+        CacheSeal::new(&Master([1; 32]), VolumeId([2; 16])).expect("keys")
+    }
+
+    fn encoded(seal: Option<&CacheSeal>) -> Vec<u8> {
         let mut segment = Segment::new(ObjectNumber(7));
         segment.push(Sector(5), &[1; SECTOR as usize]);
         segment.fix();
@@ -201,26 +262,37 @@ mod tests {
         let fixed = segment.fix();
         let says = Record::of_data(ObjectNumber(7), &fixed);
         let record = Record { tag: 3, sequence: 4, position: 5, says };
-        let mut bytes = record.encode(&fixed.extents);
-        bytes.extend_from_slice(segment.frames(fixed.first_frame, fixed.frames));
+        let (mut bytes, seal) = record.encode(&fixed.extents, seal);
+        let frames = segment.frames(fixed.first_frame, fixed.frames);
+        match seal {
+            Some(seal) => bytes.extend(seal.seal_frames(frames)),
+            None => bytes.extend_from_slice(frames),
+        }
         bytes
     }
 
-    /// A record can be read back. A truncated record, or a record with a changed bit, is not
-    /// accepted.
+    /// A record can be read back. A truncated record, or one with a changed bit, is not accepted.
+    /// Neither is a sealed one in the place of one in clear text, or the other way round.
     #[test]
     fn a_record_shows_every_changed_bit() {
-        let bytes = encoded();
-        let found = whole(&bytes).expect("whole");
-        assert_eq!((found.record.sequence, found.record.position, found.len), (4, 5, bytes.len()));
-        assert_eq!(found.extents.len(), 2);
-        for len in (0..bytes.len()).step_by(7) {
-            assert!(whole(&bytes[..len]).is_none(), "cut at {len}");
+        let key = seal();
+        for seal in [None, Some(&key)] {
+            let bytes = encoded(seal);
+            let found = whole(&bytes, seal).expect("whole");
+            let record = found.record;
+            assert_eq!((record.sequence, record.position, found.len), (4, 5, bytes.len()));
+            assert_eq!((found.extents.len(), found.frames.len()), (2, FRAME));
+            let other = if seal.is_none() { Some(&key) } else { None };
+            assert!(whole(&bytes, other).is_none());
+            for len in (0..bytes.len()).step_by(7) {
+                assert!(whole(&bytes[..len], seal).is_none(), "cut at {len}");
+            }
+            for bit in (0..bytes.len() * 8).step_by(5) {
+                let mut other = bytes.clone();
+                other[bit / 8] ^= 1 << (bit % 8);
+                assert!(whole(&other, seal).is_none(), "bit {bit}");
+            }
         }
-        for bit in (0..bytes.len() * 8).step_by(5) {
-            let mut other = bytes.clone();
-            other[bit / 8] ^= 1 << (bit % 8);
-            assert!(whole(&other).is_none(), "bit {bit}");
-        }
+        assert_ne!(encoded(Some(&key)), encoded(Some(&key)), "no nonce is used twice");
     }
 }

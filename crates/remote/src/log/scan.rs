@@ -13,9 +13,10 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::FILE_HEAD;
 use super::record::{self, MAGIC, Record, Says, Whole};
-use crate::envelope::{Kind, VolumeId, u64_at, unwrap};
+use super::{FILE_HEAD, FILE_HEAD_SEALED};
+use crate::cache_seal::CacheSeal;
+use crate::envelope::{Envelope, Kind, VERSION_SEALED, VolumeId, damaged, u64_at, unwrap};
 use crate::error::{Error, Result};
 use crate::unsent::Unsent;
 
@@ -58,6 +59,11 @@ pub(crate) struct Wanted<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) volume: VolumeId,
     pub(crate) tag: u64,
+    /// The keys, if the volume is encrypted.
+    pub(crate) seal: Option<&'a CacheSeal>,
+    /// Whether the log may be in clear text although the volume is encrypted: an earlier program
+    /// wrote it.
+    pub(crate) may_be_plain: bool,
 }
 
 impl Wanted<'_> {
@@ -135,7 +141,8 @@ pub(crate) fn walk(
         }
         let bytes = std::fs::read(path).map_err(failed)?;
         let mut last = head.sequence;
-        let (at, end) = walk_file(wanted.tag, path, &bytes, &mut last, visit)?;
+        let file = WholeFile { tag: wanted.tag, path, seal: head.seal, from: head.len };
+        let (at, end) = file.walk(&bytes, &mut last, visit)?;
         // A file with a successor was durable.
         let is_followed = files.get(index + 1).is_some_and(|(_, next)| next.sequence > last);
         if end == End::Damaged || is_followed {
@@ -149,40 +156,41 @@ pub(crate) fn walk(
 
 /// The first bytes of a file.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct Head<'a> {
     position: u64,
     sequence: u64,
+    /// What opens the records of the file, if they are sealed.
+    seal: Option<&'a CacheSeal>,
+    /// Bytes of the head.
+    len: usize,
 }
 
 /// The files of a log that are read.
-struct Newest {
-    files: Vec<(PathBuf, Head)>,
+struct Newest<'a> {
+    files: Vec<(PathBuf, Head<'a>)>,
     /// A later file that has records and no readable head (S3).
     unreadable: Option<PathBuf>,
 }
 
 /// Returns the newest files that follow one another without a gap. Older files may remain if the
 /// machine failed while the log removed files.
-fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
-    let mut run: Vec<(u64, PathBuf, Head)> = Vec::new();
+fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest<'_>> {
+    let mut run: Vec<(u64, PathBuf, Head<'_>)> = Vec::new();
     let mut unreadable = None;
     for path in files {
         let first = first_bytes(&path).map_err(|error| wanted.failed(&error))?;
         let name = path.display().to_string();
-        let (envelope, body) = match unwrap(&name, Kind::Log, &first[..first.len().min(FILE_HEAD)])
-        {
-            Ok(whole) => whole,
+        let (envelope, head) = match file_head(wanted, &name, &first) {
+            Ok(Some(whole)) => whole,
+            Ok(None) => continue,
             Err(error @ Error::Version { .. }) => return Err(error),
             Err(_) => {
                 // A file that was just begun has no record, so no write in it was acknowledged.
-                unreadable = (first.len() > FILE_HEAD).then_some(path).or(unreadable);
+                let has_records = first.len() > least_head(&first);
+                unreadable = has_records.then_some(path).or(unreadable);
                 continue;
             }
         };
-        if envelope.volume != wanted.volume || u64_at(body, 0) != wanted.tag {
-            continue;
-        }
-        let head = Head { position: u64_at(body, 8), sequence: u64_at(body, 16) };
         if run.last().is_some_and(|(number, ..)| number + 1 != envelope.number) {
             run.clear();
         }
@@ -195,56 +203,106 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
     Ok(Newest { files, unreadable })
 }
 
+/// How long the head of a file is, as far as its version can be read.
+fn least_head(first: &[u8]) -> usize {
+    match first.get(10..12) {
+        Some([2, 0]) => FILE_HEAD_SEALED,
+        _ => FILE_HEAD,
+    }
+}
+
+/// Reads the head of a file. `None` for a file of another volume or log.
+fn file_head<'a>(
+    wanted: Wanted<'a>,
+    name: &str,
+    first: &[u8],
+) -> Result<Option<(Envelope, Head<'a>)>> {
+    let plain = &first[..first.len().min(FILE_HEAD)];
+    let (envelope, body) = unwrap(name, Kind::Log, plain)?;
+    if envelope.volume != wanted.volume || u64_at(body, 0) != wanted.tag {
+        return Ok(None);
+    }
+    let wrong = |why: &str| Err(damaged(name, why.to_owned()));
+    let (seal, len) = match (wanted.seal, envelope.version == VERSION_SEALED) {
+        (None, false) => (None, FILE_HEAD),
+        (Some(_), false) if wanted.may_be_plain => (None, FILE_HEAD),
+        (Some(_), false) => return wrong("it is not encrypted, and should be"),
+        (None, true) => return wrong("it is encrypted, and the volume is not"),
+        (Some(seal), true) => {
+            let sealed = first.get(FILE_HEAD..FILE_HEAD_SEALED).unwrap_or_default();
+            if !seal.opens_file(plain, sealed) {
+                return wrong("its head was not sealed with the volume's key");
+            }
+            (Some(seal), FILE_HEAD_SEALED)
+        }
+    };
+    let (position, sequence) = (u64_at(body, 8), u64_at(body, 16));
+    Ok(Some((envelope, Head { position, sequence, seal, len })))
+}
+
 /// Reads the head of a file and one byte more, or all of a shorter file.
 fn first_bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let mut first = Vec::with_capacity(FILE_HEAD + 1);
-    std::fs::File::open(path)?.take(FILE_HEAD as u64 + 1).read_to_end(&mut first)?;
+    let mut first = Vec::with_capacity(FILE_HEAD_SEALED + 1);
+    let limit = FILE_HEAD_SEALED as u64 + 1;
+    std::fs::File::open(path)?.take(limit).read_to_end(&mut first)?;
     Ok(first)
 }
 
-/// Visits the records of one file. Returns where and how the records end.
-fn walk_file(
+/// A file of the log, and what is known of it from its head.
+struct WholeFile<'a> {
     tag: u64,
-    path: &Path,
-    bytes: &[u8],
-    last: &mut u64,
-    visit: &mut dyn FnMut(&Whole<'_>) -> Result<()>,
-) -> Result<(usize, End)> {
-    let mut at = FILE_HEAD;
-    while at < bytes.len() {
-        match record::whole(&bytes[at..]) {
-            Some(whole) if whole.record.tag == tag && whole.record.sequence == *last + 1 => {
-                visit(&whole)?;
-                *last += 1;
-                at += whole.len;
-            }
-            _ => {
-                record::check_version(path, &bytes[at..])?;
-                let is_damaged = was_durable(tag, &bytes[at..], *last);
-                return Ok((at, if is_damaged { End::Damaged } else { End::Torn }));
-            }
-        }
-    }
-    Ok((at, End::Whole))
+    path: &'a Path,
+    seal: Option<&'a CacheSeal>,
+    /// Where the first record begins.
+    from: usize,
 }
 
-/// Whether a cut and another record follow, both newer than `last` (S2).
-fn was_durable(tag: u64, bytes: &[u8], last: u64) -> bool {
-    let mut cut = None;
-    for at in 1..bytes.len().saturating_sub(MAGIC.len()) {
-        if !bytes[at..].starts_with(MAGIC) {
-            continue;
+impl WholeFile<'_> {
+    /// Visits the records. Returns where and how the records end.
+    fn walk(
+        &self,
+        bytes: &[u8],
+        last: &mut u64,
+        visit: &mut dyn FnMut(&Whole<'_>) -> Result<()>,
+    ) -> Result<(usize, End)> {
+        let mut at = self.from;
+        while at < bytes.len() {
+            match record::whole(&bytes[at..], self.seal) {
+                Some(whole)
+                    if whole.record.tag == self.tag && whole.record.sequence == *last + 1 =>
+                {
+                    visit(&whole)?;
+                    *last += 1;
+                    at += whole.len;
+                }
+                _ => {
+                    record::check_version(self.path, &bytes[at..])?;
+                    let is_damaged = self.was_durable(&bytes[at..], *last);
+                    return Ok((at, if is_damaged { End::Damaged } else { End::Torn }));
+                }
+            }
         }
-        let Some((record, ..)) = record::head(&bytes[at..]) else { continue };
-        if record.tag != tag || record.sequence <= last {
-            continue;
-        }
-        if cut.is_some_and(|cut| record.sequence > cut) {
-            return true;
-        }
-        if matches!(record.says, Says::Cut { .. }) {
-            cut = Some(record.sequence);
-        }
+        Ok((at, End::Whole))
     }
-    false
+
+    /// Whether a cut and another record follow, both newer than `last` (S2).
+    fn was_durable(&self, bytes: &[u8], last: u64) -> bool {
+        let mut cut = None;
+        for at in 1..bytes.len().saturating_sub(MAGIC.len()) {
+            if !bytes[at..].starts_with(MAGIC) {
+                continue;
+            }
+            let Some(record) = record::head(&bytes[at..], self.seal) else { continue };
+            if record.tag != self.tag || record.sequence <= last {
+                continue;
+            }
+            if cut.is_some_and(|cut| record.sequence > cut) {
+                return true;
+            }
+            if matches!(record.says, Says::Cut { .. }) {
+                cut = Some(record.sequence);
+            }
+        }
+        false
+    }
 }

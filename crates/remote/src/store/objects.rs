@@ -26,6 +26,11 @@ const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
 /// Requests of one call that run at once.
 const AT_ONCE: usize = 32;
 
+/// The code of a server for a missing bucket or container, and what a user is told. A list of a
+/// missing one has no error of its own in the client.
+const NO_BUCKET: (&str, &str) = ("NoSuchBucket", "there is no such bucket");
+const NO_CONTAINER: (&str, &str) = ("ContainerNotFound", "there is no such container");
+
 /// A store, and the runtime on which its requests run.
 #[derive(Debug)]
 pub struct Objects {
@@ -55,6 +60,15 @@ impl Objects {
             .build()
             .map_err(|error| StoreError::Refused(error.to_string()))?;
         Ok(Self { title, store, runtime: Some(runtime) })
+    }
+
+    /// A write fails with `NotFound` only if the bucket does not exist. Repeating it does not help.
+    fn no_bucket(&self, error: StoreError) -> StoreError {
+        let missing = if self.title.starts_with("az:") { NO_CONTAINER } else { NO_BUCKET };
+        match error {
+            StoreError::NotFound => StoreError::Refused(missing.1.to_owned()),
+            other => other,
+        }
     }
 
     /// Runs one request, with the time limit for its number of bytes.
@@ -89,12 +103,16 @@ impl Store for Objects {
     fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
         let options = PutOptions::from(PutMode::Create);
         let (path, len) = (path(name)?, body.len() as u64);
-        self.run(len, self.store.put_opts(&path, body.into(), options)).map(drop).map_err(no_bucket)
+        self.run(len, self.store.put_opts(&path, body.into(), options))
+            .map(drop)
+            .map_err(|error| self.no_bucket(error))
     }
 
     fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
         let (path, len) = (path(name)?, body.len() as u64);
-        self.run(len, self.store.put(&path, body.into())).map(drop).map_err(no_bucket)
+        self.run(len, self.store.put(&path, body.into()))
+            .map(drop)
+            .map_err(|error| self.no_bucket(error))
     }
 
     fn get(&self, name: &str) -> Result<Bytes, StoreError> {
@@ -153,15 +171,6 @@ fn meta(found: ObjectMeta) -> Meta {
     Meta { name: found.location.to_string(), len: found.size, modified_ms }
 }
 
-/// A write fails with `NotFound` only if the bucket does not exist. Repeating the write would not
-/// help.
-fn no_bucket(error: StoreError) -> StoreError {
-    match error {
-        StoreError::NotFound => StoreError::Refused("there is no such bucket".to_owned()),
-        other => other,
-    }
-}
-
 /// The error with all its causes, in one line.
 pub(super) fn text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -187,7 +196,13 @@ fn of(error: object_store::Error) -> StoreError {
         | E::PermissionDenied { .. }
         | E::Unauthenticated { .. }
         | E::UnknownConfigurationKey { .. } => StoreError::Refused(text(&error)),
-        _ => StoreError::Failed(text(&error)),
+        _ => {
+            let why = text(&error);
+            match [NO_BUCKET, NO_CONTAINER].into_iter().find(|(code, _)| why.contains(code)) {
+                Some((_, missing)) => StoreError::Refused(missing.to_owned()),
+                None => StoreError::Failed(why),
+            }
+        }
     }
 }
 

@@ -1,11 +1,15 @@
 //! Tests of the read cache on a local disk: it is used after restarts, and its content is never
 //! wrong.
 
+use std::ops::Range;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use buttress_base::Rng;
 use buttress_block::{Device, Read};
-use buttress_remote::{Durability, Options};
+use buttress_remote::store::simulated::SimStore;
+use buttress_remote::store::{Bytes, Meta, Store, StoreError};
+use buttress_remote::{Durability, Options, Secret, Site};
 
 use crate::conformance::{self, conforms};
 use crate::{create, open, options, store};
@@ -120,4 +124,119 @@ fn reads_at_once_answer_as_single_reads() {
     let (mut one, mut two) = ([0; 4096], [0; 4096]);
     let mut past = [Read { offset: 0, buf: &mut one }, Read { offset: LEN, buf: &mut two }];
     reader.read_many(&mut past).expect_err("past the end");
+}
+
+/// A store that notes the names of the objects of which something was read.
+#[derive(Debug)]
+struct Noting {
+    inner: Arc<SimStore>,
+    names: Mutex<Vec<String>>,
+}
+
+impl Noting {
+    fn read<T>(&self, name: &str, answer: impl FnOnce(&SimStore) -> T) -> T {
+        self.names.lock().expect("no panic").push(name.to_owned());
+        answer(&self.inner)
+    }
+
+    /// How many reads there were of objects with data or parts of the map.
+    fn count(&self) -> usize {
+        let names = self.names.lock().expect("no panic");
+        names.iter().filter(|name| name.contains("/map/") || name.contains("/data/")).count()
+    }
+}
+
+impl Store for Noting {
+    fn title(&self) -> String {
+        self.inner.title()
+    }
+
+    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.inner.create(name, body)
+    }
+
+    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.inner.put(name, body)
+    }
+
+    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
+        self.read(name, |store| store.get(name))
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.read(name, |store| store.get_range(name, range))
+    }
+
+    fn head(&self, name: &str) -> Result<Meta, StoreError> {
+        self.inner.head(name)
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
+        self.inner.list(folder)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), StoreError> {
+        self.inner.delete(name)
+    }
+}
+
+/// After a volume was used with a folder, an opening with the folder reads no part of the map from
+/// the store, and no extents: neither those of a checkpoint nor those of later objects. Neither
+/// does a read of data that the folder has. If the folder is damaged, the store has everything.
+#[test]
+fn a_warm_start_reads_no_map() {
+    const LONG: u64 = 400 << 20;
+    for secret in [None, Some(Secret::new(b"secret".to_vec()).expect("some bytes"))] {
+        let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(4));
+        let options = |write| Options { memory: 16 << 20, ..keeping(dir.path(), write) };
+        let site = |write| {
+            let inner = store.clone();
+            let store = Arc::new(Noting { inner, names: Mutex::default() });
+            let site = Site::in_store(store.clone(), "v", options(write));
+            let site = match &secret {
+                Some(secret) => site.encrypted(secret.clone()),
+                None => site,
+            };
+            (site, store)
+        };
+        let mut rng = Rng::new(4);
+        let mut content = vec![0; 60 << 10];
+        let device = site(true).0.create(LONG).expect("a store");
+        for round in 0..200 {
+            rng.fill(&mut content);
+            device.write_at(rng.below(LONG / 4096 - 15) * 4096, &content).expect("within");
+            if round == 150 {
+                device.checkpoint().expect("a store");
+            }
+        }
+        device.push().expect("a store");
+        device.close().expect("a store");
+        drop(device);
+        // What this writer sent is on the disk, except the superblock, which is no node here.
+        let (place, seen) = site(true);
+        let device = place.open().expect("a volume");
+        assert!(seen.count() <= 1, "{:?}", seen.names.lock().expect("no panic"));
+        let read = |device: &dyn Device| {
+            let mut all = vec![0; LONG as usize];
+            device.read_at(0, &mut all).expect("whole");
+            crc_fast::crc32_iscsi(&all)
+        };
+        let right = read(&device);
+        device.close().expect("a store");
+        drop(device);
+        for write in [false, true] {
+            let (place, seen) = site(write);
+            let device = place.open().expect("a volume");
+            assert_eq!(read(&device), right);
+            assert_eq!(seen.count(), 0, "{write}");
+            device.close().expect("a store");
+        }
+        let path = dir.path().join("read/lines");
+        let mut bytes = std::fs::read(&path).expect("a file");
+        bytes.iter_mut().step_by(1001).for_each(|byte| *byte ^= 1);
+        std::fs::write(&path, bytes).expect("a file");
+        let (place, seen) = site(false);
+        assert_eq!(read(&place.open().expect("a volume")), right);
+        assert!(seen.count() > 10, "what was changed comes from the store");
+    }
 }

@@ -1,11 +1,13 @@
 //! Tests of volumes in stores: as devices, after crashes, and with several writers.
 
+mod ahead;
 mod collecting;
 mod conformance;
 mod crashes;
 mod disk;
 mod fight;
 mod following;
+mod growing;
 mod hostile;
 mod local;
 mod server;

@@ -1,0 +1,336 @@
+//! Reads ahead of sequential readers, by threads that no reader waits for.
+//!
+//! # Invariants
+//!
+//! - **A1** Only a sequential reader causes requests ahead of it: each of its last reads went on
+//!   where the one before ended, or nearly so. A random reader causes none.
+//! - **A2** At most [`Ahead::threads`] pieces are read ahead at the same time. Each has at most
+//!   [`REQUESTS`] requests and [`PIECE_LINES`] lines. Their memory is a part of the budget of the
+//!   cache in memory (R2 of `lines`). So is what was read and is not used yet.
+//! - **A3** A request ahead that fails does not fail a read. The reader asks for the line itself.
+//! - **A4** A line that is asked for already is waited for, and not asked for a second time. Each
+//!   thread ends its own requests before it waits for those of others, so no two threads wait for
+//!   each other.
+//!
+//! # Locks
+//!
+//! Takes [`Rank::Leaf`], and holds it only while it waits for a signal.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+
+use buttress_base::sync::Condvar;
+use buttress_base::{Rank, Ranked};
+
+use crate::lines::{Key, LINE, LINE_BYTES};
+use crate::units::SECTOR;
+
+/// The sectors of one piece that is read ahead: 1 MiB.
+const PIECE: u64 = 256;
+/// The most lines and requests of one piece. A piece is in one object, mostly. What is scattered
+/// over more is left to the reader.
+pub(crate) const PIECE_LINES: usize = 24;
+pub(crate) const REQUESTS: usize = 4;
+/// The memory of a piece that is being read: its lines, and the answers of the store.
+const PIECE_BYTES: u64 = 2 * PIECE_LINES as u64 * LINE_BYTES as u64;
+/// The part of the whole memory that pieces may take while they are read.
+const MEMORY_PART: u64 = 8;
+
+/// How many readers are told from each other.
+const STREAMS: usize = 64;
+/// A read goes on with a sequential reader if it begins at most this many sectors before or behind
+/// its last end: requests of one reader may overtake each other on their way. The first reads of a
+/// reader have to begin exactly there, so that random reads nearby are not taken for it.
+const SLACK: u64 = 64;
+/// How many reads must have gone on before any is read ahead.
+const HITS: u32 = 2;
+/// The first window of a reader, in sectors, and the largest: an object of 8 MiB. All windows
+/// together take at most an eighth of the cache, since what was read ahead must stay until it is
+/// used.
+const WINDOW_MIN: u64 = 8 * LINE as u64;
+const WINDOW_MAX: u64 = (8 << 20) / SECTOR;
+const WINDOW_PART: u64 = 8;
+/// A reader that was not seen within so many reads has no share of the windows.
+const RECENT: u64 = 64;
+
+/// A reader that goes through the device.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// The sector where its last read ended.
+    next: u64,
+    /// What lies before this sector was asked for, or is about to be.
+    ahead_to: u64,
+    /// How many sectors are read ahead of it.
+    window: u64,
+    hits: u32,
+    /// The number of its last read.
+    at: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    streams: Vec<Stream>,
+    /// How many reads there were.
+    reads: u64,
+    /// Pieces to read, as ranges of sectors.
+    queue: VecDeque<Range<u64>>,
+    started: usize,
+    idle: usize,
+    is_closed: bool,
+    /// Lines that some thread has asked for (A4).
+    asked: BTreeSet<Key>,
+}
+
+/// What is read ahead of the readers of one device.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    inside: Ranked<Inside>,
+    /// Signals that a piece was queued, that lines have come, or the end.
+    signal: Condvar,
+    threads: usize,
+    /// The windows of all readers together, in sectors.
+    windows: u64,
+}
+
+impl Ahead {
+    /// For a device with so much memory in bytes, `cache` of it for lines, that has `in_flight`
+    /// requests at once.
+    pub(crate) fn new(memory: u64, cache: u64, in_flight: usize) -> Self {
+        let fit = (memory / MEMORY_PART / PIECE_BYTES) as usize;
+        let threads = match cache / PIECE_BYTES {
+            0 | 1 => 0,
+            _ => fit.clamp(1, 2 * in_flight.max(1)),
+        };
+        let windows = (cache / WINDOW_PART / SECTOR).clamp(WINDOW_MIN, WINDOW_MAX);
+        let inside = Ranked::new(Rank::Leaf, Inside::default());
+        Self { inside, signal: Condvar::new(), threads, windows }
+    }
+
+    /// The memory of all pieces that may be read at the same time, in bytes (A2).
+    pub(crate) fn memory(&self) -> u64 {
+        self.threads as u64 * PIECE_BYTES
+    }
+
+    /// Notes a read of `count` sectors of a device with `sectors`, and queues what to read ahead of
+    /// its reader. Returns whether another thread should be started for that.
+    pub(crate) fn note(&self, first: u64, count: u64, sectors: u64) -> bool {
+        let mut inside = self.inside.lock();
+        let inside = &mut *inside;
+        let Some(wanted) = inside.window_of(first, count, self.windows) else { return false };
+        let mut at = wanted.start;
+        let end = wanted.end.min(sectors);
+        // The queue has no more than the threads can take up at once. The reader asks for the rest
+        // itself, or a later read queues it.
+        while at < end && inside.queue.len() < self.threads {
+            let to = (at - at % PIECE + PIECE).min(end);
+            inside.queue.push_back(at..to);
+            at = to;
+        }
+        if at < end
+            && let Some(stream) = inside.streams.iter_mut().find(|s| s.ahead_to == wanted.end)
+        {
+            stream.ahead_to = at;
+        }
+        self.signal.notify_all();
+        let starts = inside.queue.len() > inside.idle && inside.started < self.threads;
+        inside.started += usize::from(starts && !inside.is_closed);
+        starts && !inside.is_closed
+    }
+
+    /// Waits for the next piece to read. `None` at the end.
+    pub(crate) fn next(&self) -> Option<Range<u64>> {
+        let mut inside = self.inside.lock();
+        loop {
+            if inside.is_closed {
+                return None;
+            }
+            if let Some(piece) = inside.queue.pop_front() {
+                return Some(piece);
+            }
+            inside.idle += 1;
+            inside.wait(&self.signal);
+            inside.idle -= 1;
+        }
+    }
+
+    /// Ends the threads.
+    pub(crate) fn close(&self) {
+        let mut inside = self.inside.lock();
+        inside.is_closed = true;
+        inside.queue.clear();
+        drop(inside);
+        self.signal.notify_all();
+    }
+
+    /// Takes those of `wanted` that no other thread has asked for. The caller asks for them, and
+    /// drops the result. The second part are the others, for [`Ahead::wait`].
+    pub(crate) fn take(&self, wanted: BTreeSet<Key>) -> (Asked<'_>, BTreeSet<Key>) {
+        let mut inside = self.inside.lock();
+        let (mine, theirs) = wanted.into_iter().partition(|key| inside.asked.insert(*key));
+        (Asked { ahead: self, keys: mine }, theirs)
+    }
+
+    /// Waits until no thread asks for a line any more. The line may not be there even so: its
+    /// request may have failed, or the cache may be too small.
+    pub(crate) fn wait(&self, key: Key) {
+        let mut inside = self.inside.lock();
+        while inside.asked.contains(&key) {
+            inside.wait(&self.signal);
+        }
+    }
+}
+
+impl Inside {
+    /// Finds the reader of a read, and the sectors to read ahead of it, if any (A1).
+    fn window_of(&mut self, first: u64, count: u64, windows: u64) -> Option<Range<u64>> {
+        self.reads += 1;
+        let (now, end) = (self.reads, first + count);
+        let is_near = |s: &&mut Stream| {
+            let slack = if s.hits < HITS { 0 } else { SLACK };
+            first + slack >= s.next && first <= s.next + slack
+        };
+        let Some(stream) = self.streams.iter_mut().find(is_near) else {
+            let new = Stream { next: end, ahead_to: 0, window: 0, hits: 0, at: now };
+            let is_full = self.streams.len() >= STREAMS;
+            match self.streams.iter_mut().min_by_key(|stream| stream.at) {
+                Some(oldest) if is_full => *oldest = new,
+                _ => self.streams.push(new),
+            }
+            return None;
+        };
+        stream.at = now;
+        if end <= stream.next {
+            return None;
+        }
+        stream.next = end;
+        stream.hits = stream.hits.saturating_add(1);
+        if stream.hits < HITS {
+            return None;
+        }
+        let left = stream.ahead_to.saturating_sub(end);
+        // Half of the window is still ahead of the reader: it waits for nothing soon.
+        if left * 2 > stream.window {
+            return None;
+        }
+        let (number, window) = (stream.next, stream.window);
+        let is_active = |s: &&Stream| s.hits >= HITS && now - s.at <= RECENT;
+        let active = self.streams.iter().filter(is_active).count() as u64;
+        let most = (windows / active.max(1)).max(WINDOW_MIN);
+        let window = (window * 2).clamp(WINDOW_MIN, most);
+        let stream = self.streams.iter_mut().find(|s| s.next == number && s.at == now)?;
+        stream.window = window;
+        let from = stream.ahead_to.max(end);
+        stream.ahead_to = end + window;
+        (from < stream.ahead_to).then_some(from..stream.ahead_to)
+    }
+}
+
+/// Lines that this thread asks for (A4).
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    ahead: &'a Ahead,
+    pub(crate) keys: BTreeSet<Key>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.keys.is_empty() {
+            return;
+        }
+        let mut inside = self.ahead.inside.lock();
+        for key in &self.keys {
+            inside.asked.remove(key);
+        }
+        drop(inside);
+        self.ahead.signal.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::ObjectNumber;
+
+    const SECTORS: u64 = 1 << 30;
+
+    fn queued(ahead: &Ahead) -> Vec<Range<u64>> {
+        ahead.inside.lock().queue.drain(..).collect()
+    }
+
+    /// A1: a sequential reader has more and more read ahead of it, without a gap and without a
+    /// sector twice. Its reads may overtake each other.
+    #[test]
+    fn a_sequential_reader_has_a_window() {
+        let ahead = Ahead::new(256 << 20, 96 << 20, 4);
+        let (mut to, mut most) = (None, 0);
+        for number in [0, 1, 2, 4, 3, 5, 6, 7, 9, 8].into_iter().chain(10..200_u64) {
+            ahead.note(number * 32, 32, SECTORS);
+            for piece in queued(&ahead) {
+                assert!(to.is_none_or(|to| to == piece.start), "{to:?} {piece:?}");
+                assert!(piece.end - piece.start <= PIECE);
+                to = Some(piece.end);
+            }
+            most = most.max(to.unwrap_or(0).saturating_sub(number * 32 + 32));
+        }
+        assert_eq!(most, WINDOW_MAX);
+    }
+
+    /// A1: random reads, repeated reads and the first reads of a reader have nothing read ahead.
+    #[test]
+    fn a_random_reader_has_none() {
+        let ahead = Ahead::new(256 << 20, 96 << 20, 4);
+        let mut rng = buttress_base::Rng::new(7);
+        for _ in 0..1000 {
+            ahead.note(rng.below(SECTORS - 64), 1, SECTORS);
+        }
+        for _ in 0..1000 {
+            ahead.note(rng.below(10_000), 1, SECTORS);
+        }
+        for _ in 0..100 {
+            ahead.note(5000, 16, SECTORS);
+        }
+        ahead.note(5016, 16, SECTORS);
+        assert!(queued(&ahead).is_empty());
+    }
+
+    /// A2: the queue and the windows are bounded, also with many readers and little memory.
+    #[test]
+    fn windows_share_the_memory() {
+        let ahead = Ahead::new(64 << 20, 24 << 20, 4);
+        assert_eq!(ahead.threads, 2);
+        assert!(ahead.memory() <= 8 << 20);
+        let mut to = [0; 32];
+        for number in 0..100 {
+            for reader in 0..32 {
+                let first = reader * 1_000_000 + number * 32;
+                ahead.note(first, 32, SECTORS);
+                let pieces = queued(&ahead);
+                assert!(pieces.len() <= ahead.threads);
+                for piece in pieces {
+                    to[(piece.start / 1_000_000) as usize] = piece.end - first;
+                }
+            }
+        }
+        let all: u64 = to.iter().sum();
+        assert!(all * SECTOR <= 24 << 20, "{all}");
+        let small = Ahead::new(1 << 20, 1 << 20, 4);
+        assert_eq!((small.threads, Ahead::new(16 << 20, 8 << 20, 4).threads), (0, 1));
+    }
+
+    /// A4: of two threads that want a line, one asks for it. The other one waits.
+    #[test]
+    fn one_thread_asks_for_a_line() {
+        let ahead = Ahead::new(64 << 20, 24 << 20, 4);
+        let key = |line| (ObjectNumber(1), line);
+        let (first, others) = ahead.take([key(1), key(2)].into());
+        assert_eq!((first.keys.len(), others.len()), (2, 0));
+        let (second, others) = ahead.take([key(2), key(3)].into());
+        assert_eq!((second.keys.first(), others.first()), (Some(&key(3)), Some(&key(2))));
+        drop(second);
+        std::thread::scope(|scope| {
+            scope.spawn(|| ahead.wait(key(2)));
+            drop(first);
+        });
+        assert!(ahead.inside.lock().asked.is_empty());
+    }
+}

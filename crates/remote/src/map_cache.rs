@@ -1,0 +1,157 @@
+//! Reads parts of the map, and extents. The cache on a local disk keeps them.
+//!
+//! # Invariants
+//!
+//! - **B1** A part is used only if its checksum is the one that its reference has. What the disk
+//!   has instead is read from the store.
+//! - **B2** A part is kept as lines of its object. For a part of a map object the number of a line
+//!   is the offset of its first byte in the object. The extents of a data object count from the
+//!   highest number down, where no line of frames is.
+
+use std::ops::Range;
+
+use buttress_base::Held;
+use bytes::Bytes;
+
+use crate::core::{Core, State};
+use crate::disk_lines::{DiskKey, DiskLines};
+use crate::error::{Error, Result};
+use crate::lines::LINE_BYTES;
+use crate::map::{Missing, Page};
+use crate::units::{ObjectNumber, Sector};
+
+/// A part of an object that the cache on disk may have.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) object: ObjectNumber,
+    pub(crate) epoch: u32,
+    pub(crate) at: Range<u64>,
+    /// Whether it is the extents of a data object, and not a part of the map.
+    pub(crate) is_extents: bool,
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        (self.at.end - self.at.start) as usize
+    }
+
+    /// The keys of the lines that have the part, and the number of its bytes in each (B2).
+    fn keys(&self) -> impl Iterator<Item = (DiskKey, Range<usize>)> + use<> {
+        let (object, epoch, start, len) = (self.object, self.epoch, self.at.start, self.len());
+        let is_extents = self.is_extents;
+        (0..len.div_ceil(LINE_BYTES)).map(move |number| {
+            let from = number * LINE_BYTES;
+            let line = match is_extents {
+                true => u32::MAX - number as u32,
+                false => (start as u32).wrapping_add(from as u32),
+            };
+            (DiskKey { epoch, object, line }, from..(from + LINE_BYTES).min(len))
+        })
+    }
+
+    fn on_disk(&self, disk: &DiskLines) -> Option<Bytes> {
+        // A damaged reference may have any length, so nothing is reserved for it.
+        let mut bytes = Vec::new();
+        for (key, range) in self.keys() {
+            let line = disk.get(key)?;
+            if line.len() != range.len() {
+                return None;
+            }
+            bytes.extend_from_slice(&line);
+        }
+        Some(bytes.into())
+    }
+
+    /// Keeps the part on the disk. It stays as long as nodes of trees do.
+    fn keep(&self, disk: &DiskLines, bytes: &[u8]) {
+        for (key, range) in self.keys() {
+            if let Some(line) = bytes.get(range) {
+                disk.put(key, line, true);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Keeps a part that this writer has written.
+    pub(crate) fn keep_part(&self, part: &Part, bytes: &[u8]) {
+        if let Some(disk) = &self.disk {
+            part.keep(disk, bytes);
+        }
+    }
+
+    /// Reads parts: from the disk where it has them, and the others at once from the store. `check`
+    /// gets the index and the bytes of each part (B1).
+    pub(crate) fn read_parts<T>(
+        &self,
+        parts: &[Part],
+        check: impl Fn(usize, &Bytes) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let here = |index: usize, part: &Part| {
+            let bytes = part.on_disk(self.disk.as_ref()?)?;
+            check(index, &bytes).ok()
+        };
+        let mut found: Vec<Option<T>> =
+            parts.iter().enumerate().map(|(index, part)| here(index, part)).collect();
+        let absent: Vec<usize> = (0..parts.len()).filter(|index| found[*index].is_none()).collect();
+        let each = |index: &usize| (parts[*index].name.clone(), parts[*index].at.clone());
+        let ranges: Vec<_> = absent.iter().map(each).collect();
+        let read = self.chain.store.many_as(&ranges, |number, bytes| {
+            let index = absent[number];
+            let value = check(index, bytes)?;
+            self.keep_part(&parts[index], bytes);
+            Ok(value)
+        })?;
+        for (index, value) in absent.into_iter().zip(read) {
+            found[index] = Some(value);
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Locks the state when all pages of a range are in memory.
+    pub(crate) fn with_pages(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
+        loop {
+            let state = self.state.lock();
+            let Some(missing) = state.map.missing(first, count) else { return Ok(state) };
+            drop(state);
+            self.load_page(missing)?;
+        }
+    }
+
+    /// Reads a page of the map.
+    pub(crate) fn load_page(&self, missing: Missing) -> Result<()> {
+        self.load_pages(&[missing])
+    }
+
+    /// Reads pages of the map at once.
+    pub(crate) fn load_pages(&self, wanted: &[Missing]) -> Result<()> {
+        let mut pages = Vec::with_capacity(wanted.len());
+        let mut parts = Vec::with_capacity(wanted.len());
+        {
+            let state = self.state.lock();
+            for missing in wanted.iter().filter(|missing| state.map.missing_still(**missing)) {
+                let (object, at) = (missing.at.object, missing.at.range());
+                let entry = state.map.table.get(object);
+                let Some((name, entry)) = self.object_name(&state, object).zip(entry) else {
+                    let name = self.chain.place.clone();
+                    return Err(Error::Damaged { name, why: "the map names no object".to_owned() });
+                };
+                parts.push(Part { name, object, epoch: entry.epoch, at, is_extents: false });
+                pages.push(*missing);
+            }
+        }
+        let found = self.read_parts(&parts, |index, bytes| {
+            let name = &parts[index].name;
+            pages[index].at.check(name, bytes)?;
+            Page::decode(name, bytes)
+        })?;
+        let mut state = self.state.lock();
+        for (missing, page) in pages.into_iter().zip(found) {
+            state.map.install(missing, page);
+        }
+        let budget = self.options.memory as usize / 4;
+        state.map.shrink(budget);
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! Readers of a store that is far away, in simulated time: each request takes the same time, and
+//! nothing else takes any.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use buttress_base::{Rng, clock, seeded, thread};
+use buttress_block::{Device, Read};
+use buttress_remote::store::simulated::SimStore;
+use buttress_remote::store::{Meta, Store, StoreError};
+use buttress_remote::{Options, Site};
+use bytes::Bytes;
+
+use crate::{options, store};
+
+const LATENCY: Duration = Duration::from_millis(30);
+const LEN: u64 = 72 << 20;
+/// The part of the device with data, and the length of one read.
+const DATA: u64 = 64 << 20;
+const READ: u64 = 128 << 10;
+
+/// A store where each request takes [`LATENCY`].
+#[derive(Debug)]
+struct Far {
+    inner: Arc<SimStore>,
+    /// Requests for parts of objects: all, those under way, and the most that were under way.
+    parts: AtomicUsize,
+    now: AtomicUsize,
+    most: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Far {
+    fn new(inner: &Arc<SimStore>) -> Arc<Self> {
+        let (parts, now, most) = Default::default();
+        Arc::new(Self { inner: inner.clone(), parts, now, most, bytes: AtomicUsize::new(0) })
+    }
+
+    /// Asks for parts at once.
+    fn wait<T>(&self, parts: usize, request: impl FnOnce(&SimStore) -> T) -> T {
+        self.parts.fetch_add(parts, Ordering::SeqCst);
+        let now = self.now.fetch_add(parts, Ordering::SeqCst) + parts;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        thread::sleep(LATENCY);
+        self.now.fetch_sub(parts, Ordering::SeqCst);
+        request(&self.inner)
+    }
+
+    fn parts(&self) -> usize {
+        self.parts.load(Ordering::SeqCst)
+    }
+}
+
+impl Store for Far {
+    fn title(&self) -> String {
+        self.inner.title()
+    }
+
+    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.wait(0, |store| store.create(name, body))
+    }
+
+    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.wait(0, |store| store.put(name, body))
+    }
+
+    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
+        self.wait(0, |store| store.get(name))
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.get_many(&[(name.to_owned(), range)]).swap_remove(0)
+    }
+
+    fn get_many(&self, wants: &[(String, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
+        let bytes: u64 = wants.iter().map(|(_, range)| range.end - range.start).sum();
+        self.bytes.fetch_add(bytes as usize, Ordering::SeqCst);
+        self.wait(wants.len(), |store| store.get_many(wants))
+    }
+
+    fn head(&self, name: &str) -> Result<Meta, StoreError> {
+        self.wait(0, |store| store.head(name))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
+        self.wait(0, |store| store.list(folder))
+    }
+
+    fn delete(&self, name: &str) -> Result<(), StoreError> {
+        self.wait(0, |store| store.delete(name))
+    }
+}
+
+fn large(memory: u64) -> Options {
+    Options { object_len: 4 << 20, memory, ..options() }
+}
+
+/// The byte that fills a sector.
+fn byte(sector: u64) -> u8 {
+    (sector % 251) as u8
+}
+
+/// A volume with [`DATA`] bytes, written one after the other.
+fn filled() -> Arc<SimStore> {
+    let store = store(1);
+    let device = Site::in_store(store.clone(), "v", large(64 << 20)).create(LEN).expect("a store");
+    for sector in 0..DATA / 4096 {
+        device.write_at(sector * 4096, &[byte(sector); 4096]).expect("within");
+    }
+    device.checkpoint().expect("a store");
+    device.close().expect("a store");
+    store
+}
+
+/// Runs `work` with a reader of the store, in simulated time. Returns how long it took, without the
+/// opening and its requests.
+fn far(
+    store: &Arc<SimStore>,
+    memory: u64,
+    work: impl Fn(&dyn Device) + Send + 'static,
+) -> (Duration, Arc<Far>) {
+    let store = Far::new(store);
+    let site = Site::in_store(store.clone(), "v", Options { write: false, ..large(memory) });
+    let far = store.clone();
+    let options = seeded::Options { leaps: false, ..seeded::Options::default() };
+    let run = seeded::run(1, options, move || {
+        let device = site.open().expect("a volume");
+        for count in [&far.parts, &far.most, &far.bytes] {
+            count.store(0, Ordering::SeqCst);
+        }
+        let begun = clock::now();
+        work(&device);
+        let taken = clock::since(begun);
+        device.close().expect("a store");
+        taken
+    });
+    (run.expect("it goes on").0, store)
+}
+
+fn read(device: &dyn Device, at: u64, len: u64) {
+    let mut found = vec![0; len as usize];
+    device.read_at(at, &mut found).expect("a store");
+    for (sector, content) in (at / 4096..).zip(found.chunks(4096)) {
+        assert!(content.iter().all(|found| *found == byte(sector)), "sector {sector}");
+    }
+}
+
+/// A sequential reader waits for the store a few times in all, although each of its reads needs
+/// another part. No part is asked for twice, and requests and memory are bounded.
+#[test]
+fn a_sequential_reader_is_not_slowed_by_latency() {
+    let store = filled();
+    let (taken, seen) = far(&store, 256 << 20, |device| {
+        (0..DATA / READ).for_each(|number| read(device, number * READ, READ));
+    });
+    let waits = taken.as_millis() / LATENCY.as_millis();
+    assert!(waits <= 24, "{waits} waits for {} reads", DATA / READ);
+    let (parts, most) = (seen.parts(), seen.most.load(Ordering::SeqCst));
+    assert!(parts <= 100, "{parts} requests");
+    assert!(most <= 9, "{most} requests at once");
+    let bytes = seen.bytes.load(Ordering::SeqCst) as u64;
+    assert!(bytes <= DATA + DATA / 500, "{bytes} bytes: something was read twice");
+    // With little memory it still goes on, by one request ahead.
+    let (taken, seen) = far(&store, 16 << 20, |device| {
+        (0..DATA / READ).for_each(|number| read(device, number * READ, READ));
+    });
+    let waits = taken.as_millis() / LATENCY.as_millis();
+    assert!(waits <= 150, "{waits} waits for {} reads", DATA / READ);
+    assert!(seen.most.load(Ordering::SeqCst) <= 2);
+}
+
+/// A reader that works on what it read waits for the store only at its start. The rest comes while
+/// it works.
+#[test]
+fn what_a_reader_needs_comes_while_it_works() {
+    const WORK: Duration = Duration::from_millis(4);
+    let store = filled();
+    let (taken, _) = far(&store, 256 << 20, |device| {
+        for number in 0..DATA / READ {
+            read(device, number * READ, READ);
+            thread::sleep(WORK);
+        }
+    });
+    let waits = (taken - WORK * (DATA / READ) as u32).as_millis() / LATENCY.as_millis();
+    assert!(waits <= 6, "{waits} waits beside the work");
+}
+
+/// A random reader causes exactly its own requests.
+#[test]
+fn a_random_reader_has_nothing_read_ahead() {
+    let store = filled();
+    let (_, seen) = far(&store, 256 << 20, |device| {
+        let mut rng = Rng::new(7);
+        // No line has two of these sectors.
+        let mut lines: Vec<u64> = (0..DATA / 65536).collect();
+        for index in 0..200 {
+            let other = index + rng.below((lines.len() - index) as u64) as usize;
+            lines.swap(index, other);
+            read(device, lines[index] * 65536 + rng.below(16) * 4096, 4096);
+        }
+    });
+    assert_eq!(seen.parts(), 201, "with the page of the map");
+}
+
+/// Several threads that want one part cause one request for it.
+#[test]
+fn readers_of_one_part_share_a_request() {
+    let store = filled();
+    let (taken, seen) = far(&store, 256 << 20, |device| {
+        // This brings the page of the map.
+        read(device, 60 << 20, 4096);
+        thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| read(device, 5 << 20, 4096));
+            }
+        });
+        let mut bufs = vec![vec![0; 4096]; 64];
+        let mut reads: Vec<Read<'_>> = (0_u64..)
+            .zip(&mut bufs)
+            .map(|(number, buf)| Read { offset: number * (1 << 20) + 8192, buf })
+            .collect();
+        device.read_many(&mut reads).expect("a store");
+    });
+    // Two lines of the 64 are there already.
+    assert_eq!(seen.parts(), 2 + 1 + 62);
+    assert_eq!(taken.as_millis() / LATENCY.as_millis(), 4);
+}
