@@ -168,7 +168,7 @@ impl Engine {
         running.devices.lock().push(change);
     }
 
-    /// Allows allocation again on a device after `from`, except where chunks lie. It undoes
+    /// Allows allocation again on a device after `from`, except where chunks lie. This call undoes
     /// [`hide_device`](Self::hide_device).
     pub fn show_device(&self, id: DeviceId, from: u64) {
         // The commit lock excludes a frozen transaction. Each removal is durable or is in the
@@ -177,7 +177,7 @@ impl Engine {
         let (_inside, running) = self.enter();
         let removed = running.removed.lock().clone();
         let chunks = self.volume.chunks();
-        // This takes the lock of the devices itself.
+        // `is_of_seed` takes the lock of the devices itself.
         let is_of_seed = self.is_of_seed(id);
         let mut devices = self.devices.lock();
         let Some(item) = devices.item(id).filter(|_| !is_of_seed) else { return };

@@ -14,7 +14,7 @@
 //! - **L3** Where no limit was set, writers take no lock for limits. The quota tree is read again
 //!   only after a commit that changed limits or memberships.
 //! - **L4** Each admitted byte is on the way until its charge ends, or the commit of its extent is
-//!   durable. It counts once, for the subvolume that asked for it.
+//!   durable. The byte counts once, for the subvolume that asked for it.
 //! - **L5** No device is read while the lock is held. The result of a read is used only if no
 //!   commit was published meanwhile.
 //!
@@ -221,8 +221,8 @@ impl QuotaLimits {
     }
 
     /// Notes that a transaction makes a subvolume within another. This is noted even while no limit
-    /// is set, because a commit under way may set the first limit. If none does, [`Self::publish`]
-    /// forgets the note.
+    /// is set, because a commit under way may set the first limit. If that commit sets no limit,
+    /// [`Self::publish`] forgets the note.
     pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
         if tree != within {
             self.state.lock().made.insert(tree, (within, generation));

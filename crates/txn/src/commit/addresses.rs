@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! - **L1** Every address that was allocated is in the end used by a node, or freed.
-//! - **L2** If an address already has an item in the working extent tree, the next round deletes
-//!   the item. Only then can the address be allocated again.
+//! - **L2** If a freed address already has an item in the working extent tree, the next round
+//!   deletes the item. Only then can the address be allocated again.
 
 use std::collections::{BTreeMap, HashMap};
 

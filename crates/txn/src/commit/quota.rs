@@ -181,7 +181,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Adds `delta` to the use of a group, and once to each group above it.
+    /// Adds `delta` to the use of a group, and once to the use of each group above it.
     pub(super) fn add(&mut self, group: QuotaGroup, delta: i64) -> Result<()> {
         let mut seen = BTreeSet::from([group]);
         let mut queue = vec![group];

@@ -96,7 +96,7 @@ fn items_of(model: &Model, cuts: &[bool]) -> Vec<(u64, Vec<u8>)> {
     items
 }
 
-/// Ascending runs of chosen sectors. Some are adjacent.
+/// Ascending runs of chosen sectors. Some runs are adjacent.
 fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for sector in (0..SECTORS).filter(|sector| chosen[*sector as usize]) {
@@ -109,8 +109,8 @@ fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
 }
 
 proptest! {
-    /// C1, C2: the items have the old sums, without the freed ones and with the new ones. No two
-    /// items overlap, and no item is too long.
+    /// C1, C2: the items have the old sums without the freed sums, and the new sums. No two items
+    /// overlap, and no item is too long.
     #[test]
     fn as_a_map_of_sectors(
         there in proptest::collection::vec(any::<bool>(), SECTORS as usize),
