@@ -48,7 +48,7 @@ pub(crate) struct Sums {
     pub(crate) trees: u64,
     /// Number of subvolumes that are snapshots or of which snapshots were taken.
     pub(crate) cut: u64,
-    /// Bytes of all subvolumes, and of the writable ones.
+    /// Bytes of all subvolumes, and of the writable subvolumes.
     pub(crate) all: u128,
     pub(crate) writable: u128,
     /// Bytes of all trees that are not subvolumes, and bytes of the extent tree alone.
@@ -61,8 +61,8 @@ pub(crate) struct Sums {
 pub(crate) struct Room {
     /// Bytes of metadata in use; `None` in mixed groups, where the account includes data.
     pub(crate) used: Option<u64>,
-    /// Bytes of the largest subvolume. All subvolumes together take at least as much, so it
-    /// replaces `used` if that is `None`.
+    /// Bytes of the largest subvolume. All subvolumes together take at least as much, so this size
+    /// replaces `used` if `used` is `None`.
     pub(crate) largest: u64,
     /// Bytes of the devices, divided by the number of copies that the metadata profile makes.
     pub(crate) devices: u64,

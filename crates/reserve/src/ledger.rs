@@ -10,17 +10,19 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A commit makes no more nodes than `nodes` says. The file trees are merged once
-//!   (`tree`). So are the checksum tree and the leaves of the extent tree that record data.
+//! - **G1** A commit makes no more nodes than `nodes` says. The file trees, the checksum tree and
+//!   the leaves of the extent tree that record data are merged once (`tree`).
 //! - **G2** Leaves that record metadata may change in each round of the commit, each time in other
-//!   runs. So each counts as three. The bytes of new records are counted as a share of all nodes.
+//!   runs. So each such leaf counts as three. The bytes of new records are counted as a share of
+//!   all nodes.
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
-//!   describe its free space. The commit converts a group to bitmaps before its extents take more.
+//!   describe its free space. The commit converts a group to bitmaps before the items of its free
+//!   extents take more bytes.
 //! - **G4** The first change of a node that may be shared adds references for everything that the
 //!   node points to. It adds up to two references for each extent and each child. The bytes of the
 //!   references count in the leaves that record these extents and children.
-//! - **G5** If a transaction commits behind an older one, it makes no more nodes than
-//!   `nodes_beside` says. Both were noted on the trees before the older commit. The younger
+//! - **G5** If a transaction commits after an older one, it makes no more nodes than `nodes_beside`
+//!   says. Both transactions were noted on the trees before the older commit. The younger
 //!   transaction may change leaves again that the older one makes (`tree::L5`). Nodes that every
 //!   commit changes count for both.
 //! - **G6** Later items change records, checksums and free space only in leaves that exist. So they
@@ -85,7 +87,7 @@ pub(crate) struct Ledger {
     is_mixed: bool,
     /// Addresses of the extents and nodes that shared nodes point to; not noted yet.
     pointed: Vec<Logical>,
-    /// The nodes of each tree of [`RECORDS`]; `None` if one has too many leaves.
+    /// The nodes of each tree of [`RECORDS`]; `None` if one of these trees has too many leaves.
     all: Option<[Nodes; 3]>,
 }
 
