@@ -63,14 +63,15 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
         engine.commit().expect("the commit");
     }
     let (writes, nodes) = before.expect("some are counted");
-    // The figures for `statfs` come from the accounts. They equal those of a walk over the groups.
+    // The figures for `statfs` come from the accounts. They equal the figures of a walk over the
+    // groups.
     let (figures, usage) = (engine.statfs_figures(), engine.usage());
     assert_eq!(figures.data_available, usage.data_available);
     assert_eq!(
         (figures.device_bytes, figures.data_copies),
         (usage.device_bytes, usage.data_copies)
     );
-    // Two of each commit are superblocks.
+    // Two writes of each commit are superblocks.
     let requests = engine.volume().stats().writes - writes - 2 * counted;
     let nodes = engine.statistics().nodes_written - nodes;
     Churned { nodes: nodes as f64 / counted as f64, requests: requests as f64 / counted as f64 }

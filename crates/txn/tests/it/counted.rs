@@ -1,4 +1,4 @@
-//! A debug build compares the counted nodes of a transaction with those that its commit makes.
+//! A debug build compares the counted nodes of a transaction with the nodes that its commit makes.
 //! These tests make overlays that tests of files do not make. Items of all lengths are added, grow,
 //! shrink and are deleted, anywhere in a tree, and also while another commit is under way.
 
@@ -114,8 +114,8 @@ fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Adds and drops references all over an extent tree of many leaves: in runs, single ones in a
-/// leaf, and many to one extent.
+/// Adds and drops references all over an extent tree of many leaves: in runs, single references in
+/// a leaf, and many references to one extent.
 fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Extent, DataRef)>) {
     let sector = u64::from(engine.store().geometry().sectorsize);
     let user =

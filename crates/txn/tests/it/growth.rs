@@ -1,5 +1,5 @@
-//! Counts the steps of walks over views. They grow with the work and no faster, and the results are
-//! right.
+//! Counts the steps of walks over views. The steps grow with the work and no faster, and the
+//! results of the walks are right.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size.
 
@@ -16,7 +16,8 @@ use crate::credit::engine;
 /// The uuid tree can have any items.
 const TREE: TreeId = TreeId::UUID;
 const OBJECT: u64 = 300;
-/// Most steps that a search may take, at any size: 31 deletions that were not noted yet, and a few.
+/// Most steps that a search may take, at any size: 31 deletions that were not noted yet, and a few
+/// steps more.
 const STEPS_PER_KEY: u64 = 40;
 
 fn key(at: u64) -> Key {

@@ -44,7 +44,8 @@ fn eight_nodes_an_item() {
     assert_eq!(reserve_all(&engine).len(), count);
 }
 
-/// On a small volume, changes cannot dirty more than all existing nodes, however many they are.
+/// On a small volume, changes cannot dirty more than all existing nodes, however many changes are
+/// made.
 #[test]
 fn counting_reserves_less_than_levels() {
     let counted = reserve_all(&engine(ReservePolicy::Counted)).len();
