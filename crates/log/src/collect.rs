@@ -18,8 +18,8 @@
 //!   ([`Trouble::Commit`]). They are changes of subvolumes, of directories that moved or lost a
 //!   name, and of too many inodes at once.
 //! - **C4** In the trees or the log, a logged inode may have a name that now belongs to another
-//!   inode. After replay the name belongs to that other inode. If a file replaced another and only
-//!   one of them was synced, replay leaves that one.
+//!   inode. After replay the name belongs to that other inode. If a file replaced another file and
+//!   only one of the two was synced, replay leaves the synced file.
 //!
 //! # How names are logged
 //!
@@ -233,7 +233,7 @@ impl Collect<'_> {
         let mut names = Names::default();
         for (key, item) in self.draft.logged_range(id.0, low, high) {
             // Replay would restore the directory, and with it all entries that were moved out of
-            // it.
+            // the directory.
             if key.kind == Kind::DIR_LOG_INDEX {
                 return Err(Trouble::Commit("a directory in the log is gone"));
             }
@@ -260,8 +260,8 @@ impl Collect<'_> {
     }
 
     /// Logs the inode that now has a name which the logged inode `id` lost. Without that inode,
-    /// replay would lose the name (C4). It is logged in full. Otherwise replay could put an empty
-    /// file in the place of `id`, which may have been synced.
+    /// replay would lose the name (C4). The inode with the name is logged in full. Otherwise replay
+    /// could put an empty file in the place of `id`, which may have been synced.
     fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
         let tree = id.0;
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
@@ -385,8 +385,8 @@ impl Collect<'_> {
         self.log_existence(dir, item)
     }
 
-    /// An inode that loses a committed name through the log must keep another name, or it is
-    /// logged, too (C2).
+    /// If an inode loses a committed name through the log and has gained a name since the commit,
+    /// the inode is logged, too (C2).
     fn log_loser(&mut self, tree: TreeId, entry: &DirEntry) -> Outcome<()> {
         if entry.location.kind != Kind::INODE_ITEM {
             return Err(Trouble::Commit("a subvolume's name"));
@@ -449,7 +449,7 @@ impl Collect<'_> {
 #[derive(Clone, Default)]
 struct Names {
     all: BTreeSet<Name>,
-    /// The items that they come from.
+    /// The items that the names come from.
     items: Vec<(Key, Payload)>,
 }
 

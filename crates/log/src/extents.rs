@@ -9,9 +9,9 @@
 //!   file to that length.
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
 //! - **E4** Suppose another file has an extent as preallocated, in the last commit or in the log.
-//!   If the extent was written since, and the synced file shares it, the log must not bring its
-//!   checksums. After a crash the other file would still have it as preallocated, which has no
-//!   checksums. A commit is made instead.
+//!   If the extent was written since then, and the synced file shares the extent, the log must not
+//!   bring the extent's checksums. After a crash the other file would still have the extent as
+//!   preallocated, and a preallocated extent has no checksums. A commit is made instead.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -135,8 +135,9 @@ fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) ->
     if draft.view.tracked().is_anothers_preallocated(extent.start, user) {
         return Ok(true);
     }
-    // Only an inode that alone had the extent in the last commit may have written into it. If the
-    // running transaction did not change the extent's users, that inode still is the only user.
+    // Only an inode that alone had the extent in the last commit may have written into the extent.
+    // If the running transaction did not change the extent's users, that inode still is the only
+    // user.
     if !draft.view.has_other_users(extent.start) {
         return Ok(false);
     }
@@ -144,7 +145,7 @@ fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) ->
 }
 
 /// Logs the checksums of this transaction that cover a range (E3). A run of checksums is logged as
-/// a whole, even if `part` is shorter. Returns whether there are any.
+/// a whole, even if `part` is shorter. Returns whether this transaction has such checksums.
 fn sums(draft: &mut Draft<'_>, tree: TreeId, part: Extent) -> bool {
     let geometry = *draft.view.store().geometry();
     let size = geometry.csum.size();

@@ -39,7 +39,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// A node that has only its first copy.
 #[derive(Debug)]
 struct Owed {
-    /// The round in which it was written.
+    /// The round in which the node was written.
     since: u64,
     /// The node itself, unless the node is a leaf. A leaf is in its tree.
     above: Option<Node>,
@@ -94,8 +94,8 @@ impl OtherCopies {
         self.unflushed |= !done.is_empty();
     }
 
-    /// Returns whether other copies were written since the last flush, and resets this. The caller
-    /// is about to flush.
+    /// Returns whether other copies were written since the last flush, and resets the mark. The
+    /// caller is about to flush.
     pub(crate) fn take_unflushed(&mut self) -> bool {
         std::mem::take(&mut self.unflushed)
     }
@@ -110,7 +110,7 @@ impl OtherCopies {
         self.owed.remove(&at);
     }
 
-    /// Returns whether a round is due, and begins it in that case.
+    /// Begins a round if one is due. Returns whether a round began.
     pub(crate) fn next_round(&mut self) -> bool {
         let is_due = self.begun.is_none_or(|begun| clock::since(begun) >= PERIOD);
         if is_due {

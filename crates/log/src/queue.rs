@@ -4,12 +4,12 @@
 //! # Invariants
 //!
 //! - **Q1** A thread leads exactly while `led` is set. The leader ends by calling
-//!   [`Queue::pass_on`]. The lead then goes to a thread that arrived meanwhile, or to none if the
-//!   queue is empty.
+//!   [`Queue::pass_on`]. The lead then goes to a thread that arrived meanwhile, or to no thread if
+//!   the queue is empty.
 //! - **Q2** A waiter gets exactly one message: to lead its batch, or the result of the log.
 //! - **Q3** No thread is woken under the lock. One call wakes all threads that a log served, except
 //!   for the first in the queue.
-//! - **Q4** If the queue is not empty when the lead passes on, it has a first waiter.
+//! - **Q4** If the queue is not empty when the lead passes on, the queue has a first waiter.
 //!
 //! Waking a sleeping processor takes a tenth of the time of a log on a fast device. So the first
 //! waiter, which leads next, polls for a while before it sleeps, and yields its processor
@@ -31,7 +31,7 @@ const POLL_MAX: Duration = Duration::from_micros(500);
 const VAIN_MAX: u32 = 6;
 
 /// The event for which a thread waits. The first thread in the queue has its own waiter; all other
-/// threads share one.
+/// threads share one waiter.
 #[derive(Debug, Default)]
 struct Waiter {
     message: OnceLock<Joined>,
@@ -66,7 +66,7 @@ struct Gathering {
     /// How many threads wait.
     waiting: usize,
     led: bool,
-    /// How many threads the last log served, plus those that arrived during it.
+    /// How many threads the last log served, plus the threads that arrived during that log.
     expected: usize,
     /// How long the last log took.
     took: Duration,

@@ -19,7 +19,7 @@ use crate::writer::Writer;
 
 /// How fsync makes inodes durable.
 ///
-/// Plain data: none of it changes after the opening.
+/// Plain data: no field changes after the opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// Whether fsync writes logs; otherwise it commits.
@@ -39,7 +39,7 @@ impl Default for LogOptions {
 pub struct SyncStats {
     /// Requests to make an inode durable.
     pub syncs: u64,
-    /// Logs written for these requests. Requests that arrive together share one.
+    /// Logs written for these requests. Requests that arrive together share one log.
     pub logs: u64,
     /// Inodes with data that was written with a log, or with a commit instead of one.
     pub data_with_log: u64,
@@ -74,7 +74,7 @@ impl Counters {
         self.data_with_log.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Other copies of so many nodes were written.
+    /// Other copies of `nodes` log nodes were written.
     pub(crate) fn note_copies(&self, nodes: u64) {
         self.log_copies.fetch_add(nodes, Ordering::Relaxed);
     }
@@ -130,8 +130,8 @@ impl SyncLog {
         }
     }
 
-    /// Holds the writer, so no commit ends its log meanwhile. If a commit ended the log before, a
-    /// new one begins.
+    /// Holds the writer, so no commit ends its log meanwhile. If a commit ended the log before this
+    /// call, a new log begins.
     pub(crate) fn hold(&self) -> (LogHold<'_>, MutexGuard<'_, Writer>) {
         let hold = self.engine.hold_log();
         let mut writer = self.writer.lock();

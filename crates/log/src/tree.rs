@@ -8,9 +8,9 @@
 //!
 //! - **L1** A node's place on disk is written again only after a later log without the node is
 //!   durable. With each log, a changed leaf and all nodes above it get new addresses. The
-//!   superblock on disk still references the nodes of the log before.
+//!   superblock on disk still references the nodes of the previous log.
 //! - **L2** Every item lies in the leaf with the last bound at or before its key. The first leaf's
-//!   bound is the least key. A leaf is empty only if it is the only one.
+//!   bound is the least key. A leaf is empty only if it is the only leaf.
 //! - **L3** A branch has the leaves from its bound up to the bound of the next branch. While one of
 //!   its leaves has no address, a branch has no address either.
 
@@ -33,7 +33,7 @@ struct Leaf {
 #[derive(Debug)]
 struct Branch {
     leaves: usize,
-    /// The first key below it, and the node; `None` while a leaf below has changed.
+    /// The first key below the node, and the node; `None` while a leaf below has changed.
     node: Option<(Key, NodePtr)>,
 }
 

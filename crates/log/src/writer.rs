@@ -163,7 +163,7 @@ impl Writer {
         Ok(Made { top, above, dropped })
     }
 
-    /// All nodes that were made, and to which copies each is written at once.
+    /// All nodes that were made, each with the copies to which the node is written at once.
     pub(crate) fn nodes<'w>(
         &'w self,
         made: &'w Made,

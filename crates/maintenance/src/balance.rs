@@ -4,7 +4,8 @@
 //! # Invariants
 //!
 //! - **B1** Groups that will change their profile, or leave a device, are read-only from the
-//!   beginning. So content that is moved out of one such group never gets space in another.
+//!   beginning. So content that is moved out of one such group never gets space in another such
+//!   group.
 
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile};
 use buttress_space::SpaceKind;
@@ -114,8 +115,8 @@ impl BalanceOptions {
 }
 
 impl Maintenance {
-    /// Moves the content of the chosen groups to others, and removes the groups. The caller has
-    /// checked that the devices can hold the profiles.
+    /// Moves the content of the chosen groups to other groups, and removes the chosen groups. The
+    /// caller has checked that the devices can hold the profiles.
     pub(crate) fn move_chosen(
         &self,
         options: &BalanceOptions,

@@ -5,8 +5,8 @@
 //!
 //! - **K1** While groups are moved, the item exists. It is removed when the balance is done, was
 //!   cancelled or failed. If the item exists after a crash or a pause, its balance can be resumed.
-//! - **K2** A resumed balance does not move content again. For that it skips groups that are nearly
-//!   full, or that have their new profile already.
+//! - **K2** A resumed balance does not move content again. For this purpose it skips groups that
+//!   are nearly full, or that have their new profile already.
 
 use buttress_format::{BalanceArgs, BalanceItem, BlockGroupFlags, DeviceId, Profile, TreeId};
 
@@ -202,7 +202,7 @@ impl Maintenance {
         self.engine().commit().map(drop)
     }
 
-    /// Moves the contents of the chosen groups to other groups, and removes the chosen ones.
+    /// Moves the contents of the chosen groups to other groups, and removes the chosen groups.
     /// `watch` is called with the progress. If it returns `false`, the balance pauses after the
     /// current group. In that case the progress has `is_paused`, and the item stays on disk, as
     /// after [`stop_moving`](Self::stop_moving).
@@ -228,7 +228,7 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] when there is none; as [`balance`](Self::balance).
+    /// [`Error::Busy`] when no such balance exists; as [`balance`](Self::balance).
     pub fn resume_balance(
         &self,
         users: &dyn Users,
@@ -245,7 +245,7 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] when there is none.
+    /// [`Error::Busy`] when no such balance exists.
     pub fn cancel_balance(&self) -> Result<()> {
         self.engine().check_writable()?;
         self.paused_balance()?.ok_or(Error::Busy("there is no balance to cancel"))?;

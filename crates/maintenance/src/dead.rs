@@ -12,9 +12,9 @@ use buttress_txn::{Cost, Error, MetaReservation, Result, Urgency};
 
 use crate::Maintenance;
 
-/// The most references that one step changes. A step is smaller if space is short, and works on
-/// fewer subvolumes, since each needs [`Engine::drop_min`](buttress_txn::Engine::drop_min). The
-/// smallest step works on one subvolume.
+/// The most references that one step changes. If space is short, a step is smaller and works on
+/// fewer subvolumes, since each subvolume needs
+/// [`Engine::drop_min`](buttress_txn::Engine::drop_min). The smallest step works on one subvolume.
 const STEP_MAX: u32 = 32 << 10;
 const STEP_MIN: u32 = 64;
 

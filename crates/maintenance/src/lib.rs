@@ -2,7 +2,7 @@
 //!
 //! - [`balance`](Maintenance::balance), [`vacate`](Maintenance::vacate) and
 //!   [`reclaim_groups`](Maintenance::reclaim_groups) move the content of block groups.
-//! - [`scrub`](Maintenance::scrub) reads every copy, and repairs bad ones.
+//! - [`scrub`](Maintenance::scrub) reads every copy, and repairs bad copies.
 //! - [`trim`](Maintenance::trim) discards free space on the devices.
 //! - [`Maintenance`] also changes the set of devices, and drops dead subvolumes.
 //!

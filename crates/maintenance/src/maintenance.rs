@@ -24,7 +24,7 @@ impl Maintenance {
     }
 
     /// Makes every call that moves block groups stop soon with
-    /// [`Error::Stopped`](buttress_txn::Error::Stopped), until this is called with `false`.
+    /// [`Error::Stopped`](buttress_txn::Error::Stopped), until this method is called with `false`.
     pub fn stop_moving(&self, stop: bool) {
         self.turn.stop(stop);
     }

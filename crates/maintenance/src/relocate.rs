@@ -38,7 +38,7 @@ use crate::Maintenance;
 use crate::found::{Found, extents};
 
 /// Rounds over a group before giving up. Without other work one round is enough. Each snapshot or
-/// clone that is made meanwhile costs another round.
+/// clone that is made during a round costs another round.
 const ROUNDS_MAX: u32 = 100;
 /// The maximum number of searches for the users of one extent before it is left to the next round.
 const LOOKS_MAX: u32 = 4;
@@ -375,8 +375,8 @@ impl Maintenance {
         let whole = old.len + self.engine().row_slack();
         let mut reservation =
             buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
-        // A superblock copy may cut the free space of the first new chunk into pieces, but not that
-        // of a second chunk.
+        // A superblock copy may cut the free space of the first new chunk into pieces, but not the
+        // free space of a second chunk.
         let mut tries = 0..2;
         let new = loop {
             match self.engine().allocate_data(&mut reservation, old.len, old.len, None, 0) {
@@ -413,7 +413,7 @@ impl Maintenance {
         copy().map(|sums| (new, sums)).inspect_err(|_| self.engine().free_unused_data(new))
     }
 
-    /// Removes an empty group and its chunk, and makes that durable.
+    /// Removes an empty group and its chunk, and makes the removal durable.
     fn drop_group(&self, start: Logical) -> Result<()> {
         let begun = clock::now();
         while clock::since(begun) < READERS_MAX {

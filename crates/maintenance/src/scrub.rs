@@ -42,8 +42,8 @@ impl Maintenance {
     /// progress, and the scrub ends if it returns `false`. Returns the progress, and whether the
     /// scrub was complete.
     ///
-    /// A complete scrub makes devices trusted again that had missed transactions. For that the
-    /// scrub must repair, begin at address 0, be complete and leave no error.
+    /// After a complete scrub, devices that had missed transactions are trusted again. For this
+    /// effect the scrub must repair, begin at address 0, be complete and leave no error.
     ///
     /// # Errors
     ///
@@ -284,7 +284,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Trusts devices again that missed transactions. The caller has checked all their copies.
+    /// Trusts devices that missed transactions again. The caller has checked all their copies.
     fn trust_again(&self) -> Result<()> {
         let devices = self.volume().devices();
         let stale: Vec<_> =

@@ -104,8 +104,8 @@ impl Maintenance {
         Ok(progress)
     }
 
-    /// Discards the next free run of a group, or a part of it. Returns whether there was a free
-    /// run, and where to continue.
+    /// Discards the next free run of a group, or a part of it. Returns whether a free run was
+    /// found, and where to continue.
     fn trim_piece(
         &self,
         group: &Group,
@@ -120,7 +120,8 @@ impl Maintenance {
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
         let (mut reservation, most) = match kind {
             SpaceKind::Data if !self.engine().space().is_mixed() => {
-                // The trim takes at most half, so that writers find space during the discard.
+                // The trim takes at most half of the available space, so that writers find space
+                // during the discard.
                 let most = all(account.available() / 2);
                 (self.engine().space().reserve_data(most).ok(), most)
             }

@@ -3,8 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A step of a drop and a batch of a move never run at the same time. Each of them commits
-//!   before the turn passes to the other. Otherwise a move would rebuild nodes that a drop removes.
+//! - **T1** A step of a drop and a batch of a move never run at the same time. The step and the
+//!   batch each commit before the turn passes on. Otherwise a move would rebuild nodes that a drop
+//!   removes.
 //! - **T2** A step waits a limited time. Between two batches, a mover lets a waiting step go first.
 
 use std::sync::atomic::{AtomicBool, Ordering};

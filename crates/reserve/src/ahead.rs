@@ -62,7 +62,8 @@ impl Ahead {
     }
 
     /// Sleeps for at most `limit`. With `more`, a reservation granted at once ends the sleep if the
-    /// reserved bytes have grown by `more` since the call. With `None`, reservations do not end it.
+    /// reserved bytes have grown by `more` since the call. With `None`, reservations do not end the
+    /// sleep.
     pub(crate) fn wait(&self, more: Option<u64>, limit: Duration) {
         let mut called = self.called.lock();
         let at = more.map(|more| self.reserved.load(Ordering::Relaxed).saturating_add(more));

@@ -48,7 +48,7 @@ pub(crate) struct Sums {
     pub(crate) trees: u64,
     /// Number of subvolumes that are snapshots or of which snapshots were taken.
     pub(crate) cut: u64,
-    /// Bytes of all subvolumes, and of the writable ones.
+    /// Bytes of all subvolumes, and of the writable subvolumes.
     pub(crate) all: u128,
     pub(crate) writable: u128,
     /// Bytes of all trees that are not subvolumes, and bytes of the extent tree alone.

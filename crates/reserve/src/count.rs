@@ -70,7 +70,7 @@ impl Reservations {
 
     /// The most bytes of metadata that a commit may allocate, by a count and the changes since.
     /// `to_come` is the cost of items not put yet. With `by_inodes`, `to_come` holds all
-    /// reservations, and N5 limits those for dirty data.
+    /// reservations, and N5 limits the reservations for dirty data.
     pub(crate) fn need_by_count(&self, known: &Known, to_come: Costs, by_inodes: bool) -> u64 {
         let Known { count, since } = known;
         let inodes = &self.inode_reserves;
@@ -116,7 +116,8 @@ impl Reservations {
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let reserved = || {
-            // Reservations for dirty data are left out, since the count bounds them.
+            // Reservations for dirty data are left out, since a count limits them by the bounds of
+            // their inodes (N5).
             let items = self.outstanding.lock().sum().items;
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * nodesize)

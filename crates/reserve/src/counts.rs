@@ -20,14 +20,14 @@ use buttress_space::Space;
 pub(crate) struct Work {
     /// The committed trees on which the ledger is based; `None` before the first count.
     pub(crate) roots: Option<Generation>,
-    /// The trees on which a count has failed, so that it is not tried again on them.
+    /// The trees on which a count has failed, so that no count is tried again on these trees.
     hopeless: Option<Generation>,
     pub(crate) ledger: Ledger,
 }
 
 impl Work {
     /// Counts a transaction. If the trees are those of the last count, only the changes since that
-    /// count are noted. `None` if it cannot be counted.
+    /// count are noted. `None` if the transaction cannot be counted.
     pub(crate) fn count(
         &mut self,
         space: &Space,

@@ -124,8 +124,8 @@ impl Reservations {
                 spent
             }
         };
-        // A ticket that joined the queue before this lock was taken is seen here. A later one waits
-        // for this lock and empties the shard (B3).
+        // A ticket that joined the queue before this lock was taken is seen here. A later ticket
+        // waits for this lock and empties the shard (B3).
         if credit.came_back >= BATCH || self.queue.is_waiting() {
             credit.came_back = 0;
             return Some(all);
@@ -134,7 +134,7 @@ impl Reservations {
         None
     }
 
-    /// Gives back all reservations that shards keep. Returns whether there were any.
+    /// Gives back all reservations that shards keep. Returns whether a shard kept a reservation.
     pub fn give_credit_back(&self) -> bool {
         let mut found = false;
         for shard in &self.credits.0 {

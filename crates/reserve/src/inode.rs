@@ -13,13 +13,14 @@
 //!
 //! - **I1** The spared items are the items reserved beyond the bound of their inode, summed over
 //!   all inodes. A count leaves them out. The sum grows after a reservation was counted, and
-//!   shrinks before one is given back. So the sum never exceeds the number of reserved items.
+//!   shrinks before a reservation is given back. So the sum never exceeds the number of reserved
+//!   items.
 //! - **I2** A bound is valid for the committed trees on which a count was made, and for the commit
 //!   then under way. It is used only with a count on these trees. Bounds change only under the lock
 //!   of `Outstanding`.
-//! - **I3** A slightly old bound may still be used. Fewer leaves were dirty when it was made, and
-//!   dirty leaves are subtracted (D2 of `ledger::span`). So a new bound would be no larger, except
-//!   for bytes added since.
+//! - **I3** A slightly old bound may still be used. Fewer leaves were dirty when the bound was
+//!   made, and dirty leaves are subtracted (D2 of `ledger::span`). So a new bound would be no
+//!   larger, except for bytes added since.
 //! - **I4** Each transaction that finishes a part of an inode's ordered extents dirties the same
 //!   leaves again. The bounds rely on the nodes of one such transaction becoming free: the next one
 //!   replaces them, and no reader needs the older trees any more. A transaction about to freeze may

@@ -88,7 +88,7 @@ pub(crate) struct Ledger {
     is_mixed: bool,
     /// Addresses of the extents and nodes that shared nodes point to; not noted yet.
     pointed: Vec<Logical>,
-    /// The nodes of each tree of [`RECORDS`]; `None` if one has too many leaves.
+    /// The nodes of each tree of [`RECORDS`]; `None` if one of these trees has too many leaves.
     all: Option<[Nodes; 3]>,
 }
 

@@ -21,9 +21,9 @@
 //!   at every commit.
 //! - **P4** An operation that frees space may use seven eighths of the global reserve, which
 //!   ordinary writers may not use. It may use three quarters if trees share nodes; the drop of a
-//!   subvolume may use all of it. These operations may also use all space that is kept for copies,
-//!   since together they fit in it. If no flush step made room, such an operation ignores the
-//!   reservations of writers. It must fit beside the reservations of other operations that free
+//!   subvolume may use the whole reserve. These operations may also use all space that is kept for
+//!   copies, since together they fit in it. If no flush step made room, such an operation ignores
+//!   the reservations of writers. It must fit beside the reservations of other operations that free
 //!   space. If it has also waited for those other operations to end, it ignores all reservations.
 //!   So unused reservations of others never make a delete fail.
 

@@ -52,9 +52,9 @@ pub struct Beneath {
     pub height: u8,
 }
 
-/// The metadata that is reserved and that commits may still allocate, and the rules for granting
-/// more. This code reads trees and accounts. It neither commits nor makes room; the engine above
-/// does.
+/// The metadata that is reserved, the metadata that commits may still allocate, and the rules for
+/// granting more. This code reads trees and accounts. It neither commits nor makes room; the engine
+/// above does.
 pub struct Reservations {
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,

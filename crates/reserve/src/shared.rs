@@ -14,7 +14,7 @@
 //! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
 //!   half of all metadata. Linux does the same. So a delete finds space, however many shared leaves
 //!   it is the first to change. While a snapshot shares the deleted data, the delete takes more
-//!   than it frees. `copies` keeps space so that the next delete finds some, too. The drop of the
+//!   than it frees. `copies` keeps space so that the next delete finds space, too. The drop of the
 //!   snapshot uses the space that the deletes leave.
 
 use buttress_format::TreeId;

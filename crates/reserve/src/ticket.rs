@@ -84,8 +84,8 @@ impl Waits for MetaTicket<'_> {
         if !urgency.frees() {
             return Look::InVain;
         }
-        // The reservation has to fit beside those of other operations that free space. Reservations
-        // of writers that fill the volume do not count (`reserve::P4`).
+        // The reservation has to fit beside the reservations of other operations that free space.
+        // Reservations of writers that fill the volume do not count (`reserve::P4`).
         if self.all.try_reserve_beside(Outstanding::freeing, (cost, urgency)) {
             return Look::Served(self.reservation());
         }

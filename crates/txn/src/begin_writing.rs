@@ -27,7 +27,7 @@ impl Engine {
         self.options.may_begin_writing && is_fit && self.health.read_only().is_some()
     }
 
-    /// Allows writes from now on. One thread calls it at a time.
+    /// Allows writes from now on. One thread at a time calls this method.
     ///
     /// # Errors
     ///

@@ -168,7 +168,7 @@ impl Engine {
         running.devices.lock().push(change);
     }
 
-    /// Allows allocation again on a device after `from`, except where chunks lie. It undoes
+    /// Allows allocation again on a device after `from`, except where chunks lie. This call undoes
     /// [`hide_device`](Self::hide_device).
     pub fn show_device(&self, id: DeviceId, from: u64) {
         // The commit lock excludes a frozen transaction. Each removal is durable or is in the

@@ -219,8 +219,8 @@ impl Engine {
         self.commit.is_wanted()
     }
 
-    /// Records an incompat feature that the volume needs from the next commit on. Call it before
-    /// you begin the handle that puts items which need the feature.
+    /// Records an incompat feature that the volume needs from the next commit on. Call this method
+    /// before you begin the handle that puts items of that feature.
     pub fn need_feature(&self, feature: Incompat) {
         self.commit.need_feature(feature);
     }
@@ -350,7 +350,7 @@ impl Engine {
         let high = Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX);
         let highest = self.view().at_or_before(tree, &low, &high)?;
         // In a subvolume, the lowest number belongs to the top directory. In the root tree, which
-        // numbers subvolumes, it is free.
+        // numbers subvolumes, the lowest number is free.
         let none = Ino::FIRST_FREE.0 - u64::from(tree == TreeId::ROOT);
         let last = highest.map_or(none, |(key, _)| key.objectid);
         Ok(self.numbers.begin(tree, last + 1))

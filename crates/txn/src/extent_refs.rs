@@ -224,7 +224,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         self.keyed.entry(key).or_insert(Edit { in_tree, entry: None }).entry = entry;
     }
 
-    /// Adds the items that differ from the read ones to `out`.
+    /// Adds to `out` the items that differ from the items that were read.
     pub(crate) fn write(mut self, born: bool, out: &mut BTreeMap<Key, Change>) -> Result<Fate> {
         let fate = match (born, self.item.refs) {
             (true, 0) => {

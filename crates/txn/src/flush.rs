@@ -40,7 +40,7 @@ const SLICE: Duration = Duration::from_millis(20);
 const READERS_ONCE: Duration = Duration::from_millis(500);
 /// Longest time, from the first wait on, that threads wait for the readers of one old tree. A long
 /// reader (a send, a stopped program) reads for minutes. Without this limit each refused request
-/// would wait for it in every run of the flush steps, nine seconds in total.
+/// would wait for such a reader in every run of the flush steps, nine seconds in total.
 const READERS_EVER: Duration = Duration::from_secs(2);
 
 /// A flusher that writes dirty data back for tickets that wait, for as long as it lives.
@@ -80,7 +80,7 @@ impl Engine {
         any()
     }
 
-    /// Wakes the flusher, because a ticket waits or because it is to end.
+    /// Wakes the flusher, because a ticket waits or because the flusher must end.
     pub fn call_flusher(&self) {
         self.flushers.call();
     }
@@ -197,7 +197,8 @@ impl Engine {
         self.served(kind) != before
     }
 
-    /// Serves the waiting tickets; computes a closer count where it is needed.
+    /// Serves the waiting tickets. If tickets for metadata still wait, counts the needed nodes
+    /// again and serves once more.
     pub fn serve_counted(&self, kind: SpaceKind) {
         match kind {
             SpaceKind::Metadata => self.reservations.serve_counted(),
@@ -206,8 +207,8 @@ impl Engine {
     }
 
     /// Waits for the running commit and returns whether there was one. The space that it gives back
-    /// may be enough. Another commit right after it would settle only the few operations made
-    /// meanwhile.
+    /// may be enough. Another commit right after the running one would settle only the few
+    /// operations made meanwhile.
     fn wait_for_commit(&self) -> bool {
         let is_under_way = self.view.load().frozen().is_some();
         if is_under_way {

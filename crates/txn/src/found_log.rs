@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **J2** A log that was found at the opening names nodes and data. No part of these is
-//!   overwritten before the commit with the log's content is durable. For this, the nodes and the
-//!   data are claimed before anything is allocated.
+//! - **J2** A log that was found at the opening names nodes and data. No part of these nodes and
+//!   data is overwritten before the commit with the log's content is durable. For this, the nodes
+//!   and the data are claimed before anything is allocated.
 //!
 //! # Failure
 //!

@@ -9,7 +9,7 @@
 //! - **G2** A closing thread waits only for the threads inside. The threads inside wait for
 //!   nothing: no I/O, no space and no other thread inside.
 //!
-//! The tests run this with a model checker, which tries different orders of the threads.
+//! The tests run the gate with a model checker, which tries different orders of the threads.
 
 use crate::sync::{CachePadded, RwLock, RwLockReadGuard, SHARDS, shard};
 

@@ -28,8 +28,8 @@ pub struct Handle<'e> {
 }
 
 impl Engine {
-    /// Opens a handle on the running transaction. Never waits for I/O: the operation must read all
-    /// tree nodes that it needs before.
+    /// Opens a handle on the running transaction. Never waits for I/O: before this call, the
+    /// operation must read all tree nodes that it needs.
     pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
         let (inside, view) = self.gate.enter(|| self.view.load());
         Handle::open(self, reservation, inside, view)
@@ -126,9 +126,9 @@ impl<'e> Handle<'e> {
         self.change(extent, user, 1, true);
     }
 
-    /// Removes one reference to a data extent. The last one frees the extent. Its space is free at
-    /// once if this transaction made the extent and no log names it. Otherwise its space is free
-    /// when the transaction is durable (`txn::T5`, `txn::T6`).
+    /// Removes one reference to a data extent. Removing the last reference frees the extent. Its
+    /// space is free at once if this transaction made the extent and no log names it. Otherwise its
+    /// space is free when the transaction is durable (`txn::T5`, `txn::T6`).
     pub fn drop_data_ref(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, -1, false);
     }

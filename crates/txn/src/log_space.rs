@@ -5,7 +5,7 @@
 //! - **G1** Only the commit that ends a log frees the space that the log names on disk. Such a
 //!   commit does not free the space while a hold on the log lives.
 //! - **G2** The number of ended logs rises under the same lock in which the space is given back. So
-//!   state that belongs to an ended log is recognized by its number.
+//!   state that notes an older number belongs to an ended log.
 //!
 //! # Locks
 //!

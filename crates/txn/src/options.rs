@@ -8,7 +8,7 @@ use crate::reserve::{DeleteRoom, ReservePolicy};
 
 /// How an engine is opened.
 ///
-/// Plain data: none of it changes after the opening.
+/// Plain data: no option changes after the opening.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Open for reading only.

@@ -46,7 +46,7 @@ impl QuotaCharge {
         }
     }
 
-    /// Ends all but `bytes`.
+    /// Ends the charge except for `bytes` of it.
     pub(crate) fn shrink_to(&mut self, bytes: u64) {
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }

@@ -14,7 +14,7 @@
 //! - **L3** Where no limit was set, writers take no lock for limits. The quota tree is read again
 //!   only after a commit that changed limits or memberships.
 //! - **L4** Each admitted byte is on the way until its charge ends, or the commit of its extent is
-//!   durable. It counts once, for the subvolume that asked for it.
+//!   durable. The byte counts once, for the subvolume that asked for it.
 //! - **L5** No device is read while the lock is held. The result of a read is used only if no
 //!   commit was published meanwhile.
 //!

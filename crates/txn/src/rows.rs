@@ -66,8 +66,8 @@ impl Engine {
         self.groups.note_row(row.unwrap_or(0));
     }
 
-    /// Makes room when no whole row is left although one was reserved, because the free pieces are
-    /// too short. Returns whether a step was taken.
+    /// Makes room when a row was reserved but the free pieces are too short for a whole row.
+    /// Returns whether a step was taken.
     pub(crate) fn make_room_for_rows(&self, room: &mut RoomForRows) -> Result<bool> {
         while self.row_slack() > 0 && room.steps < 3 {
             room.steps += 1;

@@ -41,7 +41,7 @@ impl Drop for HeldGroup<'_> {
 impl ScrubHold {
     /// Calls `hold` and stores the result under the lock, so that a flushing thread finds the hold
     /// from the first moment on. Returns `None` when another scrub holds a group, or when `hold`
-    /// does.
+    /// returns `None`.
     pub(crate) fn put(&self, hold: impl FnOnce() -> Option<ReadOnlyHold>) -> Option<HeldGroup<'_>> {
         let mut place = self.0.lock();
         if place.is_some() {

@@ -73,7 +73,7 @@ impl Engine {
         Some(Extent::new(extent.start, want))
     }
 
-    /// Frees the space that windows hold. Returns whether they held any.
+    /// Frees the space that windows hold. Returns whether a window held space.
     pub fn close_windows(&self) -> bool {
         self.windows.close()
     }

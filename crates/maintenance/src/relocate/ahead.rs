@@ -40,7 +40,7 @@ pub(super) struct Ahead {
     /// The users of extents that are still to move, by the start of the extent; `None` if the walk
     /// cannot tell.
     found: HashMap<Logical, Option<Vec<Use>>>,
-    /// The number of extents of the last walk, and the number of these that were moved since.
+    /// The number of extents of the last walk, and how many of these extents were moved since.
     asked: usize,
     taken: usize,
 }
@@ -143,8 +143,8 @@ struct Walk<'v> {
 }
 
 /// Returns the users of as many leading extents as the limit allows, in the committed trees. An
-/// extent that the root tree uses has `None`. It takes no further extents once their references may
-/// have `USERS_ASKED` users (L6).
+/// extent that the root tree uses has `None`. The walk takes no further extents once their
+/// references may have `USERS_ASKED` users (L6).
 fn walk(
     view: &View,
     trees: &[TreeId],
@@ -181,9 +181,9 @@ fn walk(
 }
 
 impl Walk<'_> {
-    /// Looks for matches below a node, and returns whether there are any. Several trees may share
-    /// the node. Each tree comes to the node with the same wants: all wants that may have items
-    /// below the node. So the result of the first visit holds for all trees.
+    /// Looks for matches below a node, and returns whether a match was found. Several trees may
+    /// share the node. Each tree comes to the node with the same wants: all wants that may have
+    /// items below the node. So the result of the first visit holds for all trees.
     fn visit(&mut self, tree: TreeId, at: &Expect, wants: &[usize]) -> Result<bool> {
         if let Some(known) = self.seen.get(&at.ptr.logical) {
             return Ok(!known.is_empty());

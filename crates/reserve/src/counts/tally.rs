@@ -6,7 +6,7 @@ use crate::Costs;
 use crate::transaction::Transaction;
 
 /// The content of a transaction when it was counted. The later changes are the difference between
-/// its present content and this one.
+/// the present content and this content.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     /// Items in the overlay, their bytes, and the number of items put again with another length.
@@ -104,7 +104,8 @@ pub(crate) struct Known {
 
 impl Known {
     /// The number of paths, each of `levels` nodes, that a new count may save. Each item put since
-    /// counts as one. Items that commits add cost at most `rest` nodes together.
+    /// the last count counts as one path. Items that commits add cost at most `rest` nodes
+    /// together.
     pub(crate) fn paths(&self, levels: u64) -> u64 {
         let most = self.count.rest.map_or(u64::MAX, |rest| rest.div_ceil(levels));
         self.since.items + self.since.commit_items.min(most)

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **D1** Of the leaves between the first extent and the last, all but the two outer ones hold
-//!   only extents of this inode. These are items of one length. The dirty ones among these leaves
+//!   only extents of this inode. Their items have one length. The dirty ones among these leaves
 //!   become at most as many leaves as all of them would if packed (`tree::L2`). A run of dirty
 //!   leaves may need one extra leaf, and the clean leaf between two runs makes up for it. Each
 //!   outer leaf becomes up to three leaves by itself, and takes in a neighbour. The same holds for

@@ -4,8 +4,8 @@ use buttress_format::header::FLAG_RELOC;
 use buttress_format::{Extent, Generation, Key, TreeId};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-/// The number of nodes is unknown. The reason is a node that cannot be read, was moved by a balance
-/// or may be shared, or too many leaves.
+/// The number of nodes is unknown. Either a node cannot be read, was moved by a balance or may be
+/// shared, or there are too many leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown;
 
@@ -68,7 +68,7 @@ impl Survey<'_> {
     }
 }
 
-/// The number of nodes of some trees; `None` if one has too many.
+/// The number of nodes of some trees; `None` if one of the trees has too many leaves.
 pub(crate) fn all_of<const N: usize>(
     store: &Store,
     roots: &Roots,

@@ -105,8 +105,8 @@ impl<'e> Cluster<'e> {
     /// Frees the rest of the current run (K1).
     pub(super) fn close(&mut self) {
         let Some(rest) = self.rest.take() else { return };
-        // The counter changes before the account here, and after it in `take`. So a thread that
-        // reads both sees these bytes in at least one.
+        // Here the counter changes before the account; in `take` it changes after the account. So a
+        // thread that reads both sees these bytes in at least one of them.
         self.engine.reservations.return_frozen(rest.len);
         self.engine.space.free(rest);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);

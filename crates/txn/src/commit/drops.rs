@@ -20,7 +20,8 @@
 //!   tree for each subvolume. This tree shares nodes with the subvolume like a snapshot. A drop
 //!   frees the nodes that the subvolume does not use. Owner and flag of each node already say which
 //!   name its references carry (B1 of `sharing`). So nothing has to be handed over. From the first
-//!   step on, the root item says that a drop has begun. So Linux does not try to merge the rest.
+//!   step on, the root item says that a drop has begun. So Linux does not try to merge the rest of
+//!   this tree into the subvolume.
 
 use std::sync::Arc;
 

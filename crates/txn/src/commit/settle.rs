@@ -8,9 +8,9 @@
 //! # Invariants
 //!
 //! - **S1** The rounds end, because a node of this transaction keeps its address when it is
-//!   rebuilt. So a round causes work for the next one in two ways only. One is the first change of
-//!   a committed node; there are fewer of these in every round. The other is a split, which happens
-//!   only when a leaf gets more new items than fit.
+//!   rebuilt. So a round causes work for the next one in two ways only. The first way is the first
+//!   change of a committed node; every round has fewer such changes. The second way is a split,
+//!   which happens only when a leaf gets more new items than fit.
 //! - **S2** Nothing is written to a device here, so a failure before the superblock loses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};

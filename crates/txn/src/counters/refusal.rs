@@ -1,5 +1,5 @@
-//! Refusals of space. Each is reported to tracing subscribers and counted, and the last one is kept
-//! with all accounts.
+//! Refusals of space. Each refusal is reported to tracing subscribers and counted. The last refusal
+//! is kept with all accounts.
 //!
 //! # Invariants
 //!

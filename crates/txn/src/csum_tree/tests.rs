@@ -96,7 +96,7 @@ fn items_of(model: &Model, cuts: &[bool]) -> Vec<(u64, Vec<u8>)> {
     items
 }
 
-/// Ascending runs of chosen sectors. Some are adjacent.
+/// Ascending runs of chosen sectors. Some runs are adjacent.
 fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for sector in (0..SECTORS).filter(|sector| chosen[*sector as usize]) {

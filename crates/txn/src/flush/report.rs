@@ -1,4 +1,5 @@
-//! Reports and counts waits, steps and refusals. Each is counted even when no subscriber listens.
+//! Reports and counts waits, steps and refusals. Each event is counted even when no subscriber
+//! listens.
 
 use buttress_base::clock;
 use buttress_space::{FlushState, SpaceKind};

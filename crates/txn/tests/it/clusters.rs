@@ -63,7 +63,8 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
         engine.commit().expect("the commit");
     }
     let (writes, nodes) = before.expect("some are counted");
-    // The figures for `statfs` come from the accounts. They equal those of a walk over the groups.
+    // The figures for `statfs` come from the accounts. They equal the figures of a walk over the
+    // groups.
     let (figures, usage) = (engine.statfs_figures(), engine.usage());
     assert_eq!(figures.data_available, usage.data_available);
     assert_eq!(

@@ -114,8 +114,8 @@ fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Adds and drops references all over an extent tree of many leaves: in runs, single ones in a
-/// leaf, and many to one extent.
+/// Adds and drops references all over an extent tree of many leaves: in runs, single references in
+/// a leaf, and many references to one extent.
 fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Extent, DataRef)>) {
     let sector = u64::from(engine.store().geometry().sectorsize);
     let user =

@@ -1,5 +1,5 @@
-//! Reservations that shards keep count as reserved. Shards give them back for requests that need
-//! the space, and at each commit.
+//! Reservations that shards keep count as reserved. Shards give these reservations back for
+//! requests that need the space, and at each commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -41,7 +41,7 @@ fn full<T>(outcome: buttress_fs::Result<T>) -> Option<T> {
     }
 }
 
-/// Creates files until nothing fits any more, now and then shrinking or removing some.
+/// Creates files until nothing fits any more, and now and then shrinks or removes some of them.
 fn fill(dir: &Inode, seed: u64, len_max: u64, refusals_max: u32, kept: &mut Kept) {
     let mut rng = Rng::new(seed);
     let mut refusals = 0;

@@ -16,7 +16,8 @@ use crate::credit::engine;
 /// The uuid tree can have any items.
 const TREE: TreeId = TreeId::UUID;
 const OBJECT: u64 = 300;
-/// Most steps that a search may take, at any size: 31 deletions that were not noted yet, and a few.
+/// Most steps that a search may take, at any size: 31 deletions that were not noted yet, and a few
+/// steps more.
 const STEPS_PER_KEY: u64 = 40;
 
 fn key(at: u64) -> Key {

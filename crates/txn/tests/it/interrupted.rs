@@ -76,7 +76,8 @@ fn e6_interrupted_at_each_step() {
     assert_eq!(engine.accounts().outstanding, Costs::default());
 }
 
-/// A device with flushes that wait. When the test lets a flush go on, it may also fail.
+/// A device with flushes that wait. When the test lets a flush go on, the test may also make the
+/// flush fail.
 #[derive(Debug)]
 struct Held {
     below: MemoryDevice,
@@ -106,7 +107,7 @@ impl Layer for Held {
 }
 
 /// A thread that waits for a commit under way leaves when it is interrupted. It makes no commit of
-/// its own if the next commit is enough. If that commit fails, the thread gets the error.
+/// its own if the next commit is enough. If the next commit fails, the thread gets the error.
 #[test]
 fn a_commit_is_waited_for_while_it_is_wanted() {
     for fails in [false, true] {

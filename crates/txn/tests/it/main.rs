@@ -1,4 +1,4 @@
-//! The engine on real volumes: one binary, so that it links once.
+//! Tests of the engine on real volumes. All are in one binary, so that the engine is linked once.
 
 mod checker;
 mod clusters;

@@ -20,7 +20,7 @@ pub(crate) fn each(by_default: Range<u64>, test: &str, mut look: impl FnMut(u64)
     campaign::count("orders", (seeds.end - seeds.start) as usize);
 }
 
-/// Runs something in the order that a seed decides.
+/// Runs `work` with its threads in the order that a seed decides.
 pub(crate) fn run<T: Send + 'static>(seed: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (outcome, _) = seeded::run(seed, seeded::Options::default(), work)
         .unwrap_or_else(|stuck| panic!("{stuck}"));

@@ -27,8 +27,8 @@ mod folder;
 mod snapshot;
 
 const THREADS: usize = 8;
-/// Leaves of metadata that are free when a storm begins. A storm about shared nodes has more,
-/// because reservations then include copies of these nodes.
+/// Leaves of metadata that are free when a storm begins. A storm about shared nodes has more free
+/// leaves, because reservations then include copies of these nodes.
 const GIVEN_BACK: usize = 40;
 const GIVEN_BACK_TO_SHARE: usize = 400;
 /// The name of the folder with files that take the metadata, and of the snapshot that shares these
@@ -94,7 +94,7 @@ impl Storm {
         if self.nodes == Nodes::Plenty { SpaceKind::Data } else { SpaceKind::Metadata }
     }
 
-    /// How often a request for that kind of space was refused.
+    /// How often a request for the kind of space that the storm fills was refused.
     fn refused(&self) -> u64 {
         self.fs.space_stats().engine.waits.of_kind(self.kind()).refused - self.refused_before
     }

@@ -9,11 +9,11 @@ use buttress_fs::{Error, Inode, NameError, SetAttr, XattrFlags};
 use super::super::{Kept, content, full, verify};
 
 const SECTOR: usize = 4096;
-/// Seed and length of a file that all threads of a storm clone and no thread changes. It ends
+/// Seed and length of a file that all threads of a storm clone and no thread changes. The file ends
 /// within a sector.
 pub(super) const SHARED: (u64, usize) = (0x5a4ed, (300 << 10) + 100);
-/// A thread with this many files clones no more, because clones take no data, and the storm must
-/// fill the data space, too.
+/// A thread with this many files makes no more clones, because clones take no data, and the storm
+/// must fill the data space, too.
 const FILES_MAX: usize = 300;
 /// The attribute of a file that has a leaf for itself.
 pub(super) const LEAF: (&[u8], &[u8]) = (b"user.leaf", &[1; 12_000]);
