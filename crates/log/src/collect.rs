@@ -449,7 +449,7 @@ impl Collect<'_> {
 #[derive(Clone, Default)]
 struct Names {
     all: BTreeSet<Name>,
-    /// The items that they come from.
+    /// The items that the names come from.
     items: Vec<(Key, Payload)>,
 }
 

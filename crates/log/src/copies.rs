@@ -9,9 +9,10 @@
 //!
 //! - **K1** The superblock references a node only when its first copy is durable. Readers begin
 //!   with the first copy. The other copies are written within two periods (of 100 ms) after the
-//!   node, and durable within three. If a log is made in between, its flush makes them durable;
-//!   otherwise they get a flush of their own. A thread must call [`SyncLog::complete`] at least
-//!   once in each period. The commit that ends the log makes the other copies unnecessary.
+//!   node, and are durable within three periods. If a log is made in between, its flush makes the
+//!   copies durable; otherwise the copies get a flush of their own. A thread must call
+//!   [`SyncLog::complete`] at least once in each period. The commit that ends the log makes the
+//!   other copies unnecessary.
 //! - **K2** Another copy at an address holds the same node, or a node of an earlier transaction,
 //!   which fails the checks of its reader. So after the other copies of an address were written
 //!   once, every later node there goes to all copies. Otherwise a reader could accept an older node

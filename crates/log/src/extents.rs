@@ -9,9 +9,9 @@
 //!   file to that length.
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
 //! - **E4** Suppose another file has an extent as preallocated, in the last commit or in the log.
-//!   If the extent was written since, and the synced file shares it, the log must not bring its
-//!   checksums. After a crash the other file would still have it as preallocated, which has no
-//!   checksums. A commit is made instead.
+//!   If the extent was written since, and the synced file shares it, the log must not bring the
+//!   checksums of the extent. After a crash the other file would still have the extent as
+//!   preallocated, and preallocated extents have no checksums. A commit is made instead.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

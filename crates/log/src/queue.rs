@@ -66,7 +66,7 @@ struct Gathering {
     /// How many threads wait.
     waiting: usize,
     led: bool,
-    /// How many threads the last log served, plus those that arrived during it.
+    /// How many threads the last log served, plus the threads that arrived during that log.
     expected: usize,
     /// How long the last log took.
     took: Duration,
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Joins the batch that is being gathered, and waits for it if another thread leads.
+    /// Joins the batch that is being gathered, and waits for the batch if another thread leads.
     pub(crate) fn join(&self, id: LoggedId) -> Joined {
         let (mine, time) = {
             let mut gathering = self.0.lock();

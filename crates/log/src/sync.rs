@@ -9,7 +9,7 @@
 //!   before its extents were put, or it is written with the nodes (`logged_write`).
 //! - **S3** A log's superblock differs from the one on disk only in its first sector. So a power
 //!   cut leaves the old superblock or the new one, never a torn one. A node is free as soon as a
-//!   log without it is durable.
+//!   log without this node is durable.
 //! - **S4** Every failure leads to a commit, and no log is written before it. The writer stays
 //!   marked as broken until a commit ends the log. A failed flush or superblock write latches the
 //!   volume, as it does in a commit.

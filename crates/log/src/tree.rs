@@ -33,7 +33,7 @@ struct Leaf {
 #[derive(Debug)]
 struct Branch {
     leaves: usize,
-    /// The first key below it, and the node; `None` while a leaf below has changed.
+    /// The first key below the branch, and its node; `None` while a leaf below has changed.
     node: Option<(Key, NodePtr)>,
 }
 

@@ -114,8 +114,8 @@ impl BalanceOptions {
 }
 
 impl Maintenance {
-    /// Moves the content of the chosen groups to others, and removes the groups. The caller has
-    /// checked that the devices can hold the profiles.
+    /// Moves the content of the chosen groups to other groups, and removes the chosen groups. The
+    /// caller has checked that the devices can hold the profiles.
     pub(crate) fn move_chosen(
         &self,
         options: &BalanceOptions,

@@ -44,7 +44,7 @@ impl Default for TrimOptions {
 /// The progress of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrimProgress {
-    /// Bytes of the devices, copies counted.
+    /// Discarded bytes of the devices, every copy counted.
     pub trimmed: u64,
     /// Free bytes of block groups that were left out, since they may be needed at any moment.
     pub left: u64,

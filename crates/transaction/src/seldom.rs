@@ -24,7 +24,7 @@ impl<T> Seldom<T> {
         self.content.lock()
     }
 
-    /// Changes it.
+    /// Changes the value.
     pub fn change<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         self.some.store(true, Ordering::Release);
         act(&mut self.content.lock())

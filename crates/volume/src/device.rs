@@ -104,7 +104,7 @@ impl VolumeDevice {
         copy
     }
 
-    /// How far it can be trusted now.
+    /// How far the device can be trusted now.
     #[must_use]
     pub fn trust(&self) -> Trust {
         match self.trust.load(Ordering::Relaxed) {
@@ -127,7 +127,7 @@ impl VolumeDevice {
         self.seed.is_some()
     }
 
-    /// Whether it gets no writes any more.
+    /// Whether the device gets no writes any more.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.trust() == Trust::Lost

@@ -19,7 +19,7 @@ pub enum Error {
     /// A device failed that is not yet a part of a volume.
     #[error("cannot read {device}")]
     Candidate {
-        /// Its name.
+        /// The name of the device.
         device: String,
         /// The error of its driver.
         source: buttress_block::Error,
@@ -44,7 +44,7 @@ pub enum Error {
     NoGoodMirror {
         /// The address in the volume.
         logical: Logical,
-        /// How much.
+        /// The number of bytes.
         len: u64,
         /// How many copies there are.
         mirrors_tried: u32,
@@ -76,7 +76,7 @@ pub enum Error {
         logical: Logical,
         /// Which copy was asked for, from zero.
         mirror: u32,
-        /// How many there are.
+        /// How many copies there are.
         mirrors: u32,
     },
     /// Two chunks claim the same addresses.
@@ -127,7 +127,7 @@ pub enum Error {
     MissingDevices {
         /// The filesystem.
         fsid: Uuid,
-        /// How many it has.
+        /// How many devices the filesystem has.
         expected: u64,
         /// The given devices.
         found: Vec<DeviceId>,
@@ -140,15 +140,15 @@ pub enum Error {
     TooManyDevices {
         /// The filesystem.
         fsid: Uuid,
-        /// How many it has.
+        /// How many devices the filesystem has.
         expected: u64,
-        /// How many were given.
+        /// How many devices were given.
         given: u64,
     },
     /// A device was given that belongs to another filesystem.
     #[error("{device} belongs to filesystem {found}, not to {expected}")]
     ForeignDevice {
-        /// Its name.
+        /// The name of the device.
         device: String,
         /// The filesystem that it belongs to.
         found: Uuid,
@@ -171,7 +171,7 @@ pub enum Error {
     /// There is no btrfs here.
     #[error("{device} holds no btrfs{}", Instead(found.as_deref()))]
     NotBtrfs {
-        /// Its name.
+        /// The name of the device.
         device: String,
         /// The format on the device, if it is known.
         found: Option<String>,
@@ -181,7 +181,7 @@ pub enum Error {
     Superblock {
         /// Name of the device.
         device: String,
-        /// Which copy.
+        /// The offset of the damaged copy.
         offset: u64,
         /// The fault.
         source: buttress_format::Error,
@@ -189,11 +189,11 @@ pub enum Error {
     /// The device is shorter than the filesystem on it.
     #[error("{device} is truncated: it has {found} bytes, and its filesystem needs {expected}")]
     Truncated {
-        /// Its name.
+        /// The name of the device.
         device: String,
-        /// How long it is.
+        /// The length of the device.
         found: u64,
-        /// How long its superblock says it is.
+        /// The length that the superblock names.
         expected: u64,
     },
     /// The filesystem uses features that this program does not know.
@@ -205,7 +205,7 @@ pub enum Error {
     /// No sprout can be made from this volume.
     #[error("no volume can grow from this one: {why}")]
     NoSeed {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// The seed was written after the volume was grown from it, or is not the volume's seed.
@@ -221,7 +221,7 @@ pub enum Error {
     /// A write to a volume that may not be written.
     #[error("the volume is read-only: {why}")]
     ReadOnly {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

@@ -81,7 +81,7 @@ impl Volume {
 
     fn add_resolved(&self, chunk: Chunk) -> Result<(), Error> {
         let _adding = self.resolver.add_alone();
-        // Another thread added it first (`resolver::A3`).
+        // Another thread added the chunk first (`resolver::A3`).
         if self.map.load().find(chunk.logical).is_ok() {
             return Ok(());
         }

@@ -45,7 +45,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// Those of [`Volume::read_superblock`], for each device; [`Error::ForeignDevice`],
+    /// The errors of [`Volume::read_superblock`], for each device; [`Error::ForeignDevice`],
     /// [`Error::DuplicateDevice`] and [`Error::MissingDevices`] when the devices do not make one
     /// volume; [`Error::Features`] when this program cannot read the volume.
     pub fn open(
@@ -58,7 +58,8 @@ impl Volume {
     }
 
     /// As [`Volume::open`], but opens a commit that another process keeps while that process goes
-    /// on writing. `superblock` is that of the commit; the superblocks on the devices may be newer.
+    /// on writing. `superblock` is the superblock of the commit; the superblocks on the devices may
+    /// be newer.
     ///
     /// # Errors
     ///

@@ -128,7 +128,7 @@ pub fn capacity(profile: Profile, free: impl Iterator<Item = u64>) -> u64 {
     }
 }
 
-/// The longest that each of `count` stripes on a device can be.
+/// The greatest length that each of `count` stripes on a device can have.
 fn longest(free: &RangeSet, count: usize) -> u64 {
     let mut holes: Vec<u64> = free.iter().map(aligned).map(|(start, end)| end - start).collect();
     holes.sort_unstable_by(|a, b| b.cmp(a));

@@ -110,8 +110,8 @@ impl Volume {
         }
     }
 
-    /// Rewrites bad copies with bytes that were just read from the mirror `good`. Returns how many
-    /// it rewrote.
+    /// Rewrites bad copies with bytes that were just read from the mirror `good`. Returns the
+    /// number of rewritten copies.
     pub(crate) fn repair(&self, at: Logical, bytes: &[u8], good: u32, bad: &[u32]) -> u64 {
         self.put_right(at, bytes, good, bad, self.counters.repairs()).0
     }

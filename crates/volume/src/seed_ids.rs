@@ -18,7 +18,7 @@ pub(crate) const SEEDING: u64 = 1 << 32;
 /// The number of seeds, one grown from the other, that a volume can have.
 const SEEDS_MAX: usize = 4;
 
-/// The identifiers of a volume's seeds. Nodes on the seeds' devices carry these.
+/// The identifiers of a volume's seeds. Nodes on the seeds' devices carry these identifiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeedIds {
     ids: [[u8; 16]; SEEDS_MAX],
@@ -59,7 +59,8 @@ pub fn is_seed(superblock: &Superblock) -> bool {
 }
 
 /// The superblock of the volume that the candidates make: the newest superblock that is not a
-/// seed's. If all belong to seeds, it is the newest of all, since a sprout is newer than its seed.
+/// seed's. If all superblocks belong to seeds, the newest of all is taken, since a sprout is newer
+/// than its seed.
 pub(crate) fn newest(candidates: &[Candidate]) -> Option<&Superblock> {
     let superblocks = candidates.iter().map(|candidate| &candidate.superblock);
     superblocks.max_by_key(|superblock| (!is_seed(superblock), superblock.generation))

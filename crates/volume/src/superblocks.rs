@@ -61,7 +61,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::Candidate`] when it cannot be written.
+    /// [`Error::Candidate`] when the device cannot be written.
     pub fn wipe(device: &dyn Device) -> Result<(), Error> {
         let work = || {
             let zeros = vec![0; DEVICE_RESERVED as usize];
@@ -282,8 +282,9 @@ impl Volume {
     }
 }
 
-/// The device item for a device's superblock. It is the one that was last set, or the item in the
-/// given superblock if that is for this device. Otherwise it is the item from the opening.
+/// The device item for a device's superblock. This is the item that was set last, or the item in
+/// the given superblock if that superblock is for this device. If there is neither, it is the item
+/// from the opening.
 fn item_of(device: &VolumeDevice, superblock: &Superblock) -> DeviceItem {
     let authors = Some(superblock.dev_item).filter(|item| item.devid == device.id);
     device.changed_item().or(authors).unwrap_or(device.item)

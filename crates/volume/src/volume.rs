@@ -44,10 +44,10 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices are allowed to be missing.
     degraded: bool,
-    /// Whether it is salvaged from a damaged volume. In a salvaged volume, chunks may reach past
-    /// the end of devices.
+    /// Whether the volume is salvaged from a damaged volume. In a salvaged volume, chunks may reach
+    /// past the end of devices.
     pub(crate) is_salvage: bool,
-    /// The seeds that it was grown from.
+    /// The seeds that the volume was grown from.
     pub(crate) seeds: SeedIds,
     /// Whether the first commit after a seed is still to come.
     pub(crate) is_sprouting: bool,
@@ -189,7 +189,7 @@ impl Volume {
         before
     }
 
-    /// Puts a device in the place of the one with its number. The caller holds `repairs`
+    /// Puts a device in the place of the device with the same number. The caller holds `repairs`
     /// exclusively.
     pub(crate) fn exchange_held(&self, added: Arc<VolumeDevice>) {
         self.devices.rcu(|devices| {
@@ -315,9 +315,9 @@ impl Volume {
         self.add_entries(vec![self.resolve(chunk)?])
     }
 
-    /// Adds all chunks, or none. It is the faster way for many chunks, and the only one for chunks
-    /// that were read from a device. Where stripes share bytes of a device, the volume becomes
-    /// read-only.
+    /// Adds all chunks, or none. This is the faster way for many chunks, and the only way for
+    /// chunks that were read from a device. Where stripes share bytes of a device, the volume
+    /// becomes read-only.
     ///
     /// # Errors
     ///
@@ -357,7 +357,7 @@ impl Volume {
         self.map.remove(start)
     }
 
-    /// Why this chunk makes the volume read-only, if it does.
+    /// The reason why this chunk makes the volume read-only, if there is one.
     fn parity_obstacle(&self, entry: &Entry) -> Option<String> {
         let at = entry.chunk.logical;
         let is_data = entry.chunk.flags.kind() == BlockGroupFlags::DATA;
@@ -450,7 +450,8 @@ impl Volume {
 }
 
 /// Why these chunks make the volume read-only: two stripes, of two chunks or of one, use the same
-/// bytes of a device (V3). A write to one, or a repair of its copy, would overwrite the other.
+/// bytes of a device (V3). A write to one stripe, or a repair of it, would overwrite the other
+/// stripe.
 fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> {
     let places = entries.flat_map(|entry| {
         let (logical, len) = (entry.chunk.logical, entry.layout.stripe_len());
