@@ -7,8 +7,8 @@
 //! `rustix` and `crossbeam-utils`. It knows neither devices nor trees, except in [`Rank`], which
 //! names all short locks. The order of locks must be one list, and only the lowest crate can hold
 //! that list. The engine takes locks, threads and time only from this crate, so that in a test one
-//! seed can decide the order of everything. The module for that is `seeded`. Debug builds have it,
-//! and release builds with `--cfg buttress_seeded`.
+//! seed can decide the order of everything. The module `seeded` makes this possible. Debug builds
+//! have it, and release builds with `--cfg buttress_seeded`.
 
 #![deny(unsafe_code)]
 

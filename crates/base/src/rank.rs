@@ -29,7 +29,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 pub enum Rank {
     /// `fs`: the table of live inodes.
     InodeTable,
-    /// `fs`: one inode's state. Several at once: by inode number, through one helper.
+    /// `fs`: one inode's state. A thread locks several inodes in the order of their numbers,
+    /// through one helper.
     Inode,
     /// `data`: one file's page index.
     PageIndex,

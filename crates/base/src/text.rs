@@ -71,8 +71,8 @@ mod tests {
         }
         assert_eq!(encode(b"lit\xe9"), "lit\u{fffd}e9");
         assert_eq!(encode("\u{fffd}e9".as_bytes()), "\u{fffd}ef\u{fffd}bf\u{fffd}bde9");
-        // The first bytes are an incomplete character. The second are a surrogate, with which other
-        // programs escape bytes.
+        // The first bytes are an incomplete character. The second bytes are a surrogate, with which
+        // other programs escape bytes.
         assert_eq!(encode(b"\xe6\x97"), "\u{fffd}e6\u{fffd}97");
         assert_eq!(encode(b"\xed\xb3\xa9"), "\u{fffd}ed\u{fffd}b3\u{fffd}a9");
         assert_eq!(decode("\u{fffd}e"), None);

@@ -93,7 +93,7 @@ pub struct DevExtent {
     pub chunk_tree: u64,
     /// Object of the chunk: 256.
     pub chunk_objectid: u64,
-    /// Where the chunk begins.
+    /// The address at which the chunk begins.
     pub chunk_offset: Logical,
     /// Bytes taken.
     pub length: u64,

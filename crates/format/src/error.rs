@@ -34,7 +34,7 @@ pub enum Error {
         what: &'static str,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         found: u64,
     },
     /// There is no btrfs superblock here.
@@ -46,9 +46,9 @@ pub enum Error {
     /// A superblock copy states another offset than the one at which it was read.
     #[error("superblock read at {expected} says it belongs at {found}")]
     SuperPlace {
-        /// Where it was read.
+        /// The offset at which the copy was read.
         expected: u64,
-        /// Where it says it is.
+        /// The offset that the copy states.
         found: u64,
     },
     /// A checksum type that the format does not know.

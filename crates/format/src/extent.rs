@@ -27,8 +27,8 @@ impl ExtentFlags {
     pub const DATA: u64 = 1;
     /// The extent holds a tree node.
     pub const TREE_BLOCK: u64 = 2;
-    /// The reference items of this node's children name the node's address as their parent. They do
-    /// not name its tree.
+    /// The reference items of this node's children name the node's address as their parent. The
+    /// items do not name the tree of the node.
     pub const FULL_BACKREF: u64 = 256;
 }
 

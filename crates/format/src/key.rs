@@ -73,7 +73,7 @@ kinds! {
 /// The key of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key {
-    /// The object it belongs to.
+    /// The object that the item belongs to.
     pub objectid: u64,
     /// The kind of information about the object.
     pub kind: Kind,

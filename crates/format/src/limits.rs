@@ -2,7 +2,7 @@
 
 /// The sector size that this program writes.
 pub const SECTOR: u32 = 4096;
-/// Where the superblock and its copies lie on each device.
+/// The offsets of the superblock and its copies on each device.
 pub const SUPER_OFFSETS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 /// Bytes of a superblock.
 pub const SUPER_SIZE: usize = 4096;

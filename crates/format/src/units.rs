@@ -104,8 +104,8 @@ impl TreeId {
     /// Data of a balance in progress.
     pub const DATA_RELOC: Self = Self(-9_i64 as u64);
 
-    /// Whether this is the tree of a subvolume: of the top level, or of one with a number from 256
-    /// on.
+    /// Whether this is the tree of a subvolume: the top level, or a subvolume with a number from
+    /// 256 on.
     #[must_use]
     pub fn is_fs_tree(self) -> bool {
         self == Self::FS || (self.0 >= Ino::FIRST_FREE.0 && self.0 <= Ino::LAST_FREE.0)

@@ -109,7 +109,8 @@ impl Engine {
     }
 
     /// Commits if a snapshot would be refused only because of changes since the last commit. The
-    /// root items are those of the last commit. Called without the locks of the snapshot.
+    /// need of the snapshot follows from the root items of the last commit. The caller holds no
+    /// lock for the snapshot.
     ///
     /// # Errors
     ///

@@ -136,8 +136,8 @@ pub(crate) fn released(place: Place, held: Want) {
     }
 }
 
-/// Wakes all threads that wait for a signal, or only one of them. On a machine that is the thread
-/// that waited first, and otherwise a random one.
+/// Wakes all threads that wait for a signal, or only one of them. A machine wakes the thread that
+/// waited first; without a machine a random thread is woken.
 pub(crate) fn notify(place: Place, all: bool) {
     let Some((run, mine)) = mine() else { return };
     let mut turns = run.lock();

@@ -191,9 +191,9 @@ fn the_map_refuses_overlaps() {
     volume.remove_chunk(good.logical).expect_err("it is gone");
 }
 
-/// M1, M2: chunks are added and removed, one by one and many at once, near others and over them.
-/// Every address is found in the chunk that the model has there. Overlaps are refused as a whole.
-/// The last chunk of the map is the last chunk of the model.
+/// M1, M2: chunks are added and removed, one by one and many at once, near other chunks and over
+/// them. Every address is found in the chunk that the model has there. Overlaps are refused as a
+/// whole. The last chunk of the map is the last chunk of the model.
 #[test]
 fn the_map_agrees_with_a_model() {
     const SLOT: u64 = 1 << 20;
