@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //!
-//! - **D1** One thread of a run has the turn; only it executes code of the test.
+//! - **D1** One thread of a run has the turn; only this thread executes code of the test.
 //! - **D2** The next thread to get the turn follows from the seed and from the actions of the
 //!   threads. The computer has no influence: no clock, no address, no identifier of the system. The
 //!   exception is a [`Machine`] that measures how long threads run.

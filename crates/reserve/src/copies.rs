@@ -20,9 +20,9 @@
 //!   read-only snapshot before it becomes writable. The copies have an upper bound: twice the space
 //!   of all subvolume nodes, or 1/32 of the devices, whichever is more. At that bound, further
 //!   writable snapshots need no more room, but then not all of them can be emptied file by file.
-//! - **Y2** A volume may have too little space for this room when it is mounted. Then a part is
-//!   kept. It is half of the space left, or the space left less the missing bytes, whichever is
-//!   more. Operations that free space use up this part; other operations do not.
+//! - **Y2** A volume may have too little space for this room when it is mounted. Then only a part
+//!   of the room is kept: half of the space left, or the space left minus the missing bytes,
+//!   whichever is more. Operations that free space use up this part; other operations do not.
 //! - **Y3** The room is kept first in chunks that are not allocated yet. This part is withheld from
 //!   data and from reservations of ordinary writers. Only the rest is kept in block groups, where
 //!   it enlarges the global reserve. So a volume with enough unallocated space keeps nothing in

@@ -12,8 +12,8 @@
 //!   of Linux moved takes the same space, though the node is not shared. Linux marks the root of
 //!   such nodes like that of a snapshot (`last_snapshot`), so they are counted, too.
 //! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
-//!   half of all metadata. Linux does the same. So a delete finds space, however many shared leaves
-//!   it is the first to change. While a snapshot shares the deleted data, the delete takes more
+//!   half of all metadata. Linux does the same. So a delete finds space even if it is the first to
+//!   change many shared leaves. While a snapshot shares the deleted data, the delete takes more
 //!   than it frees. `copies` keeps space so that the next delete finds some, too. The drop of the
 //!   snapshot uses the space that the deletes leave.
 

@@ -15,8 +15,8 @@
 //!   mark is set before the drain reads the counts. All four steps have one order (SeqCst), so the
 //!   writer sees the mark or the drain sees the count.
 //! - **W2** A drain ends even if writers keep entering. It switches the phase, so that new writers
-//!   use another count, and waits only for the old count. It does so twice, because some writers
-//!   may have read the phase before an earlier switch.
+//!   use another count, and waits only for the old count. The drain switches and waits twice,
+//!   because some writers may have read the phase before an earlier switch.
 //! - **W3** A guard decrements the counter that it incremented, whichever thread drops it.
 //!
 //! # Locks

@@ -5,10 +5,10 @@
 //! There is one index for each kind of space. A group has a slot, a number that it keeps for as
 //! long as it lives. A plane has the groups of one size class, or the groups that are not loaded.
 //! The order of a run is the power of two of its length ([`order_of`]). A group is entered in one
-//! plane, under every order up to the order of its largest free run. So one bitmap names all groups
-//! of a plane with a run of at least that order. A search goes from a slot to the last slot, and
-//! then on from the first. Groups that are added together get slots in the order of their
-//! addresses, so a search meets neighbours in turn.
+//! plane, under every order up to the order of its largest free run. So for each order, one bitmap
+//! names all groups of a plane with a run of at least this order. A search goes from a slot to the
+//! last slot, and then on from the first. Groups that are added together get slots in the order of
+//! their addresses, so a search meets neighbours in turn.
 //!
 //! # Invariants
 //!

@@ -256,7 +256,7 @@ impl Engine {
         self.gate.enter(|| Arc::clone(self.view.load().running()))
     }
 
-    /// Number of data extents that became free at once with their last reference, since the same
+    /// Number of data extents that became free at once with their last reference, because the same
     /// transaction had allocated them. No view keeps their space from reuse. A reader that did not
     /// hold the file's extents may therefore have read another file's data. The count rises before
     /// the space is free.

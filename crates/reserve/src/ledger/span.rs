@@ -3,12 +3,12 @@
 //!
 //! # Invariants
 //!
-//! - **D1** Of the leaves between the first extent and the last, all but the two outer ones hold
-//!   only extents of this inode. These are items of one length. The dirty ones among these leaves
-//!   become at most as many leaves as all of them would if packed (`tree::L2`). A run of dirty
-//!   leaves may need one extra leaf, and the clean leaf between two runs makes up for it. Each
-//!   outer leaf becomes up to three leaves by itself, and takes in a neighbour. The same holds for
-//!   the leaf of the inode item.
+//! - **D1** All leaves between the first extent and the last, except the two outer leaves, hold
+//!   only extents of this inode. The extent items have one length. The dirty leaves among them
+//!   become at most as many leaves as all these leaves would become if packed (`tree::L2`). A run
+//!   of dirty leaves may need one extra leaf, and the clean leaf between two runs makes up for it.
+//!   Each outer leaf becomes up to three leaves by itself, and takes in a neighbour. The same holds
+//!   for the leaf of the inode item.
 //! - **D2** A part of the data may finish in this transaction, and the rest in the next. Each part
 //!   may dirty all these leaves. In the next transaction, these leaves include the items that this
 //!   transaction adds. Leaves that are already dirty in this transaction are in the ledger's count.

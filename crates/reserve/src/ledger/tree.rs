@@ -16,7 +16,7 @@
 //! - **L4** An inner node is split only if it gets more children. If a level has `d` dirty nodes
 //!   and gets `g` new children, at most `min(d, g)` of its nodes are split. One more node is added
 //!   for each half node that the new children fill. A node that may lose most of its children takes
-//!   in a neighbour. It counts one node more for this, and one for each level above.
+//!   in a neighbour. For such a node one more node is counted, and one for each level above.
 //! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
 //!   The younger transaction then changes the tree that the older one makes. The leaves that the
 //!   younger one makes have two bounds, and the smaller bound counts.
