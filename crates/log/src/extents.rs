@@ -135,8 +135,9 @@ fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) ->
     if draft.view.tracked().is_anothers_preallocated(extent.start, user) {
         return Ok(true);
     }
-    // Only an inode that alone had the extent in the last commit may have written into it. If the
-    // running transaction did not change the extent's users, that inode still is the only user.
+    // Only an inode that alone had the extent in the last commit may have written into the extent.
+    // If the running transaction did not change the extent's users, that inode still is the only
+    // user.
     if !draft.view.has_other_users(extent.start) {
         return Ok(false);
     }

@@ -141,8 +141,8 @@ impl Maintenance {
     /// `leaving` bytes of free space are about to become read-only.
     fn make_room_for_move(&self, group: &Group, leaving: u64) -> Result<()> {
         let (kind, bytes) = (group.kind(), group.used());
-        // Each extent needs a free run of its own length (L2). The length is at most twice the
-        // usual maximum, since Linux preallocates such extents.
+        // Each extent needs a free run of its own length (L2). An extent is at most twice as long
+        // as the usual maximum; Linux preallocates extents of that length.
         let whole = if kind == SpaceKind::Data { bytes.min(2 * limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
             let account = self.engine().space().account(kind);

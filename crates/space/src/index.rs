@@ -32,7 +32,8 @@ const ORDER_MIN: u32 = 12;
 /// The plane in which a group is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
-    /// Its free extents are not known yet; its order is computed from all its free bytes.
+    /// The group's free extents are not known yet; the order is computed from all free bytes of the
+    /// group.
     Unloaded,
     /// Loaded, for allocations of any size.
     Unset,

@@ -53,7 +53,7 @@ pub enum LookupPolicy {
 
 #[cfg(feature = "baselines")]
 impl AllocPolicy {
-    /// All, the oldest first.
+    /// All policies, the oldest first.
     pub const ALL: [Self; 4] =
         [Self::Linear, Self::LinearTrylock, Self::IndexSingleGoal, Self::IndexGoals];
 
@@ -85,7 +85,7 @@ impl FromStr for AllocPolicy {
 
 #[cfg(feature = "baselines")]
 impl LookupPolicy {
-    /// All, the oldest first.
+    /// All policies, the oldest first.
     pub const ALL: [Self; 3] = [Self::RwlockDouble, Self::RwlockSingle, Self::Lockfree];
 }
 

@@ -19,11 +19,11 @@ use crate::place::{self, Limits, Room};
 /// A device as the chunk tree knows it.
 #[derive(Debug)]
 struct KnownDevice {
-    /// Its item, as of the last commit.
+    /// The device's item, as of the last commit.
     item: DeviceItem,
     /// The unallocated space.
     free: RangeSet,
-    /// Whether new chunks may lie on it.
+    /// Whether new chunks may lie on the device.
     usable: bool,
     /// No space at or after this offset is allocated.
     hidden: Option<u64>,

@@ -29,9 +29,9 @@ pub enum Error {
     Mirror {
         /// The address in the volume.
         logical: Logical,
-        /// Which copy, from zero.
+        /// The number of the copy, from zero.
         mirror: u32,
-        /// Where the copy lies.
+        /// The device that holds the copy.
         device: DeviceId,
         /// The error of its driver.
         source: buttress_block::Error,
@@ -50,7 +50,7 @@ pub enum Error {
         mirrors_tried: u32,
         /// The last copy tried, from zero.
         mirror: u32,
-        /// Where that copy lies.
+        /// The device that holds that copy.
         device: DeviceId,
         /// The reason, from the caller's check or from the device.
         reason: String,
@@ -74,7 +74,7 @@ pub enum Error {
     NoSuchMirror {
         /// The address in the volume.
         logical: Logical,
-        /// Which copy was asked for, from zero.
+        /// The number of the requested copy, from zero.
         mirror: u32,
         /// How many copies there are.
         mirrors: u32,
@@ -100,11 +100,11 @@ pub enum Error {
     ChunkPastEnd {
         /// The chunk.
         logical: Logical,
-        /// Where its stripe lies.
+        /// The device of the chunk's stripe.
         device: DeviceId,
-        /// Where its stripe ends.
+        /// The end of that stripe.
         end: u64,
-        /// Where the device ends.
+        /// The end of the device.
         device_len: u64,
     },
     /// A chunk cannot be read without a device that is missing.

@@ -30,7 +30,7 @@ pub(crate) struct Layout {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Every stripe holds everything.
+    /// Every stripe holds the whole chunk.
     Whole { copies: usize },
     /// Units are dealt to `columns` columns in turn. Each column has `copies` stripes.
     Striped { columns: u64, copies: usize, unit: u64 },

@@ -310,8 +310,8 @@ impl Volume {
     /// impossible; [`Error::MissingStripe`] when the present devices cannot read it, and no device
     /// may be missing (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
-        // This does not compare the new chunk's stripes with those of other chunks: that would cost
-        // a step for each chunk (V3).
+        // The new chunk's stripes are not compared with the stripes of other chunks, because this
+        // would cost a step for each chunk (V3).
         self.add_entries(vec![self.resolve(chunk)?])
     }
 
