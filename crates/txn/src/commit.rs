@@ -4,10 +4,10 @@
 //!
 //! - **W1** One commit at a time. Operations go on in the next transaction and wait only for the
 //!   freeze (`txn::T2`).
-//! - **W2** A commit writes the new superblock to its first copy only. The next commit writes it to
-//!   the others. So the order is: nodes to every mirror, and the last superblock to its other
-//!   copies; flush; the new superblock to its first copy; flush. Before the last flush nothing
-//!   that the old superblock reaches is overwritten (`txn::T6`, `txn::T8`).
+//! - **W2** A commit writes the new superblock to its first copy only. The next commit writes this
+//!   superblock to the other copies. So the order is: nodes to every mirror, and the last
+//!   superblock to its other copies; flush; the new superblock to its first copy; flush. Before the
+//!   last flush nothing that the old superblock reaches is overwritten (`txn::T6`, `txn::T8`).
 //! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
 //!   is written from then on.
 //! - **G1** (of `reserve::ledger`) A commit makes no more nodes than were counted. Debug builds

@@ -72,7 +72,8 @@ pub struct Engine {
     pub(crate) commit: Commits,
     /// Threads that put extents before their data is written.
     pub(crate) unwritten: UnwrittenCount,
-    /// Extents allocated and not yet referenced: their first reference makes their item.
+    /// Extents allocated and not yet referenced. The first reference of an extent makes the
+    /// extent's item.
     pub(crate) unreferenced: Unreferenced,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,

@@ -16,9 +16,9 @@
 //!   After each refusal the tickets behind it are served if they fit.
 //! - **F3** When the engine fails, every waiting ticket is refused.
 //! - **F4** A ticket gives up when its caller is interrupted
-//!   ([`Interrupt`](buttress_base::Interrupt)), if it waits for data or can wait for everything. It
-//!   then keeps no space. Other tickets belong to operations that free space or complete writes, so
-//!   they wait until they are served or refused. Writeback is never interrupted.
+//!   ([`Interrupt`](buttress_base::Interrupt)), if it waits for data or can wait for everything.
+//!   The ticket then keeps no space. Other tickets belong to operations that free space or complete
+//!   writes, so they wait until they are served or refused. Writeback is never interrupted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ const SLICE: Duration = Duration::from_millis(20);
 const READERS_ONCE: Duration = Duration::from_millis(500);
 /// Longest time, from the first wait on, that threads wait for the readers of one old tree. A long
 /// reader (a send, a stopped program) reads for minutes. Without this limit each refused request
-/// would wait for it in every run of the flush steps, nine seconds in total.
+/// would wait for such a reader in every run of the flush steps, nine seconds in total.
 const READERS_EVER: Duration = Duration::from_secs(2);
 
 /// A flusher that writes dirty data back for tickets that wait, for as long as it lives.

@@ -126,9 +126,9 @@ impl<'e> Handle<'e> {
         self.change(extent, user, 1, true);
     }
 
-    /// Removes one reference to a data extent. The last one frees the extent. Its space is free at
-    /// once if this transaction made the extent and no log names it. Otherwise its space is free
-    /// when the transaction is durable (`txn::T5`, `txn::T6`).
+    /// Removes one reference to a data extent. The removal of the last reference frees the extent.
+    /// Its space is free at once if this transaction made the extent and no log names it. Otherwise
+    /// its space is free when the transaction is durable (`txn::T5`, `txn::T6`).
     pub fn drop_data_ref(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, -1, false);
     }

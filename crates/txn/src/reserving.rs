@@ -29,8 +29,8 @@ impl Engine {
     }
 
     /// Reserves metadata for a thread that writeback may wait for. Such a thread holds the
-    /// writeback claim of a file, or is writing back. Its request goes before others, and only
-    /// chunks and commits make room for it.
+    /// writeback claim of a file, or is writing back. The thread's request goes before others, and
+    /// only chunks and commits make room for the request.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use crate::Costs;
 use crate::transaction::Transaction;
 
 /// The content of a transaction when it was counted. The later changes are the difference between
-/// its present content and this one.
+/// the transaction's present content and this content.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     /// Items in the overlay, their bytes, and the number of items put again with another length.

@@ -107,7 +107,7 @@ impl<'e> Cluster<'e> {
     pub(super) fn close(&mut self) {
         let Some(rest) = self.rest.take() else { return };
         // The counter changes before the account here, and after it in `take`. So a thread that
-        // reads both sees these bytes in at least one.
+        // reads the counter and the account sees these bytes in at least one of the two.
         self.engine.reservations.return_frozen(rest.len);
         self.engine.space.free(rest);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);

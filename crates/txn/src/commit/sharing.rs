@@ -6,7 +6,7 @@
 //!   has the flag FULL_BACKREF, the reference names the node's address. Otherwise it names the tree
 //!   that the node was written for.
 //! - **B2** A node without the flag is used by the tree it was written for. When this tree stops
-//!   using a node that other trees still use, it sets the flag. The node's references then name its
+//!   using a node that other trees still use, the flag is set. The node's references then name its
 //!   address.
 //! - **B3** A reference count is the committed count plus the changes that this commit has made so
 //!   far.
