@@ -2,24 +2,24 @@
 //!
 //! # Place
 //!
-//! A file may also be in a snapshot. Deleting it changes nodes that both trees use, so the deleting
-//! tree gets copies of these nodes. The snapshot still uses the old nodes, so no space becomes
-//! free. In the worst case deletes copy every shared node. On a volume with full metadata, deletes
-//! would fail once the global reserve is used up. So ordinary writers leave room for the copies,
-//! and operations that free space may use this room.
+//! A file may also be in a snapshot. Deleting the file changes nodes that both trees use, so the
+//! deleting tree gets copies of these nodes. The snapshot still uses the old nodes, so no space
+//! becomes free. In the worst case deletes copy every shared node. On a volume with full metadata,
+//! deletes would fail once the global reserve is used up. So ordinary writers leave room for the
+//! copies, and operations that free space may use this room.
 //!
 //! Root items tell how many copies there may be. Each root item has the bytes of its tree's nodes.
-//! The sum over all trees is the space that they would take if they shared nothing. This sum, less
-//! the bytes in use, bounds the space for copies. A read-only subvolume needs no copies.
+//! The sum over all trees is the space that the trees would take if they shared nothing. This sum,
+//! less the bytes in use, bounds the space for copies. A read-only subvolume needs no copies.
 //!
 //! # Invariants
 //!
 //! - **Y1** Room is kept for a copy of every node that a writable tree shares. Copies add
 //!   references, which make the extent tree and the global reserve grow; there is room for this
-//!   growth, too. A snapshot reserves this room before it is taken, up to `ASKED_MAX`. So does a
+//!   growth, too. This room is reserved before a snapshot is taken, up to `ASKED_MAX`. So does a
 //!   read-only snapshot before it becomes writable. The copies have an upper bound: twice the space
 //!   of all subvolume nodes, or 1/32 of the devices, whichever is more. At that bound, further
-//!   writable snapshots need no more room, but then not all of them can be emptied file by file.
+//!   writable snapshots need no more room, but then not all snapshots can be emptied file by file.
 //! - **Y2** A volume may have too little space for this room when it is mounted. Then only a part
 //!   of the room is kept: half of the space left, or the space left minus the missing bytes,
 //!   whichever is more. Operations that free space use up this part; other operations do not.

@@ -259,8 +259,8 @@ impl Group {
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
     }
 
-    /// Enters the group in the index and then in the account, once it is in the directory. So its
-    /// space can be found before it can be reserved.
+    /// Enters the group in the index and then in the account, once the group is in the directory.
+    /// So its space can be found before it can be reserved.
     pub(crate) fn open(&self, account: &SharedAccount) {
         let mut state = self.state.lock();
         state.counted = true;

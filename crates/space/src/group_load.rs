@@ -18,16 +18,16 @@ use crate::{Error, Group};
 
 impl Group {
     /// Takes the free extents, in ascending order, from a *committed* free-space tree of this
-    /// session. On a volume without that tree, they are the gaps in a committed extent tree. They
-    /// may include ranges under superblocks, as on disk; these ranges are never allocated.
+    /// session. On a volume without that tree, they are the gaps in a committed extent tree. The
+    /// extents may include ranges under superblocks, as on disk; these ranges are never allocated.
     ///
     /// Loading a loaded group changes nothing: two threads may load the same group.
     ///
     /// # Errors
     ///
-    /// When the extents are out of order or outside the group. Also when they do not add up to the
-    /// length of the group minus its used bytes. In these cases the volume is inconsistent, and the
-    /// group stays unloaded.
+    /// When the extents are out of order or outside the group. Also when the extents do not add up
+    /// to the length of the group minus its used bytes. In these cases the volume is inconsistent,
+    /// and the group stays unloaded.
     ///
     /// # Panics
     ///

@@ -115,7 +115,7 @@ impl Drop for Counted {
         let bucket = &self.handle.0[self.bucket];
         let was = bucket.counts[self.shard].phases[self.phase].fetch_sub(1, SeqCst);
         debug_assert!(was > 0, "W3: left where no writer had entered");
-        // A drain first counts itself in `waiting` and then reads the counts. So it sees the
+        // A drain first counts itself in `waiting` and then reads the counts. So the drain sees the
         // decrement, or this code sees the drain.
         if was == 1 && bucket.waiting.load(SeqCst) > 0 {
             drop(bucket.quiet.lock());

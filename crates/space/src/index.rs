@@ -15,8 +15,8 @@
 //! - **I1** While a group's lock is free, its bits agree with its summary. They are set in one
 //!   plane for every order up to the group's own, and clear everywhere else.
 //! - **I2** Every set bit is found (`plane_bits::I2`).
-//! - **I3** A search may miss a group that was in the index all the time. Afterwards it can tell
-//!   that this may have happened (`plane_bits::I3`).
+//! - **I3** A search may miss a group that was in the index all the time. Afterwards the search can
+//!   tell that it may have missed a group (`plane_bits::I3`).
 //!
 //! # Locks
 //!
@@ -105,7 +105,7 @@ impl Index {
         }
     }
 
-    /// The current count of arrivals. A search stores it when it begins.
+    /// The current count of arrivals. A search stores the count when it begins.
     pub(crate) fn arrival_count(&self) -> u64 {
         self.doubts.arrival_count()
     }

@@ -11,9 +11,9 @@
 //! - **C1** No round is due while a caller waits. While a caller waits, the flush steps make room,
 //!   and two threads that make room at once hinder each other.
 //! - **C2** Without load there is no round, however full the volume is.
-//! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. This
-//!   is the reservation for tree paths, which any transaction under load holds, whatever its
-//!   length.
+//! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. Such
+//!   space is the reservation for tree paths, which any transaction under load holds, whatever the
+//!   transaction's length.
 
 /// The rule to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

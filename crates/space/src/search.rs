@@ -376,8 +376,8 @@ impl<'a> Search<'a> {
     ///
     /// Another thread may empty or remove a group after the search looked at it. The group's
     /// summary shows the change first, and its entries leave the index afterwards. The search then
-    /// finds nothing in that group. It still finds the space that the request has reserved, because
-    /// other groups have it (L5).
+    /// finds nothing in that group. The search still finds the space that the request has reserved,
+    /// because other groups have this space (L5).
     fn largest(&mut self, least: u64) -> Option<&'a Arc<Group>> {
         let last = order_of(least).unwrap_or(0);
         let all = order_of(self.request.min);

@@ -457,8 +457,8 @@ impl Space {
 
     /// Compares reservations with tokens, and each account with its groups, while other threads use
     /// the volume. An account that changes meanwhile is compared again, up to a limit. Returns
-    /// whether all accounts could be compared. It walks over all groups, so it is only for debug
-    /// builds.
+    /// whether all accounts could be compared. The audit walks over all groups, so it is only for
+    /// debug builds.
     ///
     /// # Errors
     ///
@@ -537,9 +537,9 @@ impl Space {
         &self.alloc_counters[shard()]
     }
 
-    /// Compares every group with itself, and every account with its groups and reservations. It
-    /// walks over all groups, and is valid only while no other thread allocates, so it is only for
-    /// tests.
+    /// Compares every group with itself, and every account with its groups and reservations. The
+    /// check walks over all groups, and is valid only while no other thread allocates, so it is
+    /// only for tests.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ use crate::{
     delayed_ref::DelayedRefs, moves::Moves, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
 };
 
-/// A chunk that a transaction adds. Its commit records it in the trees.
+/// A chunk that a transaction adds. The commit of the transaction records the chunk in the trees.
 #[derive(Clone, Debug)]
 pub struct NewChunk {
     /// The chunk.

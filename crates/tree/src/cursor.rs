@@ -32,7 +32,7 @@ pub struct Cursor<'s, S: NodeSource + ?Sized> {
 
 impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     /// Makes a cursor at the first item at or after a key. This reads one node of each level. If
-    /// the key lies after the end of its leaf, it also reads the path to the next leaf.
+    /// the key lies after the end of its leaf, the path to the next leaf is read, too.
     ///
     /// # Errors
     ///

@@ -242,7 +242,7 @@ impl Overlay {
         Seen { found: best, items_made: 0 }
     }
 
-    /// The gap around a key: its first and its last key. It is valid for views that have this
+    /// The gap around a key: its first and its last key. The gap is valid for views that have this
     /// overlay as the running one, over committed roots of `generation`.
     pub(crate) fn gap_around(
         &self,
