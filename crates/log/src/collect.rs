@@ -18,14 +18,14 @@
 //!   ([`Trouble::Commit`]). They are changes of subvolumes, of directories that moved or lost a
 //!   name, and of too many inodes at once.
 //! - **C4** In the trees or the log, a logged inode may have a name that now belongs to another
-//!   inode. After replay the name belongs to that other inode. If a file replaced another and only
-//!   one of them was synced, replay leaves that one.
+//!   inode. After replay the name belongs to that other inode. If a file replaced another file and
+//!   only one of the two was synced, replay leaves the synced file.
 //!
 //! # How names are logged
 //!
 //! Names that an inode gained are its INODE_REF and INODE_EXTREF items. Replay creates the
-//! directory entries from them, and takes the name from the inode that had it. Names that an inode
-//! lost are a DIR_LOG_INDEX range of one index in their former directory.
+//! directory entries from these items, and takes the name from the inode that had it. Names that an
+//! inode lost are a DIR_LOG_INDEX range of one index in their former directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 

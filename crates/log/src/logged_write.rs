@@ -9,8 +9,8 @@
 //! - **E1** An open [`LoggedWrite`] keeps commits from beginning (`txn::unwritten::B1`). So no
 //!   commit names extents with data that is not on the device.
 //! - **E2** Data is listed within the handle that puts its extents. A log reads the trees while no
-//!   handle is open, and takes the list at the same moment. So it writes the data of all extents
-//!   that it sees.
+//!   handle is open, and takes the list at the same moment. So the log writes the data of all
+//!   extents that it sees.
 //! - **E3** After a failed log, no other log is made before a commit (`sync::S4`). So no log sees
 //!   extents with data that could not be written.
 

@@ -5,8 +5,8 @@
 //!
 //! - **K1** While groups are moved, the item exists. It is removed when the balance is done, was
 //!   cancelled or failed. If the item exists after a crash or a pause, its balance can be resumed.
-//! - **K2** A resumed balance does not move content again. For that it skips groups that are nearly
-//!   full, or that have their new profile already.
+//! - **K2** A resumed balance does not move content again. For this, the balance skips groups that
+//!   are nearly full, or that have their new profile already.
 
 use buttress_format::{BalanceArgs, BalanceItem, BlockGroupFlags, DeviceId, Profile, TreeId};
 

@@ -37,7 +37,7 @@ impl Maintenance {
         self.engine().settle_superblocks()
     }
 
-    /// Moves the nodes of the chunk tree from the devices of seeds to the volume's own. The
+    /// Moves the nodes of the chunk tree from the devices of seeds to the volume's own devices. The
     /// superblock names the chunks of the chunk tree, and Linux reads these chunks before it looks
     /// for seeds.
     ///
@@ -197,8 +197,8 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// Copies all data of chunks from one device to the same places of the other, beside writers.
-    /// New chunks are written to both devices meanwhile.
+    /// Copies all data of chunks from one device to the same places of the other device, while
+    /// writers go on. New chunks are written to both devices meanwhile.
     fn copy_pair(
         &self,
         id: DeviceId,

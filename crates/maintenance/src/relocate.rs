@@ -8,8 +8,8 @@
 //! - **L3** A node is moved by building it anew, together with all nodes above it. A shared node is
 //!   built once, so the trees go on sharing it. A leaf that points to moved data is built anew in
 //!   the same way.
-//! - **L4** The mover finds the users of an extent and makes them point to its copy, both in one
-//!   handle. Meanwhile no other thread changes the extents of the inodes that use the extent
+//! - **L4** The mover finds the users of an extent and makes these users point to the copy, both in
+//!   one handle. Meanwhile no other thread changes the extents of the inodes that use the extent
 //!   ([`Users::hold`]). The mover may miss users that a new snapshot or an uncommitted clone adds.
 //!   Such users keep the old extent, and the next round over the group finds them.
 //!
@@ -375,8 +375,8 @@ impl Maintenance {
         let whole = old.len + self.engine().row_slack();
         let mut reservation =
             buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
-        // A superblock copy may cut the free space of the first new chunk into pieces, but not that
-        // of a second chunk.
+        // A superblock copy may cut the free space of the first new chunk into pieces, but not the
+        // free space of a second chunk.
         let mut tries = 0..2;
         let new = loop {
             match self.engine().allocate_data(&mut reservation, old.len, old.len, None, 0) {

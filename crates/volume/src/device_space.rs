@@ -54,7 +54,7 @@ impl DeviceSpace {
         Self { rows, ..Self::default() }
     }
 
-    /// Adds a device. All of it is free except the reserved bytes at its start.
+    /// Adds a device. All space of the device is free except the reserved bytes at its start.
     pub fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
         if item.total_bytes > limits::DEVICE_RESERVED {

@@ -31,8 +31,8 @@ pub struct OpenOptions {
     pub degraded: bool,
     /// How chunks with parity are used.
     pub parity: Parity,
-    /// Whether an image of metadata alone may be written, too. A repair may do so, since it writes
-    /// no data.
+    /// Whether an image of metadata alone may be written, too. A repair may write such an image,
+    /// since a repair writes no data.
     pub repairs: bool,
 }
 

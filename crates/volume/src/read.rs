@@ -31,7 +31,7 @@ impl Volume {
     /// # Errors
     ///
     /// [`Error::NotMapped`], [`Error::NoSuchMirror`] or [`Error::MissingStripe`] where there is no
-    /// such copy, [`Error::Mirror`] when its device fails.
+    /// such copy, [`Error::Mirror`] when the device of the copy fails.
     pub fn read_mirror(&self, at: Logical, buf: &mut [u8], mirror: u32) -> Result<(), Error> {
         self.read_copy(at, buf, mirror, true)
     }

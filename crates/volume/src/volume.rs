@@ -161,7 +161,7 @@ impl Volume {
         self.degraded
     }
 
-    /// Adds a device. It is empty until a chunk is added on it.
+    /// Adds a device. The device is empty until a chunk is added on it.
     pub fn add_device(&self, device: Arc<dyn Device>, item: DeviceItem) {
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Whole));
         added.set_current_item(item);
@@ -263,7 +263,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], also for a device that cannot be written; those of
+    /// [`Error::ReadOnly`], also for a device that cannot be written; the errors of
     /// [`Volume::read_superblock`]. After an error nothing may be written.
     pub fn begin_writing(&self, last: &Superblock) -> Result<(), Error> {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
@@ -302,7 +302,7 @@ impl Volume {
         self.counters.snapshot()
     }
 
-    /// Adds a chunk to the map. It is durable only when its item is in the chunk tree.
+    /// Adds a chunk to the map. The chunk is durable only when its item is in the chunk tree.
     ///
     /// # Errors
     ///
@@ -406,7 +406,8 @@ impl Volume {
         self.map.load().last().map(|entry| Arc::clone(&entry.chunk))
     }
 
-    /// Lists the chunks by address. It costs a step for each chunk, so it is not for frequent use.
+    /// Lists the chunks by address. The list costs a step for each chunk, so this call is not for
+    /// frequent use.
     #[must_use]
     pub fn chunks(&self) -> Arc<[Arc<Chunk>]> {
         self.map.load().entries().map(|entry| Arc::clone(&entry.chunk)).collect()
