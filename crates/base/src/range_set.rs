@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **R1** Ranges are half-open, not empty, and neither overlap nor touch.
-//! - **R2** `total` is the sum of their lengths.
+//! - **R2** `total` is the sum of the lengths of all ranges.
 //!
 //! The crate `range-set-blaze` is not used, because it has only inclusive ranges. Each call would
 //! have to convert its range and check for empty ranges, which occur in data from disks.

@@ -97,7 +97,7 @@ fn splitmix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// C1: a seed always gives the same numbers, and another seed gives others.
+    /// C1: a seed always gives the same numbers, and another seed gives other numbers.
     #[test]
     fn repeats_from_its_seed() {
         let numbers = |seed| {

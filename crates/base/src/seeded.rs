@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //!
-//! - **D1** One thread of a run has the turn; only it executes code of the test.
+//! - **D1** One thread of a run has the turn; only this thread executes code of the test.
 //! - **D2** The next thread to get the turn follows from the seed and from the actions of the
 //!   threads. The computer has no influence: no clock, no address, no identifier of the system. The
 //!   exception is a [`Machine`] that measures how long threads run.
@@ -26,10 +26,10 @@
 //! # Not seen
 //!
 //! A thread that waits in something other than [`crate::sync`], [`crate::thread`] or
-//! [`crate::Ranked`] keeps its turn. If the initialiser of a `OnceLock` took a lock, it could lose
-//! its turn. Another thread that waits for the `OnceLock` would then keep the turn for ever. The
-//! scheduler does not handle locks shared with threads outside of the run. Atomics are sequentially
-//! consistent here.
+//! [`crate::Ranked`] keeps its turn. If the initialiser of a `OnceLock` took a lock, its thread
+//! could lose the turn. Another thread that waits for the `OnceLock` would then keep the turn for
+//! ever. The scheduler does not handle locks shared with threads outside of the run. Atomics are
+//! sequentially consistent here.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};

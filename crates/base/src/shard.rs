@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::thread;
 
 /// The number of shards. More shards than processors that write at a time gain nothing. With fewer
-/// shards, more threads share one.
+/// shards, more threads share each shard.
 pub const SHARDS: usize = 16;
 
 /// Returns the shard of this thread, below [`SHARDS`]. New threads get the shards in turn (S1).

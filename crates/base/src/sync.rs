@@ -148,7 +148,7 @@ mod watched {
             self.inner.notify_all()
         }
 
-        /// Gives the lock up until notified, and takes it again.
+        /// Releases the lock until a notification comes, and then takes the lock again.
         #[track_caller]
         pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
             if self.wait_seeded(guard, None).is_none() {

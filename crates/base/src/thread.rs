@@ -1,8 +1,8 @@
 //! Threads of the engine. They are threads of the system; in a seeded run ([`crate::seeded`]) one
 //! of them runs at a time.
 //!
-//! In a release build without `--cfg buttress_seeded` these names are reexports of the standard
-//! library.
+//! In a release build without `--cfg buttress_seeded` the names of this module are reexports of the
+//! standard library.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -162,7 +162,7 @@ mod watched {
         ///
         /// # Errors
         ///
-        /// Those of the system.
+        /// The errors of the system.
         pub fn spawn<F, T>(self, work: F) -> io::Result<JoinHandle<T>>
         where
             F: FnOnce() -> T + Send + 'static,

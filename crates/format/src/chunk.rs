@@ -113,11 +113,11 @@ pub struct Stripe {
 /// A chunk: a range of logical space and its places on devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Its first byte; the key's offset.
+    /// The first byte of the chunk; the key's offset.
     pub logical: Logical,
-    /// Its length in bytes of logical space.
+    /// The length of the chunk in bytes of logical space.
     pub len: u64,
-    /// The tree of its block group: 2, the extent tree.
+    /// The tree of the chunk's block group: 2, the extent tree.
     pub owner: u64,
     /// Bytes on one device before the next device follows.
     pub stripe_len: u64,
@@ -131,7 +131,7 @@ pub struct Chunk {
     pub sector_size: u32,
     /// RAID10: the number of devices that hold the same stripe.
     pub sub_stripes: u16,
-    /// Its parts.
+    /// The parts of the chunk.
     pub stripes: Vec<Stripe>,
 }
 

@@ -74,8 +74,8 @@ impl CsumType {
     }
 }
 
-/// CRC-32C of `data`, beginning with `seed`, without the usual inversions. The format uses it as
-/// its hash function.
+/// CRC-32C of `data`, beginning with `seed`, without the usual inversions. The format uses this
+/// checksum as its hash function.
 #[must_use]
 pub fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed));

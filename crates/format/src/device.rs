@@ -8,9 +8,9 @@ use crate::{
 /// A device of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DeviceItem {
-    /// Its number.
+    /// The number of the device.
     pub devid: DeviceId,
-    /// Its size in bytes.
+    /// The size of the device in bytes.
     pub total_bytes: u64,
     /// Bytes that chunks take.
     pub bytes_used: u64,

@@ -34,7 +34,7 @@ pub enum Error {
         what: &'static str,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         found: u64,
     },
     /// The bytes are not a btrfs superblock.

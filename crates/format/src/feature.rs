@@ -31,7 +31,7 @@ macro_rules! features {
                 Self(self.0 & !other.0)
             }
 
-            /// Names of the set flags. A bit without a name gets a generated one.
+            /// Names of the set flags. A bit without a name gets a generated name.
             #[must_use]
             pub fn names(self) -> Vec<String> {
                 (0..64)

@@ -42,7 +42,7 @@ pub struct Spread {
 }
 
 impl Profile {
-    /// Every profile. The mirrored ones (`dup` to `raid1c4`) are ordered by safety, the safest
+    /// Every profile. The mirrored profiles (`dup` to `raid1c4`) are ordered by safety, the safest
     /// last.
     pub const ALL: [Self; 9] = [
         Self::Single,
@@ -57,7 +57,7 @@ impl Profile {
     ];
 
     /// The profile in the flags of a block group; `None` if the flags have several profile bits or
-    /// an unknown one.
+    /// an unknown bit.
     #[must_use]
     pub fn of(flags: BlockGroupFlags) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.flags() == flags.profile())

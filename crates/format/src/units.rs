@@ -139,9 +139,9 @@ impl fmt::Display for TreeId {
 /// A half-open range of logical space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// Its first byte.
+    /// The first byte of the range.
     pub start: Logical,
-    /// Its length in bytes.
+    /// The length of the range in bytes.
     pub len: u64,
 }
 

@@ -24,8 +24,8 @@
 //! # How names are logged
 //!
 //! Names that an inode gained are its INODE_REF and INODE_EXTREF items. Replay creates the
-//! directory entries from them, and takes the name from the inode that had it. Names that an inode
-//! lost are a DIR_LOG_INDEX range of one index in their former directory.
+//! directory entries from these items, and takes the name from the inode that had it. Names that an
+//! inode lost are a DIR_LOG_INDEX range of one index in their former directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 

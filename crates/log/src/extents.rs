@@ -75,8 +75,8 @@ pub(super) fn log(
         if let Some(new) = &new {
             let covers = range(new)?;
             put(draft, tree, at, new)?;
-            // The log had an item with the same range here. When the log got that item, it covered
-            // the committed items of the range as well (E1).
+            // The log had an item with the same range here. When the log got that item, the log
+            // also covered the committed items of the range (E1).
             if logged.as_ref() == Some(&covers) {
                 continue;
             }

@@ -23,7 +23,8 @@ use crate::queue::Logged;
 use crate::sync_log::SyncLog;
 use crate::waiting::{DataPart, LogData};
 
-/// The right to put extents before their data is written. It holds the data after the put (E1).
+/// The right to put extents before their data is written. After the put this value holds the data
+/// (E1).
 #[derive(Debug)]
 #[must_use = "the right ends when it drops"]
 pub struct LoggedWrite<'l> {

@@ -114,7 +114,7 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Joins the batch that is being gathered, and waits for it if another thread leads.
+    /// Joins the batch that is being gathered, and waits for the batch if another thread leads.
     pub(crate) fn join(&self, id: LoggedId) -> Joined {
         let (mine, time) = {
             let mut gathering = self.0.lock();

@@ -6,7 +6,7 @@
 //!   last superblock, and no commit of older changes can come between.
 //! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
 //!   superblock that names the log is written to its first copy and flushed. Data was written
-//!   before its extents were put, or it is written with the nodes (`logged_write`).
+//!   before its extents were put, or the data is written with the nodes (`logged_write`).
 //! - **S3** A log's superblock differs from the one on disk only in its first sector. So a power
 //!   cut leaves the old superblock or the new one, never a torn one. A node is free as soon as a
 //!   log without it is durable.

@@ -41,7 +41,7 @@ pub struct SyncStats {
     pub syncs: u64,
     /// Logs written for these requests. Requests that arrive together share one log.
     pub logs: u64,
-    /// Inodes with data that was written with a log, or with a commit instead of one.
+    /// Inodes with data that was written with a log, or with a commit instead of a log.
     pub data_with_log: u64,
     /// Log nodes of which other copies were written later.
     pub log_copies: u64,
@@ -59,17 +59,17 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// An inode was to be made durable.
+    /// Counts a request to make an inode durable.
     pub(crate) fn note_sync(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A log was written.
+    /// Counts a written log.
     pub(crate) fn note_log(&self) {
         self.logs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An inode's data was written together with a log.
+    /// Counts an inode with data that was written together with a log.
     pub(crate) fn note_data(&self) {
         self.data_with_log.fetch_add(1, Ordering::Relaxed);
     }

@@ -10,11 +10,11 @@ use buttress_format::Logical;
 /// A piece of data, and where it lies.
 #[derive(Clone, Debug)]
 pub struct DataPart {
-    /// Its first byte on the volume.
+    /// The address of the first byte on the volume.
     pub at: Logical,
-    /// The memory that holds it.
+    /// The memory that holds the data.
     pub piece: Arc<Vec<u8>>,
-    /// The range of its bytes in `piece`.
+    /// The range of the data in `piece`.
     pub bytes: Range<usize>,
 }
 

@@ -56,7 +56,8 @@ impl Maintenance {
     /// The devices of the volume that are missing.
     #[must_use]
     pub fn missing_devices(&self) -> Vec<DeviceId> {
-        // This fails only while the volume is being closed. An empty answer is right in that case.
+        // `know_groups` fails only while the volume is being closed. An empty answer is right in
+        // that case.
         let _ = self.engine().know_groups();
         let known = self.engine().device_ids();
         known.into_iter().filter(|id| self.volume().device(*id).is_none()).collect()

@@ -8,8 +8,8 @@
 //! - **L3** A node is moved by building it anew, together with all nodes above it. A shared node is
 //!   built once, so the trees go on sharing it. A leaf that points to moved data is built anew in
 //!   the same way.
-//! - **L4** The mover finds the users of an extent and makes them point to its copy, both in one
-//!   handle. Meanwhile no other thread changes the extents of the inodes that use the extent
+//! - **L4** The mover finds the users of an extent and makes these users point to the copy, both in
+//!   one handle. Meanwhile no other thread changes the extents of the inodes that use the extent
 //!   ([`Users::hold`]). The mover may miss users that a new snapshot or an uncommitted clone adds.
 //!   Such users keep the old extent, and the next round over the group finds them.
 //!
@@ -141,8 +141,8 @@ impl Maintenance {
     /// `leaving` bytes of free space are about to become read-only.
     fn make_room_for_move(&self, group: &Group, leaving: u64) -> Result<()> {
         let (kind, bytes) = (group.kind(), group.used());
-        // Each extent needs a free run of its own length (L2). The length is at most twice the
-        // usual maximum, since Linux preallocates such extents.
+        // Each extent needs a free run of its own length (L2). An extent is at most twice as long
+        // as the usual maximum; Linux preallocates extents of that length.
         let whole = if kind == SpaceKind::Data { bytes.min(2 * limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
             let account = self.engine().space().account(kind);

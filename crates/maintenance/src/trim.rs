@@ -5,9 +5,9 @@
 //! - **M1** No other thread can allocate a range while it is discarded. Space of a block group is
 //!   reserved in small parts. Outside of the groups no chunk is allocated meanwhile. Space that is
 //!   in use, pinned or under a superblock is never discarded.
-//! - **M2** The trim never takes reserved space. For data it makes a reservation of its own. It
-//!   takes free metadata space only if the rest would still hold the reserved metadata twice. Other
-//!   space is skipped and counted.
+//! - **M2** The trim never takes reserved space. For data the trim makes a reservation of its own.
+//!   It takes free metadata space only if the rest would still hold the reserved metadata twice.
+//!   Other space is skipped and counted.
 //!
 //! The trim works while the volume is in use.
 
@@ -44,7 +44,7 @@ impl Default for TrimOptions {
 /// The progress of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrimProgress {
-    /// Bytes of the devices, copies counted.
+    /// Discarded bytes of the devices, every copy counted.
     pub trimmed: u64,
     /// Free bytes of block groups that were left out, since they may be needed at any moment.
     pub left: u64,

@@ -22,7 +22,7 @@
 //!   applies to it. Such changes are nodes that a balance moves, snapshots, drops, device changes,
 //!   quota changes, and a rebuilt free-space tree.
 //! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
-//!   from its first extent to its last. So the reservations of the inode together count as no more
+//!   from the first extent to the last. So the reservations of the inode together count as no more
 //!   than the nodes that these leaves become. The limit covers this transaction and the next
 //!   together, because a part of the data may finish in each (`ledger::span::D1`, `D2`). Leaves
 //!   that other reservations dirty are counted beside this limit. A run of dirty leaves becomes no

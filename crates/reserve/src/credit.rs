@@ -3,9 +3,10 @@
 //!
 //! # Place
 //!
-//! The sum of all reservations has one lock. If every operation took it twice, operations on many
-//! processors would wait for it. So each shard of threads reserves a batch at once. It cuts the
-//! reservations of its operations from the batch, and gives back in batches, too.
+//! The sum of all reservations has one lock. If every operation took this lock twice, operations on
+//! many processors would wait for it. So each shard of threads reserves a batch at once. The shard
+//! cuts the reservations of its operations from the batch, and gives reservations back in batches,
+//! too.
 //!
 //! # Invariants
 //!

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **F1** A bound is never below the space that a commit takes. A closer bound replaces the crude
-//!   one only where it is proven (`count`).
+//!   bound only where the closer bound is proven (`count`).
 //! - **F2** A grant may rely on chunks that are not allocated yet. One lock covers two steps:
 //!   deciding that the request fits, and withholding the space of these chunks from data.
 

@@ -157,8 +157,8 @@ impl Reservations {
         true
     }
 
-    /// Reserves for an operation that frees space. The cost must fit beside only those other
-    /// reservations that `others` returns (`reserve::P4`).
+    /// Reserves for an operation that frees space. The cost must fit beside the reservations that
+    /// `others` returns; all other reservations are ignored (`reserve::P4`).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,

@@ -5,9 +5,9 @@
 //!
 //! Writing back dirty data changes the inode item and the inode's extent items. The extent items
 //! lie between two keys of one tree. If each item counted as a path, a few thousand dirty blocks of
-//! one file would reserve more metadata than the volume has. But they cannot dirty more than the
-//! leaves between these keys. So where nodes are counted (`count`), the reservations for an inode
-//! count as no more than these leaves.
+//! one file would reserve more metadata than the volume has. But these blocks cannot dirty more
+//! than the leaves between these keys. So where nodes are counted (`count`), the reservations for
+//! an inode count as no more than these leaves.
 //!
 //! # Invariants
 //!
@@ -22,10 +22,11 @@
 //!   made, and dirty leaves are subtracted (D2 of `ledger::span`). So a new bound would be no
 //!   larger, except for bytes added since.
 //! - **I4** Each transaction that finishes a part of an inode's ordered extents dirties the same
-//!   leaves again. The bounds rely on the nodes of one such transaction becoming free: the next one
-//!   replaces them, and no reader needs the older trees any more. A transaction about to freeze may
-//!   leave too little room for ordered extents that would finish after it. Then the commit waits
-//!   until they finish (`finishing`). Within this one transaction the bound is enough.
+//!   leaves again. The bounds rely on the nodes of one such transaction becoming free. The next
+//!   transaction replaces these nodes, and no reader needs the older trees any more. A transaction
+//!   about to freeze may leave too little room for ordered extents that would finish after it. Then
+//!   the commit waits until they finish (`finishing`). Within this one transaction the bound is
+//!   enough.
 //! - **I5** Bytes added to an inode's leaves after its bound was made need no new bound. All bytes
 //!   are reserved twice: once for the leaf that they fill, and once for changing that leaf again.
 
@@ -151,7 +152,7 @@ impl Drop for InodeReserve {
 /// All inodes with a large reservation.
 #[derive(Debug, Default)]
 pub(crate) struct InodeReserves {
-    /// Items reserved for all these inodes, and the spared ones among them (I1).
+    /// Items reserved for all these inodes, and the spared items among them (I1).
     items: AtomicU64,
     spared: AtomicU64,
     /// Whether a commit waits until ordered extents finish (I4).
@@ -220,7 +221,7 @@ impl InodeReserves {
 
     /// Whether a commit waits for ordered extents to finish. Writeback then starts at once, even if
     /// a chunk could still be allocated. Reservations may use only half of the unallocated space.
-    /// If the commit waited in vain, it may use the other half.
+    /// If the commit waited in vain, the commit may use the other half.
     pub(crate) fn are_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
     }

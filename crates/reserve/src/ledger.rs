@@ -25,7 +25,7 @@
 //! - **G5** If a transaction commits behind an older one, it makes no more nodes than
 //!   `nodes_beside` says. Both transactions were noted on the trees before the older commit. The
 //!   younger transaction may change leaves again that the older one makes (`tree::L5`). Nodes that
-//!   every commit changes count for both.
+//!   every commit changes count for both transactions.
 //! - **G6** Later items change records, checksums and free space only in leaves that exist. So they
 //!   make at most `rest` nodes, and the nodes that their bytes fill. A tree with more than
 //!   `LEAVES_MAX` leaves has no such bound.

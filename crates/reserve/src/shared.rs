@@ -10,7 +10,7 @@
 //!   shared. If so, each request includes the added references. It also includes the extent-tree
 //!   leaves that record them, at most as many as exist. The first change of a node that a balance
 //!   of Linux moved takes the same space, though the node is not shared. Linux marks the root of
-//!   such nodes like that of a snapshot (`last_snapshot`), so they are counted, too.
+//!   such nodes like the root of a snapshot (`last_snapshot`), so these nodes are counted, too.
 //! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
 //!   half of all metadata. Linux does the same. So a delete finds space, however many shared leaves
 //!   it is the first to change. While a snapshot shares the deleted data, the delete takes more

@@ -5,9 +5,9 @@
 //! - **T1** A ticket that leaves the queue holds nothing. If it was granted meanwhile, the grant is
 //!   taken back, and later tickets are tried again.
 //! - **T2** Before an operation that frees space is refused, it waits up to `OTHERS_END` for other
-//!   such operations to end. If they end in time, all flush steps run again. The changes that these
-//!   operations put free space only at a commit. The commit among the earlier steps may have run
-//!   before the operations ended.
+//!   operations that free space to end. If they end in time, all flush steps run again. The changes
+//!   that these operations put free space only at a commit. The commit among the earlier steps may
+//!   have run before the operations ended.
 
 use std::time::{Duration, Instant};
 

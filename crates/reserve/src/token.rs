@@ -54,8 +54,8 @@ impl MetaReservation {
     }
 
     /// Attaches the reservation to the inode that its dirty data belongs to, so that the inode's
-    /// bound limits it. This also holds for reservations merged into it later. All of its items
-    /// must be for this inode.
+    /// bound limits it. This also holds for reservations merged into it later. All items of the
+    /// reservation must be for this inode.
     pub fn bind(&mut self, of: &Arc<InodeReserve>) {
         if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
             self.unbind();
@@ -71,8 +71,8 @@ impl MetaReservation {
         }
     }
 
-    /// Merges `other` into this reservation. If one of them is attached to an inode, the result is
-    /// attached, too. In this case both reservations must be for this inode.
+    /// Merges `other` into this reservation. If one of the two is attached to an inode, the result
+    /// is attached, too. In this case both reservations must be for this inode.
     ///
     /// # Panics
     ///

@@ -82,7 +82,7 @@ pub struct GroupUsage {
     pub pinned: u64,
     /// Bytes under superblocks.
     pub super_bytes: u64,
-    /// The other bytes.
+    /// All other bytes of the group.
     pub free: u64,
 }
 

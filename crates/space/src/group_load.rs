@@ -26,9 +26,9 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// When the extents are out of order or outside the group. Also when they do not add up to the
-    /// length of the group minus its used bytes. In these cases the volume is inconsistent, and the
-    /// group stays unloaded.
+    /// When the extents are out of order or outside the group. Also when the extents do not add up
+    /// to the length of the group minus its used bytes. In these cases the volume is inconsistent,
+    /// and the group stays unloaded.
     ///
     /// # Panics
     ///

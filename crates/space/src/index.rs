@@ -32,7 +32,8 @@ const ORDER_MIN: u32 = 12;
 /// The plane in which a group is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
-    /// Its free extents are not known yet; its order is computed from all its free bytes.
+    /// The group's free extents are not known yet; the order is computed from all free bytes of the
+    /// group.
     Unloaded,
     /// Loaded, for allocations of any size.
     Unset,
@@ -104,7 +105,7 @@ impl Index {
         }
     }
 
-    /// The current count of arrivals. A search stores it when it begins.
+    /// The current count of arrivals. A search stores the count when it begins.
     pub(crate) fn arrival_count(&self) -> u64 {
         self.doubts.arrival_count()
     }

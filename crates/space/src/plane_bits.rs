@@ -39,7 +39,7 @@ pub(crate) struct Doubts {
 }
 
 impl Doubts {
-    /// The current count of arrivals. A search stores it when it begins.
+    /// The current count of arrivals. A search stores the count when it begins.
     pub(crate) fn arrival_count(&self) -> u64 {
         self.arrivals.load(SeqCst)
     }
@@ -51,8 +51,8 @@ impl Doubts {
         self.clearing.load(SeqCst) != 0 || self.arrivals.load(SeqCst) != then
     }
 
-    /// Counts an arrival. A caller counts it after it enters a group, and before it removes the
-    /// group from another place.
+    /// Counts an arrival. A caller counts the arrival after it enters a group, and before it
+    /// removes the group from another place.
     pub(crate) fn arrived(&self) {
         self.arrivals.fetch_add(1, SeqCst);
     }

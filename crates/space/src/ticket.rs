@@ -182,8 +182,8 @@ impl<D> Queue<D> {
         count
     }
 
-    /// The present position of the queue. A thread stores it when it begins to make room, for
-    /// [`Queue::refuse_first`].
+    /// The present position of the queue. A thread stores the position when it begins to make room,
+    /// for [`Queue::refuse_first`].
     pub fn next_ticket(&self) -> TicketNumber {
         TicketNumber(self.state.lock().next_number)
     }

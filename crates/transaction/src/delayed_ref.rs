@@ -316,7 +316,7 @@ struct Sums {
 /// Adjusts a total when one summand changes from `before` to `after`.
 fn alter(sum: &AtomicU64, before: u64, after: u64) {
     if before != after {
-        // If the summand became smaller, this adds its difference modulo 2^64.
+        // If the summand became smaller, this adds the negative difference modulo 2^64.
         sum.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 }

@@ -28,7 +28,7 @@ pub struct Moves {
 pub struct MovedExtent {
     /// The extent.
     pub old: Extent,
-    /// Its copy, of the same length.
+    /// The copy of the extent, of the same length.
     pub new: Extent,
     /// The trees in which users were looked for, ascending.
     pub trees: Arc<[TreeId]>,

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **S1** A change sets the flag first, and no code clears it. So a thread that counts sees its
-//!   own changes. It also sees the changes of every thread that it has waited for.
+//!   own changes. Such a thread also sees the changes of every thread that it has waited for.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -30,11 +30,11 @@ use crate::{
 /// The address of a node, with the generation and level that it must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePtr {
-    /// Its address.
+    /// The address of the node.
     pub logical: Logical,
-    /// The transaction that wrote it.
+    /// The transaction that wrote the node.
     pub generation: Generation,
-    /// Its level: 0 is a leaf.
+    /// The level of the node: 0 is a leaf.
     pub level: u8,
 }
 
@@ -223,19 +223,19 @@ impl Node {
         &self.header
     }
 
-    /// Its address.
+    /// The address of the node.
     #[must_use]
     pub fn logical(&self) -> Logical {
         self.header.bytenr
     }
 
-    /// Its level: 0 is a leaf.
+    /// The level of the node: 0 is a leaf.
     #[must_use]
     pub fn level(&self) -> u8 {
         self.header.level
     }
 
-    /// The tree it was written for.
+    /// The tree that the node was written for.
     #[must_use]
     pub fn owner(&self) -> TreeId {
         self.header.owner

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A chunk belongs to the transaction that was running when it was made, and that
-//!   transaction's commit records it. A commit in progress never allocates from a chunk of a
+//! - **A1** A chunk belongs to the transaction that was running when the chunk was made, and that
+//!   transaction's commit records the chunk. A commit in progress never allocates from a chunk of a
 //!   younger transaction (`txn::T11`). So a younger transaction makes no chunk while the commit may
 //!   still need the remaining device space.
 //! - **A2** Device space and addresses of a removed chunk are used again only after its removal is

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** A count only grows. Readers take no lock, so they may see one of two counts that change
-//!   together before the other.
+//! - **C1** A count only grows. Readers take no lock. So of two counts that change together, a
+//!   reader may see a new value of one and an old value of the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

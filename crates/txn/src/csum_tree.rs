@@ -146,7 +146,8 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
                     if sums.is_some() {
                         return Ok(Some(Before::Edited(*edit)));
                     }
-                    // This item was removed, so search before it, in the tree as well.
+                    // This item was removed, so the search goes on before this item, also in the
+                    // tree.
                     let Some(below) = edit.0.checked_sub(1) else { return Ok(None) };
                     high = Logical(below);
                     if tree.is_some_and(|(tree, _)| tree > high) {

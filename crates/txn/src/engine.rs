@@ -72,7 +72,8 @@ pub struct Engine {
     pub(crate) commit: Commits,
     /// Threads that put extents before their data is written.
     pub(crate) unwritten: UnwrittenCount,
-    /// Extents allocated and not yet referenced: their first reference makes their item.
+    /// Extents allocated and not yet referenced. The first reference of an extent makes the
+    /// extent's item.
     pub(crate) unreferenced: Unreferenced,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,
@@ -256,7 +257,7 @@ impl Engine {
         self.gate.enter(|| Arc::clone(self.view.load().running()))
     }
 
-    /// Number of data extents that became free at once with their last reference, since the same
+    /// Number of data extents that became free at once with their last reference, because the same
     /// transaction had allocated them. No view keeps their space from reuse. A reader that did not
     /// hold the file's extents may therefore have read another file's data. The count rises before
     /// the space is free.

@@ -47,9 +47,9 @@ pub(crate) enum Fate {
     Freed,
 }
 
-/// A keyed reference is searched within this distance after its hash. If it is not found there, it
-/// counts as new. References with colliding hashes follow one another, and some between them may be
-/// deleted.
+/// A keyed reference is searched within this distance after its hash. A reference that is not found
+/// there counts as new. References with colliding hashes follow one another, and some between them
+/// may be deleted.
 const HASHES_LOOKED_AT: u64 = 64;
 
 /// A keyed reference that changes.

@@ -12,13 +12,13 @@
 //!   the flusher makes room. Without a flusher, and for other tickets, the thread of the first
 //!   ticket in the queue makes room.
 //! - **F2** A ticket is refused only after a run of all flush steps that served no ticket. The
-//!   ticket was in the queue when that run began. The first ticket is refused first. After each
-//!   refusal the tickets behind it are served if they fit.
+//!   ticket was in the queue when that run began. Tickets are refused in the order of the queue.
+//!   After each refusal the tickets behind it are served if they fit.
 //! - **F3** When the engine fails, every waiting ticket is refused.
 //! - **F4** A ticket gives up when its caller is interrupted
-//!   ([`Interrupt`](buttress_base::Interrupt)), if it waits for data or can wait for everything. It
-//!   then keeps no space. Other tickets belong to operations that free space or complete writes, so
-//!   they wait until they are served or refused. Writeback is never interrupted.
+//!   ([`Interrupt`](buttress_base::Interrupt)), if it waits for data or can wait for everything.
+//!   The ticket then keeps no space. Other tickets belong to operations that free space or complete
+//!   writes, so they wait until they are served or refused. Writeback is never interrupted.
 
 use std::{sync::Arc, time::Duration};
 

@@ -3,9 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A thread inside the gate changes the running transaction. After it has entered, it
-//!   looks up which transaction is running. The gate closes only when all threads have left. So all
-//!   changes that a thread makes inside are part of the same commit.
+//! - **G1** A thread inside the gate changes the running transaction. After the thread has entered,
+//!   it looks up which transaction is running. The gate closes only when all threads have left. So
+//!   all changes that a thread makes inside are part of the same commit.
 //! - **G2** A closing thread waits only for the threads inside. The threads inside wait for
 //!   nothing: no I/O, no space and no other thread inside.
 //!

@@ -43,7 +43,7 @@ impl Health {
         self.aborted.get()
     }
 
-    /// Notes a failed commit. Returns the first failure, and whether it is this one.
+    /// Notes a failed commit. Returns the first failure, and whether the first failure is `cause`.
     pub(crate) fn abort(&self, cause: Arc<Error>) -> (Arc<Error>, bool) {
         let is_first = self.aborted.set(Arc::clone(&cause));
         (self.aborted.get().unwrap_or(cause), is_first)

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! An allocation may need a group that is not read yet. Upper layers attach a [`Loader`]. It reads
-//! this group and the next few, which will be needed soon. Without a loader the allocating thread
-//! reads the group. A commit always reads its groups itself.
+//! An allocation may need a group that is not read yet. Upper layers attach a [`Loader`]. The
+//! loader reads this group and the next few groups, which will be needed soon. Without a loader the
+//! allocating thread reads the group. A commit always reads its groups itself.
 //!
 //! # Invariants
 //!

@@ -35,8 +35,8 @@ impl QuotaCharge {
         if bytes == 0 { Self::default() } else { Self { of: self.of.clone(), bytes } }
     }
 
-    /// Adds the bytes of another charge. If the other charge is of another subvolume, it ends
-    /// instead.
+    /// Adds the bytes of another charge. If the other charge is of another subvolume, the other
+    /// charge ends instead.
     pub fn merge(&mut self, mut other: Self) {
         let tree = |charge: &Self| charge.of.as_ref().map(|(_, tree)| *tree);
         if self.bytes == 0 {

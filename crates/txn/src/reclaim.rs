@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **G1** A group is removed only if nothing in it is used, reserved or pinned, and the last
-//!   commit has recorded it. No view may still read it, and no reservation may need it. At least
-//!   one group of each kind stays.
+//!   commit has recorded it. No view may still read the group, and no reservation may need the
+//!   group. At least one group of each kind stays.
 //! - **G2** The device space of a removed group is used again only after the removal is durable
 //!   (`chunk_alloc::A2`). So the removal requests a commit. A thread that finds no room for a chunk
 //!   commits at once.

@@ -29,8 +29,8 @@ impl Engine {
     }
 
     /// Reserves metadata for a thread that writeback may wait for. Such a thread holds the
-    /// writeback claim of a file, or is writing back. Its request goes before others, and only
-    /// chunks and commits make room for it.
+    /// writeback claim of a file, or is writing back. The thread's request goes before others, and
+    /// only chunks and commits make room for the request.
     ///
     /// # Errors
     ///
@@ -109,7 +109,8 @@ impl Engine {
     }
 
     /// Commits if a snapshot would be refused only because of changes since the last commit. The
-    /// root items are those of the last commit. Called without the locks of the snapshot.
+    /// need of the snapshot follows from the root items of the last commit. The caller holds no
+    /// lock for the snapshot.
     ///
     /// # Errors
     ///

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A row is written in one call, before a transaction references any part of it. It is not
-//!   written again while a reader can reach any part of it, or while a crash could bring any part
-//!   back.
+//! - **P1** A row is written in one call, before a transaction references any part of it. The row
+//!   is not written again while a reader can reach any part of it, or while a crash could bring any
+//!   part back.
 //!
 //! `space` allocates no part of a row in which space is reserved, used or pinned. `volume` refuses
 //! a write that begins in the middle of a row.

@@ -5,8 +5,8 @@
 //! - **S1** A stamp changes before a change that could give the extent another user: a reference
 //!   gained or lost, or a snapshot. Only handles add references and request snapshots, so they
 //!   change the stamps.
-//! - **S2** An unchanged stamp proves only that the users of the extent have not *changed* since it
-//!   was taken. So a second check of the extent would give the same result.
+//! - **S2** An unchanged stamp proves only that the users of the extent have not *changed* since
+//!   the stamp was taken. So a second check of the extent would give the same result.
 //!
 //! Extents share counters by a hash of their address. A collision only causes an unneeded check.
 

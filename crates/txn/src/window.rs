@@ -4,9 +4,9 @@
 //! # Invariants
 //!
 //! - **W1** Space that a window holds counts as used in its group and account. So no other thread
-//!   allocates it, and no reservation counts on it. An allocation from the window leaves the
-//!   figures of group and account as they are. A window withholds space from other threads, so it
-//!   is opened only if much space is free and no ticket waits. Every commit closes all windows.
+//!   allocates this space, and no reservation counts on it. An allocation from the window leaves
+//!   the figures of group and account as they are. A window withholds space from other threads, so
+//!   it is opened only if much space is free and no ticket waits. Every commit closes all windows.
 //!   They are also closed before a request for data is refused or waits for a later flush step.
 //! - **W2** A thread that drains a group first marks the group, then closes the windows. A thread
 //!   that opens a window first puts it on the list, then checks the mark. So one of the two threads
@@ -26,7 +26,7 @@ use buttress_base::sync::Mutex;
 use buttress_format::Extent;
 use buttress_space::Space;
 
-/// The window of one file. When it is dropped, it gives its space back.
+/// The window of one file. A dropped window gives its space back.
 pub struct Window {
     space: Arc<Space>,
     /// Unranked: taken inside the list; accounts of `space` are changed inside.

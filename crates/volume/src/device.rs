@@ -18,14 +18,15 @@ use buttress_format::{DevStats, DeviceId, DeviceItem, Generation};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Trust {
-    /// It has all data.
+    /// The device has all data.
     Whole = 0,
-    /// Its superblock is one transaction behind, as after a power cut between two superblocks.
-    /// Reads prefer other devices; writes go to it.
+    /// The device's superblock is one transaction behind, as after a power cut between two
+    /// superblocks. Reads prefer other devices; writes go to this device, too.
     Behind = 1,
-    /// It missed transactions. Reads prefer other devices. Writes go to it, except superblocks.
+    /// The device missed transactions. Reads prefer other devices. Writes go to this device, except
+    /// superblocks.
     Stale = 2,
-    /// It failed a write in this session, and every byte has a copy on another device.
+    /// The device failed a write in this session, and every byte has a copy on another device.
     Lost = 3,
 }
 
@@ -55,18 +56,18 @@ pub enum Fault {
 /// A device and its role in the volume.
 #[derive(Debug)]
 pub struct VolumeDevice {
-    /// Its number in the volume.
+    /// The number of the device in the volume.
     pub id: DeviceId,
     /// The device's identifier, which chunks name together with its number.
     pub uuid: [u8; 16],
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Its item in its superblock when the volume was opened.
+    /// The item in the device's superblock when the volume was opened.
     pub item: DeviceItem,
-    /// The generation of its superblock, if it is a device of a seed (`seeds::SE1`).
+    /// The generation of the device's superblock, if the device belongs to a seed (`seeds::SE1`).
     pub seed: Option<Generation>,
-    /// Whether the first copy of its superblock was torn at the opening, so that another copy was
-    /// read.
+    /// Whether the first copy of the device's superblock was torn at the opening, so that another
+    /// copy was read.
     pub(crate) torn: AtomicBool,
     trust: AtomicU8,
     faults: [AtomicU64; 5],
@@ -104,7 +105,7 @@ impl VolumeDevice {
         copy
     }
 
-    /// How far it can be trusted now.
+    /// How far the device can be trusted now.
     #[must_use]
     pub fn trust(&self) -> Trust {
         match self.trust.load(Ordering::Relaxed) {
@@ -127,7 +128,7 @@ impl VolumeDevice {
         self.seed.is_some()
     }
 
-    /// Whether it gets no writes any more.
+    /// Whether the device gets no writes any more.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.trust() == Trust::Lost

@@ -19,11 +19,11 @@ use crate::place::{self, Limits, Room};
 /// A device as the chunk tree knows it.
 #[derive(Debug)]
 struct KnownDevice {
-    /// Its item, as of the last commit.
+    /// The device's item, as of the last commit.
     item: DeviceItem,
     /// The unallocated space.
     free: RangeSet,
-    /// Whether new chunks may lie on it.
+    /// Whether new chunks may lie on the device.
     usable: bool,
     /// No space at or after this offset is allocated.
     hidden: Option<u64>,
@@ -54,7 +54,7 @@ impl DeviceSpace {
         Self { rows, ..Self::default() }
     }
 
-    /// Adds a device. All of it is free except the reserved bytes at its start.
+    /// Adds a device. All space of the device is free except the reserved bytes at its start.
     pub fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
         if item.total_bytes > limits::DEVICE_RESERVED {

@@ -19,7 +19,7 @@ pub enum Error {
     /// A device failed that is not yet a part of a volume.
     #[error("cannot read {device}")]
     Candidate {
-        /// Its name.
+        /// The name of the device.
         device: String,
         /// The error of its driver.
         source: buttress_block::Error,
@@ -29,7 +29,7 @@ pub enum Error {
     Mirror {
         /// The address in the volume.
         logical: Logical,
-        /// Which copy, from zero.
+        /// The number of the copy, from zero.
         mirror: u32,
         /// The device of the copy.
         device: DeviceId,
@@ -74,7 +74,7 @@ pub enum Error {
     NoSuchMirror {
         /// The address in the volume.
         logical: Logical,
-        /// Which copy was asked for, from zero.
+        /// The number of the requested copy, from zero.
         mirror: u32,
         /// The number of copies.
         mirrors: u32,
@@ -148,7 +148,7 @@ pub enum Error {
     /// A device was given that belongs to another filesystem.
     #[error("{device} belongs to filesystem {found}, not to {expected}")]
     ForeignDevice {
-        /// Its name.
+        /// The name of the device.
         device: String,
         /// The filesystem that it belongs to.
         found: Uuid,
@@ -171,7 +171,7 @@ pub enum Error {
     /// There is no btrfs on the device.
     #[error("{device} holds no btrfs{}", Instead(found.as_deref()))]
     NotBtrfs {
-        /// Its name.
+        /// The name of the device.
         device: String,
         /// The format on the device, if it is known.
         found: Option<String>,
@@ -181,7 +181,7 @@ pub enum Error {
     Superblock {
         /// Name of the device.
         device: String,
-        /// Which copy.
+        /// The offset of the damaged copy.
         offset: u64,
         /// The fault.
         source: buttress_format::Error,
@@ -189,7 +189,7 @@ pub enum Error {
     /// The device is shorter than the filesystem on it.
     #[error("{device} is truncated: it has {found} bytes, and its filesystem needs {expected}")]
     Truncated {
-        /// Its name.
+        /// The name of the device.
         device: String,
         /// Its length.
         found: u64,
@@ -205,7 +205,7 @@ pub enum Error {
     /// No sprout can be made from this volume.
     #[error("no volume can grow from this one: {why}")]
     NoSeed {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// The seed was written after the volume was grown from it, or is not the volume's seed.
@@ -221,7 +221,7 @@ pub enum Error {
     /// A write to a volume that may not be written.
     #[error("the volume is read-only: {why}")]
     ReadOnly {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! The crate is above `block`, which knows one device, and below `tree`, which knows nodes. Callers
-//! *give* the chunks to this crate. It never reads the chunk tree, since that tree lies in the
-//! address space that this crate makes.
+//! *give* the chunks to this crate. This crate never reads the chunk tree, since that tree lies in
+//! the address space that this crate makes.
 
 #![forbid(unsafe_code)]
 

@@ -31,8 +31,8 @@ pub struct OpenOptions {
     pub degraded: bool,
     /// How chunks with parity are used.
     pub parity: Parity,
-    /// Whether an image of metadata alone may be written, too. A repair may do so, since it writes
-    /// no data.
+    /// Whether an image of metadata alone may be written, too. A repair may write such an image,
+    /// since a repair writes no data.
     pub repairs: bool,
 }
 
@@ -45,7 +45,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// Those of [`Volume::read_superblock`], for each device; [`Error::ForeignDevice`],
+    /// The errors of [`Volume::read_superblock`], for each device; [`Error::ForeignDevice`],
     /// [`Error::DuplicateDevice`] and [`Error::MissingDevices`] when the devices do not make one
     /// volume; [`Error::Features`] when this program cannot read the volume.
     pub fn open(

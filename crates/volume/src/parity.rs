@@ -10,7 +10,7 @@
 /// one length. A lost unit is `None`.
 pub(crate) struct Row {
     pub(crate) units: Vec<Option<Vec<u8>>>,
-    /// How many of them are parity: one or two.
+    /// How many of the units are parity: one or two.
     pub(crate) parity: usize,
 }
 

@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 /// One writable device, and its space that no chunk takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Room<'a> {
-    /// Its number.
+    /// The number of the device.
     pub device: DeviceId,
     /// The free ranges, in bytes of the device.
     pub free: &'a RangeSet,

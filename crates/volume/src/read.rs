@@ -31,7 +31,7 @@ impl Volume {
     /// # Errors
     ///
     /// [`Error::NotMapped`], [`Error::NoSuchMirror`] or [`Error::MissingStripe`] where there is no
-    /// such copy, [`Error::Mirror`] when its device fails.
+    /// such copy, [`Error::Mirror`] when the device of the copy fails.
     pub fn read_mirror(&self, at: Logical, buf: &mut [u8], mirror: u32) -> Result<(), Error> {
         self.read_copy(at, buf, mirror, true)
     }
@@ -90,7 +90,7 @@ impl Volume {
     }
 
     /// Computes bytes from the rest of their row. With `mirror` 1 only the wanted stripe counts as
-    /// lost. From 2 on, one other stripe counts as lost too.
+    /// lost. With a higher `mirror`, one other stripe counts as lost, too.
     fn rebuild(
         &self,
         entry: &Entry,
@@ -106,7 +106,8 @@ impl Volume {
         // The other stripe that counts as lost.
         let suspect = (mirror as usize).checked_sub(2);
         let suspect = suspect.map(|index| if index < wanted { index } else { index + 1 });
-        // Stripes on devices that missed writes count as lost, as long as the others are enough.
+        // Stripes on devices that missed writes count as lost, as long as the other stripes are
+        // enough.
         let is_out = |index: usize| index == wanted || Some(index) == suspect;
         let is_old = |stripe: usize| !entry.device(stripe).is_some_and(|d| d.trust().has_all());
         let out = members.iter().enumerate().filter(|(i, stripe)| is_out(*i) || is_old(**stripe));

@@ -133,8 +133,8 @@ impl Device for Pair {
 
 impl Volume {
     /// From now on writes to the device `id` also go to `new` (R1). `new` is at least as long as
-    /// the old device and holds no superblock. Returns `None` when there is no such device, or it
-    /// was lost.
+    /// the old device and holds no superblock. Returns `None` when there is no such device, or the
+    /// device was lost.
     pub fn pair_device(&self, id: DeviceId, new: Arc<dyn Device>) -> Option<Arc<Pair>> {
         let old = self.device(id).filter(|device| !device.is_lost())?;
         let pair = Arc::new(Pair {

@@ -42,7 +42,7 @@ pub(crate) struct ChunkResolver {
     has_source: AtomicBool,
     source: Ranked<Option<Weak<dyn ChunkSource>>>,
     /// Held while chunks are added to the map, never during a lookup. Unranked: adding chunks takes
-    /// the map's lock, which has a rank, while this one is held.
+    /// the map's lock, which has a rank, while this lock is held.
     adding: Mutex<()>,
 }
 

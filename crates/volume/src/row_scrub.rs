@@ -38,13 +38,13 @@ pub enum Sector {
 /// One unit of a row as it was found.
 struct Column {
     bytes: Vec<u8>,
-    /// Which of its sectors could not be read.
+    /// For each sector of the unit, whether it could not be read.
     unread: Vec<bool>,
-    /// Its device is here and gets writes.
+    /// Whether the unit's device is here and gets writes.
     here: bool,
-    /// Its device missed writes: the content may be old.
+    /// Whether the device missed writes, so that the content may be old.
     old: bool,
-    /// Which of its sectors must be rewritten.
+    /// For each sector of the unit, whether it must be rewritten.
     dirty: Vec<bool>,
 }
 

@@ -38,7 +38,8 @@ struct Open<'a> {
 }
 
 impl<'a> Open<'a> {
-    /// The next `len` bytes, with zeros past the end. They are borrowed where they are contiguous.
+    /// The next `len` bytes, with zeros past the end. The bytes are borrowed where they are
+    /// contiguous.
     fn next_unit(&mut self) -> Cow<'a, [u8]> {
         match self.parts.first_mut() {
             None => return Cow::Owned(vec![0; self.unit]),

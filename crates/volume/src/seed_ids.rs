@@ -18,7 +18,7 @@ pub(crate) const SEEDING: u64 = 1 << 32;
 /// The most seeds, each grown from the one before, that a volume can have.
 const SEEDS_MAX: usize = 4;
 
-/// The identifiers of a volume's seeds. Nodes on the seeds' devices carry these.
+/// The identifiers of a volume's seeds. Nodes on the seeds' devices carry these identifiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeedIds {
     ids: [[u8; 16]; SEEDS_MAX],

@@ -12,7 +12,8 @@
 //!   then the new device is not a part of any volume.
 //! - **SE3** The chunks in a sprout's superblock are on its own devices, since Linux reads them
 //!   before it looks for seeds. A sprout that was just made is an exception:
-//!   `Maintenance::move_system_off_seeds` moves its chunk tree to its own devices.
+//!   `Maintenance::move_system_off_seeds` moves the sprout's chunk tree to the sprout's own
+//!   devices.
 
 use std::sync::Arc;
 

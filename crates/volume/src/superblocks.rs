@@ -61,7 +61,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::Candidate`] when it cannot be written.
+    /// [`Error::Candidate`] when the device cannot be written.
     pub fn wipe(device: &dyn Device) -> Result<(), Error> {
         let work = || {
             let zeros = vec![0; DEVICE_RESERVED as usize];

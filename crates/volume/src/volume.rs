@@ -161,7 +161,7 @@ impl Volume {
         self.degraded
     }
 
-    /// Adds a device. It is empty until a chunk is added on it.
+    /// Adds a device. The device is empty until a chunk is added on it.
     pub fn add_device(&self, device: Arc<dyn Device>, item: DeviceItem) {
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Whole));
         added.set_current_item(item);
@@ -263,7 +263,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], also for a device that cannot be written; those of
+    /// [`Error::ReadOnly`], also for a device that cannot be written; the errors of
     /// [`Volume::read_superblock`]. After an error nothing may be written.
     pub fn begin_writing(&self, last: &Superblock) -> Result<(), Error> {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
@@ -310,8 +310,8 @@ impl Volume {
     /// impossible; [`Error::MissingStripe`] when the present devices cannot read the chunk, and the
     /// volume was not opened degraded (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
-        // This does not compare the new chunk's stripes with those of other chunks: that would cost
-        // a step for each chunk (V3).
+        // The new chunk's stripes are not compared with the stripes of other chunks, because this
+        // would cost a step for each chunk (V3).
         self.add_entries(vec![self.resolve(chunk)?])
     }
 
@@ -357,7 +357,7 @@ impl Volume {
         self.map.remove(start)
     }
 
-    /// Why this chunk makes the volume read-only, if it does.
+    /// The reason why this chunk makes the volume read-only, if there is one.
     fn parity_obstacle(&self, entry: &Entry) -> Option<String> {
         let at = entry.chunk.logical;
         let is_data = entry.chunk.flags.kind() == BlockGroupFlags::DATA;

@@ -385,7 +385,7 @@ impl Volume {
         written.or_else(|refused| self.write_failed(device, &firsts, refused))
     }
 
-    /// As [`Self::submit_to`] on the only device, and then a flush of it.
+    /// As [`Self::submit_to`] on the only device, and then a flush of this device.
     fn submit_and_flush(
         &self,
         device: &VolumeDevice,
@@ -403,7 +403,7 @@ impl Volume {
         })
     }
 
-    /// Joins adjacent transfers into requests; also returns the first transfer of each.
+    /// Joins adjacent transfers into requests; also returns the first transfer of each request.
     fn requests<'t, 'a>(
         &self,
         transfers: &'t [Transfer<'a>],

@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! - **G1** The memory is one private mapping of exactly `count` pages, which are zero at first. No
-//!   other value has the address of the mapping, and it is unmapped once.
+//!   other value has the address of the mapping, and the mapping is unmapped once.
 
 use std::ptr::NonNull;
 

@@ -110,8 +110,8 @@ fn agrees_with_a_model() {
 }
 
 /// A change makes one node on each level, and a few more where it splits nodes. All other nodes are
-/// shared. The height grows with the logarithm of the number of entries. That also holds for a map
-/// that grew at its end, entry by entry, as maps of addresses do.
+/// shared. The height grows with the logarithm of the number of entries. This bound also holds for
+/// a map that grew at its end, entry by entry, as maps of addresses do.
 #[test]
 fn a_change_copies_one_path() {
     for (len, height_max) in [(10, 1), (1000, 2), (10_000, 3), (100_000, 3)] {

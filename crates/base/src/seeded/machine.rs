@@ -1,5 +1,5 @@
-//! The interface of a processor model. The model chooses the next thread of a run, which is
-//! otherwise chosen at random.
+//! The interface of a processor model. The model chooses the next thread of a run. Without a model
+//! the next thread is chosen at random.
 //!
 //! This module only has the interface; `buttress_sim::processors` is a model. The scheduler reports
 //! the actions of threads to the model, and asks it for the next thread. Threads are numbered in
@@ -16,7 +16,7 @@ use super::turns::{Place, State, Turns, Want};
 pub struct Waited {
     /// The place that takes the lock.
     pub at: &'static Location<'static>,
-    /// How often a thread waited there.
+    /// How often a thread waited at that place.
     pub count: u64,
     /// The sum of the waits.
     pub time: Duration,
@@ -24,7 +24,7 @@ pub struct Waited {
 
 /// A machine that the threads of one run share. Thread 0 exists from the start, and runs.
 pub trait Machine: fmt::Debug + Send {
-    /// How many processors it has.
+    /// How many processors the machine has.
     fn count(&self) -> usize;
 
     /// How long the processors were busy, in sum.

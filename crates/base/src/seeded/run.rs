@@ -24,7 +24,8 @@ thread_local! {
 
 #[derive(Debug)]
 pub(super) struct Run {
-    /// At places where the turn may be taken away, it is taken once in `odds` times on average.
+    /// At places where a thread may lose the turn, the thread loses it once in `odds` times on
+    /// average.
     pub(super) odds: u64,
     /// The instant at which the run began.
     pub(super) began: Instant,

@@ -50,7 +50,7 @@ pub(super) enum State {
 pub(super) struct Task {
     pub(super) name: String,
     pub(super) state: State,
-    /// Whether its last wait ended at its time limit.
+    /// Whether the thread's last wait ended at its time limit.
     pub(super) late: bool,
     /// Whether the next [`crate::thread::park`] of the thread returns at once.
     pub(super) token: bool,
@@ -71,7 +71,8 @@ pub(super) struct Turns {
     pub(super) over: bool,
     pub(super) trouble: Option<String>,
     pub(super) leaps: bool,
-    /// The machine that chooses the next thread; without one it is chosen at random.
+    /// The machine that chooses the next thread. Without a machine the next thread is chosen at
+    /// random.
     pub(super) machine: Option<Box<dyn Machine>>,
     pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }

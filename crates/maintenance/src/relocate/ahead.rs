@@ -6,7 +6,7 @@
 //! - **L6** A walk visits each node once, even if several trees share it. It reads the root of each
 //!   tree, and the nodes on the paths to the items that it seeks. It takes a step for each found
 //!   user. When the possible users reach a maximum, the walk takes no further extents. A single
-//!   extent may have more users.
+//!   extent may have more users than this maximum.
 //! - **L7** A walk finds the users in the committed trees. These users are valid only while the
 //!   same trees are the committed ones. Besides, no later transaction may change the references of
 //!   the extent, or an item that the walk found. Otherwise the mover searches each tree anew.

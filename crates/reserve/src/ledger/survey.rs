@@ -33,7 +33,7 @@ pub(super) struct Survey<'s> {
     /// Only nodes with items between two keys; all nodes if `None`.
     pub(super) keys: Option<(Key, Key)>,
     /// If set, the count fails at a node of this generation or an older one, since snapshots may
-    /// share it. It also fails at an inner node that a balance has moved.
+    /// share such a node. It also fails at an inner node that a balance has moved.
     pub(super) unshared: Option<Generation>,
 }
 

@@ -188,7 +188,8 @@ impl World {
 /// The work that a thread repeats.
 type Party = fn(&World, &mut Rng);
 
-/// One thread that makes groups and uses them, two that use groups, and two that remove them.
+/// One thread that makes and uses groups, two threads that use groups, and two threads that remove
+/// groups.
 const PARTIES: [Party; 5] = [
     |world, rng| {
         let place = rng.below(PLACES);

@@ -146,7 +146,7 @@ impl<'e> Addresses<'e> {
     }
 
     /// Notes that a tree stops using a node. Next, the caller takes the node's entries from slot
-    /// `from` on. It moves them to new nodes of the tree, or drops them.
+    /// `from` on. The caller moves the entries to new nodes of the tree, or drops them.
     pub(super) fn stop_using(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<NodeUse> {
         let at = node.logical();
         let born = self.is_born(at);

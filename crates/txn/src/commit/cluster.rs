@@ -72,9 +72,10 @@ impl<'e> Cluster<'e> {
             match self.engine.space.allocate(self.request(want, size)) {
                 Outcome::Got(run) => {
                     if run.len < want {
-                        // The last run was the longest free piece. Other pieces may be nearly as
-                        // long, and their extent items lie close to those of this run. A search for
-                        // half of its length finds these pieces, too.
+                        // This run is shorter than wanted, so it was the longest free piece. Other
+                        // pieces may be nearly as long, and their extent items lie close to those
+                        // of this run. A search for half of the run's length finds these pieces,
+                        // too.
                         self.run_max = run.len / 2;
                     }
                     self.engine.reservations.take_frozen(run.len);

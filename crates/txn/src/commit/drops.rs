@@ -1,9 +1,9 @@
 //! Dead subvolumes, dropped in bounded steps.
 //!
-//! A step cuts the front off a tree. It frees the nodes that only this tree uses, and drops the
-//! references of their entries. For a node that other trees use, it drops only this tree's
-//! reference. The remaining tree is valid. After a crash another system or a checker finds nothing
-//! unusual, and the next step starts at the new root.
+//! A step cuts the front off a tree. The step frees the nodes that only this tree uses, and drops
+//! the references of their entries. For a node that other trees use, the step drops only this
+//! tree's reference. The remaining tree is valid. After a crash another system or a checker finds
+//! nothing unusual, and the next step starts at the new root.
 //!
 //! # Invariants
 //!
@@ -11,9 +11,9 @@
 //!   tree. It stops one node early, because a node is dropped or handed over as a whole. A step
 //!   that may change no more than [`Engine::drop_min`] references goes one node further.
 //! - **D2** A node that the dead tree wrote and that other trees still use is handed over before
-//!   the tree's reference to it is dropped. It gets the flag FULL_BACKREF, so that it refers to its
-//!   children or data by its own address (B2 of `sharing`). The nodes below are handed over in the
-//!   same way, down to the leaves.
+//!   the tree's reference to it is dropped. The node gets the flag FULL_BACKREF, so that it refers
+//!   to its children or data by its own address (B2 of `sharing`). The nodes below are handed over
+//!   in the same way, down to the leaves.
 //! - **D3** If Linux began a drop, the root item has the key where the drop continues. Everything
 //!   before that key is already gone.
 //! - **D4** A crash may end a balance of Linux in the middle of a group. Such a balance leaves a

@@ -10,8 +10,8 @@
 //!   operations of the next transaction see the move only by the items that the mover put. If all
 //!   this holds, the overlay's items and references for that data are not applied. Otherwise they
 //!   are applied like those of any other operation, and each tree gets leaves of its own.
-//! - **V3** Moved nodes may be shared although they are new. So a tree that may share them counts
-//!   as snapshotted in this transaction, as with a balance of Linux.
+//! - **V3** Moved nodes may be shared although they are new. So a tree that may share moved nodes
+//!   counts as snapshotted in this transaction, as with a balance of Linux.
 //! - **V4** A new node that several trees may use never changes in place. Such nodes are all nodes
 //!   with several users, and all nodes below them. A node below may belong to several trees
 //!   although it has one user, because a snapshot adds no users to it.

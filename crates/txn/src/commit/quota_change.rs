@@ -5,7 +5,7 @@
 //! - **C1** A change that contradicts the present quotas is left out. The caller has checked the
 //!   quotas, so only a concurrent change can cause this.
 //! - **C2** Simple quotas count from the transaction on that follows the one that enables them. So
-//!   no extent is subtracted from a group without having been added to it.
+//!   each extent that is subtracted from a group was added to the group before.
 
 use std::collections::BTreeSet;
 

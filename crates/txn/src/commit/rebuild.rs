@@ -1,5 +1,5 @@
 //! Rebuilds the free-space tree in a commit. There are three reasons: the volume marks its tree as
-//! invalid, it has no tree, or the user does not trust it.
+//! invalid, the volume has no tree, or the user does not trust the tree.
 //!
 //! # Invariants
 //!

@@ -2,8 +2,8 @@
 //!
 //! The file trees are merged first, then the checksum tree. Both merges allocate and free addresses
 //! of nodes, and so does every later round. A round turns these allocations into changes of the
-//! extent tree, the block groups and the free-space tree. It merges these changes, which allocates
-//! and frees addresses again.
+//! extent tree, the block groups and the free-space tree. The round merges these changes, which
+//! allocates and frees addresses again.
 //!
 //! # Invariants
 //!

@@ -77,8 +77,8 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
     Churned { nodes: nodes as f64 / counted as f64, requests: requests as f64 / counted as f64 }
 }
 
-/// When commits used no runs but took the next free piece for each node, a request had 3.5 and 2.6
-/// nodes.
+/// Without runs, commits took the next free piece for each node. A request then had 3.5 nodes in
+/// the first case, and 2.6 nodes in the second.
 #[test]
 fn a_commit_writes_in_runs() {
     for (per_commit, commits) in [(20, 400), (300, 60)] {

@@ -55,7 +55,7 @@ fn fill(dir: &Inode, seed: u64, len_max: u64, refusals_max: u32, kept: &mut Kept
             continue;
         };
         let written = full(file.write_at(0, &content(seed, len))).is_some_and(|n| n == len);
-        // With a commit for every file, the test would mostly measure commits. So most files only
+        // With a commit for every file, this test would mostly test commits. So most files only
         // flush their data.
         let kept_now = if rng.chance(1, 40) { file.sync() } else { file.flush_data() };
         if written && full(kept_now).is_some() {

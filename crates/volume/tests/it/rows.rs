@@ -44,7 +44,7 @@ impl Striped {
         Self { chunk, row, parity, devices, model: vec![0; (ROWS * row) as usize] }
     }
 
-    /// The volume without some of its devices, which count from 0.
+    /// The volume without some of its devices, which are numbered from 0.
     fn without(&self, lost: &[usize]) -> Volume {
         let there = self.devices.iter().enumerate().filter(|(index, _)| !lost.contains(index));
         let there: Vec<_> = there.map(|(_, device)| Arc::clone(device)).collect();
@@ -55,8 +55,8 @@ impl Striped {
         volume
     }
 
-    /// Writes some rows anew, each in several ranges, and the last row only in part. Returns their
-    /// numbers.
+    /// Writes some rows anew, each in several ranges, and the last row only in part. Returns the
+    /// numbers of these rows.
     fn write(&mut self, volume: &Volume, rng: &mut Rng) -> std::ops::Range<u64> {
         let first = rng.below(ROWS);
         let most = (ROWS - first).min(3) * self.row / SECTOR as u64;

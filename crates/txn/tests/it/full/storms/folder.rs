@@ -143,7 +143,7 @@ impl Folder {
         self.model.leaves.remove(name);
     }
 
-    /// Writes all of a file that is no longer than `len`.
+    /// Overwrites a whole file with `len` bytes. The file is no longer than that.
     fn overwrite(&mut self, name: &str, len: usize, rng: &mut Rng) {
         let put_now = (rng.next_u64(), len);
         // A write is done as a whole, or not at all, or the result is unknown. In the last case the
@@ -167,7 +167,7 @@ impl Folder {
         self.model.kept.insert(name.to_owned(), (seed, left));
     }
 
-    /// Clones one of these files, or the shared file that all threads clone.
+    /// Clones the file `name`, or a shared file that all threads clone.
     fn clone_of(&mut self, name: &str, rng: &mut Rng) {
         let (source, shown) = match rng.chance(2, 3) {
             true => (self.file(name), self.model.kept[name]),
