@@ -20,7 +20,7 @@ pub struct DeviceItem {
     pub io_width: u32,
     /// Bytes of a sector.
     pub sector_size: u32,
-    /// Unused: zero.
+    /// The generation of a seed's superblock; zero for other devices.
     pub kind: u64,
     /// Unused: zero.
     pub generation: Generation,

@@ -279,8 +279,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Logs the minimum that makes replay find an inode. At replay, the logged item of an inode in
-    /// the committed trees changes nothing; only its attributes are set.
+    /// Logs the minimum that makes replay find an inode. If the committed trees have the inode,
+    /// replay ignores the logged item and sets only the attributes.
     fn log_existence(&mut self, id: LoggedId, mut item: InodeItem) -> Outcome<()> {
         if self.draft.logged(id.0, &item_key(id.1)).is_some() {
             return Ok(());
@@ -348,8 +348,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Logs a name that an inode gained. The directory of the name must exist, and the inode that
-    /// had the name must keep a name.
+    /// Logs the other inodes that replay needs for a name that an inode gained. So replay finds the
+    /// directory, and the inode that had the name keeps a name.
     fn log_gain(&mut self, id: LoggedId, dir: Ino, name: &[u8], index: u64) -> Outcome<()> {
         let tree = id.0;
         if self.before((tree, dir.0))?.is_none() {

@@ -21,7 +21,7 @@ pub struct Filter {
     /// Groups with one of these profiles.
     pub profiles: Option<Vec<Profile>>,
     /// Percent in use, as a lower and an upper limit. The upper limit is excluded, unless it is
-    /// 100. If the end is 0, only empty groups are selected.
+    /// 100. If the upper limit is 0, only empty groups are selected.
     pub usage: Option<(u64, u64)>,
     /// Groups with a stripe on this device.
     pub devid: Option<DeviceId>,

@@ -118,7 +118,7 @@ impl BalanceOptions {
             filter.as_ref().is_some_and(|filter| filter.convert.is_some())
         };
         if converts(&self.metadata) || converts(&self.system) {
-            // The caller confirmed fewer copies before the balance began.
+            // Before the balance began, the caller confirmed that it may leave fewer copies.
             flags |= BalanceItem::FORCE;
         }
         BalanceItem {

@@ -126,8 +126,8 @@ impl Maintenance {
         Ok(next)
     }
 
-    /// How many pieces are read in advance, if some device gains by that: all copies of them
-    /// together have at most [`SOON_MAX`] bytes. Otherwise all pieces.
+    /// The number of pieces to scrub next. If some device gains by reading in advance, all copies of
+    /// these pieces have at most [`SOON_MAX`] bytes. Otherwise all pieces.
     fn batch_len(&self, pieces: &[Found]) -> usize {
         if !self.volume().gains_by_batches() {
             return pieces.len();
@@ -284,7 +284,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Trusts devices that missed transactions again. The caller has checked all their copies.
+    /// Marks devices that had missed transactions as trusted. The caller has checked all their
+    /// copies.
     fn trust_again(&self) -> Result<()> {
         let devices = self.volume().devices();
         let stale: Vec<_> =

@@ -22,8 +22,9 @@
 //!   further writable snapshots need no more room, but then not all of them can be emptied file by
 //!   file.
 //! - **Y2** A volume may have too little space for this room when it is mounted. Then a part of
-//!   this room is kept: half of the space left, or the space left less the missing bytes, whichever
-//!   is more. Operations that free space use up this part; other operations do not.
+//!   this room is kept. Let M be the bytes by which the need exceeds the space left. The part is
+//!   the space left minus M, but at least half of the space left. Operations that free space use up
+//!   this part; other operations do not.
 //! - **Y3** The room is kept first in chunks that are not allocated yet. This part is withheld from
 //!   data and from reservations of ordinary writers. Only the rest is kept in block groups, where
 //!   it enlarges the global reserve. So a volume with enough unallocated space keeps nothing in

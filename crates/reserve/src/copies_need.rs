@@ -152,7 +152,8 @@ impl Sums {
         let nodes = self.writable.min(twice).min(most);
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
         // One more reference may split a full leaf of the extent tree. So each leaf counts once
-        // more, and the global reserve grows by four thirds of these leaves.
+        // more. The global reserve grows by four thirds of these leaves, because deletes use only
+        // three quarters of it (`shared_reserve`).
         let references = self.extents.min(nodes.saturating_mul(room.each));
         let references = references.saturating_mul(7) / 3;
         let others = nodes / RECORDS + nodes / RESERVE;

@@ -13,8 +13,9 @@ use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
-/// References to the volume's reservations for tokens, one for each shard. Every operation has a
-/// token, so all processors would contend for a single reference count.
+/// Tokens take their reference to the volume's `Reservations` from here. Each shard has its own
+/// reference. Every operation has a token, so all processors would contend for a single reference
+/// count.
 #[derive(Debug)]
 pub(crate) struct Owners([Arc<CachePadded<Weak<Reservations>>>; SHARDS]);
 
@@ -24,7 +25,7 @@ impl Owners {
     }
 }
 
-/// A reservation. Dropping it gives back the part that was not put.
+/// A reservation. Dropping it gives back the part that operations did not use.
 #[must_use = "a reservation that is dropped reserves nothing"]
 pub struct MetaReservation {
     owner: Arc<CachePadded<Weak<Reservations>>>,

@@ -420,7 +420,8 @@ mod tests {
                 let whole = model[from..to].iter().all(|free| *free);
                 let none = model[from..to].iter().all(|free| !*free);
                 assert_eq!(bitmap.overlaps(low, high), !none);
-                // The start of a run of whole units, and the number of its units.
+                // `unit_run` counts the free units from a place on. `starts` lists the places where
+                // units begin.
                 let unit_run = |model: &[bool], at: usize| free_run(model, at) / per as usize;
                 let starts =
                     |model: &[bool]| (0..model.len()).step_by(per as usize).collect::<Vec<_>>();

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **G2** A loaded group knows all its free extents. Before loading, nothing is allocated in it.
-//! - **G4** Loading a group with rows changes its account. So [`Space`](crate::Space), which has
-//!   the account, loads such a group.
+//! - **G4** Loading a group with parity, which allocates whole rows (`group::G4`), changes its
+//!   account. So [`Space`](crate::Space), which has the account, loads such a group.
 //!
 //! Before loading, the group keeps extents that become free in a separate list. The free-space tree
 //! that loading reads may be older than these extents.

@@ -43,7 +43,7 @@ pub enum User {
     File(DataRef),
     /// One leaf, by its address.
     Leaf(Logical),
-    /// A tree, by any path to the node.
+    /// A tree that reaches the referenced node, on any path.
     Tree(TreeId),
     /// One inner node, by its address.
     Node(Logical),

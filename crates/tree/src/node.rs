@@ -370,7 +370,7 @@ impl Node {
         }
     }
 
-    /// Bytes of a leaf that hold items and their payload.
+    /// Bytes that the entries take: items and payloads of a leaf, or pointers of an inner node.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         if self.level() > 0 {

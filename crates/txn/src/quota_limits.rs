@@ -50,7 +50,8 @@ pub struct QuotaUse {
 /// The changes that a commit made to quotas.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaNews {
-    /// Whether the counts are right: simple quotas, or full ones that are not marked.
+    /// Whether the counts are right: quotas are simple, or full quotas are not marked as
+    /// inconsistent.
     pub(crate) is_kept: bool,
     /// Whether the commit set a limit, or made limits apply.
     pub(crate) sets_limit: bool,

@@ -94,8 +94,8 @@ impl Volume {
     /// Writes every copy of many ranges, in any order. Adjacent ranges of a device go to it in one
     /// request. Each device is written once from front to end.
     ///
-    /// In chunks with parity a batch holds the whole content of a row, from its start. The old
-    /// content is lost: bytes of the row that the batch does not write become zeros.
+    /// In chunks with parity, the writes to a row begin at its start and become its whole content.
+    /// The old content is lost: bytes of the row that the batch does not write become zeros.
     ///
     /// # Errors
     ///

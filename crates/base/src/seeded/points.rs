@@ -39,9 +39,9 @@ pub(crate) fn busy() -> Option<Duration> {
     turns.machine.as_ref().map(|machine| machine.busy())
 }
 
-/// Measures the overhead of one count, on a machine that measures work, and subtracts it from every
-/// later count. During a request the turn can pass to another thread at some hundred places, so the
-/// overhead would distort the time of the request.
+/// On a machine that measures the work of threads, each measurement has an overhead. Measures this
+/// overhead, and subtracts it from every later measurement. During a request the turn can pass to
+/// another thread at some hundred places, so the overhead would distort the time of the request.
 pub fn learn_overhead() {
     let Some((run, _)) = mine() else { return };
     let counted = || run.lock().machine.as_ref().map(|machine| machine.counted());

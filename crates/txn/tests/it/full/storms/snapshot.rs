@@ -35,7 +35,7 @@ impl Snapshot {
         Some(Self { name, folder: of.in_snapshot(dir, shared), top, is_written })
     }
 
-    /// Panics if the snapshot differs from its first content, changed by the later writes to it.
+    /// Panics if the snapshot does not have its first content plus the later writes to it.
     pub(super) fn verify(&self) {
         self.folder.verify();
         verify(&self.top, &shared_alone());
