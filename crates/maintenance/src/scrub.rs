@@ -126,8 +126,8 @@ impl Maintenance {
         Ok(next)
     }
 
-    /// The number of pieces to scrub next. If some device gains by reading in advance, all copies of
-    /// these pieces have at most [`SOON_MAX`] bytes. Otherwise all pieces.
+    /// The number of pieces to scrub next. If some device gains by reading in advance, all copies
+    /// of these pieces have at most [`SOON_MAX`] bytes. Otherwise all pieces.
     fn batch_len(&self, pieces: &[Found]) -> usize {
         if !self.volume().gains_by_batches() {
             return pieces.len();
