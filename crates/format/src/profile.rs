@@ -135,7 +135,8 @@ impl Profile {
     /// needs at most `devices` devices.
     ///
     /// Otherwise, if a present profile survives the loss of a device, two or more devices give
-    /// `raid1`. One device then gives `dup` for metadata. In all other cases the result is `single`.
+    /// `raid1`. One device then gives `dup` for metadata. In all other cases the result is
+    /// `single`.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [
