@@ -12,8 +12,12 @@ mod attributes;
 mod calls;
 #[path = "../it/coherence.rs"]
 mod coherence;
+#[path = "../it/commands.rs"]
+mod commands;
 #[path = "../it/content.rs"]
 mod content;
+#[path = "../it/deleted.rs"]
+mod deleted;
 #[path = "../it/full.rs"]
 mod full;
 #[path = "../it/ioctls.rs"]

@@ -8,213 +8,23 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use buttress_test_program::unless_busy;
 use rustix::fs::{Gid, Uid};
 
+use crate::commands::{
+    BY_ID, DEFAULT_SUBVOL, DEV_INFO, FS_INFO, GET_FEATURES, GET_INODE_FLAGS, GETFLAGS, GETVERSION,
+    INHERIT, NOCOW, READ_ONLY, SET_INODE_FLAGS, SETFLAGS, SNAP_CREATE, SNAP_CREATE_V2,
+    SNAP_DESTROY, SNAP_DESTROY_V2, START_SYNC, SUBVOL_CREATE, SUBVOL_CREATE_V2, SYNC, WAIT_SYNC,
+    argument, call, device_errors, named, number, open, path_for_users, path_of, received, refs,
+    search, second, snapshot, subvolume, trim, word,
+};
 use crate::linux::Linux;
-use crate::mounted::{SHARED, mounted, mounted_behind, mounted_with};
-
-const SNAP_CREATE: u64 = 0x5000_9401;
-const SYNC: u64 = 0x9408;
-const SUBVOL_CREATE: u64 = 0x5000_940e;
-const SNAP_DESTROY: u64 = 0x5000_940f;
-const TREE_SEARCH: u64 = 0xd000_9411;
-const INO_LOOKUP: u64 = 0xd000_9412;
-const DEFAULT_SUBVOL: u64 = 0x4008_9413;
-const WAIT_SYNC: u64 = 0x4008_9416;
-const SNAP_CREATE_V2: u64 = 0x5000_9417;
-const SUBVOL_CREATE_V2: u64 = 0x5000_9418;
-const START_SYNC: u64 = 0x8008_9418;
-const GETFLAGS: u64 = 0x8008_9419;
-const SETFLAGS: u64 = 0x4008_941a;
-const DEV_INFO: u64 = 0xd000_941e;
-const FS_INFO: u64 = 0x8400_941f;
-const GET_FEATURES: u64 = 0x8018_9439;
-const SUBVOL_INFO: u64 = 0x81f8_943c;
-const ROOTREF: u64 = 0xd000_943d;
-const INO_LOOKUP_USER: u64 = 0xd000_943e;
-const SNAP_DESTROY_V2: u64 = 0x5000_943f;
-const GETVERSION: u64 = 0x8008_7601;
-const SET_RECEIVED: u64 = 0xc0c8_9425;
-const DEV_STATS: u64 = 0xc408_9434;
-const TRIM: u64 = 0xc018_5879;
-
-const GET_INODE_FLAGS: u64 = 0x8008_6601;
-const SET_INODE_FLAGS: u64 = 0x4008_6602;
-/// The flag of an inode without copy-on-write.
-const NOCOW: u64 = 0x0080_0000;
-
-const READ_ONLY: u64 = 1 << 1;
-const INHERIT: u64 = 1 << 2;
-const BY_ID: u64 = 1 << 4;
-
-/// The kind of a root item, and the place of the number of references in it.
-const ROOT_ITEM: u32 = 132;
-const ROOT_REFS_AT: usize = 216;
-
-/// The longest wait for the kernel and the cleaner.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The object id of orphan items.
-const ORPHAN: u64 = u64::MAX - 4;
+use crate::mounted::{SHARED, mounted_behind};
 
 const USER: u32 = 1000;
 const GROUP: u32 = 2000;
 const CLUB: u32 = 2001;
-
-/// Calls a command with an argument, which the answer overwrites. Returns the number of an error.
-#[expect(unsafe_code, reason = "the commands have no names in rustix")]
-fn call(file: &File, command: u64, argument: &mut [u8]) -> Result<(), i32> {
-    let len = (command >> 16 & 0x3fff) as usize;
-    assert!(argument.len() >= len, "{command:x}");
-    // SAFETY: the command reads and writes no more bytes than its number tells, and the argument
-    // has that many.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), command, argument.as_mut_ptr()) };
-    let error = std::io::Error::last_os_error();
-    // Linux answers some commands with a number above zero.
-    if done >= 0 { Ok(()) } else { Err(error.raw_os_error().expect("of the system")) }
-}
-
-/// Calls a command that takes or gives a number.
-fn number(file: &File, command: u64, value: u64) -> Result<u64, i32> {
-    let mut bytes = value.to_ne_bytes();
-    call(file, command, &mut bytes).map(|()| u64::from_ne_bytes(bytes))
-}
-
-/// An argument with numbers at the front and a text somewhere.
-fn argument(numbers: &[u64], text: (usize, &[u8])) -> Vec<u8> {
-    let mut bytes = vec![0; 4096];
-    for (at, number) in numbers.iter().enumerate() {
-        bytes[at * 8..at * 8 + 8].copy_from_slice(&number.to_ne_bytes());
-    }
-    let (at, text) = text;
-    bytes[at..at + text.len()].copy_from_slice(text);
-    bytes
-}
-
-fn named(file: &File, command: u64, name: &[u8]) -> Result<(), i32> {
-    call(file, command, &mut argument(&[], (8, name)))
-}
-
-/// Calls a command with the argument of the second version: a descriptor, flags, the length of a
-/// record, a name.
-fn second(file: &File, command: u64, words: (i32, u64, u64), name: &[u8]) -> Result<(), i32> {
-    let (descriptor, flags, len) = words;
-    let numbers = [i64::from(descriptor).cast_unsigned(), 0, flags, len];
-    call(file, command, &mut argument(&numbers, (56, name)))
-}
-
-fn snapshot(dir: &File, source: &File, name: &[u8], flags: u64) -> Result<(), i32> {
-    second(dir, SNAP_CREATE_V2, (source.as_raw_fd(), flags, 0), name)
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&byte| byte == 0).expect("an end");
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
-/// The path of an inode number in a tree.
-fn path_of(file: &File, tree: u64, ino: u64) -> Result<(u64, String), i32> {
-    let mut bytes = argument(&[tree, ino], (0, b""));
-    call(file, INO_LOOKUP, &mut bytes).map(|()| (word(&bytes, 0), text(&bytes[16..])))
-}
-
-fn path_for_users(file: &File, dir: u64, tree: u64) -> Result<(String, String), i32> {
-    let mut bytes = argument(&[dir, tree], (0, b""));
-    call(file, INO_LOOKUP_USER, &mut bytes).map(|()| (text(&bytes[16..272]), text(&bytes[272..])))
-}
-
-/// The number and the properties of the subvolume that a file is in.
-fn subvolume(file: &File) -> (u64, String) {
-    let mut bytes = vec![0; 504];
-    call(file, SUBVOL_INFO, &mut bytes).expect("facts");
-    let is_set = |at: usize, len: usize| bytes[at..at + len].iter().any(|&byte| byte != 0);
-    let uuids = [296, 312, 328].map(|at| is_set(at, 16));
-    let numbers = [344, 352, 360, 368].map(|at| word(&bytes, at) != 0);
-    let times = [376, 392, 408, 424].map(|at| is_set(at, 16));
-    let (above, dir, flags) = (word(&bytes, 264), word(&bytes, 272), word(&bytes, 288));
-    let name = text(&bytes[8..264]);
-    let about = format!("{name:?} {above} {dir} {flags} {uuids:?} {numbers:?} {times:?}");
-    (word(&bytes, 0), about)
-}
-
-fn refs(file: &File, from: u64) -> String {
-    let mut bytes = argument(&[from], (0, b""));
-    let done = call(file, ROOTREF, &mut bytes);
-    let count = usize::from(bytes[4088]);
-    let all: Vec<_> =
-        (0..count).map(|at| (word(&bytes, 8 + at * 16), word(&bytes, 16 + at * 16))).collect();
-    format!("{done:?} next {} {all:?}", word(&bytes, 0))
-}
-
-/// The request of a search: tree, objects, kinds, offsets, least transaction, number of items.
-type Search = (u64, [u64; 2], [u32; 2], [u64; 2], u64, u32);
-
-/// The keys and lengths of the items that a search shows, and the bytes of references.
-fn search(file: &File, (tree, objects, kinds, offsets, since, count): Search) -> String {
-    let [low, high] = objects;
-    let numbers = [tree, low, high, offsets[0], offsets[1], since, u64::MAX];
-    let mut bytes = argument(&numbers, (0, b""));
-    for (at, value) in [(56, kinds[0]), (60, kinds[1]), (64, count)] {
-        bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
-    }
-    if let Err(error) = call(file, TREE_SEARCH, &mut bytes) {
-        return format!("Err({error})");
-    }
-    let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-    let (mut said, mut at) = (String::new(), 104);
-    for _ in 0..half(64) {
-        let (kind, len) = (half(at + 24), half(at + 28) as usize);
-        assert!(word(&bytes, at) != 0, "a transaction wrote it");
-        // Deleted subvolumes, which have no references, are dropped at some later time.
-        if kind == ROOT_ITEM && half(at + 32 + ROOT_REFS_AT) == 0 {
-            at += 32 + len;
-            continue;
-        }
-        // The item of a subvolume's root has the number of a transaction in its key.
-        let offset = if kind == ROOT_ITEM { 0 } else { word(&bytes, at + 16) };
-        said += &format!(" ({} {kind} {offset}) {len}", word(&bytes, at + 8));
-        if matches!(kind, 84 | 96 | 144 | 156) {
-            let name = &bytes[at + 32 + len.saturating_sub(4)..at + 32 + len];
-            said += &format!(" {}", String::from_utf8_lossy(name));
-        }
-        at += 32 + len;
-    }
-    said
-}
-
-/// The answer to a request for `wanted` error counts of a device.
-fn device_errors(file: &File, id: u64, wanted: u64, flags: u64) -> Result<Vec<u64>, i32> {
-    // The kernel does not change the words that have no count.
-    let mut bytes = argument(&[id, wanted, flags, 7, 7, 7, 7, 7, 7], (0, b""));
-    call(file, DEV_STATS, &mut bytes).map(|()| (0..9).map(|at| word(&bytes, at * 8)).collect())
-}
-
-/// Records the origin of a received subvolume. Returns the answer, and whether it has a time and a
-/// transaction.
-fn received(file: &File, uuid: u8) -> Result<String, i32> {
-    let mut bytes = argument(&[0, 0, 77, 0, 1_000_000_000, 5], (0, b""));
-    bytes[..16].fill(uuid);
-    call(file, SET_RECEIVED, &mut bytes)?;
-    let facts = subvolume(file);
-    Ok(format!("{:?} {} {facts:?}", &bytes[..24], word(&bytes, 24) > 0 && word(&bytes, 48) > 0))
-}
-
-/// Trims a range of addresses, and returns whether anything was free.
-fn trim(file: &File, from: u64, len: u64, least: u64) -> Result<bool, i32> {
-    let mut bytes = argument(&[from, len, least], (0, b""));
-    call(file, TRIM, &mut bytes).map(|()| word(&bytes, 8) > 0)
-}
-
-fn open(path: impl AsRef<Path>) -> File {
-    File::open(path).expect("it is there")
-}
 
 /// Collects the answers of commands, each with the number of its step.
 #[derive(Default)]
@@ -605,83 +415,6 @@ fn commands_of_root_answer_as_in_linux() {
 #[test]
 fn commands_answer_as_in_linux_where_subvolumes_are_mounts() {
     compare_with("submounts", "", by_root);
-}
-
-/// A deletion that is refused leaves the subvolume's own mount in place, with the programs in it.
-#[test]
-fn refused_deletion_leaves_the_mount_of_a_subvolume() {
-    let Some(mount) = mounted_with("submounts") else { return };
-    let top = open(mount.path(""));
-    named(&top, SUBVOL_CREATE, b"a").expect("made");
-    named(&open(mount.path("a")), SUBVOL_CREATE, b"nested").expect("made");
-    let file = File::create(mount.path("a/file")).expect("made");
-    let device = |path: &str| fs::metadata(mount.path(path)).expect("it is there").dev();
-    let before = (device("a"), device("a/nested"));
-    assert_eq!(named(&top, SNAP_DESTROY, b"a"), Err(libc::ENOTEMPTY));
-    number(&top, DEFAULT_SUBVOL, subvolume(&open(mount.path("a/nested"))).0).expect("set");
-    assert_eq!(named(&open(mount.path("a")), SNAP_DESTROY, b"nested"), Err(libc::EPERM));
-    assert_eq!((device("a"), device("a/nested")), before);
-    assert_eq!(file.metadata().expect("it is open").dev(), before.0);
-    number(&top, DEFAULT_SUBVOL, 0).expect("set");
-    named(&open(mount.path("a")), SNAP_DESTROY, b"nested").expect("it may go now");
-}
-
-/// A program has a directory open in a deleted subvolume. The kernel keeps the directory's inode
-/// even after the program has closed it. The subvolume is dropped then, although memory is not
-/// short.
-#[test]
-fn deleted_subvolume_goes_when_its_last_user_has_gone() {
-    expect_deleted_subvolume_goes(&[]);
-}
-
-/// As above, where a program looked for names in vain after the deletion. The kernel remembers that
-/// these names are absent, and keeps their directory for that.
-#[test]
-fn deleted_subvolume_goes_although_names_are_known_to_be_absent() {
-    expect_deleted_subvolume_goes(&["absent", "e/absent", "absent as well"]);
-}
-
-/// Whether the kernel forgets inodes when a server asks for that.
-fn can_prune() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's version");
-    let mut numbers = release.split(|sign: char| !sign.is_ascii_digit()).map(str::parse::<u32>);
-    let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0);
-    let is_new = (next(), next()) >= (6, 18);
-    if !is_new {
-        eprintln!("SKIPPED: needs Linux 6.18, which forgets inodes when a server asks for it");
-    }
-    is_new
-}
-
-/// Deletes a subvolume while a program is in it and looks for these names from there.
-fn expect_deleted_subvolume_goes(absent: &[&str]) {
-    if !can_prune() {
-        return;
-    }
-    let Some(mut mount) = mounted() else { return };
-    let top = open(mount.path(""));
-    named(&top, SUBVOL_CREATE, b"a").expect("made");
-    fs::create_dir_all(mount.path("a/d/e")).expect("made");
-    for name in ["a/f", "a/d/f", "a/d/e/f"] {
-        fs::write(mount.path(name), "text").expect("written");
-    }
-    let walked = open(mount.path("a/d"));
-    let (tree, _) = subvolume(&walked);
-    named(&top, SNAP_DESTROY, b"a").expect("it may go");
-    // The root tree has an item for each deleted subvolume until the subvolume is dropped.
-    let is_there = || !search(&top, (1, [ORPHAN; 2], [48, 48], [tree, tree], 0, 1)).is_empty();
-    assert!(is_there(), "a program uses it");
-    for name in absent {
-        let path = format!("/proc/self/fd/{}/{name}", walked.as_raw_fd());
-        let error = fs::metadata(path).expect_err("there is no such name");
-        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-    }
-    drop(walked);
-    let since = Instant::now();
-    while is_there() {
-        assert!(since.elapsed() < PATIENCE, "it stays, {} inodes are known", mount.known());
-        thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// The kernel has one file system for all mounts of the volume.
