@@ -4,8 +4,8 @@
 //!
 //! - **F1** Each node is read once, however many subvolumes share it: the nodes of a level are read
 //!   after all higher levels. Then it is known which subvolumes reach each of them.
-//! - **F2** The memory is bounded. If there are too many leaves and extents, or a tree cannot be
-//!   read as a whole, nothing is counted.
+//! - **F2** The memory is bounded. If there are too many leaves, extents and sets of subvolumes, or
+//!   a tree cannot be read as a whole, nothing is counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,6 +17,9 @@ use crate::context::{Context, Tree};
 /// Bytes of memory for one leaf or extent, about.
 const ENTRY_BYTES: u64 = 128;
 
+/// Bytes of memory for one member of a set, which is kept twice, about.
+const MEMBER_BYTES: u64 = 48;
+
 type Set = usize;
 
 /// Sets of subvolumes, each kept once.
@@ -25,11 +28,14 @@ struct Sets {
     all: Vec<BTreeSet<TreeId>>,
     numbers: HashMap<BTreeSet<TreeId>, Set>,
     joined: HashMap<(Set, Set), Set>,
+    /// The members of all sets together.
+    members: u64,
 }
 
 impl Sets {
     fn number(&mut self, set: BTreeSet<TreeId>) -> Set {
         *self.numbers.entry(set).or_insert_with_key(|set| {
+            self.members += set.len() as u64;
             self.all.push(set.clone());
             self.all.len() - 1
         })
@@ -98,7 +104,7 @@ fn above(group: QuotaGroup, parents: &Parents) -> BTreeSet<QuotaGroup> {
 
 /// The bytes that each set of subvolumes reaches together (F1).
 fn sums(context: &Context<'_>, trees: &[&Tree], sets: &mut Sets) -> Option<HashMap<Set, u64>> {
-    let most = context.sort_bytes() / ENTRY_BYTES;
+    let most = context.sort_bytes();
     let mut levels: Vec<BTreeMap<Logical, (Expect, Set)>> = Vec::new();
     levels.resize_with(1 + usize::from(u8::MAX), BTreeMap::new);
     for tree in trees {
@@ -127,7 +133,8 @@ fn sums(context: &Context<'_>, trees: &[&Tree], sets: &mut Sets) -> Option<HashM
                 }
             }
             let below = level.checked_sub(1).map_or(0, |below| levels[below].len());
-            if (data.len() + below) as u64 > most {
+            let entries = data.len() + below + sets.all.len() + sets.joined.len();
+            if entries as u64 * ENTRY_BYTES + sets.members * MEMBER_BYTES > most {
                 return None;
             }
         }

@@ -11,7 +11,7 @@ use buttress_fs::{
 
 use buttress_sim::Log;
 
-use crate::checker::{check, expect_cut_sound};
+use crate::checker::{check, expect_cut_sound, expect_sound};
 use crate::volume::{drop_all, file_with, memory_with, mount, pattern, setting};
 
 fn quotas(fs: &Filesystem) -> Quotas {
@@ -152,6 +152,71 @@ fn snapshots_are_counted() {
         drop_all(&fs);
         expect_kept(&fs, &format!("{name} is gone"));
     }
+    fs.close().expect("a close");
+    check(&device);
+}
+
+/// A group counts a subvolume once that is below it by two paths, in whatever order the paths come
+/// and go. Full counts are marked in between.
+#[test]
+fn a_subvolume_by_two_paths_counts_once() {
+    let group = |level: u64| QuotaGroup(level << 48 | 1);
+    for is_simple in [false, true] {
+        let device = memory_with(512, &MakeOptions { nodesize: 4096, ..MakeOptions::default() });
+        let fs = mount(&device);
+        fs.enable_quotas(is_simple).expect("quotas");
+        let subs = ["one", "two"].map(|name| subvolume(&fs, name));
+        for (sub, size) in subs.iter().zip([100_000, 300_000]) {
+            file_with(sub, "file", &pattern(size, size as usize));
+        }
+        fs.sync().expect("a sync");
+        let [one, two] = subs.each_ref().map(|sub| QuotaGroup::of(sub.id().tree));
+        fs.make_quota_group(group(1)).expect("a group");
+        fs.make_quota_group(group(2)).expect("a group");
+        let expect = |members: &[QuotaGroup], when: &str| {
+            if !is_simple {
+                compare(&fs, when);
+            }
+            let quotas = quotas(&fs);
+            let used = |group| quotas.group(group).expect("a group").info.referenced;
+            let sum: u64 = members.iter().map(|member| used(*member)).sum();
+            assert_eq!(used(group(2)), sum, "{when}, simple: {is_simple}");
+        };
+        fs.join_quota_group(one, group(2)).expect("a membership");
+        fs.join_quota_group(one, group(1)).expect("a membership");
+        fs.join_quota_group(two, group(1)).expect("a membership");
+        expect(&[one], "the first path");
+        fs.join_quota_group(group(1), group(2)).expect("a membership");
+        expect(&[one, two], "the second path");
+        fs.leave_quota_group(group(1), group(2)).expect("a membership");
+        expect(&[one], "without the second path");
+        fs.join_quota_group(group(1), group(2)).expect("a membership");
+        fs.leave_quota_group(one, group(2)).expect("a membership");
+        expect(&[one, two], "without the first path");
+        drop(subs);
+        fs.close().expect("a close");
+        // The tool of Debian 12 does not know simple quotas.
+        if is_simple { expect_sound(&device) } else { check(&device) }
+    }
+}
+
+/// Deleting a snapshot that shares everything takes several commits, and none of them marks the
+/// counts.
+#[test]
+fn a_large_snapshot_goes_without_a_mark() {
+    let (device, fs) = volume();
+    let sub = subvolume(&fs, "sub");
+    let file = sub.create(b"file", 0o644, 0, 0, 0).expect("a file");
+    // Every second block of 4 KiB: as many extents.
+    for number in 0..80_000_u64 {
+        file.write_at(number * 8192, &pattern(number, 4096)).expect("a write");
+    }
+    drop(fs.root().snapshot(b"copy", sub.id().tree, true).expect("a snapshot"));
+    expect_kept(&fs, "a snapshot");
+    fs.root().delete_subvolume(b"copy").expect("a deletion");
+    drop_all(&fs);
+    expect_kept(&fs, "the snapshot is gone");
+    drop((sub, file));
     fs.close().expect("a close");
     check(&device);
 }

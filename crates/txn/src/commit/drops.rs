@@ -39,8 +39,8 @@ struct Step {
     tree: TreeId,
     /// References that may still be changed.
     budget: i64,
-    /// Nodes that were read to count what the tree does not reach any more.
-    followed: u64,
+    /// Whether shared nodes were read, to count what the tree does not reach any more.
+    has_followed: bool,
     /// Nodes up to this generation are older than the tree, so the tree did not write them.
     birth: Generation,
     /// The level and key at which Linux would continue the drop (D3).
@@ -52,8 +52,6 @@ struct Step {
 /// References that a step changes besides those of one node: for new nodes on the path to the rest,
 /// and for the root item.
 const PATH_REFS: u64 = 32;
-/// A step stops when it has read so many nodes to count full quotas.
-const FOLLOWED_MAX: u64 = 8192;
 /// The fewest references that a step changes before it stops.
 const PROGRESS_REFS: u64 = 64;
 
@@ -120,7 +118,7 @@ impl Settle<'_> {
         let mut step = Step {
             tree,
             budget: self.engine.drop_budget(budget),
-            followed: 0,
+            has_followed: false,
             birth: Generation(u64::MAX),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
             handed: Key::MIN,
@@ -158,7 +156,7 @@ impl Settle<'_> {
         let mut step = Step {
             tree,
             budget: self.engine.drop_budget(budget),
-            followed: 0,
+            has_followed: false,
             birth: Generation(key.offset),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
             handed: self.engine.commit.drop_mark(tree),
@@ -211,7 +209,8 @@ impl Settle<'_> {
             return Ok(None);
         }
         for slot in from..node.len() {
-            if step.budget <= 0 || step.followed >= FOLLOWED_MAX {
+            let has_room = self.addresses.trail.as_ref().is_none_or(|trail| trail.has_room());
+            if step.budget <= 0 || step.has_followed && !has_room {
                 return self.regrow(step, &node, slot, None);
             }
             let child_at = node.expect_child_below(slot, at.below);
@@ -246,7 +245,7 @@ impl Settle<'_> {
         let mut waiting = vec![*at];
         while let Some(at) = waiting.pop() {
             let node = self.read_node(step.tree, &at)?;
-            step.followed += 1;
+            step.has_followed = true;
             let Some(trail) = &mut self.addresses.trail else { break };
             if !trail.lose_below(step.tree, &node) {
                 break;

@@ -203,17 +203,23 @@ impl Work<'_> {
 
     /// Adds `delta` to the use of a group, and once to each group above it.
     fn add(&mut self, group: QuotaGroup, delta: i64) -> Result<()> {
-        self.groups_above(group)?.into_iter().try_for_each(|group| self.add_to(group, delta))
+        for group in self.groups_above(group)? {
+            self.add_to(group, delta)?;
+        }
+        Ok(())
     }
 
-    /// Adds `delta` to both counts of one group.
-    pub(super) fn add_to(&mut self, group: QuotaGroup, delta: i64) -> Result<()> {
+    /// Adds `delta` to both counts of one group. Returns false if full counts cannot have been
+    /// right (`quota_counts::N2`).
+    pub(super) fn add_to(&mut self, group: QuotaGroup, delta: i64) -> Result<bool> {
         // A deleted group has no counts.
-        let Some(mut info) = self.info(group)? else { return Ok(()) };
+        let Some(mut info) = self.info(group)? else { return Ok(true) };
+        let can_be = [info.referenced, info.exclusive]
+            .into_iter()
+            .all(|bytes| bytes.checked_add_signed(delta).is_some());
         info.referenced = info.referenced.saturating_add_signed(delta);
         info.exclusive = info.exclusive.saturating_add_signed(delta);
-        self.put_info(group, info);
-        Ok(())
+        Ok(self.put_info(group, info) && can_be)
     }
 
     /// Deletes the group of a dropped subvolume. With simple quotas, keeps it as long as extents

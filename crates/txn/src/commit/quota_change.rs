@@ -6,6 +6,8 @@
 //!   quotas, so only a concurrent change can cause this.
 //! - **C2** Simple quotas count from the transaction on that follows the one that enables them. So
 //!   each extent that is subtracted from a group was added to the group before.
+//! - **C3** A group counts each subvolume below it once. So a membership changes the counts of a
+//!   group above only by the subvolumes that are below it in no other way.
 
 use std::collections::BTreeSet;
 
@@ -24,6 +26,7 @@ use crate::{Error, QuotaChange, Result};
 impl Work<'_> {
     /// Makes one change of groups (C1). Returns false if full counts are not right after that.
     pub(super) fn change(&mut self, change: &QuotaChange, status: &QuotaStatus) -> Result<bool> {
+        let is_simple = status.is_simple();
         match *change {
             QuotaChange::Make(group) => {
                 if self.info(group)?.is_none() {
@@ -34,14 +37,14 @@ impl Work<'_> {
             QuotaChange::Remove(group) => {
                 let Some(info) = self.info(group)? else { return Ok(true) };
                 let related = self.relations(group)?;
-                let is_in_use = status.is_simple() && !info.is_zero()
+                let is_in_use = is_simple && !info.is_zero()
                     || related.iter().any(|other| other.level() < group.level());
                 if is_in_use {
                     return Ok(true);
                 }
                 let mut are_right = true;
                 for parent in related {
-                    are_right &= self.relate(group, parent, false)?;
+                    are_right &= self.relate(group, parent, false, is_simple)?;
                 }
                 self.remove(group)?;
                 Ok(are_right)
@@ -52,8 +55,8 @@ impl Work<'_> {
                 }
                 Ok(true)
             }
-            QuotaChange::Join { child, parent } => self.relate(child, parent, true),
-            QuotaChange::Leave { child, parent } => self.relate(child, parent, false),
+            QuotaChange::Join { child, parent } => self.relate(child, parent, true, is_simple),
+            QuotaChange::Leave { child, parent } => self.relate(child, parent, false, is_simple),
             QuotaChange::Enable { .. } | QuotaChange::Disable | QuotaChange::Count(_) => Ok(true),
         }
     }
@@ -65,10 +68,16 @@ impl Work<'_> {
         self.put(group.limit_key(), QuotaLimit::default().to_bytes());
     }
 
-    /// Begins or ends a membership. The use of the child is added to the groups above it, or
-    /// subtracted, unless it counts for them in another way. If a part of this use is shared,
-    /// full counts become inconsistent instead, as in Linux. Returns false then.
-    fn relate(&mut self, child: QuotaGroup, parent: QuotaGroup, joins: bool) -> Result<bool> {
+    /// Begins or ends a membership. Each group above counts a subvolume once, by however many paths
+    /// it is below the group (C3). Returns false if full counts are not right after that: a part of
+    /// the child's use is shared, or only some of its subvolumes are new to a group.
+    fn relate(
+        &mut self,
+        child: QuotaGroup,
+        parent: QuotaGroup,
+        joins: bool,
+        is_simple: bool,
+    ) -> Result<bool> {
         let (Some(info), Some(_)) = (self.info(child)?, self.info(parent)?) else {
             return Ok(true);
         };
@@ -76,23 +85,33 @@ impl Work<'_> {
         if is_member == joins || child.level() >= parent.level() {
             return Ok(true);
         }
-        let put = |work: &mut Self, joins: bool| {
-            for key in child.relation_keys(parent) {
-                work.changes.insert(key, joins.then(|| Vec::new().into()));
-            }
-        };
-        put(self, false);
-        let others = self.groups_above(child)?;
-        put(self, joins);
-        let changed: Vec<_> = self.groups_above(parent)?.difference(&others).copied().collect();
-        if info.exclusive != info.referenced {
-            return Ok(changed.is_empty());
+        let keys = child.relation_keys(parent);
+        for key in keys {
+            self.changes.insert(key, None);
         }
-        let delta = i64::try_from(info.referenced).unwrap_or(i64::MAX);
-        for group in changed {
-            self.add_to(group, if joins { delta } else { -delta })?;
+        let below = self.subvolumes_below(child)?;
+        let mut are_right = true;
+        for group in self.groups_above(parent)? {
+            let apart = self.subvolumes_below(group)?;
+            let moved: Vec<_> = below.difference(&apart).collect();
+            let bytes = if moved.len() == below.len() {
+                are_right &= info.exclusive == info.referenced;
+                info.referenced
+            } else if is_simple {
+                let used = |group: &&QuotaGroup| self.info(**group).transpose();
+                let used = moved.iter().filter_map(used);
+                used.map(|info| info.map(|info| info.referenced)).sum::<Result<u64>>()?
+            } else {
+                are_right &= moved.is_empty();
+                continue;
+            };
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            are_right &= self.add_to(group, if joins { bytes } else { -bytes })?;
         }
-        Ok(true)
+        for key in keys {
+            self.changes.insert(key, joins.then(|| Vec::new().into()));
+        }
+        Ok(are_right)
     }
 }
 

@@ -129,7 +129,7 @@ impl Work<'_> {
             if was_alone {
                 let Some(left) = info.exclusive.checked_sub(shared) else { return Ok(false) };
                 info.exclusive = left;
-            } else if group == old || self.has_only(group, old)? {
+            } else if self.subvolumes_below(group)?.iter().eq([&old]) {
                 info.exclusive = nodesize;
             } else {
                 return Ok(false);
@@ -142,18 +142,18 @@ impl Work<'_> {
         Ok(!is_known && self.put_info(new, info))
     }
 
-    /// Whether a subvolume's group is the only one of level 0 below a group.
-    fn has_only(&self, group: QuotaGroup, only: QuotaGroup) -> Result<bool> {
-        let mut seen = BTreeSet::from([group]);
+    /// The groups of subvolumes that count for a group: itself, or all of them below it.
+    pub(super) fn subvolumes_below(&self, group: QuotaGroup) -> Result<BTreeSet<QuotaGroup>> {
+        let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::from([group]));
         let mut waiting = vec![group];
         while let Some(group) = waiting.pop() {
-            if group.level() == 0 && group != only {
-                return Ok(false);
+            if group.level() == 0 {
+                found.insert(group);
             }
             let related = self.relations(group)?;
             let below = related.into_iter().filter(|other| other.level() < group.level());
             waiting.extend(below.filter(|other| seen.insert(*other)));
         }
-        Ok(true)
+        Ok(found)
     }
 }

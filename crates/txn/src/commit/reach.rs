@@ -23,7 +23,7 @@ use crate::{DataRef, Engine, Error, Result, View, extent_tree, move_plan::data_a
 
 /// The most nodes and items that a commit looks at to count quotas. Each takes some microseconds if
 /// it is cached.
-const LOOKS_MAX: u64 = 1 << 16;
+pub(super) const LOOKS_MAX: u64 = 1 << 18;
 
 /// For each subvolume that reaches a data extent, the number of its references.
 pub(super) type Counts = BTreeMap<TreeId, i64>;
@@ -68,6 +68,11 @@ impl<'e> Reach<'e> {
             nodes: HashMap::new(),
             looks: 0,
         }
+    }
+
+    /// The looks so far (R4).
+    pub(super) fn looks(&self) -> u64 {
+        self.looks
     }
 
     /// Counts a look at a node or an item (R4).

@@ -22,9 +22,12 @@ use std::sync::Arc;
 use buttress_format::{Extent, Key, Logical, TreeId};
 use buttress_tree::{Fresh, Node};
 
-use super::reach::{Counts, Reach, data_in};
+use super::reach::{Counts, LOOKS_MAX, Reach, data_in};
 use crate::quota_sets::{Set, Sets};
 use crate::{Error, Result};
+
+/// The most references to data that a trail keeps until they are summed: some 48 MiB (T4).
+const REFS_MAX: usize = 1 << 20;
 
 /// One step of a trail.
 pub(super) enum Step {
@@ -160,12 +163,24 @@ impl<'e> Trail<'e> {
         self.spoiled.is_none()
     }
 
+    /// Whether a drop may read more shared nodes in this commit, so that what it lost is summed
+    /// within the looks of a commit (`reach::R4`). A trail that is given up bounds no drop.
+    pub(super) fn has_room(&self) -> bool {
+        // A node is looked at once. An extent is, and so are its user and the user's leaf.
+        let wanted = self.lost.len() as u64 + 3 * self.refs.len() as u64;
+        self.spoiled.is_some() || self.reach.looks() + wanted <= LOOKS_MAX / 2
+    }
+
     fn refer(&mut self, tree: TreeId, node: &Node, delta: i64, alone: bool) -> Result<()> {
         if node.level() > 0 {
             return Ok(());
         }
         for extent in data_in(node) {
             self.refs.push(Ref { extent: extent?, tree, delta, alone });
+        }
+        if self.refs.len() > REFS_MAX {
+            let what = "counting quotas would keep too many references";
+            return Err(Error::Extents { at: node.logical(), what });
         }
         Ok(())
     }
