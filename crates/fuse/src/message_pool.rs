@@ -4,7 +4,8 @@
 //!
 //! - **MP1** The pool keeps about as many buffers as requests lately needed at once. In each
 //!   period, half of the buffers that no request needed go back to the system. So a burst of large
-//!   writes does not hold memory for good.
+//!   writes does not hold memory for good. Requests give buffers back: a mount that gets none keeps
+//!   what it has.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};

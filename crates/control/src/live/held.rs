@@ -68,8 +68,8 @@ impl Layer for Held {
 ///
 /// # Errors
 ///
-/// The mount holds no commit, or has a write-back cache in front of its device. A device cannot be
-/// opened.
+/// The mount is closing its volume, or has a write-back cache in front of its device. A device
+/// cannot be opened.
 pub fn held_devices(folder: &Path) -> Result<Option<Vec<Arc<dyn Device>>>> {
     let Some(served) = place::served(folder)? else { return Ok(None) };
     let subject = &served.answer.subject;
@@ -87,8 +87,9 @@ pub fn held_devices(folder: &Path) -> Result<Option<Vec<Arc<dyn Device>>>> {
         return Err(Failure::new(Exit::Unsupported, what));
     }
     let Some(hold) = hold(&served.socket)? else {
-        closing::until_closed(&subject.image);
-        return Ok(Some(vec![open(&subject.image)?]));
+        let (folder, image) = (folder.display(), subject.image.display());
+        let what = format!("{folder}: is being unmounted: name its image, {image}");
+        return Err(Failure::new(Exit::Failure, what));
     };
     if let Some(why) = &hold.left_out {
         ui::note(format!("{}: what was written last is left out: {why}", folder.display()));

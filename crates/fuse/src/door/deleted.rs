@@ -89,15 +89,28 @@ struct Rounds {
 
 impl Rounds {
     /// Begins a round, unless a round is under way or ended a short time ago.
-    fn begin(&self, now: Instant) -> bool {
-        *self.next.lock() <= now && !self.is_running.swap(true, Ordering::Acquire)
+    fn begin(self: &Arc<Self>, now: Instant) -> Option<Round> {
+        let begins = *self.next.lock() <= now && !self.is_running.swap(true, Ordering::Acquire);
+        begins.then(|| Round { rounds: Arc::clone(self), began: now })
     }
 
-    /// Ends a round.
     fn end(&self, began: Instant, now: Instant) {
         let took = now.saturating_duration_since(began);
         *self.next.lock() = now + (took * RESTS).max(REST_MIN);
         self.is_running.store(false, Ordering::Release);
+    }
+}
+
+/// A round. It ends when this value is dropped, also if the round never ran or has panicked.
+struct Round {
+    rounds: Arc<Rounds>,
+    /// When the work of the round began.
+    began: Instant,
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        self.rounds.end(self.began, clock::now());
     }
 }
 
@@ -113,26 +126,26 @@ impl Door {
             if door.cannot_prune.load(Ordering::Relaxed) {
                 return false;
             }
-            if rounds.begin(clock::now()) {
-                door.forget_nodes_of(trees, Arc::clone(&rounds));
+            if let Some(round) = rounds.begin(clock::now()) {
+                door.forget_nodes_of(trees, round);
             }
             true
         });
     }
 
     /// Has the kernel forget unused nodes of these subvolumes at a later time (DS1).
-    fn forget_nodes_of(&self, trees: &[TreeId], rounds: Arc<Rounds>) {
+    fn forget_nodes_of(&self, trees: &[TreeId], mut round: Round) {
         let trees: Vec<u64> = trees.iter().map(|tree| tree.0).collect();
         let (nodes, cannot) = (self.nodes(), Arc::clone(&self.cannot_prune));
         let absent = Arc::clone(&self.absent_names);
         self.notifier_threads.on_names(move |notifier| {
-            let began = clock::now();
+            round.began = clock::now();
             for (dir, name) in absent.take(&trees) {
                 notifier.drop_name(dir, &name);
             }
             // A kernel before Linux 6.18 takes no such request. It forgets when memory is short.
             cannot.store(!notifier.prune_all(&nodes.ids_in(&trees)), Ordering::Relaxed);
-            rounds.end(began, clock::now());
+            drop(round);
         });
     }
 }
@@ -154,19 +167,21 @@ mod tests {
         assert_eq!(names.take(&[302, 303]), [(7, b"last".to_vec())]);
     }
 
-    /// DS2: a round that takes long is followed by a long rest, and no two run at once.
+    /// DS2: a round that takes long is followed by a long rest, and no two run at once. A round
+    /// that never ran ends, too.
     #[test]
     fn ds2_rounds_rest() {
         let now = clock::now();
         let next = Ranked::new(Rank::Leaf, now);
-        let rounds = Rounds { is_running: AtomicBool::new(false), next };
-        assert!(rounds.begin(now));
-        assert!(!rounds.begin(now), "one is under way");
-        rounds.end(now, now);
-        assert!(!rounds.begin(now) && rounds.begin(now + REST_MIN));
-        let end = now + Duration::from_secs(1);
-        rounds.end(now, end);
-        assert!(!rounds.begin(end + Duration::from_secs(49)));
-        assert!(rounds.begin(end + Duration::from_secs(50)));
+        let rounds = Arc::new(Rounds { is_running: AtomicBool::new(false), next });
+        let round = rounds.begin(now).expect("none is under way");
+        assert!(rounds.begin(now + 2 * REST_MIN).is_none(), "one is under way");
+        drop(round);
+        assert!(rounds.begin(now).is_none());
+        drop(rounds.begin(clock::now() + REST_MIN).expect("the rest has ended"));
+        let end = clock::now() + Duration::from_secs(1);
+        rounds.end(end - Duration::from_secs(1), end);
+        assert!(rounds.begin(end + Duration::from_secs(49)).is_none());
+        assert!(rounds.begin(end + Duration::from_secs(50)).is_some());
     }
 }
