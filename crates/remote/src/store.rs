@@ -12,6 +12,7 @@ mod clouds;
 mod objects;
 pub mod simulated;
 pub mod timed;
+pub mod watched;
 
 use std::fmt;
 use std::ops::Range;

@@ -1,7 +1,6 @@
 //! Readers of a store that is far away, in simulated time: each request takes the same time, and
 //! nothing else takes any.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,9 +8,9 @@ use std::time::Duration;
 use buttress_base::{Rng, clock, seeded, thread};
 use buttress_block::{Device, Read};
 use buttress_remote::store::simulated::SimStore;
-use buttress_remote::store::{Meta, Store, StoreError};
+use buttress_remote::store::watched::{Request, Watched};
+use buttress_remote::store::{Store, StoreError};
 use buttress_remote::{Options, Site};
-use bytes::Bytes;
 
 use crate::{options, store};
 
@@ -38,58 +37,26 @@ impl Far {
         Arc::new(Self { inner: inner.clone(), parts, now, most, bytes: AtomicUsize::new(0) })
     }
 
-    /// Asks for parts at once.
-    fn wait<T>(&self, parts: usize, request: impl FnOnce(&SimStore) -> T) -> T {
-        self.parts.fetch_add(parts, Ordering::SeqCst);
-        let now = self.now.fetch_add(parts, Ordering::SeqCst) + parts;
-        self.most.fetch_max(now, Ordering::SeqCst);
-        thread::sleep(LATENCY);
-        self.now.fetch_sub(parts, Ordering::SeqCst);
-        request(&self.inner)
-    }
-
     fn parts(&self) -> usize {
         self.parts.load(Ordering::SeqCst)
     }
 }
 
-impl Store for Far {
-    fn title(&self) -> String {
-        self.inner.title()
+impl Watched for Far {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
-    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.wait(0, |store| store.create(name, body))
-    }
-
-    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.wait(0, |store| store.put(name, body))
-    }
-
-    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
-        self.wait(0, |store| store.get(name))
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.get_many(&[(name.to_owned(), range)]).swap_remove(0)
-    }
-
-    fn get_many(&self, wants: &[(String, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
+    fn look(&self, request: Request<'_>) -> Result<(), StoreError> {
+        let wants = if let Request::Parts(wants) = request { wants } else { &[] };
         let bytes: u64 = wants.iter().map(|(_, range)| range.end - range.start).sum();
         self.bytes.fetch_add(bytes as usize, Ordering::SeqCst);
-        self.wait(wants.len(), |store| store.get_many(wants))
-    }
-
-    fn head(&self, name: &str) -> Result<Meta, StoreError> {
-        self.wait(0, |store| store.head(name))
-    }
-
-    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
-        self.wait(0, |store| store.list(folder))
-    }
-
-    fn delete(&self, name: &str) -> Result<(), StoreError> {
-        self.wait(0, |store| store.delete(name))
+        self.parts.fetch_add(wants.len(), Ordering::SeqCst);
+        let now = self.now.fetch_add(wants.len(), Ordering::SeqCst) + wants.len();
+        self.most.fetch_max(now, Ordering::SeqCst);
+        thread::sleep(LATENCY);
+        self.now.fetch_sub(wants.len(), Ordering::SeqCst);
+        Ok(())
     }
 }
 

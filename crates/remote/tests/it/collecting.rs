@@ -1,15 +1,14 @@
 //! Tests of garbage, pins and clones: unneeded objects are deleted, and all others stay.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_remote::store::simulated::{SimStore, Weather};
-use buttress_remote::store::{Meta, Store, StoreError};
+use buttress_remote::store::watched::{Request, Watched};
+use buttress_remote::store::{Store, StoreError};
 use buttress_remote::{At, Error, Options, RemoteDevice, Secret, Site};
-use bytes::Bytes;
 
 use crate::{create, open, options, store};
 
@@ -307,43 +306,18 @@ pub(crate) struct Refusing {
     pub(crate) answer: StoreError,
 }
 
-impl Refusing {
-    fn of(&self, name: &str) -> Result<(), StoreError> {
-        if name.starts_with(self.prefix) { Err(self.answer.clone()) } else { Ok(()) }
-    }
-}
-
-impl Store for Refusing {
-    fn title(&self) -> String {
-        self.inner.title()
+impl Watched for Refusing {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
-    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.of(name).and_then(|()| self.inner.create(name, body))
-    }
-
-    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.of(name).and_then(|()| self.inner.put(name, body))
-    }
-
-    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
-        self.inner.get(name)
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.inner.get_range(name, range)
-    }
-
-    fn head(&self, name: &str) -> Result<Meta, StoreError> {
-        self.inner.head(name)
-    }
-
-    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
-        self.inner.list(folder)
-    }
-
-    fn delete(&self, name: &str) -> Result<(), StoreError> {
-        self.inner.delete(name)
+    fn look(&self, request: Request<'_>) -> Result<(), StoreError> {
+        match request {
+            Request::Create(name) | Request::Put(name) if name.starts_with(self.prefix) => {
+                Err(self.answer.clone())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Tests of the read cache on a local disk: it is used after restarts, and its content is never
 //! wrong.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use buttress_base::Rng;
 use buttress_block::{Device, Read};
 use buttress_remote::store::simulated::SimStore;
-use buttress_remote::store::{Bytes, Meta, Store, StoreError};
+use buttress_remote::store::watched::{Request, Watched};
+use buttress_remote::store::{Store, StoreError};
 use buttress_remote::{Durability, Options, Secret, Site};
 
 use crate::conformance::{self, conforms};
@@ -134,11 +134,6 @@ struct Noting {
 }
 
 impl Noting {
-    fn read<T>(&self, name: &str, answer: impl FnOnce(&SimStore) -> T) -> T {
-        self.names.lock().expect("no panic").push(name.to_owned());
-        answer(&self.inner)
-    }
-
     /// How many reads there were of objects with data or parts of the map.
     fn count(&self) -> usize {
         let names = self.names.lock().expect("no panic");
@@ -146,37 +141,19 @@ impl Noting {
     }
 }
 
-impl Store for Noting {
-    fn title(&self) -> String {
-        self.inner.title()
+impl Watched for Noting {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
-    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.inner.create(name, body)
-    }
-
-    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.inner.put(name, body)
-    }
-
-    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
-        self.read(name, |store| store.get(name))
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.read(name, |store| store.get_range(name, range))
-    }
-
-    fn head(&self, name: &str) -> Result<Meta, StoreError> {
-        self.inner.head(name)
-    }
-
-    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
-        self.inner.list(folder)
-    }
-
-    fn delete(&self, name: &str) -> Result<(), StoreError> {
-        self.inner.delete(name)
+    fn look(&self, request: Request<'_>) -> Result<(), StoreError> {
+        let mut names = self.names.lock().expect("no panic");
+        match request {
+            Request::Get(name) => names.push(name.to_owned()),
+            Request::Parts(wants) => names.extend(wants.iter().map(|(name, _)| name.clone())),
+            _ => {}
+        }
+        Ok(())
     }
 }
 

@@ -1,14 +1,13 @@
 //! How often an opening waits for the store, one request after the other.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use buttress_block::Device;
 use buttress_remote::store::simulated::SimStore;
-use buttress_remote::store::{Meta, Store, StoreError};
+use buttress_remote::store::watched::{Request, Watched};
+use buttress_remote::store::{Store, StoreError};
 use buttress_remote::{Options, Site};
-use bytes::Bytes;
 
 use crate::{create, options, store};
 
@@ -20,52 +19,17 @@ struct Waits {
     longest: Mutex<u32>,
 }
 
-impl Waits {
-    fn wait<T>(&self, request: impl FnOnce(&SimStore) -> T) -> T {
+impl Watched for Waits {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn look(&self, _: Request<'_>) -> Result<(), StoreError> {
         let chain = *self.longest.lock().expect("no panic") + 1;
         std::thread::sleep(Duration::from_millis(80));
-        let answer = request(&self.inner);
         let mut longest = self.longest.lock().expect("no panic");
         *longest = chain.max(*longest);
-        answer
-    }
-}
-
-impl Store for Waits {
-    fn title(&self) -> String {
-        self.inner.title()
-    }
-
-    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.wait(|store| store.create(name, body))
-    }
-
-    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.wait(|store| store.put(name, body))
-    }
-
-    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
-        self.wait(|store| store.get(name))
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.wait(|store| store.get_range(name, range))
-    }
-
-    fn get_many(&self, wants: &[(String, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
-        self.wait(|store| store.get_many(wants))
-    }
-
-    fn head(&self, name: &str) -> Result<Meta, StoreError> {
-        self.wait(|store| store.head(name))
-    }
-
-    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
-        self.wait(|store| store.list(folder))
-    }
-
-    fn delete(&self, name: &str) -> Result<(), StoreError> {
-        self.wait(|store| store.delete(name))
+        Ok(())
     }
 }
 

@@ -1,12 +1,12 @@
 //! How often a scrub of a volume in a store waits for the store.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_fs::{Filesystem, MakeOptions, MountOptions, ScrubOptions};
 use buttress_remote::store::simulated::{SimStore, Weather};
-use buttress_remote::store::{Bytes, Meta, Store, StoreError};
+use buttress_remote::store::watched::{Request, Watched};
+use buttress_remote::store::{Store, StoreError};
 
 use super::{LEN, open, site};
 use crate::volume::{file_with, pattern};
@@ -18,43 +18,16 @@ struct Counting {
     waits: AtomicU64,
 }
 
-impl Store for Counting {
-    fn title(&self) -> String {
-        self.inner.title()
+impl Watched for Counting {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
-    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.inner.create(name, body)
-    }
-
-    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.inner.put(name, body)
-    }
-
-    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
-        self.inner.get(name)
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        self.waits.fetch_add(1, Ordering::SeqCst);
-        self.inner.get_range(name, range)
-    }
-
-    fn get_many(&self, wants: &[(String, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
-        self.waits.fetch_add(1, Ordering::SeqCst);
-        self.inner.get_many(wants)
-    }
-
-    fn head(&self, name: &str) -> Result<Meta, StoreError> {
-        self.inner.head(name)
-    }
-
-    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
-        self.inner.list(folder)
-    }
-
-    fn delete(&self, name: &str) -> Result<(), StoreError> {
-        self.inner.delete(name)
+    fn look(&self, request: Request<'_>) -> Result<(), StoreError> {
+        if let Request::Parts(_) = request {
+            self.waits.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
     }
 }
 
