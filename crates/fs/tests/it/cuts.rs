@@ -14,7 +14,7 @@ use buttress_sim::{Log, campaign};
 use buttress_volume::Volume;
 
 use crate::checker::expect_cut_sound;
-use crate::volume::{content, copy, drop_all, file_with, list, mount, pattern, setting};
+use crate::volume::{content, copy, drop_all, file_with, list, mount, pattern, recorded, setting};
 
 const FILES: u64 = 60;
 /// Files of a subvolume, so many that a drop of it takes several steps.
@@ -129,10 +129,7 @@ fn power_is_cut_in_a_balance() {
     let base = MemoryDevice::new(512 << 20);
     let make = MakeOptions { nodesize: 4096, ..MakeOptions::default() };
     Filesystem::make(&base, &make).expect("a volume");
-    let log = Log::new();
-    let recorder = log.device(&base, 512);
-    let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
-    let fs = mount(&device);
+    let (log, recorder, fs) = recorded(&base);
     fs.enable_quotas(false).expect("quotas");
     let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
     write(&live, 0);
@@ -174,10 +171,7 @@ fn power_is_cut_in_a_balance() {
 #[test]
 fn power_is_cut_while_subvolumes_come_and_go() {
     let base = begun();
-    let log = Log::new();
-    let recorder = log.device(&base, 512);
-    let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
-    let fs = mount(&device);
+    let (log, recorder, fs) = recorded(&base);
     log.start(&[&recorder]);
     let root = fs.root();
     let live = root.lookup(b"live").expect("the live one");

@@ -15,12 +15,12 @@ use buttress_fs::{
     BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
     MountOptions, ReplaceState, SetAttr,
 };
-use buttress_sim::{Log, campaign};
+use buttress_sim::campaign;
 
 use crate::checker::{check, expect_cut_sound, find_faults_of};
 use crate::snapshots::Snapshots;
 use crate::volume::{
-    content, copy, file_with, memory, memory_with, mount, mount_with, pattern, setting,
+    content, copy, file_with, memory, memory_with, mount, mount_with, pattern, recorded, setting,
 };
 
 const SIZE_MAX: u64 = 768 << 10;
@@ -409,10 +409,7 @@ fn power_is_cut_while_groups_move() {
     fs.close().expect("a close");
 
     let base = copy(&*shared);
-    let log = Log::new();
-    let recorder = log.device(&base, 512);
-    let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
-    let fs = mount(&device);
+    let (log, recorder, fs) = recorded(&base);
     log.start(&[&recorder]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -9,10 +9,8 @@ use buttress_fs::{
     BalanceOptions, Filesystem, Filter, Inode, MakeOptions, QuotaGroup, Quotas, SetAttr,
 };
 
-use buttress_sim::Log;
-
 use crate::checker::{check, expect_cut_sound, expect_sound};
-use crate::volume::{drop_all, file_with, memory_with, mount, pattern, setting};
+use crate::volume::{drop_all, file_with, memory_with, mount, pattern, recorded, setting};
 
 fn quotas(fs: &Filesystem) -> Quotas {
     fs.quotas().expect("quotas").expect("they are on")
@@ -227,10 +225,7 @@ fn cuts_leave_right_counts() {
     let base = MemoryDevice::new(512 << 20);
     let make = MakeOptions { nodesize: 4096, ..MakeOptions::default() };
     Filesystem::make(&base, &make).expect("a volume");
-    let log = Log::new();
-    let recorder = log.device(&base, 512);
-    let device: Arc<dyn Device> = Arc::clone(&recorder) as Arc<dyn Device>;
-    let fs = mount(&device);
+    let (log, recorder, fs) = recorded(&base);
     fs.enable_quotas(false).expect("quotas");
     let sub = subvolume(&fs, "sub");
     for number in 0..300 {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use buttress_fs::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
+use buttress_sim::{Log, Recorder};
 
 /// A volume on a device in memory, made with default options.
 pub(crate) fn memory(mib: u64) -> Arc<dyn Device> {
@@ -67,6 +68,14 @@ pub(crate) fn file_with(dir: &Inode, name: &str, content: &[u8]) -> Inode {
     let inode = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
     assert_eq!(inode.write_at(0, content).expect("a write"), content.len());
     inode
+}
+
+/// Mounts a volume, and records what is written to it, in pieces of 512 bytes.
+pub(crate) fn recorded(base: &MemoryDevice) -> (Arc<Log>, Arc<Recorder>, Filesystem) {
+    let log = Log::new();
+    let recorder = log.device(base, 512);
+    let fs = mount(&(Arc::clone(&recorder) as Arc<dyn Device>));
+    (log, recorder, fs)
 }
 
 /// An empty file. Its data is overwritten in place.
