@@ -243,6 +243,9 @@ impl Log {
         inside.sequence += 1;
         let record = Record { tag: self.tag, sequence: inside.sequence, position, says };
         let (head, seal) = record.encode(&tail.fixed.extents, self.seal.as_ref());
+        if seal.is_some() != self.seal.is_some() {
+            return Err(io::Error::other("a record cannot be sealed"));
+        }
         let seal = seal.map(Arc::new);
         let Some(part) = inside.parts.back_mut() else {
             return Err(io::Error::other("the local log has no file"));

@@ -191,7 +191,8 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest<'_>> {
                 continue;
             }
         };
-        if run.last().is_some_and(|(number, ..)| number + 1 != envelope.number) {
+        let is_next = |number: &u64| number.checked_add(1) == Some(envelope.number);
+        if run.last().is_some_and(|(number, ..)| !is_next(number)) {
             run.clear();
         }
         run.push((envelope.number, path, head));
@@ -267,12 +268,13 @@ impl WholeFile<'_> {
     ) -> Result<(usize, End)> {
         let mut at = self.from;
         while at < bytes.len() {
+            let next = last.checked_add(1);
             match record::whole(&bytes[at..], self.seal) {
                 Some(whole)
-                    if whole.record.tag == self.tag && whole.record.sequence == *last + 1 =>
+                    if whole.record.tag == self.tag && Some(whole.record.sequence) == next =>
                 {
                     visit(&whole)?;
-                    *last += 1;
+                    *last = whole.record.sequence;
                     at += whole.len;
                 }
                 _ => {

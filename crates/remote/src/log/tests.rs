@@ -277,3 +277,21 @@ fn a_sealed_log_is_whole_or_ends_before() {
         check(&log, at, true);
     }
 }
+
+/// Numbers of files and records may have any value on a disk. The largest have no successor.
+#[test]
+fn a_log_with_the_largest_numbers_is_read() {
+    let (dir, volume) = (tempfile::tempdir().expect("tempdir"), VolumeId([1; 16]));
+    let tag = tag("0123456789abcdef");
+    for number in [u64::MAX - 1, u64::MAX] {
+        let body: Vec<u8> = [tag, 0, u64::MAX].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let mut file = envelope::wrap_local(false, Kind::Log, volume, (number, 1), &body);
+        let says = Says::Cut { time_ms: 1 };
+        let record = Record { tag, sequence: 0, position: 1, says };
+        file.extend(record.encode(&[], None).0);
+        std::fs::write(dir.path().join(format!("{number:016x}")), file).expect("a file");
+    }
+    let folder = dir.path();
+    let wanted = scan::Wanted { folder, volume, tag, seal: None, may_be_plain: false };
+    assert_eq!(scan::look(wanted, 0).expect("a log").cuts, 0, "no record follows");
+}
