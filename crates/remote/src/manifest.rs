@@ -13,11 +13,8 @@ use crate::envelope::{Kind, VolumeId, damaged, unwrap, wrap};
 use crate::error::Result;
 use crate::map::Ref;
 use crate::segment::Shape;
-use crate::units::{CommitNumber, LEN_MAX, ObjectNumber, SECTOR};
+use crate::units::{CommitNumber, LEN_MAX, NUMBER_MAX, ObjectNumber, SECTOR};
 
-/// The largest number of a commit or an object. A counter that goes on from this number does not
-/// overflow.
-const NUMBER_MAX: u64 = u64::MAX / 2;
 /// A manifest with more parts of one kind than this is invalid.
 const PARTS_MAX: usize = 1 << 20;
 

@@ -2,7 +2,7 @@
 
 use crate::manifest::Base;
 use crate::map::{Entry, Holds};
-use crate::units::{CommitNumber, ObjectNumber};
+use crate::units::{CommitNumber, NUMBER_MAX, ObjectNumber};
 
 /// The names under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,9 +35,10 @@ impl Names {
         self.under(&format!("manifest/{:020}", number.0))
     }
 
-    /// Returns the number of a manifest from its name.
+    /// Returns the number of a manifest from its name. `None` for a name that no writer gives.
     pub(crate) fn manifest_number(name: &str) -> Option<CommitNumber> {
-        name.rsplit('/').next()?.parse().ok().map(CommitNumber)
+        let number = name.rsplit('/').next()?.parse().ok()?;
+        (number <= NUMBER_MAX).then_some(CommitNumber(number))
     }
 
     /// Returns epoch and number of a data or map object from its name.

@@ -7,6 +7,8 @@ pub(crate) const SECTOR: u64 = 4096;
 /// The longest device that a map can have: the number of a sector has 40 bits, and the number of a
 /// page has 26 bits.
 pub(crate) const LEN_MAX: u64 = SECTOR << 40;
+/// No commit and no object has a higher number, so each number has a successor.
+pub(crate) const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// A sector of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

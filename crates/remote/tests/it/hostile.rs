@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::Device;
-use buttress_remote::Options;
 use buttress_remote::store::Store;
 use buttress_remote::store::simulated::SimStore;
+use buttress_remote::{Options, Secret, Site};
 use bytes::Bytes;
 
 use crate::{create, open, options, store};
@@ -109,4 +109,20 @@ fn objects_with_wrong_content_are_answered_by_errors() {
     }
     assert!(refused > 50, "{refused} of 400");
     open(&store, options()).expect("all is right again").close().expect("a store");
+}
+
+/// Objects with names that no writer gives are left alone, whatever their numbers are.
+#[test]
+fn names_with_the_largest_numbers_are_not_taken_for_ours() {
+    let store = store(9);
+    let secret = || Secret::new(b"secret".to_vec()).expect("some bytes");
+    let site = || Site::in_store(store.clone(), "v", options()).encrypted(secret());
+    site().create(LEN).expect("an honest store").close().expect("a store");
+    for name in ["v/manifest/18446744073709551615", "v/key/4294967295"] {
+        store.put(name, Bytes::from_static(b"a stranger")).expect("a store");
+    }
+    site().open().expect("a volume").close().expect("a store");
+    let other = Secret::new(b"another".to_vec()).expect("some bytes");
+    site().rekey(&other).expect("a store");
+    Site::in_store(store.clone(), "v", options()).encrypted(other).open().expect("a volume");
 }
