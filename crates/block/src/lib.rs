@@ -26,6 +26,6 @@ pub use device::{Class, Content, Device, Extent, FailedWrite, Read, Space, Unfin
 pub use error::{Error, NotADevice, Operation};
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
-pub use lock::locked_by;
+pub use lock::{LockFile, locked_by};
 pub use memory::MemoryDevice;
 pub use window::Window;

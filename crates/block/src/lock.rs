@@ -66,6 +66,54 @@ pub(crate) fn unlock(file: &File) {
     let _ = flock(file, FlockOperation::Unlock);
 }
 
+/// A file of the program's own that this process has locked, by itself among all processes. It
+/// says which process uses a folder.
+///
+/// Every lock on a file is taken here: dropping a bare `File` may leave it locked (see [`unlock`]).
+#[derive(Debug)]
+pub struct LockFile {
+    file: File,
+}
+
+impl LockFile {
+    /// Locks the file. Returns `None` if another descriptor has the lock.
+    ///
+    /// # Errors
+    ///
+    /// The filesystem has no locks, or refuses this one.
+    pub fn try_lock(file: File) -> io::Result<Option<Self>> {
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Self { file })),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Locks the file, and waits while another descriptor has the lock.
+    ///
+    /// # Errors
+    ///
+    /// The filesystem has no locks, or refuses this one.
+    pub fn wait(file: File) -> io::Result<Self> {
+        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
+        Ok(Self { file })
+    }
+
+    /// Unlocks the file before this value is dropped.
+    pub fn release(&self) {
+        unlock(&self.file);
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 /// Checks that no loop device uses a regular file. The kernel may have the loop device mounted, and
 /// the loop device takes no lock.
 pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
@@ -124,6 +172,22 @@ fn holder_in(table: &str, inode: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The lock ends with its value, even while a forked child still has a copy of the descriptor.
+    #[test]
+    fn a_lock_ends_beside_a_copy_of_its_file() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let open = || {
+            let mut options = File::options();
+            options.write(true).create(true).truncate(false).open(dir.path().join("lock"))
+        };
+        let file = open().expect("a file");
+        let _copy = file.try_clone().expect("a copy");
+        let lock = LockFile::try_lock(file).expect("locks").expect("free");
+        assert!(LockFile::try_lock(open().expect("a file")).expect("locks").is_none());
+        drop(lock);
+        assert!(LockFile::try_lock(open().expect("a file")).expect("locks").is_some());
+    }
 
     /// The holder is read from the right line, not from the line of a waiter or of another inode.
     #[test]

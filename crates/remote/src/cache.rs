@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use buttress_base::{Rank, Ranked};
-use rustix::fs::{FlockOperation, flock};
+use buttress_block::LockFile;
 use serde::{Deserialize, Serialize};
 
 use crate::cache_seal::CacheSeal;
@@ -73,7 +73,7 @@ pub(crate) struct Cache {
     /// The keys, if the volume is encrypted.
     seal: Option<CacheSeal>,
     /// Locked until it is released or dropped.
-    lock: File,
+    lock: LockFile,
 }
 
 /// The acknowledged writes of a log that no commit has.
@@ -108,11 +108,7 @@ impl Cache {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let lock = options.open(dir.join("lock")).map_err(wrong)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            Err(error) => return Err(wrong(error.into())),
-        }
+        let Some(lock) = LockFile::try_lock(lock).map_err(wrong)? else { return Ok(None) };
         // Another process may have made the cache before this process had the lock (D1).
         let is_new = is_new()?;
         let identity = if is_new {
@@ -154,9 +150,7 @@ impl Cache {
     /// Unlocks the folder, so that another process can open it. This process writes nothing to the
     /// folder any more.
     pub(crate) fn release(&self) {
-        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
-            tracing::debug!(%error, "the folder stays locked until the end of the process");
-        }
+        self.lock.release();
     }
 
     /// Returns the entry by which a writer's manifests name this folder.

@@ -31,7 +31,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_base::{Rank, Ranked};
-use rustix::fs::{FlockOperation, flock};
+use buttress_block::LockFile;
 
 use crate::cache_seal::{CacheSeal, DRAWN, TAG};
 use crate::envelope::{self, Kind, VERSION_SEALED, VolumeId, u32_at, u64_at, unwrap, wrap_local};
@@ -90,7 +90,7 @@ pub(crate) struct DiskLines {
     index: Ranked<Index>,
     is_broken: AtomicBool,
     hits: AtomicU64,
-    lock: File,
+    lock: LockFile,
 }
 
 impl DiskLines {
@@ -122,12 +122,7 @@ impl DiskLines {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).open(folder.join(name))
         };
-        let lock = open("lock")?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
+        let Some(lock) = LockFile::try_lock(open("lock")?)? else { return Ok(None) };
         let (lines, index_file) = (open("lines")?, open("index")?);
         let is_sealed = seal.is_some();
         let mut slots = read_index(&index_file, volume, is_sealed, count)?;
@@ -204,9 +199,7 @@ impl DiskLines {
     /// more.
     pub(crate) fn release(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
-        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
-            tracing::debug!(%error, "the files stay locked until the end of the process");
-        }
+        self.lock.release();
     }
 
     fn slot_len(&self) -> u64 {

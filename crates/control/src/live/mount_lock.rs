@@ -10,24 +10,23 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use buttress_block::LockFile;
 
 /// The lock that a process takes to mount an image. Dropping this value ends the lock.
 #[derive(Debug)]
 pub struct MountLock {
-    _file: File,
+    _file: LockFile,
 }
 
 impl MountLock {
     /// Waits for the lock. Returns `None` at once if there is no folder for the lock.
     pub fn wait(image: &Path) -> Option<Self> {
-        let taken = || -> std::io::Result<File> {
+        let taken = || -> std::io::Result<LockFile> {
             let found = buttress_remote::host_file(image).metadata()?;
             let (device, number) = (found.dev(), found.ino());
             let path = super::folder::folder()?.join(format!("{device:x}-{number:x}.turn"));
             let file = File::options().create(true).append(true).open(path)?;
-            rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
-            Ok(file)
+            LockFile::wait(file)
         };
         let file = taken().inspect_err(|error| {
             tracing::debug!(%error, "mounts of the volume take no turns");
