@@ -14,8 +14,8 @@
 //!   sends needs an entry, too, and would otherwise wait for that request. A write that waits for
 //!   space has an [`EntryPermit`] as well. The exception is space that comes with a `forget`, which
 //!   needs no entry. Writes that wait for a `forget` may hold every entry, for some seconds at
-//!   most. Of the permits of a processor, half are never given to commands of users other than
-//!   root.
+//!   most. Commands of ioctl(2) leave more entries, since they may wait for a commit, beside an
+//!   fsync that waits for it, too: a quarter of the permits, and half if the user is not root.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -294,10 +294,10 @@ impl Exchange for Taken {
         self.permit_that_leaves(0)
     }
 
-    /// Commands of users leave half of the entries.
+    /// Commands of root leave a quarter of the permits, and those of others half.
     fn order_permit(&self, is_by_root: bool) -> Option<EntryPermit> {
         let most = self.queue.spare_max[self.slot().share];
-        self.permit_that_leaves(if is_by_root { 0 } else { most / 2 })
+        self.permit_that_leaves(if is_by_root { most.div_ceil(4).min(most / 2) } else { most / 2 })
     }
 }
 
