@@ -161,7 +161,7 @@ impl Reservations {
             && known.roots == view.roots().generation
             && known.below == below
             && known.with_changes(running).paths(self.levels()) <= few
-            && !self.inode_reserves.are_fresh()
+            && !self.inode_reserves.are_missing(view.roots().generation)
         {
             return false;
         }

@@ -178,11 +178,13 @@ impl InodeReserves {
         new
     }
 
-    /// Whether bounds are missing: one was not computed yet, or the commit under way was not
-    /// counted completely.
-    pub(crate) fn are_fresh(&self) -> bool {
+    /// Whether bounds are missing for the committed trees `roots`: one was not computed yet, or
+    /// they are those of older trees, or the commit under way was not counted completely. A count
+    /// made while nothing was reserved leaves the bounds of older trees.
+    pub(crate) fn are_missing(&self, roots: Generation) -> bool {
+        let are_good = |looked: Moment| looked.is_sure && looked.roots == roots;
         self.fresh.load(Ordering::Relaxed)
-            || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
+            || (self.items() > 0 && !self.looked.lock().is_some_and(are_good))
     }
 
     /// The inodes for which bounds are due, and the state to compute them for. These are all
@@ -259,11 +261,12 @@ mod tests {
         let other = all.enter(TreeId::FS, Ino(258));
         one.add(100);
         other.add(5);
-        assert_eq!((spared(7), all.are_fresh()), (0, true));
+        assert_eq!((spared(7), all.are_missing(Generation(7))), (0, true));
         let (due, moment) = all.due(at(7, 0)).expect("some are due");
         let bounds: Vec<_> = due.into_iter().map(|inode| (inode, Some(10))).collect();
         all.set(moment, &bounds);
-        assert_eq!((spared(7), spared(8), all.are_fresh()), (90, 0, false));
+        assert_eq!((spared(7), spared(8)), (90, 0));
+        assert_eq!([7, 8].map(|roots| all.are_missing(Generation(roots))), [false, true]);
         other.add(10);
         assert_eq!(spared(7), 95);
         one.take(95);
@@ -272,6 +275,24 @@ mod tests {
         assert_eq!((spared(7), spared(8), all.items()), (0, 0, 20));
         one.take(5);
         other.take(15);
+    }
+
+    /// An inode finishes all its data, and reserves again after a commit. If a count in between had
+    /// nothing to bound, the old bounds are missing for the new trees.
+    #[test]
+    fn bounds_of_older_trees_are_missing_for_newer_ones() {
+        let all = Arc::new(InodeReserves::default());
+        let one = all.enter(TreeId::FS, Ino(257));
+        one.add(100);
+        let (due, moment) = all.due(at(7, 0)).expect("one is due");
+        let bounds: Vec<_> = due.into_iter().map(|inode| (inode, Some(10))).collect();
+        all.set(moment, &bounds);
+        one.take(100);
+        assert!(!all.are_missing(Generation(8)), "nothing is reserved");
+        one.add(100);
+        assert!(all.are_missing(Generation(8)));
+        assert_eq!(all.spared(Generation(8)), 0);
+        one.take(100);
     }
 
     /// All bounds are computed again if the trees changed, or if there are many more leaves or
@@ -294,7 +315,7 @@ mod tests {
         assert_eq!((look(at(7, 18)), look(at(7, 40)), look(at(8, 40))), (1, 2, 2));
         assert_eq!(look(Moment { added: 100 << 10, ..at(8, 40) }), 2);
         assert_eq!(look(Moment { is_sure: false, ..at(8, 40) }), 2);
-        assert!(all.are_fresh());
+        assert!(all.are_missing(Generation(8)));
         one.take(5);
         assert_eq!(look(at(9, 40)), 1);
         one.add(5);
