@@ -45,7 +45,8 @@ impl Baselines {
             ("preempt", _) => {
                 self.preempt = Preempt::parse(value).ok_or("is off or clamp")?;
             }
-            ("reserve", _) => self.reserve = value.parse()?,
+            ("reserve", "counted") => self.reserve = ReservePolicy::Counted,
+            ("reserve", "levels") => self.reserve = ReservePolicy::Levels,
             _ => return Ok(false),
         }
         Ok(true)

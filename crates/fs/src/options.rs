@@ -7,7 +7,6 @@ use std::time::Duration;
 use buttress_data::Codec;
 use buttress_format::TreeId;
 use buttress_log::LogCopies;
-use buttress_txn::DeleteRoom;
 use buttress_volume::Parity;
 
 use crate::baselines::Baselines;
@@ -109,7 +108,7 @@ pub struct MountOptions {
     pub page_cache_bytes: u64,
     /// Whether the volume keeps snapshot headroom, so that a delete always succeeds. Linux keeps
     /// none.
-    pub delete_room: DeleteRoom,
+    pub delete_room: bool,
     /// Size of the cache of tree nodes, in bytes. `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
     /// Bytes of uncommitted changes at which a commit starts. `None` for the engine's default.
@@ -154,7 +153,7 @@ impl Default for MountOptions {
             flushoncommit: false,
             dirty_bytes_max: 128 << 20,
             page_cache_bytes: 64 << 20,
-            delete_room: DeleteRoom::default(),
+            delete_room: true,
             node_cache_bytes: None,
             overlay_bytes_max: None,
             background: true,
@@ -314,9 +313,9 @@ impl MountOptions {
             ("noflushoncommit", None) => self.flushoncommit = false,
             ("dirty", Some(_)) => self.dirty_bytes_max = number(option, value)?.max(1 << 20),
             ("page_cache", Some(_)) => self.page_cache_bytes = number(option, value)?,
-            ("delete_room", Some(text)) => {
-                self.delete_room = text.parse().map_err(|why: String| refuse(option, &why))?;
-            }
+            ("delete_room", Some("keep")) => self.delete_room = true,
+            ("delete_room", Some("off")) => self.delete_room = false,
+            ("delete_room", Some(_)) => return Err(refuse(option, "is keep or off")),
             _ if linux::without_effect(self, option)? => {}
             _ => {
                 let taken = self.baselines.accept(name, value.unwrap_or_default());

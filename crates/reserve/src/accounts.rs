@@ -75,11 +75,7 @@ impl Reservations {
     /// All accounts as they are now.
     #[must_use]
     pub fn accounts(&self) -> Accounts {
-        let outstanding = self.outstanding.lock().sum();
-        let running = {
-            let view = self.view.load();
-            (view.running().items(), view.running().bytes())
-        };
+        let (outstanding, running) = (self.outstanding.lock().sum(), self.running_size());
         let frozen = self.frozen_left();
         let mut metadata = self.space.account(SpaceKind::Metadata);
         let need = self.need(
@@ -107,15 +103,17 @@ impl Reservations {
         }
     }
 
+    /// Items and bytes in the overlay of the running transaction.
+    fn running_size(&self) -> (u64, u64) {
+        let view = self.view.load();
+        (view.running().items(), view.running().bytes())
+    }
+
     /// The present uses of metadata, by cause, for the preemptive flusher. `dirty` is the number of
     /// bytes of dirty data in memory, `ordered` the number of these bytes in ordered extents.
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
-        let outstanding = self.outstanding.lock().sum();
-        let running = {
-            let view = self.view.load();
-            (view.running().items(), view.running().bytes())
-        };
+        let (outstanding, running) = (self.outstanding.lock().sum(), self.running_size());
         let account = self.space.account(SpaceKind::Metadata);
         let empty = running == (0, 0);
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };

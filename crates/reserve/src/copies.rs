@@ -41,7 +41,6 @@ use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::DeviceSpace;
 
 use crate::copies_need::{Room, Sums, Trees, counts, kept};
-use crate::policy::DeleteRoom;
 use crate::reservations::Reservations;
 use crate::shares::EXTENT_ITEM;
 use crate::{Cost, Result};
@@ -67,7 +66,7 @@ impl Reservations {
     /// When the root tree is damaged.
     pub fn look_at_trees(&self, store: &Store, roots: &Roots) -> Result<()> {
         let mut known = self.copies.lock();
-        if known.is_known || self.delete_room == DeleteRoom::Off {
+        if known.is_known || !self.delete_room {
             return Ok(());
         }
         let tree = TreeId::ROOT;

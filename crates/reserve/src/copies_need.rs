@@ -45,9 +45,9 @@ impl Tree {
 /// Sums over all trees that the root tree names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    pub(crate) trees: u64,
+    pub(crate) trees: u128,
     /// Number of subvolumes that are snapshots or of which snapshots were taken.
-    pub(crate) cut: u64,
+    pub(crate) cut: u128,
     /// Bytes of all subvolumes, and of the writable subvolumes.
     pub(crate) all: u128,
     pub(crate) writable: u128,
@@ -110,31 +110,21 @@ pub(crate) fn counts(key: &Key) -> bool {
 }
 
 impl Sums {
-    fn add(&mut self, key: &Key, tree: &Tree) {
+    /// Adds a tree, or removes one.
+    fn change(&mut self, key: &Key, tree: &Tree, adds: bool) {
+        let change = |sum: &mut u128, by: u128| if adds { *sum += by } else { *sum -= by };
         let bytes = u128::from(tree.bytes);
-        self.trees += 1;
+        change(&mut self.trees, 1);
         if !TreeId(key.objectid).is_fs_tree() {
-            self.others += bytes;
-            if key.objectid == TreeId::EXTENT.0 {
+            change(&mut self.others, bytes);
+            if adds && key.objectid == TreeId::EXTENT.0 {
                 self.extents = tree.bytes;
             }
             return;
         }
-        self.cut += u64::from(tree.is_cut);
-        self.all += bytes;
-        self.writable += if tree.is_writable { bytes } else { 0 };
-    }
-
-    fn remove(&mut self, key: &Key, tree: &Tree) {
-        let bytes = u128::from(tree.bytes);
-        self.trees -= 1;
-        if !TreeId(key.objectid).is_fs_tree() {
-            self.others -= bytes;
-            return;
-        }
-        self.cut -= u64::from(tree.is_cut);
-        self.all -= bytes;
-        self.writable -= if tree.is_writable { bytes } else { 0 };
+        change(&mut self.cut, tree.is_cut.into());
+        change(&mut self.all, bytes);
+        change(&mut self.writable, if tree.is_writable { bytes } else { 0 });
     }
 
     /// The most bytes that copies may take, with the growth that they cause (`copies::Y1`).
@@ -142,12 +132,12 @@ impl Sums {
         if self.cut == 0 {
             return 0;
         }
-        let beside = self.trees * ROOT_BYTES + BESIDE * room.nodesize;
+        let beside = self.trees * u128::from(ROOT_BYTES) + u128::from(BESIDE * room.nodesize);
         let there = match room.used {
             Some(used) => u128::from(used).saturating_sub(self.others),
             None => room.largest.into(),
         };
-        let twice = self.all.saturating_sub(there) + u128::from(beside);
+        let twice = self.all.saturating_sub(there) + beside;
         let most = (COPIES_MAX * there).max((room.devices / PART_OF_DEVICES).into());
         let nodes = self.writable.min(twice).min(most);
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
@@ -174,10 +164,10 @@ pub(crate) fn kept(need: u64, left: u64, before: u64) -> u64 {
 impl Trees {
     pub(crate) fn set(&mut self, key: Key, tree: Option<Tree>) {
         if let Some(old) = self.of.remove(&key) {
-            self.sums.remove(&key, &old);
+            self.sums.change(&key, &old, false);
         }
         if let Some(new) = tree {
-            self.sums.add(&key, &new);
+            self.sums.change(&key, &new, true);
             self.of.insert(key, new);
         }
     }
@@ -267,7 +257,7 @@ mod tests {
             };
             known.set(Key::new(id, Kind::ROOT_ITEM, 0), rng.chance(2, 3).then_some(tree));
             let mut anew = Sums::default();
-            known.of.iter().for_each(|(key, tree)| anew.add(key, tree));
+            known.of.iter().for_each(|(key, tree)| anew.change(key, tree, true));
             let has_extents = known.of.keys().any(|key| key.objectid == 2);
             let extents = if has_extents { anew.extents } else { known.sums.extents };
             assert_eq!(known.sums, Sums { extents, ..anew });

@@ -52,7 +52,7 @@ pub mod waiting;
 pub use accounts::Accounts;
 pub use copies::{Tree, cost_of_copies};
 pub use inode::InodeReserve;
-pub use policy::{DeleteRoom, ReservePolicy};
+pub use policy::ReservePolicy;
 pub use reservations::{Beneath, Reservations, kind_flags};
 pub use ticket::MetaTicket;
 pub use token::MetaReservation;

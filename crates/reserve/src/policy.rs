@@ -1,7 +1,5 @@
 //! The rules by which reservations are counted: the default, and Linux's rule as a baseline.
 
-use std::str::FromStr;
-
 use buttress_transaction::Costs;
 
 /// Levels that Linux's rule counts for each item, whatever the height of the tree.
@@ -35,41 +33,6 @@ impl ReservePolicy {
             Self::Counted => 0,
             #[cfg(feature = "baselines")]
             Self::Levels => costs.items.saturating_mul(LEVELS * nodesize),
-        }
-    }
-}
-
-#[cfg(feature = "baselines")]
-impl FromStr for ReservePolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "counted" => Ok(Self::Counted),
-            "levels" => Ok(Self::Levels),
-            _ => Err("is counted or levels".to_owned()),
-        }
-    }
-}
-
-/// Whether metadata is kept for copies of shared nodes (`copies`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeleteRoom {
-    /// A delete always succeeds; operations that fill the volume are refused earlier.
-    #[default]
-    Keep,
-    /// As in Linux: only the global reserve is kept.
-    Off,
-}
-
-impl FromStr for DeleteRoom {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "keep" => Ok(Self::Keep),
-            "off" => Ok(Self::Off),
-            _ => Err("is keep or off".to_owned()),
         }
     }
 }

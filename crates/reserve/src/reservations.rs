@@ -18,7 +18,7 @@ use crate::counts::Counts;
 use crate::credit::Credits;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
-use crate::policy::{DeleteRoom, ReservePolicy};
+use crate::policy::ReservePolicy;
 use crate::shares::Shares;
 use crate::token::Owners;
 use crate::urgency::Demand;
@@ -47,7 +47,7 @@ pub struct Beneath {
     /// The rule by which reservations count.
     pub policy: ReservePolicy,
     /// Whether room is kept for copies of shared nodes.
-    pub delete_room: DeleteRoom,
+    pub delete_room: bool,
     /// The level of the tallest tree's root.
     pub height: u8,
 }
@@ -63,7 +63,7 @@ pub struct Reservations {
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) view: Arc<ArcSwap<View>>,
     pub(crate) policy: ReservePolicy,
-    pub(crate) delete_room: DeleteRoom,
+    pub(crate) delete_room: bool,
     /// The references that tokens hold to these reservations, one for each shard.
     pub(crate) owners: Owners,
     /// The sum of all reservations. Unranked: an outer lock, under which the locks of accounts and

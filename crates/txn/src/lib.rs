@@ -104,7 +104,7 @@ pub use usage::{KindUsage, StatfsFigures, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{
-    Accounts, DeleteRoom, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
+    Accounts, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
 };
 pub use buttress_transaction::{
     Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange, Result,

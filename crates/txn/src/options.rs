@@ -4,7 +4,7 @@ use buttress_format::DeviceItem;
 use buttress_space::{AllocPolicy, LookupPolicy};
 
 use crate::learning::GroupsRead;
-use crate::reserve::{DeleteRoom, ReservePolicy};
+use crate::reserve::ReservePolicy;
 
 /// How an engine is opened.
 ///
@@ -35,7 +35,7 @@ pub struct EngineOptions {
     /// How much metadata a reservation takes.
     pub policy: ReservePolicy,
     /// Whether room is kept for copies of nodes that trees share.
-    pub delete_room: DeleteRoom,
+    pub delete_room: bool,
     /// The item of the new device, if the volume is a sprout that is not on disk yet
     /// ([`Volume::open_sprout`](buttress_volume::Volume::open_sprout)). The opening makes its first
     /// commit.
@@ -63,7 +63,7 @@ impl Default for EngineOptions {
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
             policy: ReservePolicy::default(),
-            delete_room: DeleteRoom::default(),
+            delete_room: true,
             sprout: None,
             groups: GroupsRead::default(),
             ignore_bad_roots: false,
