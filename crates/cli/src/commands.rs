@@ -195,7 +195,7 @@ impl Command {
             Self::Fstrim(args) => fstrim::run(&args, ui),
             Self::Stats(args) => stats::run(args, ui),
             Self::Top(args) => top::run(&args, ui),
-            Self::Metrics(args) => metrics::run(&args),
+            Self::Metrics(args) => metrics::run(ui, &args),
             Self::Cache(args) => cache::run(args, ui),
             Self::Remote(verb) => remote::run(verb, ui),
             Self::Demo(args) => demo::run(args, ui),

@@ -36,7 +36,7 @@ struct Cli {
     /// Print JSON for scripts, also for events that BUTTRESS_LOG selects.
     #[arg(long, global = true)]
     json: bool,
-    /// Show no progress and no notes; print only the answer and errors.
+    /// Show no progress and no notes; print only the answer, warnings and errors.
     #[arg(long, short, global = true)]
     quiet: bool,
 

@@ -43,7 +43,8 @@ impl Ui {
         Self { json, quiet: false, colour }
     }
 
-    /// With `quiet`, shows no bars and no notes. The answer and errors are printed as ever.
+    /// With `quiet`, shows no bars and no notes. The answer, warnings and errors are printed as
+    /// ever.
     #[must_use]
     pub fn quiet(self, quiet: bool) -> Self {
         Self { quiet, ..self }

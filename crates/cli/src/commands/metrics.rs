@@ -5,7 +5,7 @@ use tiny_http::{Header, Request, Response, Server};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::live;
-use crate::ui;
+use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -15,10 +15,10 @@ pub(crate) struct Args {
     listen: String,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Exit> {
+pub(crate) fn run(ui: &Ui, args: &Args) -> Result<Exit> {
     let refused = |error| Failure::new(Exit::Failure, format!("{}: {error}", args.listen));
     let server = Server::http(&args.listen).map_err(refused)?;
-    ui::note(format!("listening on http://{}/metrics", server.server_addr()));
+    ui.note(format!("listening on http://{}/metrics", server.server_addr()));
     for request in server.incoming_requests() {
         answer(request);
     }
