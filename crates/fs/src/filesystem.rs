@@ -503,39 +503,6 @@ impl Filesystem {
         self.mount().upkeep.cancel_replace()
     }
 
-    /// The numbers of the volume's missing devices.
-    ///
-    /// # Errors
-    ///
-    /// None today.
-    pub fn missing_devices(&self) -> Result<Vec<DeviceId>> {
-        Ok(self.mount().maintenance.missing_devices())
-    }
-
-    /// Moves all data off a device, which may be missing, and removes the device from the volume.
-    /// Other work on the volume goes on.
-    ///
-    /// # Errors
-    ///
-    /// As [`Filesystem::balance`].
-    pub fn remove_device(
-        &self,
-        id: DeviceId,
-        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
-    ) -> Result<()> {
-        let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Devices)?;
-        self.sync()?;
-        let engine = &mount.engine;
-        mount.maintenance.vacate(id, 0, &mount.holders(), &mut mount.upkeep.watched(watch))?;
-        let device = engine.volume().device(id);
-        mount.maintenance.remove_device(id)?;
-        if let Some(device) = device.filter(|device| !device.is_seed()) {
-            Volume::wipe(&*device.device)?;
-        }
-        Ok(())
-    }
-
     /// Changes the size of a device. Data past a smaller size is moved first. Other work on the
     /// volume goes on.
     ///

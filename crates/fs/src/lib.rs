@@ -87,6 +87,7 @@ mod mount;
 mod open;
 mod replay;
 
+mod devices;
 mod filesystem;
 mod inode;
 mod inspect;

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_format::{DeviceId, DeviceItem};
+use buttress_format::{Chunk, DeviceId, DeviceItem, Profile};
 use buttress_space::SpaceKind;
 use buttress_volume::{Pair, Volume};
 
@@ -237,6 +237,24 @@ impl Maintenance {
             progress.completed += 1;
         }
         Ok(())
+    }
+
+    /// Whether the volume can do without a device: other devices can be written, and they are
+    /// enough for a present profile of each kind of block group. Otherwise chunks moved off the
+    /// device would get fewer copies.
+    #[must_use]
+    pub fn can_lose_device(&self, id: DeviceId) -> bool {
+        let devices = self.volume().devices();
+        let left = devices.iter().filter(|device| device.id != id && !device.is_seed()).count();
+        let chunks = self.volume().chunks();
+        left > 0
+            && SpaceKind::ALL.into_iter().all(|kind| {
+                let of_kind =
+                    |chunk: &&Arc<Chunk>| SpaceKind::from_flags(chunk.flags) == Some(kind);
+                let present = chunks.iter().filter(of_kind);
+                let mut least = present.filter_map(|chunk| Profile::of(chunk.flags)).peekable();
+                least.peek().is_none() || least.any(|profile| profile.spread().least <= left)
+            })
     }
 
     /// Removes a device without chunks from the volume. The caller erases its superblocks.

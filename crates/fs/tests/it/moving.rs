@@ -12,7 +12,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{DeviceId, Key, Kind, Profile, TreeId};
 use buttress_fs::make::make_on;
 use buttress_fs::{
-    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
+    BalanceOptions, ErrorKind, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
     MountOptions, ReplaceState, SetAttr,
 };
 use buttress_sim::campaign;
@@ -547,4 +547,30 @@ fn a_stopped_removal_of_a_missing_device_changes_nothing() {
     }
     fs.close().expect("closed");
     find_faults_of(first(2)).expect("no faults");
+}
+
+/// A removal that would leave too few devices for the profiles changes nothing, nor does that of
+/// the last device. After a conversion the removal ends.
+#[test]
+fn removals_leave_enough_devices_for_the_profiles() {
+    let bases: Vec<_> = (0..2).map(|_| Arc::new(MemoryDevice::new(1 << 30))).collect();
+    let parts: Vec<_> = bases.iter().map(|device| &**device as &dyn Device).collect();
+    let raid1 = Some(Profile::Raid1);
+    let options = MakeOptions { metadata: raid1, data: raid1, ..MakeOptions::default() };
+    make_on(&parts, &options).expect("a volume");
+    let devices = bases.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+    let fs = Filesystem::open(devices, MountOptions::parse("rw").expect("options")).expect("mount");
+    file_with(&fs.root(), "file", &pattern(1, 8 << 20));
+    let refuses = |id: u64| {
+        let refused = fs.remove_device(DeviceId(id), &mut |_| true).expect_err("too few are left");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    };
+    refuses(1);
+    refuses(2);
+    fs.balance(&convert(Profile::Single), &mut |_| true).expect("a balance");
+    fs.remove_device(DeviceId(2), &mut |_| true).expect("a removal");
+    refuses(1);
+    assert!(content(&fs.resolve("file").expect("the file")) == pattern(1, 8 << 20));
+    fs.close().expect("closed");
+    find_faults_of(vec![Arc::clone(&bases[0]) as Arc<dyn Device>]).expect("no faults");
 }

@@ -1,0 +1,54 @@
+//! Removal of devices.
+//!
+//! # Invariants
+//!
+//! - A device is removed only if those that stay are enough for a present profile of each kind of
+//!   block group. So no chunk is written with fewer copies because a device went.
+
+use buttress_format::DeviceId;
+use buttress_maintenance::BalanceProgress;
+use buttress_volume::Volume;
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::upkeep::Work;
+
+/// The rule that a removal breaks.
+const TOO_FEW: &str = "too few devices would be left for the profiles: add one first, or convert";
+
+impl Filesystem {
+    /// The numbers of the volume's missing devices.
+    ///
+    /// # Errors
+    ///
+    /// None today.
+    pub fn missing_devices(&self) -> Result<Vec<DeviceId>> {
+        Ok(self.mount().maintenance.missing_devices())
+    }
+
+    /// Moves all data off a device, which may be missing, and removes the device from the volume.
+    /// Other work on the volume goes on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::balance`]; `Invalid` when too few devices would be left for the profiles.
+    pub fn remove_device(
+        &self,
+        id: DeviceId,
+        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<()> {
+        let mount = self.mount();
+        let _turn = mount.upkeep.begin_work(Work::Devices)?;
+        if !mount.maintenance.can_lose_device(id) {
+            return Err(Error::invalid(TOO_FEW));
+        }
+        self.sync()?;
+        mount.maintenance.vacate(id, 0, &mount.holders(), &mut mount.upkeep.watched(watch))?;
+        let device = mount.engine.volume().device(id);
+        mount.maintenance.remove_device(id)?;
+        if let Some(device) = device.filter(|device| !device.is_seed()) {
+            Volume::wipe(&*device.device)?;
+        }
+        Ok(())
+    }
+}
