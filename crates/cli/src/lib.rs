@@ -6,13 +6,13 @@
 mod btrfs;
 mod commands;
 mod helper;
-mod inspect;
 mod manual;
 mod salvage;
 mod space;
 
 use buttress_control::{
-    cached, client, closing, execute, figures, image, live, log, memory, order, reading, size,
+    background, cached, client, closing, execute, figures, image, inspect, live, log, memory,
+    order, reading, scrubs, size,
 };
 use buttress_dump::when;
 

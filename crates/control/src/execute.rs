@@ -102,6 +102,7 @@ pub fn carry_out(
             let lost = found.uncorrectable_errors;
             Ok(json!({ "devid": id.0, "uncorrectable_errors": lost }))
         }
+        Order::ScrubCancel => Ok(json!({ "canceled": fs.cancel_scrubs() })),
         Order::ReplaceCancel => Ok(json!({ "canceled": fs.cancel_replace() })),
         Order::ReplaceStatus => Ok(device::replacement(fs)),
         Order::DeviceStats { reset } => device::stats_of(fs, *reset, name),
@@ -157,7 +158,9 @@ fn begin(
 /// The access to the volume that an order needs.
 pub fn access(order: &Order) -> Access {
     match order {
-        Order::BalanceStatus | Order::ReplaceStatus | Order::ReplaceCancel => Access::Peek,
+        Order::BalanceStatus | Order::ReplaceStatus | Order::ReplaceCancel | Order::ScrubCancel => {
+            Access::Peek
+        }
         Order::Commit
         | Order::DeviceStats { reset: false }
         | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }

@@ -11,6 +11,7 @@
 //!
 //! - **C1** An order is plain data. It means the same in this process and in another process.
 
+pub mod background;
 pub mod cached;
 pub mod client;
 pub mod closing;
@@ -18,6 +19,7 @@ pub mod execute;
 pub mod exit;
 pub mod figures;
 pub mod image;
+pub mod inspect;
 pub mod live;
 pub mod location;
 pub mod log;
@@ -26,6 +28,7 @@ pub mod named;
 pub mod names;
 pub mod order;
 pub mod reading;
+pub mod scrubs;
 pub mod size;
 pub mod target;
 pub mod ui;

@@ -130,6 +130,8 @@ pub enum Order {
         #[serde(default, with = "names::path_or_none")]
         state: Option<PathBuf>,
     },
+    /// Stop the running scrubs.
+    ScrubCancel,
     /// Write a subvolume to the stream that comes with the order.
     Send(Sending),
     /// Work on subvolumes.
@@ -173,6 +175,7 @@ impl Order {
             | Self::Receive { .. }
             | Self::Remount { .. }
             | Self::ReplaceCancel
+            | Self::ScrubCancel
             | Self::ReplaceStatus
             | Self::Subvolume(_) => false,
         }

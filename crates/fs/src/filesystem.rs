@@ -6,7 +6,7 @@ use buttress_base::sync::RwLock;
 use buttress_block::Device;
 use buttress_format::{DeviceId, limits};
 use buttress_maintenance::{
-    BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
+    BalanceOptions, BalanceProgress, ScrubProgress, TrimOptions, TrimProgress,
 };
 use buttress_txn::{HeldCommit, View};
 use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
@@ -277,27 +277,6 @@ impl Filesystem {
             usage: mount.engine.usage(),
             subvolumes: self.subvolumes()?,
         })
-    }
-
-    /// Reads every copy of all used space and repairs bad copies, while other work goes on. The
-    /// scrub begins with a commit, so that it covers everything that was written before the call.
-    /// On a volume with a failed commit, the scrub covers the last successful commit. The scrub
-    /// reports its progress to `watch`, which ends the scrub by returning `false`. Returns the
-    /// findings, and whether the scrub reached the end.
-    ///
-    /// # Errors
-    ///
-    /// A failed commit, or an error from reading the extent tree. Damage of extents is part of the
-    /// result.
-    pub fn scrub(
-        &self,
-        options: ScrubOptions,
-        watch: &mut dyn FnMut(&ScrubProgress) -> bool,
-    ) -> Result<(ScrubProgress, bool)> {
-        if self.mount().engine.aborted().is_none() {
-            self.commit()?;
-        }
-        Ok(self.mount().maintenance.scrub(options, watch)?)
     }
 
     /// Discards all free space on the devices, while other work goes on. The call reports its

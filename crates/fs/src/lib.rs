@@ -95,6 +95,7 @@ mod label;
 mod ops;
 mod quota;
 mod renew;
+mod scrubs;
 mod space_stats;
 mod subvolume;
 mod sync_stats;

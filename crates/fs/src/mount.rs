@@ -26,6 +26,7 @@ use crate::error::{NameError, Result};
 use crate::inode_refs::{self, RefLimits};
 use crate::inodes::Inodes;
 use crate::options::MountOptions;
+use crate::scrubs::Scrubs;
 use crate::space::Space;
 use crate::status::Status;
 use crate::stop::StopSignal;
@@ -47,6 +48,7 @@ pub(crate) struct Mount {
     pub(crate) atimes: Atimes,
     pub(crate) space: Space,
     pub(crate) upkeep: Upkeep,
+    pub(crate) scrubs: Scrubs,
     pub(crate) threads: Threads,
     pub(crate) stop: StopSignal,
     pub(crate) superblock: Superblock,
@@ -104,6 +106,7 @@ impl Mount {
             atimes,
             space,
             upkeep,
+            scrubs: Scrubs::default(),
             threads: Threads::default(),
             stop: StopSignal::default(),
             superblock,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::background;
 use crate::client;
 use crate::commands::device as own;
 use crate::exit::{Exit, Result};
@@ -18,9 +19,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Replace a device by a new one, and wait until the replacement is done.
+    /// Replace a device by a new one.
     Start {
-        /// Wait until the replacement is done. This is always done.
+        /// Wait until the replacement is done.
         #[arg(short = 'B')]
         waits: bool,
         /// Overwrite an existing filesystem on the new device.
@@ -48,7 +49,11 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
-        Verb::Start { force, old, new, place, .. } => {
+        Verb::Start { waits, force, old, new, place, .. } => {
+            // As in btrfs-progs, this prints nothing.
+            if !waits && background::begin()?.is_some() {
+                return Ok(Exit::Success);
+            }
             own::run(own::Verb::replacing(old, new, place, force), ui)
         }
         Verb::Status { once, place } => status(&place, once, ui),

@@ -1,14 +1,16 @@
-//! `btrfs scrub`. The command waits for the end of the scrub with and without `-B`, because a
-//! process of the user does the work, not the kernel.
+//! `btrfs scrub`. Without `-B`, a process in the background waits for the end of the scrub.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
+use crate::background;
 use crate::client;
 use crate::commands::scrub as own;
 use crate::execute::ScrubStatus;
 use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
 use crate::order::Order;
+use crate::scrubs;
 use crate::size::human;
 use crate::ui::Ui;
 use crate::when;
@@ -29,11 +31,13 @@ pub(super) enum Verb {
         raw: bool,
         place: PathBuf,
     },
+    /// Stop a running scrub.
+    Cancel { place: PathBuf },
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Wait until the scrub is done. This is always done.
+    /// Wait until the scrub is done.
     #[arg(short = 'B')]
     wait: bool,
     /// Accepted for scripts; has no effect.
@@ -65,7 +69,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::Start(args) => (false, args),
         Verb::Resume(args) => (true, args),
         Verb::Status { place, .. } => {
-            let (uuid, status) = own::last(&place, &Devices::default(), None)?;
+            let (uuid, status) = scrubs::last(&place, &Devices::default(), None)?;
             ui.line(format!("UUID:             {uuid}"))?;
             match status {
                 Some(status) => show(&status, ui)?,
@@ -73,7 +77,16 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             }
             return Ok(Exit::Success);
         }
+        Verb::Cancel { place } => return cancel(&place, ui),
     };
+    if !args.wait
+        && let Some(pid) = background::begin()?
+    {
+        let (uuid, _) = scrubs::last(&args.place, &Devices::default(), None)?;
+        let place = args.place.display();
+        ui.line(format!("scrub started on {place}, fsid {uuid} (pid={pid})"))?;
+        return Ok(Exit::Success);
+    }
     let read_only = args.read_only;
     let order = Order::Scrub { resume, read_only, hold_groups: false, state: None };
     let done = client::run(&order, &args.place, &Devices::default(), "scrub", ui)?;
@@ -84,6 +97,18 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     }
     let is_good = status.status == "finished" && status.uncorrectable_errors == 0;
     Ok(if is_good { Exit::Success } else { Exit::Failure })
+}
+
+/// btrfs-progs end with code 2 if no scrub is running, unlike after other errors.
+fn cancel(place: &Path, ui: &Ui) -> Result<Exit> {
+    match own::cancel(place, &Devices::default(), ui) {
+        Err(failure) if failure.exit == Exit::Usage => {
+            // Standard error may be closed.
+            let _ = writeln!(std::io::stderr(), "ERROR: {failure}");
+            Ok(Exit::Usage)
+        }
+        ended => ended,
+    }
 }
 
 fn show(status: &ScrubStatus, ui: &Ui) -> Result<()> {

@@ -6,6 +6,7 @@ use buttress_block::{FileDevice, OpenOptions};
 use buttress_remote::{host_file, is_remote};
 use serde_json::Value;
 
+use crate::background;
 use crate::client;
 use crate::closing;
 use crate::execute;
@@ -59,6 +60,9 @@ pub(crate) struct Start {
     /// Balance all block groups without a question. This is the default if no filter is given.
     #[arg(long)]
     full_balance: bool,
+    /// Continue in the background, and return at once.
+    #[arg(long, alias = "bg")]
+    background: bool,
     /// Allow fewer copies of metadata than before.
     #[arg(long, short)]
     force: bool,
@@ -80,6 +84,11 @@ fn start(args: &Start, ui: &Ui) -> Result<Exit> {
     if args.full_balance && (data.is_some() || metadata.is_some() || system.is_some()) {
         let what = "--full-balance and filters exclude each other";
         return Err(Failure::new(Exit::Usage, what));
+    }
+    if args.background
+        && let Some(pid) = background::begin()?
+    {
+        return super::scrub::begun(&args.image, "balance", pid, ui);
     }
     let order = Order::BalanceStart {
         data: data.clone(),

@@ -5,15 +5,15 @@
 
 use std::path::{Path, PathBuf};
 
-use buttress_volume::{Uuid, Volume};
 use serde_json::json;
 
+use crate::background;
 use crate::client;
-use crate::execute::{self, ScrubStatus};
-use crate::exit::{Context, Exit, Result};
-use crate::image::{self, Access, Devices};
-use crate::live;
+use crate::execute::ScrubStatus;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Devices;
 use crate::order::Order;
+use crate::scrubs;
 use crate::size::human;
 use crate::ui::{Tone, Ui};
 
@@ -26,6 +26,8 @@ pub(crate) enum Verb {
     Resume(Args),
     /// Show the progress of the running scrub, or the result of the last one.
     Status(Args),
+    /// Stop a running scrub. `scrub resume` continues it.
+    Cancel(Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -42,6 +44,9 @@ pub(crate) struct Args {
     /// Also compare the copies of data without checksums.
     #[arg(long)]
     hold_groups: bool,
+    /// Continue in the background, and return at once.
+    #[arg(long)]
+    background: bool,
     /// Directory for the progress file. The default is /var/lib/buttress, or a directory of the
     /// user.
     #[arg(long, value_name = "DIR")]
@@ -53,10 +58,16 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::Start(args) => start(&args, false, ui),
         Verb::Resume(args) => start(&args, true, ui),
         Verb::Status(args) => status(&args, ui),
+        Verb::Cancel(args) => cancel(&args.image, &args.devices, ui),
     }
 }
 
 fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
+    if args.background
+        && let Some(pid) = background::begin()?
+    {
+        return begun(&args.image, "scrub", pid, ui);
+    }
     let state = args.state.as_deref().map(std::path::absolute).transpose();
     let state = state.context(|| "the folder of --state")?;
     let (read_only, hold_groups) = (args.readonly, args.hold_groups);
@@ -72,8 +83,32 @@ fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
     })
 }
 
+/// Says that work has begun in the background.
+pub(crate) fn begun(place: &Path, what: &str, pid: u32, ui: &Ui) -> Result<Exit> {
+    match ui.json() {
+        true => ui.document(&json!({ "pid": pid }))?,
+        false => ui.line(format!("{what} started on {} (pid={pid})", place.display()))?,
+    }
+    Ok(Exit::Success)
+}
+
+/// Stops the scrubs of a volume. Fails if none was running.
+pub(crate) fn cancel(place: &Path, devices: &Devices, ui: &Ui) -> Result<Exit> {
+    let told = client::run(&Order::ScrubCancel, place, devices, "scrub", ui)?;
+    if told["canceled"] != true {
+        let what = format!("scrub cancel failed on {}: not running", place.display());
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    if ui.json() {
+        ui.document(&told)?;
+    } else {
+        ui.line("scrub cancelled")?;
+    }
+    Ok(Exit::Success)
+}
+
 fn status(args: &Args, ui: &Ui) -> Result<Exit> {
-    let (uuid, status) = last(&args.image, &args.devices, args.state.as_deref())?;
+    let (uuid, status) = scrubs::last(&args.image, &args.devices, args.state.as_deref())?;
     match status {
         Some(status) => show(&status, ui)?,
         // The document has the same form as the document of `balance status`.
@@ -81,23 +116,6 @@ fn status(args: &Args, ui: &Ui) -> Result<Exit> {
         None => ui.line(format!("{}: no scrub is known of it", args.image.display()))?,
     }
     Ok(Exit::Success)
-}
-
-/// Returns the identifier of a volume, and the status of its last scrub.
-pub(crate) fn last(
-    place: &Path,
-    devices: &Devices,
-    state: Option<&Path>,
-) -> Result<(String, Option<ScrubStatus>)> {
-    // The image of a mount has the same identifier as the mount.
-    let found = live::find(place)?;
-    let image = found.map_or_else(|| place.to_owned(), |(_, answer)| answer.subject.image);
-    let devices = image::open_devices(&image, devices, Access::Peek)?;
-    let superblock =
-        Volume::read_superblock(&*devices[0]).context(|| place.display().to_string())?;
-    let uuid = Uuid(superblock.fsid).to_string();
-    let status = execute::read_scrub(&execute::scrub_state_file(state, &uuid));
-    Ok((uuid, status))
 }
 
 fn show(status: &ScrubStatus, ui: &Ui) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::{Bench, text};
 
 /// Command lines with `X` for the mount. Each line may need the results of earlier lines. For each
 /// line, both programs print the same, except for numbers, identifiers and times.
-const LINES: [&str; 61] = [
+const LINES: [&str; 62] = [
     "replace status X",
     "replace status -1 X",
     "replace cancel X",
@@ -71,6 +71,7 @@ const LINES: [&str; 61] = [
     "subvolume set-default 256 X",
     "subvolume get-default X",
     "scrub start -B X",
+    "scrub cancel X",
     "balance start --full-balance X",
 ];
 

@@ -122,6 +122,7 @@ pub(super) fn carry_out(
     let begun = Instant::now();
     let read_only = how.read_only;
     let how = ScrubOptions { from: buttress_format::Logical(before.last_logical), ..how };
+    note(&file, &running(before.clone(), &before, begun, "running", read_only));
     let mut noted = Instant::now();
     let mut told = |progress: &ScrubProgress| {
         if noted.elapsed() >= NOTE_EVERY {

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::Profile;
@@ -33,6 +35,36 @@ fn mirrors(mib: u64) -> Vec<Arc<dyn Device>> {
 fn open(devices: &[Arc<dyn Device>], options: &str) -> Filesystem {
     let options = MountOptions::parse(options).expect("options");
     Filesystem::open(devices.to_vec(), options).expect("a mount")
+}
+
+/// A scrub that is cancelled ends early, and the next scrub is whole. Without a scrub there is
+/// nothing to cancel.
+#[test]
+fn a_cancelled_scrub_ends_early() {
+    let devices = mirrors(256);
+    let fs = open(&devices, "rw");
+    file_with(&fs.root(), "file", &vec![7; 64 << 20]);
+    assert!(!fs.cancel_scrubs());
+    let (begun, has_begun) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let fs = &fs;
+        let scrub = scope.spawn(move || {
+            // The scrub reads on until it is cancelled.
+            let mut watch = |_: &ScrubProgress| {
+                let _ = begun.send(());
+                std::thread::sleep(Duration::from_millis(100));
+                true
+            };
+            fs.scrub(ScrubOptions::default(), &mut watch).expect("a scrub")
+        });
+        has_begun.recv().expect("it begins");
+        assert!(fs.cancel_scrubs());
+        let (_, is_whole) = scrub.join().expect("no panic");
+        assert!(!is_whole, "it was cancelled");
+    });
+    let (found, is_whole) = fs.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub");
+    assert!(is_whole && found.data_bytes_scrubbed >= 128 << 20, "{found:?}");
+    fs.close().expect("closed");
 }
 
 /// Differing copies are counted only by a scrub that holds groups, even on a read-only volume.

@@ -17,10 +17,14 @@ use crate::ui;
 const CACHE_BYTES: u64 = 32 << 20;
 
 /// An opened volume.
-pub(crate) struct Inspect {
+pub struct Inspect {
+    /// The superblock by which it was opened.
     pub superblock: Superblock,
+    /// The devices.
     pub volume: Arc<Volume>,
+    /// Reads nodes.
     pub store: Store,
+    /// The items of the chunk tree.
     pub chunks: boot::ChunkTree,
     name: String,
 }
@@ -44,15 +48,18 @@ fn use_backup_root(store: &Store, superblock: &mut Superblock) {
 }
 
 /// A tree that the root tree lists.
-pub(crate) struct ListedTree {
+pub struct ListedTree {
+    /// The key of its root item.
     pub key: Key,
+    /// Its root item.
     pub item: RootItem,
+    /// Its root node.
     pub root: NodePtr,
 }
 
 impl Inspect {
     /// Opens a volume for reading, also if devices are missing or another program writes it.
-    pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
+    pub fn open(path: &Path, devices: &Devices) -> Result<Self> {
         Self::open_and(path, devices, |failure| {
             ui::note(format!("{failure}: what it commits meanwhile may be missed"));
         })
@@ -60,7 +67,7 @@ impl Inspect {
 
     /// Opens a volume as [`Inspect::open`] does, but prints no note if another program has the
     /// volume open for writing. Verbs that users also run on mounts call this function.
-    pub(crate) fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
+    pub fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
         Self::open_and(path, devices, |_| {})
     }
 
@@ -89,18 +96,18 @@ impl Inspect {
     }
 
     /// The name of the volume, for messages.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Every tree that the root tree lists, in the order of the keys.
-    pub(crate) fn trees(&self) -> Result<Vec<ListedTree>> {
+    pub fn trees(&self) -> Result<Vec<ListedTree>> {
         self.listed_in(TreeId::ROOT, boot::root_tree_root(&self.superblock))
     }
 
     /// Returns the root of the tree that lists the log trees. `None` if there are no log trees. The
     /// generation of the root is one more than the generation of the superblock.
-    pub(crate) fn log_root(&self) -> Option<NodePtr> {
+    pub fn log_root(&self) -> Option<NodePtr> {
         let superblock = &self.superblock;
         (superblock.log_root.0 != 0).then(|| NodePtr {
             logical: superblock.log_root,
@@ -110,7 +117,7 @@ impl Inspect {
     }
 
     /// Every tree that a tree of roots lists, in the order of the keys.
-    pub(crate) fn listed_in(&self, tree: TreeId, root: NodePtr) -> Result<Vec<ListedTree>> {
+    pub fn listed_in(&self, tree: TreeId, root: NodePtr) -> Result<Vec<ListedTree>> {
         let mut trees = Vec::new();
         self.each(tree, root, |key, bytes| {
             if key.kind == Kind::ROOT_ITEM {
@@ -129,7 +136,7 @@ impl Inspect {
 
     /// Finds a tree by its number. The superblock has the root tree and the chunk tree; the root
     /// tree lists all others.
-    pub(crate) fn tree(&self, id: TreeId) -> Result<NodePtr> {
+    pub fn tree(&self, id: TreeId) -> Result<NodePtr> {
         match id {
             TreeId::ROOT => Ok(boot::root_tree_root(&self.superblock)),
             TreeId::CHUNK => Ok(boot::chunk_root(&self.superblock)),
@@ -138,7 +145,7 @@ impl Inspect {
     }
 
     /// Finds a tree that the root tree lists.
-    pub(crate) fn listed(&self, id: TreeId) -> Result<ListedTree> {
+    pub fn listed(&self, id: TreeId) -> Result<ListedTree> {
         let found = self.trees()?.into_iter().find(|tree| tree.key.objectid == id.0);
         found.ok_or_else(|| {
             Failure::new(Exit::Failure, format!("{}: there is no tree {id}", self.name))
@@ -146,7 +153,7 @@ impl Inspect {
     }
 
     /// Walks over all items of a tree.
-    pub(crate) fn each(
+    pub fn each(
         &self,
         tree: TreeId,
         root: NodePtr,
@@ -161,7 +168,7 @@ impl Inspect {
     }
 
     /// Finds one item of a tree.
-    pub(crate) fn find(&self, tree: TreeId, root: NodePtr, key: &Key) -> Result<Option<Vec<u8>>> {
+    pub fn find(&self, tree: TreeId, root: NodePtr, key: &Key) -> Result<Option<Vec<u8>>> {
         let found = Cursor::find(&self.store, tree, root, key).context(|| &self.name)?;
         Ok(found.map(|(node, slot)| node.item(slot).to_vec()))
     }

@@ -1,0 +1,83 @@
+//! Scrubs of a mounted volume, and how they are cancelled.
+
+use buttress_base::sync::{Condvar, Mutex};
+use buttress_maintenance::{ScrubOptions, ScrubProgress};
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many scrubs run.
+    running: usize,
+    /// How often the running scrubs were cancelled. A scrub ends when this differs from the number
+    /// at its beginning.
+    cancelled: u64,
+}
+
+/// The scrubs that run in a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubs {
+    /// Unranked: threads wait on it with a condition variable, and take nothing under it.
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+/// One running scrub, until this value is dropped.
+struct Running<'s>(&'s Scrubs);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().running -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Filesystem {
+    /// Reads every copy of all used space and repairs bad copies, while other work goes on. The
+    /// scrub begins with a commit, so that it covers everything that was written before the call.
+    /// On a volume with a failed commit, the scrub covers the last successful commit. The scrub
+    /// reports its progress to `watch`, which ends the scrub by returning `false`. Returns the
+    /// findings, and whether the scrub reached the end.
+    ///
+    /// # Errors
+    ///
+    /// A failed commit, or an error from reading the extent tree. Damage of extents is part of the
+    /// result.
+    pub fn scrub(
+        &self,
+        options: ScrubOptions,
+        watch: &mut dyn FnMut(&ScrubProgress) -> bool,
+    ) -> Result<(ScrubProgress, bool)> {
+        let mount = self.mount();
+        let scrubs = &mount.scrubs;
+        let cancelled = {
+            let mut state = scrubs.state.lock();
+            state.running += 1;
+            state.cancelled
+        };
+        let _running = Running(scrubs);
+        if mount.engine.aborted().is_none() {
+            self.commit()?;
+        }
+        let mut watch = |progress: &ScrubProgress| {
+            scrubs.state.lock().cancelled == cancelled && watch(progress)
+        };
+        Ok(mount.maintenance.scrub(options, &mut watch)?)
+    }
+
+    /// Stops all running scrubs, and waits until they have ended. Returns whether any was running.
+    #[must_use]
+    pub fn cancel_scrubs(&self) -> bool {
+        let mount = self.mount();
+        let mut state = mount.scrubs.state.lock();
+        if state.running == 0 {
+            return false;
+        }
+        state.cancelled += 1;
+        while state.running > 0 {
+            mount.scrubs.ended.wait(&mut state);
+        }
+        true
+    }
+}
