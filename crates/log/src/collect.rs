@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use buttress_format::{
     DirEntry, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId, name_hash,
 };
-use buttress_tree::Payload;
+use buttress_tree::{NodeSource, Payload};
 use buttress_txn::{Engine, Error, LoggedId};
 
 use crate::draft::Draft;
@@ -125,6 +125,19 @@ impl Collect<'_> {
         }
     }
 
+    /// Takes the noted changes that a log of this level looks at. The other ones wait until the
+    /// inode itself is synced. A new directory has one for each of its new names, and every log of
+    /// a new file in the directory comes here.
+    fn take_notes(&self, id: LoggedId, level: Level) -> Option<BTreeSet<Key>> {
+        let (view, tracked) = (&self.draft.view, self.draft.view.tracked());
+        let noted = match level {
+            Level::Exists => tracked.take_names(id),
+            Level::Full => tracked.take(id),
+        };
+        view.store().count_keys(noted.as_ref().map_or(0, |noted| noted.len() as u64));
+        noted
+    }
+
     fn want(&mut self, id: LoggedId, level: Level) {
         self.queue.push((id, level));
     }
@@ -179,7 +192,7 @@ impl Collect<'_> {
         }
         let known = self.draft.logs.levels.get(&id).copied();
         let level = if item.mode & 0o170_000 == 0o120_000 { Level::Full } else { level };
-        let noted = self.draft.view.tracked().track(id).filter(|_| known.is_some());
+        let noted = self.take_notes(id, level).filter(|_| known.is_some());
         self.draft.logs.levels.insert(id, known.map_or(level, |known| known.max(level)));
         let has = |low: Kind, high: Kind| {
             let of_kind = |key: &Key| low <= key.kind && key.kind <= high;
@@ -214,11 +227,6 @@ impl Collect<'_> {
             }
         } else {
             self.log_existence(id, item)?;
-            // The other noted changes wait until the inode itself is synced.
-            if let Some(mut noted) = noted {
-                noted.retain(|key| !matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF));
-                self.draft.view.tracked().note_again(id, noted);
-            }
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 //! - **K3** Such an extent is also not written in place, except by the file for which the log
 //!   references the extent.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::Mutex;
@@ -24,13 +24,26 @@ pub type LoggedId = (TreeId, u64);
 
 #[derive(Debug, Default)]
 struct Inner {
-    changed: HashMap<LoggedId, BTreeSet<Key>>,
+    changed: HashMap<LoggedId, Notes>,
     /// Changed inodes that were removed, or that had names added or removed.
     renamed: BTreeSet<LoggedId>,
     /// The extents that the log names.
     extents: HashMap<Logical, Named>,
     /// Extents without users that only the log keeps from being free.
     kept: Vec<Extent>,
+}
+
+/// The changed keys of one inode. A log of only the inode's names leaves all other keys where they
+/// are, however many there are.
+#[derive(Debug, Default)]
+struct Notes {
+    names: BTreeSet<Key>,
+    others: BTreeSet<Key>,
+}
+
+/// Whether an item holds names of its inode.
+fn holds_names(key: &Key) -> bool {
+    matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF)
 }
 
 /// An extent that the log names.
@@ -59,8 +72,8 @@ impl Tracked {
         let id = (tree, key.objectid);
         let mut inner = self.inner.lock();
         let Some(changed) = inner.changed.get_mut(&id) else { return };
-        changed.insert(*key);
-        let names = matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF);
+        let names = holds_names(key);
+        if names { &mut changed.names } else { &mut changed.others }.insert(*key);
         if names || gone && key.kind == Kind::INODE_ITEM {
             inner.renamed.insert(id);
         }
@@ -90,21 +103,33 @@ impl Tracked {
         std::mem::take(&mut self.inner.lock().kept)
     }
 
-    /// Begins to note changes of an inode, or begins again. No handle is open meanwhile. Returns
-    /// the previous notes; `None` the first time.
-    pub fn track(&self, id: LoggedId) -> Option<BTreeSet<Key>> {
+    /// Begins to note changes of an inode, or takes all its notes. No handle is open meanwhile.
+    /// Returns `None` the first time.
+    pub fn take(&self, id: LoggedId) -> Option<BTreeSet<Key>> {
         self.used.store(true, Ordering::Relaxed);
-        self.inner.lock().changed.insert(id, BTreeSet::new())
+        let mut notes = self.inner.lock().changed.insert(id, Notes::default())?;
+        notes.others.append(&mut notes.names);
+        Some(notes.others)
     }
 
-    /// Puts taken notes back.
-    pub fn note_again(&self, id: LoggedId, notes: BTreeSet<Key>) {
-        self.inner.lock().changed.entry(id).or_default().extend(notes);
+    /// As [`Self::take`], but takes only the changed items with names of the inode. All other notes
+    /// stay, and the time does not depend on their number.
+    pub fn take_names(&self, id: LoggedId) -> Option<BTreeSet<Key>> {
+        self.used.store(true, Ordering::Relaxed);
+        match self.inner.lock().changed.entry(id) {
+            Entry::Occupied(mut notes) => Some(std::mem::take(&mut notes.get_mut().names)),
+            Entry::Vacant(vacant) => {
+                vacant.insert(Notes::default());
+                None
+            }
+        }
     }
 
     /// Whether changes of an inode were noted; `None` when the inode is not in the log.
     pub fn has_changes(&self, id: LoggedId) -> Option<bool> {
-        self.inner.lock().changed.get(&id).map(|changed| !changed.is_empty())
+        let inner = self.inner.lock();
+        let notes = inner.changed.get(&id)?;
+        Some(!notes.names.is_empty() || !notes.others.is_empty())
     }
 
     /// Stops noting changes of an inode.

@@ -197,6 +197,34 @@ fn names_of_one_folder_cost_the_same_each() {
     grows_with_the_work(&Load { name: "list and unlink", prepare: fill, run }, 250);
 }
 
+/// Makes files in a folder that no commit has, and syncs each file on its own.
+fn fill_and_sync(fs: &Filesystem, count: u64, (): ()) {
+    let folder = fs.root().mkdir(b"new", 0o755, 0, 0).expect("a folder");
+    for at in 0..count {
+        let file = folder.create(&name(at), 0o644, 0, 0, 0).expect("a file");
+        file.sync().expect("a log");
+    }
+    assert!(fs.sync_stats().commits.is_empty());
+}
+
+/// The folder is logged again with each file. Its notes of changes grow with its names, and a log
+/// looks at none of them.
+#[test]
+fn an_fsync_in_a_new_folder_costs_the_same_for_each_name() {
+    let load = Load { name: "create and fsync", prepare: |_, _| (), run: fill_and_sync };
+    grows_with_the_work(&load, 250);
+    // The folder itself is synced, too: so the log has all of it, and notes what comes.
+    let run = |fs: &Filesystem, count, ()| {
+        let folder = fs.root().mkdir(b"new", 0o755, 0, 0).expect("a folder");
+        folder.sync().expect("a log");
+        for at in 0..count {
+            let file = folder.create(&name(at), 0o644, 0, 0, 0).expect("a file");
+            file.sync().expect("a log");
+        }
+    };
+    grows_with_the_work(&Load { name: "sync of both", prepare: |_, _| (), run }, 250);
+}
+
 /// Makes `files` files of one sector. Then takes `snapshots` snapshots, and changes one file after
 /// each snapshot.
 fn snapshots_of_files(fs: &Filesystem, files: u64, snapshots: u64) {
