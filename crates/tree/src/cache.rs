@@ -3,6 +3,8 @@
 //! # What must hold
 //!
 //! - A shard holds at most its part of the cache's nodes once an insert returns.
+//! - The ring has the address of each node of the shard once, at the place that the node's slot
+//!   says.
 //!
 //! # Locks
 //!
@@ -11,7 +13,7 @@
 //! node.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,12 +31,14 @@ const SHARDS: usize = 32;
 struct Slot {
     node: Arc<Node>,
     recent: AtomicBool,
+    /// The place of the node's address in the ring.
+    place: usize,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     nodes: HashMap<Logical, Slot>,
-    /// The address of each node of the shard, once. The clock hand walks over these addresses.
+    /// The clock hand walks over these addresses.
     ring: Vec<Logical>,
     hand: usize,
 }
@@ -76,14 +80,28 @@ impl NodeCache {
     pub(crate) fn insert(&self, node: Arc<Node>) {
         let at = node.logical();
         let mut shard = self.shard(at).write();
-        let slot = Slot { node, recent: AtomicBool::new(false) };
-        if shard.nodes.insert(at, slot).is_some() {
-            return;
+        let shard = &mut *shard;
+        let recent = AtomicBool::new(false);
+        match shard.nodes.entry(at) {
+            Entry::Occupied(mut slot) => {
+                let place = slot.get().place;
+                slot.insert(Slot { node, recent, place });
+            }
+            Entry::Vacant(slot) => {
+                slot.insert(Slot { node, recent, place: shard.ring.len() });
+                shard.ring.push(at);
+            }
         }
-        shard.ring.push(at);
         while shard.nodes.len() > self.shard_max {
             shard.evict_one();
         }
+    }
+
+    /// Drops the node at an address, if there is one.
+    pub(crate) fn remove(&self, at: Logical) {
+        let slot = self.shard(at).write().remove(at);
+        // The memory is freed without the lock.
+        drop(slot);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -102,10 +120,75 @@ impl Shard {
             match self.nodes.get(&at) {
                 Some(slot) if slot.recent.swap(false, Ordering::Relaxed) => self.hand += 1,
                 _ => {
-                    self.nodes.remove(&at);
-                    self.ring.swap_remove(self.hand);
+                    self.remove(at);
                     return;
                 }
+            }
+        }
+    }
+
+    fn remove(&mut self, at: Logical) -> Option<Slot> {
+        let slot = self.nodes.remove(&at)?;
+        self.ring.swap_remove(slot.place);
+        if let Some(moved) = self.ring.get(slot.place)
+            && let Some(moved) = self.nodes.get_mut(moved)
+        {
+            moved.place = slot.place;
+        }
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_base::Rng;
+    use buttress_format::{CsumType, Ino, Key, Kind, TreeId};
+
+    use super::*;
+    use crate::{Geometry, LeafBuilder, NodeStamp};
+
+    const GEOMETRY: Geometry = Geometry {
+        nodesize: 4096,
+        sectorsize: 4096,
+        csum: CsumType::Crc32c,
+        fsid: [1; 16],
+        seeds: buttress_volume::SeedIds::NONE,
+        chunk_tree_uuid: [2; 16],
+    };
+
+    fn node(at: u64) -> Arc<Node> {
+        let mut leaf = LeafBuilder::new(&GEOMETRY);
+        leaf.push(&Key::new(Ino::FIRST_FREE.0, Kind::INODE_ITEM, 0), &[1]);
+        let (logical, generation) = (Logical(at * 4096), Generation(1));
+        Arc::new(leaf.finish(&GEOMETRY, &NodeStamp { logical, generation, owner: TreeId::FS }))
+    }
+
+    /// Nodes come, are found, are dropped and are evicted in any order. The ring has each node once
+    /// at its place.
+    #[test]
+    fn a_dropped_node_leaves_the_ring() {
+        let mut rng = Rng::new(7);
+        let cache = NodeCache::new(256);
+        let mut dropped = 0;
+        for _ in 0..20_000 {
+            let at = rng.below(700);
+            match rng.below(4) {
+                0 => {
+                    let before = cache.len();
+                    cache.remove(Logical(at * 4096));
+                    assert!(cache.lookup(Logical(at * 4096), Generation(1)).is_none());
+                    dropped += before - cache.len();
+                }
+                1 => drop(cache.lookup(Logical(at * 4096), Generation(1))),
+                _ => cache.insert(node(at)),
+            }
+        }
+        assert!(dropped > 0 && cache.len() <= 256);
+        for shard in &cache.shards {
+            let shard = shard.read();
+            assert_eq!(shard.ring.len(), shard.nodes.len());
+            for (place, at) in shard.ring.iter().enumerate() {
+                assert_eq!(shard.nodes[at].place, place);
             }
         }
     }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_format::TreeId;
+use buttress_format::{Logical, TreeId};
 use buttress_volume::Volume;
 
 use crate::{
@@ -81,6 +81,12 @@ impl Store {
     /// Caches a node that was just written, so that its first reader does not read the device.
     pub fn remember(&self, node: Arc<Node>) {
         self.cache.insert(node);
+    }
+
+    /// Drops the node at an address from the cache. Called before the address can be used again,
+    /// for nodes that no tree and no view can reach any more.
+    pub fn forget(&self, at: Logical) {
+        self.cache.remove(at);
     }
 
     /// The root of a tree.

@@ -363,7 +363,13 @@ impl Engine {
     /// space was freed.
     pub fn release_pinned(&self) -> bool {
         let had_windows = self.close_windows();
+        let nodesize = u64::from(self.store.geometry().nodesize);
         let released = self.pinned.release(|extent| {
+            // Nothing reads such a node any more, and in the cache it would displace others. Data
+            // of the same length is not in the cache.
+            if extent.len == nodesize {
+                self.store.forget(extent.start);
+            }
             // Discard before the space can be allocated: a later discard would destroy new data.
             if self.options.discard
                 // Discard is a hint: its failure loses nothing.

@@ -255,3 +255,24 @@ fn balance_costs_the_same_for_each_file_and_each_snapshot() {
     let prepare = |fs: &Filesystem, snapshots| snapshots_of_files(fs, 64, snapshots);
     grows_with_the_work(&Load { name: "balance of snapshots", prepare, run }, 4);
 }
+
+/// Commits free nodes and write new ones. The cache has space for all of them, but keeps only the
+/// nodes that the trees still have.
+#[test]
+fn the_cache_does_not_grow_with_the_number_of_commits() {
+    let device = memory(512);
+    let fs = mount_with(&device, "rw,commit=3600");
+    fill(&fs, 500);
+    for at in 0..300 {
+        let file = fs.root().lookup(&name(7 * at % 500)).expect("a file");
+        file.write_at(0, &[at as u8; 100]).expect("room");
+        fs.sync().expect("a commit");
+    }
+    let accounts = fs.space_stats().accounts;
+    let nodesize = u64::from(fs.view().store().geometry().nodesize);
+    let in_use = (accounts.metadata.used + accounts.system.used) / nodesize;
+    let cached = fs.view().store().cached_nodes() as u64;
+    assert!(cached <= in_use + 50, "{cached} nodes in the cache, and {in_use} in use");
+    fs.close().expect("an unmount");
+    expect_sound(&device);
+}
