@@ -225,7 +225,7 @@ impl<'a, 'b> Import<'a, 'b> {
             return Err(Failure::new(Exit::Failure, format!("{}: changed its kind", text())));
         }
         let len = length(&stat);
-        let mut offset = 0;
+        let (mut offset, mut is_shareable) = (0, false);
         while offset < len {
             let next = match self.job.canonical {
                 Some(_) => next_data(&file, offset, len).map(|next| next.map(whole_pieces(len))),
@@ -244,7 +244,19 @@ impl<'a, 'b> Import<'a, 'b> {
                     break;
                 }
                 let piece = &self.buffer[..read];
-                if self.job.canonical.is_some() {
+                let whole = if self.job.clones.is_some() { read / BLOCK * BLOCK } else { 0 };
+                if let Some(clones) = self.job.clones.filter(|_| whole > 0) {
+                    if !is_shareable {
+                        clones.expect_shareable(&file, &text())?;
+                        is_shareable = true;
+                    }
+                    let (first, rest) = piece.split_at(whole);
+                    let write = || inode.write_direct(offset, first);
+                    clones.write(&file, (offset, first), write).context(text)?.context(text)?;
+                    if !rest.is_empty() {
+                        inode.write_at(offset + whole as u64, rest).context(text)?;
+                    }
+                } else if self.job.canonical.is_some() {
                     write_data(inode, offset, piece).context(text)?;
                 } else {
                     inode.write_at(offset, piece).context(text)?;

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod clones;
 mod digest;
 mod export;
 mod import;
@@ -29,6 +30,7 @@ use buttress_control::exit::Result;
 use buttress_control::ui::Progress;
 
 pub use self::archive::{Unpack, survey_archive};
+pub use self::clones::Clones;
 pub use self::digest::{Chain, digest, digest_archive};
 pub use self::export::Export;
 pub use self::import::{Census, Import, open_dir, survey};
@@ -91,6 +93,8 @@ pub struct Job<'a> {
     /// holes, and attributes have a fixed order. No time is later than this second, and access
     /// times are not used.
     pub canonical: Option<i64>,
+    /// If set, the image shares the data of the files.
+    pub clones: Option<&'a Clones>,
     /// The paths that become subvolumes or get flags.
     pub special: Special,
     /// The counts so far.
@@ -108,6 +112,7 @@ impl<'a> Job<'a> {
             skip: &|_| false,
             images: Vec::new(),
             canonical: None,
+            clones: None,
             special: Special::default(),
             tally: Tally::default(),
         }

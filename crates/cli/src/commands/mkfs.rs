@@ -25,7 +25,7 @@ use crate::execute;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::names;
 use crate::size;
-use crate::transfer::{Census, Chain};
+use crate::transfer::{Census, Chain, Clones};
 use crate::ui::Ui;
 use fill::{Brings, Source};
 
@@ -96,6 +96,10 @@ pub(crate) struct Args {
     /// Make the filled volume as small as its chunks allow, and cut the image file to this size.
     #[arg(long, requires = "source", conflicts_with_all = ["more", "cache"])]
     shrink: bool,
+    /// Share the data of the files in --rootdir with the image in place of a copy. Both lie on one
+    /// btrfs, xfs or other file system that can share data.
+    #[arg(long, requires = "rootdir", conflicts_with_all = ["more", "cache", "compress", "seed"])]
+    reflink: bool,
     /// Memory for filling the volume. The default is a sixteenth of the machine, at least 128M, but
     /// at most a quarter of the limit of the control group.
     #[arg(long, value_name = "SIZE", requires = "source", value_parser = size::parse)]
@@ -210,6 +214,10 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             census.data_bytes = census.sector_bytes;
         }
     }
+    if args.reflink && recipe.is_some() {
+        let what = "--reflink and SOURCE_DATE_EPOCH exclude each other";
+        return Err(Failure::new(Exit::Usage, what));
+    }
     let made = make(&args, &places, options, census, recipe, ui);
     if made.is_err() {
         // An incomplete volume in a new file is of no use.
@@ -263,7 +271,12 @@ fn make(
     let parts: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
     let mut report = make_on(&parts, &options).context(|| &name)?;
     if let Some(source) = Source::of(args) {
-        let brings = Brings { source, census: census.unwrap_or_default(), recipe };
+        let clones = args.reflink.then(|| Clones::of(first)).transpose()?;
+        if let Some(clones) = &clones {
+            devices[0] = clones.device(Arc::clone(&devices[0]));
+        }
+        let census = census.unwrap_or_default();
+        let brings = Brings { source, census, recipe, clones: clones.as_deref() };
         let least = fill::fill(std::mem::take(&mut devices), args, &brings, first, ui)?;
         report.size = least.unwrap_or(report.size);
     }

@@ -1,6 +1,10 @@
 //! Volumes that `mkfs` makes, and its refusals.
 
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
 use crate::checker::check;
+use crate::live::{has, run};
 use crate::text;
 
 /// With every combination of options, btrfs-progs finds no fault in the new volume.
@@ -177,4 +181,58 @@ fn flags_and_links_cross_subvolumes() {
             |count: usize| tree.lines().filter(|l| l.contains(&format!("links {count} "))).count();
         assert!(links(2) >= 2, "two names in each subvolume");
     }
+}
+
+/// Bytes in use on the file system at `top`, after all of it was written.
+fn used(top: &Path) -> u64 {
+    run("sync", &["--file-system", text(top)]);
+    let all = rustix::fs::statvfs(top).expect("a mount");
+    (all.f_blocks - all.f_bfree) * all.f_frsize
+}
+
+/// With `--reflink` an image shares the data of the files on the same file system. Linux reads the
+/// files in it, also after their sources have changed. An image elsewhere is refused by name.
+#[test]
+fn an_image_shares_the_data_of_its_files() {
+    let needed = ["mkfs.btrfs", "mount", "umount", "losetup", "diff", "cp"];
+    if !has(&needed, None) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bench = crate::bench();
+    let (host, top) = (bench.path("host"), bench.path("top"));
+    std::fs::File::create(&host).expect("a file").set_len(1 << 30).expect("a size");
+    run("mkfs.btrfs", &["-q", text(&host)]);
+    std::fs::create_dir(&top).expect("a folder");
+    run("mount", &["-o", "loop", text(&host), text(&top)]);
+    let source = top.join("source");
+    std::fs::create_dir_all(source.join("dir")).expect("folders");
+    let random = |len: usize| {
+        let mut rng = buttress_base::Rng::new(len as u64);
+        (0..len).map(|_| rng.next_u64() as u8).collect::<Vec<_>>()
+    };
+    std::fs::write(source.join("large"), random((64 << 20) + 1234)).expect("written");
+    std::fs::write(source.join("dir/small"), random(100)).expect("written");
+    std::fs::write(source.join("dir/tail"), random(5000)).expect("written");
+    let holes = std::fs::File::create(source.join("holes")).expect("a file");
+    holes.write_all_at(&random(8192), 10 << 20).expect("written");
+    holes.set_len(20 << 20).expect("a hole");
+    drop(holes);
+    let before = used(&top);
+    bench.ok(&["mkfs", "top/image", "--rootdir", "top/source", "--reflink"]);
+    let more = used(&top) - before;
+    assert!(more < 8 << 20, "the image takes {more} bytes");
+    check(&top.join("image"));
+    run("cp", &["-a", "--reflink=never", text(&source), text(&bench.path("copy"))]);
+    let changed = std::fs::OpenOptions::new().write(true).open(source.join("large"));
+    changed.expect("a file").write_all_at(&[7; 1 << 20], 8 << 20).expect("written");
+    std::fs::create_dir(bench.path("lx")).expect("a folder");
+    run("mount", &["-o", "loop,ro", text(&top.join("image")), text(&bench.path("lx"))]);
+    run("diff", &["--recursive", text(&bench.path("lx")), text(&bench.path("copy"))]);
+    let found = bench.path("lx/holes").metadata().expect("a file");
+    assert!(found.blocks() * 512 < 1 << 20, "holes stay");
+    run("umount", &[text(&bench.path("lx"))]);
+    let refused = &["mkfs", "elsewhere", "--rootdir", "top/source", "--reflink"];
+    bench.fails(refused, 1, &["cannot share", "--reflink"]);
+    assert!(!bench.path("elsewhere").exists(), "no half of an image stays");
+    run("umount", &[text(&top)]);
 }

@@ -20,8 +20,8 @@ use super::{Args, Recipe, brings};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::memory;
 use crate::transfer::{
-    Census, Chain, Import, Job, Keep, Search, Special, Unpack, digest, digest_archive, open_dir,
-    survey, survey_archive,
+    Census, Chain, Clones, Import, Job, Keep, Search, Special, Unpack, digest, digest_archive,
+    open_dir, survey, survey_archive,
 };
 use crate::ui::{self, Ui};
 
@@ -90,6 +90,8 @@ pub(super) struct Brings<'a> {
     pub(super) source: Source<'a>,
     pub(super) census: Census,
     pub(super) recipe: Option<Recipe>,
+    /// If set, the image shares the data of the folder's files.
+    pub(super) clones: Option<&'a Clones>,
 }
 
 /// Copies the source into the volume. Returns the new size of the volume in bytes, if the volume
@@ -101,7 +103,7 @@ pub(super) fn fill(
     image: &Path,
     ui: &Ui,
 ) -> Result<Option<u64>> {
-    let Brings { source, census, recipe } = *brings;
+    let Brings { source, census, recipe, clones } = *brings;
     let name = || image.display().to_string();
     let mut options = match args.memory {
         Some(_) => memory::options(args.memory),
@@ -124,6 +126,7 @@ pub(super) fn fill(
     job.leave_out(image);
     job.canonical = recipe.map(|recipe| recipe.epoch.unwrap_or(i64::MAX));
     job.special = special;
+    job.clones = clones;
     let unpack = |job: &mut Job<'_>, input: &mut dyn Read| -> Result<()> {
         if Unpack::new(job, &fs).all(input)? {
             ui::note("lists for access control in the archive (SCHILY.acl) were left out");
