@@ -119,7 +119,7 @@ impl Clones {
             return false;
         };
         let Some(within) = (buf.as_ptr() as usize).checked_sub(*start) else { return false };
-        if within >= *len || len - within < buf.len() || buf.len() % BLOCK > 0 {
+        if within >= *len || len - within < buf.len() || !buf.len().is_multiple_of(BLOCK) {
             return false;
         }
         let from = from + within as u64;
