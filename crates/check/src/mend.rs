@@ -5,8 +5,8 @@
 //! Each issue of a report proposes a fix: a sentence and the edits of items. The fixes are made on
 //! trial devices in memory, and then the volume is checked again. The new report can show issues
 //! that earlier damage hid. The next round mends them. A round makes only the fixes of one stage:
-//! the first stage for which there are fixes. The stages are nodes, inodes, names, lost files, and
-//! counts that follow from these.
+//! the first stage for which there are fixes. The stages are nodes, inodes, names, lost files,
+//! counts that follow from these, and quotas.
 //!
 //! # Invariants
 //!
@@ -131,9 +131,10 @@ pub(crate) fn mend(
     if done.is_empty() {
         return Ok(None);
     }
-    // A fix can change the users of an extent, and with them the counts of quota groups.
-    let is_marked = Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor));
-    let is_marked = is_marked.unwrap_or(false);
+    // A fix can change the users of an extent, and with them the counts of quota groups. The last
+    // check compared the counts, unless it says otherwise.
+    let is_marked = now.issues.iter().any(quotas::are_doubtful)
+        && Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor)).unwrap_or(false);
     if is_marked {
         done.push("quota groups: marked inconsistent; a quota rescan counts them anew".to_owned());
         trials.iter().for_each(|trial| trial.keep());
@@ -207,6 +208,7 @@ fn subject(issue: &Issue) -> Option<TreeId> {
         | Issue::DirSize { tree, .. }
         | Issue::InodeBytes { tree, .. } => Some(*tree),
         Issue::DeviceUsed { .. } => Some(TreeId::DEV),
+        Issue::QuotaReach { .. } => Some(TreeId::QUOTA),
         Issue::SuperField { .. } => Some(TreeId::CHUNK),
         _ => None,
     }
@@ -247,6 +249,7 @@ fn stage(issue: &Issue) -> Option<u8> {
         Issue::InodeLinks { .. } | Issue::DirSize { .. } | Issue::InodeBytes { .. } => 7,
         Issue::DeviceUsed { .. } | Issue::SuperField { field: "num_devices", .. } => 8,
         Issue::SuperField { field: "total_bytes", .. } => 8,
+        Issue::QuotaReach { .. } => 9,
         _ => return None,
     })
 }
@@ -259,6 +262,12 @@ fn has_gap(report: &Report, tree: TreeId, ino: Ino) -> bool {
         | Issue::FileExtentInvalid { tree: of, ino: its, .. } => (*of, *its) == (tree, ino),
         _ => false,
     })
+}
+
+/// Whether an issue is an error of anything but quotas and the extent tree.
+fn is_other_damage(issue: &Issue) -> bool {
+    let is_quota = matches!(issue, Issue::QuotaReach { .. });
+    issue.severity() == Severity::Error && !is_quota && !is_of_extents(issue)
 }
 
 /// Returns the fix for an issue in the present volume.
@@ -328,6 +337,11 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
             devices::count(editor, *expected)
         }
         Issue::SuperField { field: "total_bytes", .. } => devices::total(editor),
+        // While other damage is left, the counts may show what is lost.
+        Issue::QuotaReach { .. } if report.issues.iter().any(is_other_damage) => Ok(None),
+        Issue::QuotaReach { group, field, expected, .. } => {
+            quotas::count(editor, *group, field, *expected)
+        }
         _ => Ok(None),
     }
 }

@@ -15,6 +15,9 @@ use crate::issue::Issue;
 use crate::quota_full::{self, Parents};
 use crate::walk::each_leaf;
 
+/// Full quotas that could not be counted.
+pub(crate) const NOT_COUNTED: &str = "the counts of quota groups";
+
 fn malformed(context: &Context<'_>, leaf: &Node, key: Key, error: &FormatError) {
     let (tree, logical, why) = (TreeId::QUOTA, Logical(leaf.logical().0), error.to_string());
     context.add(Issue::ItemMalformed { tree, logical, key, why });
@@ -81,7 +84,7 @@ fn compare(
     parents: &Parents,
 ) {
     let Some(counted) = quota_full::count(context, trees, parents) else {
-        context.add(Issue::NotChecked { what: "the counts of quota groups" });
+        context.add(Issue::NotChecked { what: NOT_COUNTED });
         return;
     };
     for (group, info) in groups {

@@ -1,14 +1,41 @@
-//! Marks the counts of quota groups as inconsistent after fixes.
+//! Mends the counts of full quotas, or marks them as inconsistent.
 //!
 //! # Invariants
 //!
-//! - **MQ1** Quotas are marked only if they are on and not simple, because a rescan counts such
-//!   quotas anew. The counts of simple quotas follow from no other tree.
+//! - **MQ1** Quotas are mended and marked only if they are on and not simple. A rescan counts such
+//!   quotas anew, and the checker counts them from the trees of subvolumes. The counts of simple
+//!   quotas follow from no other tree.
+//! - **MQ2** Counts are the last stage, because other fixes change what subvolumes reach.
 
-use buttress_format::{QuotaStatus, TreeId};
+use buttress_format::{Key, Kind, QuotaGroup, QuotaInfo, QuotaStatus, TreeId};
 
 use crate::error::Result;
-use crate::mend::editor::Editor;
+use crate::issue::Issue;
+use crate::mend::editor::{Edit, Editor, Fix};
+use crate::quota::NOT_COUNTED;
+
+/// Whether an issue says that counts of quota groups may be wrong.
+pub(super) fn are_doubtful(issue: &Issue) -> bool {
+    matches!(issue, Issue::QuotaReach { .. } | Issue::NotChecked { what: NOT_COUNTED })
+}
+
+/// Gives one field of a group the bytes that the checker counted (MQ1).
+pub(super) fn count(
+    editor: &Editor,
+    group: QuotaGroup,
+    field: &str,
+    expected: u64,
+) -> Result<Option<Fix>> {
+    let key = Key::new(0, Kind::QGROUP_INFO, group.0);
+    let Some(bytes) = editor.get(TreeId::QUOTA, &key)? else { return Ok(None) };
+    let Ok(mut info) = QuotaInfo::parse(&bytes) else { return Ok(None) };
+    match field {
+        "referenced" => (info.referenced, info.referenced_compressed) = (expected, expected),
+        _ => (info.exclusive, info.exclusive_compressed) = (expected, expected),
+    }
+    let says = format!("quota group {group}: {field} becomes {expected} bytes");
+    Ok(Some(Fix { says, edits: vec![Edit::Put(TreeId::QUOTA, key, info.to_bytes())] }))
+}
 
 /// Marks quotas. Returns whether they were on and not marked before.
 pub(super) fn mark(editor: &Editor) -> Result<bool> {
