@@ -157,7 +157,7 @@ impl Engine {
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
         let reserved = self.reservations.closer_need(frozen, Costs::default());
         let counted = self.reservations.count_if_crowded(frozen);
-        let settled = settle::settle(self, frozen, state)?;
+        let mut settled = settle::settle(self, frozen, state)?;
         if cfg!(debug_assertions) {
             self.hold_against(&settled, reserved, counted);
         }
@@ -176,7 +176,7 @@ impl Engine {
         // The commit has addresses for all its nodes and allocates no more. Tell reservations now:
         // writing the nodes may take most of the commit's time.
         self.reservations.settled(frozen, settled.nodes.len() as u64);
-        let nodes = self.write_nodes(&settled.nodes)?;
+        let nodes = self.write_nodes(std::mem::take(&mut settled.nodes))?;
         self.volume.write_other_superblocks(&state.superblock)?;
         self.volume.flush_and_commit(&settled.state.superblock)?;
         self.publish(state, settled, nodes);
@@ -254,17 +254,19 @@ impl Engine {
         }
     }
 
-    /// Seals every node and writes all nodes in one sorted batch. Sealing verifies a node again.
-    pub(crate) fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<Vec<Arc<Node>>> {
+    /// Seals every node and writes all nodes in one sorted batch. Sealing verifies a node again. A
+    /// node is sealed where it is: copies of all would double the memory of a commit.
+    fn write_nodes(&self, nodes: Vec<Arc<Node>>) -> Result<Vec<Arc<Node>>> {
         let geometry = self.store.geometry();
         let mut sealed = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let node = node.seal(geometry).map_err(|why| buttress_tree::Error::Damaged {
-                logical: node.logical(),
-                owner: node.owner(),
-                why,
-            })?;
-            sealed.push(Arc::new(node));
+            let (logical, owner) = (node.logical(), node.owner());
+            let node = match Arc::try_unwrap(node) {
+                Ok(own) => own.into_sealed(geometry),
+                Err(shared) => shared.seal(geometry),
+            };
+            let damaged = |why| buttress_tree::Error::Damaged { logical, owner, why };
+            sealed.push(Arc::new(node.map_err(damaged)?));
         }
         let batch: Vec<(Logical, &[u8])> =
             sealed.iter().map(|node| (node.logical(), node.bytes())).collect();
