@@ -350,6 +350,38 @@ fn mounts_that_begin_together_have_one_server() {
     ends(&bench);
 }
 
+/// As with images, mounts of a volume in a store that begin at the same moment find one server.
+#[test]
+fn mounts_of_a_store_that_begin_together_have_one_server() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    let volume = format!("file://{}", bench.path("vol").display());
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    let places = ["a", "b", "c"];
+    for place in places {
+        fs::create_dir(bench.path(place)).expect("a folder");
+    }
+    let children = places.map(|place| {
+        let mut command = bench.command(&["--json", "mount", &volume, place]);
+        command.stdout(std::process::Stdio::piped()).spawn().expect("it starts")
+    });
+    let pids: BTreeSet<String> = children
+        .map(|child| {
+            let output = child.wait_with_output().expect("it ends");
+            let document: serde_json::Value =
+                serde_json::from_str(&succeeded(&output)).expect("JSON");
+            document["pid"].to_string()
+        })
+        .into();
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    fs::write(bench.path("a/file"), "x").expect("it is written");
+    assert!(bench.path("b/file").exists() && bench.path("c/file").exists());
+    bench.ok(&["umount", "a", "b", "c"]);
+    bench.ok(&["check", &volume]);
+}
+
 /// If a second mount asks for an option that it cannot have, the mount is refused or a message
 /// names the option.
 #[test]
