@@ -1,5 +1,7 @@
 //! Operations on a volume as a whole: listing commits, pinning and cloning.
 
+use buttress_base::thread;
+
 use crate::chain::Added;
 use crate::envelope::VolumeId;
 use crate::error::{Error, Result};
@@ -70,8 +72,14 @@ impl Site {
             return wrong("a clone lies in the same store as its base");
         }
         let (from, to) = (self.chain(), target.chain());
-        let (volume, base) = self.commit(&from)?;
-        if to.head()?.is_some() {
+        // The look at the target is independent of the look at the base, so both are made at once.
+        let (base, there) = thread::scope(|scope| {
+            let there = scope.spawn(|| to.head());
+            (self.commit(&from), there.join())
+        });
+        let there = there.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let (volume, base) = base?;
+        if there?.is_some() {
             return wrong("there is a volume already");
         }
         target.make_key(Some(self))?;
