@@ -213,6 +213,8 @@ impl Core {
         };
         let ahead = Ahead::new(options.memory, options.memory / 2, options.in_flight);
         let for_lines = (options.memory / 2).saturating_sub(ahead.memory()).max(options.memory / 4);
+        // The close of this volume must not end the requests of another opening.
+        let chain = Chain { store: chain.store.apart(), ..chain };
         let names = AllNames::new(chain.names.clone(), &manifest.bases);
         Self {
             chain,

@@ -118,6 +118,8 @@ impl RemoteDevice {
         self.core.state.lock().is_closing = true;
         self.core.signal.notify_all();
         self.core.ahead.close();
+        // The last commit is made, or cannot be made. Nothing needs what threads still ask for.
+        self.core.chain.store.end();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }

@@ -5,10 +5,12 @@
 //! - **A1** Only requests that may be repeated are repeated. A creation is sent once per call.
 //! - **A2** Pauses grow and have random lengths, so that many clients do not repeat their requests
 //!   at the same time.
+//! - **A3** Once a client is ended, no request of it is repeated for longer than
+//!   [`ENDED_PATIENCE`]. So no thread of a closing volume waits long for a store that is away.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::{Rank, Ranked, Rng, clock, thread};
@@ -21,6 +23,11 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long a store may fail before a message reports it.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// The patience of a client that is ended (A3).
+const ENDED_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a pausing client looks whether it is ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How many requests of each kind were made, and how many bytes they carried.
 #[derive(Debug, Default)]
@@ -48,13 +55,28 @@ pub(crate) struct Patient {
     patience: Duration,
     counts: Arc<Counts>,
     chance: Arc<Ranked<Rng>>,
+    is_ended: Arc<AtomicBool>,
 }
 
 impl Patient {
     /// Creates a client that gives a failing store `patience` to recover.
     pub(crate) fn new(store: Arc<dyn Store>, patience: Duration, seed: u64) -> Self {
         let chance = Arc::new(Ranked::new(Rank::Leaf, Rng::new(seed)));
-        Self { store, patience, counts: Arc::default(), chance }
+        Self { store, patience, counts: Arc::default(), chance, is_ended: Arc::default() }
+    }
+
+    /// The same client, which is ended apart from this one.
+    pub(crate) fn apart(&self) -> Self {
+        Self { is_ended: Arc::default(), ..self.clone() }
+    }
+
+    /// Ends the client and its clones (A3).
+    pub(crate) fn end(&self) {
+        self.is_ended.store(true, Ordering::Relaxed);
+    }
+
+    fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
     }
 
     /// The same client with another patience.
@@ -180,12 +202,17 @@ impl Patient {
         let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(2);
         let drawn = micros / 2 + self.chance.lock().below(micros / 2);
         self.counts.retries.fetch_add(1, Ordering::Relaxed);
-        thread::sleep(Duration::from_micros(drawn));
+        let mut left = Duration::from_micros(drawn);
+        while !left.is_zero() {
+            let step = left.min(LOOK);
+            thread::sleep(step);
+            left = if self.is_ended() { Duration::ZERO } else { left - step };
+        }
     }
 
     /// Returns the time that a failing store has to recover.
     pub(crate) fn patience(&self) -> Duration {
-        self.patience
+        if self.is_ended() { self.patience.min(ENDED_PATIENCE) } else { self.patience }
     }
 
     fn got(&self, answer: Result<Bytes, StoreError>) -> Result<Bytes, StoreError> {
@@ -204,7 +231,7 @@ impl Patient {
         let mut said = false;
         for attempt in 0.. {
             match request() {
-                Err(StoreError::Failed(why)) if clock::since(begun) < self.patience => {
+                Err(StoreError::Failed(why)) if clock::since(begun) < self.patience() => {
                     if !said && clock::since(begun) >= SILENCE {
                         tracing::warn!(store = self.title(), name, why, "the store fails; waiting");
                         said = true;

@@ -2,7 +2,7 @@
 //! nothing else takes any.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use buttress_base::{Rng, clock, seeded, thread};
@@ -29,12 +29,14 @@ struct Far {
     now: AtomicUsize,
     most: AtomicUsize,
     bytes: AtomicUsize,
+    /// Whether the store answers no more.
+    is_away: AtomicBool,
 }
 
 impl Far {
     fn new(inner: &Arc<SimStore>) -> Arc<Self> {
-        let (parts, now, most) = Default::default();
-        Arc::new(Self { inner: inner.clone(), parts, now, most, bytes: AtomicUsize::new(0) })
+        let (parts, now, most, bytes, is_away) = Default::default();
+        Arc::new(Self { inner: inner.clone(), parts, now, most, bytes, is_away })
     }
 
     fn parts(&self) -> usize {
@@ -56,7 +58,10 @@ impl Watched for Far {
         self.most.fetch_max(now, Ordering::SeqCst);
         thread::sleep(LATENCY);
         self.now.fetch_sub(wants.len(), Ordering::SeqCst);
-        Ok(())
+        match self.is_away.load(Ordering::SeqCst) {
+            true => Err(StoreError::Failed("no answer".to_owned())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -193,4 +198,32 @@ fn readers_of_one_part_share_a_request() {
     // Two lines of the 64 are there already.
     assert_eq!(seen.parts(), 2 + 1 + 62);
     assert_eq!(taken.as_millis() / LATENCY.as_millis(), 4);
+}
+
+/// While the store is away, the close of a reader does not wait until requests ahead of the reader
+/// give up by themselves: no thread needs their answers.
+#[test]
+fn a_close_does_not_wait_for_reads_ahead() {
+    let store = Far::new(&filled());
+    let patience = Duration::from_secs(600);
+    let options = Options { write: false, patience, ..large(64 << 20) };
+    let site = Site::in_store(store.clone(), "v", options);
+    let options = seeded::Options { leaps: false, ..seeded::Options::default() };
+    let run = seeded::run(1, options, move || {
+        let device = site.open().expect("a volume");
+        // Reads until a request ahead is under way, which then gets no answer.
+        let is_under_way = (0..64).any(|number| {
+            read(&device, number * READ, READ);
+            thread::sleep(LATENCY / 10);
+            store.now.load(Ordering::SeqCst) > 0
+        });
+        assert!(is_under_way);
+        store.is_away.store(true, Ordering::SeqCst);
+        thread::sleep(LATENCY);
+        let begun = clock::now();
+        device.close().expect("there is nothing to write");
+        clock::since(begun)
+    });
+    let taken = run.expect("it goes on").0;
+    assert!(taken < Duration::from_secs(3), "{taken:?}");
 }
