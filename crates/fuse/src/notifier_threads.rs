@@ -20,7 +20,7 @@
 //!   This thread waits for the inode lock of a directory. The kernel holds that lock while it waits
 //!   for the lock of a file to be removed. A direct write holds the file's lock, and may wait for
 //!   another of these threads. Commands of ioctl(2), here called orders, hold no lock in the
-//!   kernel, and wait on a thread of their own.
+//!   kernel, and wait on threads of their own: one for those that may take minutes, one for others.
 //! - **K4** At most [`ORDERS_MAX`] orders wait for their thread or are carried out. A program may
 //!   give orders by any number of threads, and each order keeps the memory of its request. A user
 //!   other than root has at most [`USER_ORDERS_MAX`] of these orders. All such users together have
@@ -70,7 +70,7 @@ pub(crate) enum Span {
 
 /// Notifies the kernel, with threads that may wait for the result: one for the writes that a
 /// notification causes, one for space, and one for names. A write may need space first. Commands of
-/// ioctl(2) have a thread that may wait for the other three.
+/// ioctl(2) have two threads that may wait for the other three.
 #[derive(Debug)]
 pub(crate) struct NotifierThreads {
     notifier: SessionNotifier,
@@ -78,6 +78,8 @@ pub(crate) struct NotifierThreads {
     space: Worker,
     names: Worker,
     orders: Worker,
+    /// Orders that may take minutes, so that no other order waits for them.
+    long_orders: Worker,
     /// Requests that wait for the kernel (K2).
     waiting: Arc<AtomicUsize>,
     /// Orders that were taken (K4).
@@ -142,7 +144,7 @@ pub(crate) struct OrderPlace<'a> {
 }
 
 impl OrderPlace<'_> {
-    /// Runs `work` on the thread of orders, which may wait for notifications (K1).
+    /// Runs `work` on its thread of orders, which may wait for notifications (K1).
     pub(crate) fn run(self, work: impl FnOnce() + Send + 'static) {
         let Self { worker, permit } = self;
         worker.give(Box::new(move || {
@@ -166,9 +168,10 @@ impl NotifierThreads {
     pub(crate) fn new(notifier: SessionNotifier) -> std::io::Result<Self> {
         let (flush, space) = (Worker::start("fuse-flush")?, Worker::start("fuse-space")?);
         let (names, orders) = (Worker::start("fuse-names")?, Worker::start("fuse-orders")?);
+        let long_orders = Worker::start("fuse-trim")?;
         let waiting = Arc::default();
         let ordered = Arc::new(TakenOrders(Ranked::new(Rank::Leaf, BTreeMap::new())));
-        Ok(Self { notifier, flush, space, names, orders, waiting, ordered })
+        Ok(Self { notifier, flush, space, names, orders, long_orders, waiting, ordered })
     }
 
     /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
@@ -183,11 +186,12 @@ impl NotifierThreads {
         self.space.give(Box::new(work));
     }
 
-    /// A place in the queue of the thread of orders, for an order of a user; `None` while too many
+    /// A place in the queue of a thread of orders, for an order of a user; `None` while too many
     /// wait there (K4).
-    pub(crate) fn order_place(&self, uid: u32) -> Option<OrderPlace<'_>> {
+    pub(crate) fn order_place(&self, uid: u32, may_take_minutes: bool) -> Option<OrderPlace<'_>> {
         let permit = self.ordered.take(uid)?;
-        Some(OrderPlace { worker: &self.orders, permit })
+        let worker = if may_take_minutes { &self.long_orders } else { &self.orders };
+        Some(OrderPlace { worker, permit })
     }
 
     /// Makes the kernel forget a name, and waits until it has done so. Only threads for which no
@@ -347,7 +351,8 @@ mod tests {
     #[test]
     fn k4_no_user_fills_the_queue_for_others() {
         let threads = NotifierThreads::new(SessionNotifier::default()).expect("threads");
-        let take = |uid: u32| std::iter::from_fn(|| threads.order_place(uid)).collect::<Vec<_>>();
+        let take =
+            |uid: u32| std::iter::from_fn(|| threads.order_place(uid, false)).collect::<Vec<_>>();
         let first = take(1000);
         assert_eq!(first.len(), USER_ORDERS_MAX);
         let others: Vec<_> = (1001..1010).map(take).collect();
@@ -355,7 +360,9 @@ mod tests {
         assert_eq!(first.len() + others.iter().map(Vec::len).sum::<usize>(), USERS_ORDERS_MAX);
         let of_root = take(ROOT_UID);
         assert_eq!(of_root.len(), ORDERS_MAX - USERS_ORDERS_MAX);
-        assert!(threads.order_place(1000).is_none() && threads.order_place(2000).is_none());
+        assert!(
+            threads.order_place(1000, false).is_none() && threads.order_place(2000, true).is_none()
+        );
         drop((first, others));
         assert_eq!(take(2000).len(), USER_ORDERS_MAX, "places come back");
         drop(of_root);

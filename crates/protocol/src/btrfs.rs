@@ -348,6 +348,12 @@ impl<'a> Command<'a> {
         }))
     }
 
+    /// Whether the command may take minutes: the devices are slow at it.
+    #[must_use]
+    pub fn may_take_minutes(&self) -> bool {
+        matches!(self, Self::Trim { .. })
+    }
+
     /// Whether the command changes the volume, reads trees of a commit, or waits for the kernel or
     /// for a commit. All other commands only return values in memory.
     #[must_use]

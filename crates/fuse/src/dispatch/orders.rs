@@ -17,9 +17,9 @@ use crate::notifier_threads::ROOT_UID;
 /// answers.
 pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
     let head = exchange.head();
-    match read(&exchange) {
-        Ok((_, Some(command), _)) if command.may_take_long() => {}
-        Ok((number, None, _)) if flags::waits_for_commit(number) => {}
+    let may_take_minutes = match read(&exchange) {
+        Ok((_, Some(command), _)) if command.may_take_long() => command.may_take_minutes(),
+        Ok((number, None, _)) if flags::waits_for_commit(number) => false,
         Ok((_, Some(command), _)) => {
             let tell = || door.answer_from_memory(caller(&head), head.node, command);
             let answer = door.guarded("ioctl", head.node, tell);
@@ -32,8 +32,8 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
             return exchange.reply(answer);
         }
         Err(errno) => return exchange.reply(Err(errno)),
-    }
-    let Some(place) = door.order_place(head.uid) else {
+    };
+    let Some(place) = door.order_place(head.uid, may_take_minutes) else {
         return exchange.reply(Err(Errno::EBUSY));
     };
     // While this command waits, other requests need entries of the ring. The permit leaves at least

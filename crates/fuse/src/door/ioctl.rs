@@ -53,8 +53,8 @@ impl Door {
 
     /// A place for a user's command in the queue of the thread that may wait for the kernel (IO2).
     /// `None` if the user's share of the queue is full (K4 of `notifier_threads`).
-    pub(crate) fn order_place(&self, uid: u32) -> Option<OrderPlace<'_>> {
-        self.notifier_threads.order_place(uid)
+    pub(crate) fn order_place(&self, uid: u32, may_take_minutes: bool) -> Option<OrderPlace<'_>> {
+        self.notifier_threads.order_place(uid, may_take_minutes)
     }
 
     /// Answers a command that reads only memory and never waits for the kernel.

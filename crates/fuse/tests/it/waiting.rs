@@ -10,6 +10,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
+use crate::commands::{FS_INFO, call, trim};
 use crate::mounted::{Mounted, mounted, mounted_with};
 use crate::volume::{HOLD, HOLD_FLUSH, WAITS};
 
@@ -232,6 +233,35 @@ fn label(top: &File, command: u64, text: &mut [u8; 256]) -> Result<(), i32> {
     let done = unsafe { libc::ioctl(top.as_raw_fd(), command, text.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
     if done >= 0 { Ok(()) } else { Err(error.raw_os_error().expect("of the system")) }
+}
+
+/// A trim waits for the device, and may do so for minutes. Other commands are carried out meanwhile.
+#[test]
+fn commands_do_not_wait_for_a_trim() {
+    let Some(mount) = mounted() else { return };
+    let top = File::open(mount.path("")).expect("it is there");
+    top.sync_all().expect("durable");
+    fs::write(mount.path("more"), vec![7; 4096]).expect("written");
+    let (hold, waits) =
+        (mount.image().with_file_name(HOLD_FLUSH), mount.image().with_file_name(WAITS));
+    fs::write(&hold, b"").expect("written");
+    let (done, is_done) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let top = &top;
+        scope.spawn(move || trim(top, 0, u64::MAX, 0).expect("the device answers in the end"));
+        let since = Instant::now();
+        while !waits.exists() {
+            assert!(since.elapsed() < PATIENCE, "no trim waits for the device");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        scope.spawn(move || {
+            let answer = call(top, FS_INFO, &mut [0; 1024]);
+            done.send(answer).expect("the receiver is there");
+        });
+        let answer = is_done.recv_timeout(PATIENCE / 2);
+        fs::remove_file(&hold).expect("it was there");
+        assert_eq!(answer, Ok(Ok(())), "it does not wait for the trim");
+    });
 }
 
 /// A commit waits for the device. Commands for the label wait for the commit, and so many wait that
