@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! - **F1** The resources of a caller bound the steps that it gets. A caller with a file's
+//! - **F1** The resources that a caller holds limit the steps that it gets. A caller with a file's
 //!   writeback claim gets no step that writes data back. A caller with a handle gets no step at
 //!   all, because a commit waits for that handle.
 //! - **F2** The steps end after a fixed number of cycles in which no request was served.

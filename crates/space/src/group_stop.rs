@@ -17,8 +17,9 @@ use crate::Group;
 use crate::group_state::State;
 
 impl Group {
-    /// Sets the mark that writers in place read, and wakes threads that wait in vain for the group
-    /// to drain. This is called after a change of `read_only` or `removed`.
+    /// Sets or clears the mark that writers in place read. If the group is not read-only any more,
+    /// wakes threads that wait for it to drain. This is called after a change of `read_only` or
+    /// `removed`.
     pub(crate) fn mark_stopped(&self) {
         let state = self.state.lock();
         self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);

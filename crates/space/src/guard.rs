@@ -41,9 +41,10 @@ struct Bucket {
     counts: [Count; SHARDS],
     /// How many drains wait for the counts to become zero.
     waiting: AtomicUsize,
-    /// Drains of one bucket take turns. Unranked: held while a drain waits.
+    /// Drains of one bucket run one after the other. Unranked: this lock is held while a drain
+    /// waits.
     turn: Mutex<()>,
-    /// Unranked: no lock is taken under this lock, and a model checker replaces the lock by its
+    /// Unranked: no lock is taken under this lock, and a model checker replaces this lock by its
     /// own.
     quiet: Mutex<()>,
     left: Condvar,

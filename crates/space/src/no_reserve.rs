@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! `data` makes a token for a range that no other file shares. It keeps the token beside the
-//! reservations of dirty data, until writeback has checked the place once more. Like reservations,
-//! tokens are linear: they split and merge, and cannot be copied.
+//! `data` makes a token for a range that no other file shares. `data` keeps the token beside the
+//! reservations of dirty data, until writeback has checked once more that it may write in place.
+//! Like reservations, tokens are linear: they split and merge, and cannot be copied.
 //!
 //! # Invariants
 //!

@@ -184,7 +184,8 @@ impl Clamp {
     #[must_use]
     pub fn lacks(&self, pools: &Pools) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
-        // Ordered extents may finish earlier, so the next check comes earlier.
+        // Ordered extents may finish before `wanted` bytes are reserved, and a round may then be
+        // due. So a smaller number of reserved bytes also causes a check.
         let least = if is_on_its_way(pools) { CLAMP_WORTH / 8 } else { 0 };
         (!is_full(pools)).then_some(wanted.max(least))
     }
@@ -334,8 +335,8 @@ mod tests {
         assert_eq!(clamp.lacks(&full), None);
     }
 
-    /// E16: reservations of ordered extents begin no round, however low the threshold is. They
-    /// begin a round as soon as more than half as much data is dirty as is in ordered extents.
+    /// E16: reservations of ordered extents begin no round, however low the threshold is. A round
+    /// is due as soon as the dirty data is more than half of the data in ordered extents.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
         let pools = Pools { overlay: 0, ..loaded() };

@@ -62,8 +62,8 @@ impl ReadOnlyHold {
     }
 
     /// Ends the hold early, even while another thread drains the group. The drain then guarantees
-    /// nothing, and does not wait for extents that are allocated from now on. Returns whether the
-    /// hold still lasted.
+    /// nothing, and does not wait for extents that are allocated after this call. Returns whether
+    /// the hold still lasted.
     pub fn release(&self) -> bool {
         let was_held = !self.released.swap(true, Ordering::SeqCst);
         if was_held {
@@ -115,7 +115,7 @@ impl Drop for ReadOnlyHold {
 #[must_use = "given back when dropped"]
 pub struct NocowWriter(Way);
 
-/// The way in which the drop of a [`NocowWriter`] finds the group again.
+/// The way in which the drop of a [`NocowWriter`] finds the count that the writer entered.
 enum Way {
     Counted {
         _counted: Counted,
