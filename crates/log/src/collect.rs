@@ -125,9 +125,9 @@ impl Collect<'_> {
         }
     }
 
-    /// Takes the noted changes that a log of this level looks at. The other ones wait until the
-    /// inode itself is synced. A new directory has one for each of its new names, and every log of
-    /// a new file in the directory comes here.
+    /// Takes the noted changes that a log of this level looks at. The other changes stay noted
+    /// until the inode itself is synced. A new directory has one noted change for each new name,
+    /// and each log of a new file in it calls this.
     fn take_notes(&self, id: LoggedId, level: Level) -> Option<BTreeSet<Key>> {
         let (view, tracked) = (&self.draft.view, self.draft.view.tracked());
         let noted = match level {
