@@ -99,8 +99,8 @@ struct Unwanted {
 /// Compares checksums with data.
 pub(crate) struct Csums<'s, 'c> {
     context: &'s Context<'c>,
-    /// Checksum items for the comparison with files. `window` has the items that a file range still
-    /// to come can overlap.
+    /// Checksum items for the comparison with files. `window` has the items that later file ranges
+    /// can overlap.
     items_for_files: Ranges<'s, 'c>,
     window: VecDeque<Extent>,
     /// Ranges for which files demand checksums. Ranges before the window are dropped.

@@ -132,7 +132,7 @@ pub(crate) fn mend(
         return Ok(None);
     }
     // A fix can change the users of an extent, and with them the counts of quota groups. The last
-    // check compared the counts, unless it says otherwise.
+    // check compared the counts, unless its report says that it did not.
     let is_marked = now.issues.iter().any(quotas::are_doubtful)
         && Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor)).unwrap_or(false);
     if is_marked {

@@ -187,8 +187,8 @@ fn rebuild_extents(
         Err(error) => return Err(error),
     };
     let changes = changes_of(&rebuilt.superblock);
-    // This check reads as much as the check that made the report, because their issues are
-    // compared.
+    // This check reads as much as the check that made the report, because the issues of both checks
+    // are compared.
     let reading = Options { check_data_csum: plan.with_data, ..options.check.clone() };
     let mut remaining = remaining(devices, &changes, &reading)?;
     remaining.retain(|issue| match issue {

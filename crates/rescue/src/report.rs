@@ -45,7 +45,7 @@ pub struct Lost {
     pub offset: u64,
     /// How many bytes.
     pub len: u64,
-    /// Why.
+    /// Why the part is lost.
     pub why: String,
 }
 

@@ -129,7 +129,8 @@ impl Volume {
         map.find(at).is_ok_and(|entry| entry.devices.iter().flatten().any(on_seed))
     }
 
-    /// Whether nothing is written in place at an address: the chunk has parity, or is a seed's.
+    /// Whether nothing is written in place at an address, because its chunk has parity or lies on a
+    /// device of a seed.
     #[must_use]
     pub fn is_never_rewritten(&self, at: Logical) -> bool {
         self.has_parity(at) || self.is_on_seed(at)

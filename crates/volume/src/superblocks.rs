@@ -282,9 +282,9 @@ impl Volume {
     }
 }
 
-/// The device item for a device's superblock. This is the item that was set last. If no item was
-/// set, the given superblock has the item if it is for this device. Otherwise this is the item from
-/// the opening.
+/// The device item for a device's superblock. This is the item that was set last. If none was set,
+/// it is the item in `superblock`, if that item is for this device. In all other cases it is the
+/// item from the opening.
 fn item_of(device: &VolumeDevice, superblock: &Superblock) -> DeviceItem {
     let authors = Some(superblock.dev_item).filter(|item| item.devid == device.id);
     device.changed_item().or(authors).unwrap_or(device.item)

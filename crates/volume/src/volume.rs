@@ -13,8 +13,8 @@
 //! # Locks
 //!
 //! `repairs` is held for long, across I/O: writers share it, and a repair has it exclusively, so
-//! that a repair never puts old bytes over new ones. While it is held, only the ranks of `block`
-//! are taken. `deferred` is taken without `repairs`.
+//! that a repair never puts old bytes over new ones. While `repairs` is held, only locks of the
+//! crate `block` are taken. `deferred` is taken without `repairs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -215,7 +215,7 @@ impl Editor {
         })?;
         let is_noted = self.take_free(&chunk, Extent::new(at, len))?;
         if !is_noted && has_own {
-            // Linux mounts no block-group tree beside an invalid free-space tree.
+            // Linux mounts no volume that has a block-group tree and an invalid free-space tree.
             return Ok(false);
         }
         for device in &self.devices {
