@@ -18,8 +18,8 @@
 //! ```
 //!
 //! A record with an offset of all ones describes a first superblock: the one from before the
-//! repair, or one that the repair is about to write. It has the digest (SHA-256), then the
-//! generation (8 bytes). The generation is zero if that superblock was torn.
+//! repair, or one that the repair is about to write. Such a record has the digest (SHA-256), then
+//! the generation (8 bytes). The generation is zero if that superblock was torn.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};

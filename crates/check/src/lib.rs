@@ -2,9 +2,10 @@
 //!
 //! # Place
 //!
-//! The checker does not build on the engine. Both share the code for the format, the devices, the
-//! map of chunks and the nodes. They share no code that decides or writes, so the checker does not
-//! share the engine's mistakes. The program and the engine's tests use the checker.
+//! The checker does not build on the engine. Checker and engine share the code for the format, the
+//! devices, the map of chunks and the nodes. They share no code that decides or writes, so the
+//! checker does not repeat the engine's mistakes. The program and the engine's tests use the
+//! checker.
 //!
 //! # How
 //!

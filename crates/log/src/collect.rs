@@ -127,7 +127,7 @@ impl Collect<'_> {
 
     /// Takes the noted changes that a log of this level looks at. The other changes stay noted
     /// until the inode itself is synced. A new directory has one noted change for each new name,
-    /// and each log of a new file in it calls this.
+    /// and each log of a new file in this directory calls this function.
     fn take_notes(&self, id: LoggedId, level: Level) -> Option<BTreeSet<Key>> {
         let (view, tracked) = (&self.draft.view, self.draft.view.tracked());
         let noted = match level {
@@ -231,8 +231,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Removes an inode that is gone or has no name from the log. Only the loss of its names stays
-    /// in the log (C1).
+    /// Removes from the log an inode that is gone or has no name. The log keeps only the loss of
+    /// the inode's names (C1).
     fn forget(&mut self, id: LoggedId) -> Outcome<()> {
         if self.draft.logs.levels.remove(&id).is_none() {
             return Ok(());

@@ -127,7 +127,8 @@ impl Queue {
             let place = if first { &mut gathering.first } else { &mut gathering.others };
             let mine = Arc::clone(place.get_or_insert_default());
             let first = first && gathering.took <= POLL_MAX;
-            // Twice the time of the last log is mostly enough for the rest of the present log.
+            // The first waiter polls for twice the time of the last log. This time is mostly enough
+            // for the rest of the present log.
             (mine, if first { gathering.took * 2 } else { Duration::ZERO })
         };
         if thread::seeded_index().is_none() && thread::parallelism() > 1 {

@@ -83,8 +83,8 @@ impl SyncLog {
         let batch = self.queue.take();
         let start = clock::now();
         let outcome = self.log_inodes(&mut turn, &batch.wanted);
-        // The volume is latched first, because another thread must not commit on top of data that
-        // may be lost.
+        // Latches the volume while this thread has the turn. No other thread may commit on top of
+        // data that may be lost.
         let outcome = outcome.map_err(|trouble| match trouble {
             Trouble::Lost(error) => Trouble::Failed(self.engine.latch(error)),
             other => other,

@@ -10,8 +10,8 @@
 //!   the same way.
 //! - **L4** The mover finds the users of an extent and makes these users point to the copy, both in
 //!   one handle. Meanwhile no other thread changes the extents of the inodes that use the extent
-//!   ([`Users::hold`]). The mover may miss users that a new snapshot or a clone without a commit
-//!   adds. Such users keep the old extent, and the next round over the group finds them.
+//!   ([`Users::hold`]). The mover may miss users that a new snapshot or an uncommitted clone adds.
+//!   Such users keep the old extent, and the next round over the group finds them.
 //!
 //! # Place
 //!

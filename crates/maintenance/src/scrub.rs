@@ -127,7 +127,8 @@ impl Maintenance {
     }
 
     /// The number of pieces to scrub next. If some device gains by reading in advance, all copies
-    /// of these pieces have at most [`SOON_MAX`] bytes. Otherwise all pieces.
+    /// of these pieces have at most [`SOON_MAX`] bytes. If no device gains by it, all pieces are
+    /// scrubbed next.
     fn batch_len(&self, pieces: &[Found]) -> usize {
         if !self.volume().gains_by_batches() {
             return pieces.len();

@@ -32,7 +32,7 @@ pub struct ScrubProgress {
     pub verify_errors: u64,
     /// Sectors without a checksum.
     pub no_csum: u64,
-    /// Those sectors of `no_csum` of which the copies differ; counted only in held block groups
+    /// Sectors without a checksum and with differing copies, counted only in held block groups
     /// without parity. No checksum shows which copy is right, so no copy is repaired. Preallocated
     /// space that was never written counts, too.
     pub no_csum_unlike: u64,

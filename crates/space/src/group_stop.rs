@@ -51,8 +51,8 @@ impl Group {
         }
     }
 
-    /// Counts a writer in place that begins, unless the group is stopped. Returns whether it may
-    /// write. Only for baselines.
+    /// Counts a writer in place that begins, unless the group is stopped. Returns whether the
+    /// writer may write. Only the published baselines call this.
     #[cfg(feature = "baselines")]
     pub(crate) fn writer_enters(&self) -> bool {
         let state = self.state.lock();
@@ -72,7 +72,7 @@ impl Group {
     }
 
     /// Waits until no writer in place is left in a group, as long as the group is read-only. Only
-    /// for baselines.
+    /// the published baselines call this.
     #[cfg(feature = "baselines")]
     pub(crate) fn wait_for_writers(&self) {
         let mut state = self.state.lock();

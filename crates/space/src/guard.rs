@@ -5,8 +5,8 @@
 //! A writer enters with a lookup of the group and leaves without one, because its guard remembers
 //! the counter. With one count in the group, all processors would write this count. So there is one
 //! counter for each shard of threads, each phase (W2) and each bucket of groups. Only a drain reads
-//! all of them. The guards of different shards also share no reference count, because each shard
-//! has its own handle to the counters.
+//! all these counters. The guards of different shards also share no reference count, because each
+//! shard has its own handle to the counters.
 //!
 //! # Invariants
 //!

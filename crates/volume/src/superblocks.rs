@@ -2,8 +2,9 @@
 //!
 //! # On disk
 //!
-//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, if it is long enough. The other copies are
-//! used only if the first is damaged. Each device's copies carry that device's own item.
+//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, if it is long enough. The second and the
+//! third copy are used only if the first copy is damaged. Each device's copies carry that device's
+//! own item.
 //!
 //! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
 //! between two flushes. The other copies follow with the nodes of the next commit. If the first

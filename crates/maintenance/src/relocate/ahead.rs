@@ -8,9 +8,9 @@
 //!   user. When the possible users reach a maximum, the walk takes no further extents. A single
 //!   extent may have more users than this maximum.
 //! - **L7** A walk finds the users in the committed trees. These users are valid only while the
-//!   same trees are the committed ones. They are also valid only while no later transaction changes
-//!   the references of the extent, or an item that the walk found. If a result is not valid, the
-//!   mover searches each tree anew.
+//!   same trees are the committed ones. They become invalid, too, if a later transaction changes
+//!   the references of the extent, or an item that the walk found. The mover then searches each
+//!   tree anew.
 //!
 //! Why L7 is enough: an operation changes the users of an extent in one of two ways. If it makes a
 //! new item point to the extent, it adds a reference. If it removes, moves or cuts an item, the
