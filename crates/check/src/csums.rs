@@ -228,7 +228,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// Compares the rest after the last extent.
+    /// Reports the checksums after the last extent.
     pub(crate) fn finish(&mut self) {
         self.settle_unwanted(Logical(u64::MAX));
         while let Some(range) = self.uncovered_item {

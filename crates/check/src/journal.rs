@@ -271,7 +271,7 @@ fn sum_of(head: &[u8], bytes: &[u8]) -> [u8; 4] {
     [sum[0], sum[1], sum[2], sum[3]]
 }
 
-/// The first superblock of a device, whatever is in it.
+/// The bytes at the place of a device's first superblock, valid or not.
 fn first_superblock(device: &dyn Device) -> Result<Vec<u8>> {
     let mut superblock = vec![0; SUPER_SIZE];
     device.read_at(SUPER_OFFSETS[0], &mut superblock)?;

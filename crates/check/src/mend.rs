@@ -337,7 +337,7 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
             devices::count(editor, *expected)
         }
         Issue::SuperField { field: "total_bytes", .. } => devices::total(editor),
-        // While other damage is left, the counts may show what is lost.
+        // While other damage is left, the counts stay, because they may show that data is lost.
         Issue::QuotaReach { .. } if report.issues.iter().any(is_other_damage) => Ok(None),
         Issue::QuotaReach { group, field, expected, .. } => {
             quotas::count(editor, *group, field, *expected)

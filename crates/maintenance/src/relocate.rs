@@ -263,8 +263,8 @@ impl Maintenance {
     }
 
     /// Copies a data extent elsewhere and makes its users point to the copy (L2). Does nothing if
-    /// no users of the extent are found. Returns the number of users. `left` has all extents still
-    /// to move; the first is the one that moves now.
+    /// no users of the extent are found. Returns the number of users. `left` has all extents that
+    /// have not been moved yet. This call moves the first of these extents.
     fn move_data(
         &self,
         old: Extent,

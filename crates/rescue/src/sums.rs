@@ -66,7 +66,7 @@ impl Sums for TreeSums {
     }
 }
 
-/// The checksums of a range, during the search for them.
+/// The checksums of a range that the search has found so far.
 pub(crate) struct Wanted {
     extent: Extent,
     sector: u64,
