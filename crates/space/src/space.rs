@@ -538,9 +538,9 @@ impl Space {
         &self.alloc_counters[shard()]
     }
 
-    /// Compares every group with itself, and every account with its groups and reservations. The
-    /// check walks over all groups, and is valid only while no other thread allocates, so it is
-    /// only for tests.
+    /// Checks the figures of every group, and compares every account with its groups and
+    /// reservations. The check walks over all groups, and is valid only while no other thread
+    /// allocates, so it is only for tests.
     ///
     /// # Errors
     ///

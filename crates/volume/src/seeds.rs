@@ -10,8 +10,8 @@
 //!   discard.
 //! - **SE2** A sprout exists on disk when the first superblock on its own device is written. Until
 //!   then the new device is not a part of any volume.
-//! - **SE3** The chunks in a sprout's superblock are on its own devices, since Linux reads them
-//!   before it looks for seeds. A sprout that was just made is an exception:
+//! - **SE3** The chunks in a sprout's superblock are on the sprout's own devices, since Linux reads
+//!   these chunks before it looks for seeds. A sprout that was just made is an exception:
 //!   `Maintenance::move_system_off_seeds` moves the sprout's chunk tree to the sprout's own
 //!   devices.
 

@@ -144,8 +144,8 @@ struct Walk<'v> {
 }
 
 /// Returns the users of as many leading extents as the limit allows, in the committed trees. An
-/// extent that the root tree uses has `None`. The walk takes no further extents once their
-/// references may have `USERS_ASKED` users (L6).
+/// extent that the root tree uses has `None`. The walk takes no further extents once the references
+/// of the taken extents may have `USERS_ASKED` users (L6).
 fn walk(
     view: &View,
     trees: &[TreeId],
