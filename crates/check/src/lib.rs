@@ -20,7 +20,7 @@
 //!
 //! - **J1** Only [`repair`] and [`undo`] write.
 //! - **J2** With any bytes on the devices, the check does not panic or loop forever. Its memory is
-//!   at most [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
+//!   at most [`Options::memory_bytes`] plus a small multiple of the count of chunks and subvolumes.
 
 #![forbid(unsafe_code)]
 

@@ -18,8 +18,8 @@
 //!
 //! # Locks
 //!
-//! The account's lock has [`Rank::Leaf`]. It is taken inside a group's lock or alone, and no lock
-//! is taken inside it.
+//! The account's lock has [`Rank::Leaf`]. The lock is taken inside a group's lock or alone, and no
+//! lock is taken inside this lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

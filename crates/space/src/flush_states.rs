@@ -18,9 +18,9 @@
 //! The steps for metadata are the first row once, and the second row in later cycles. If metadata
 //! is crowded, the steps are the second row from the beginning. Crowded means that the trees
 //! themselves fill their groups. The last step looks for a chunk once more, because the commit may
-//! have returned a chunk to the devices. A count gives back the part of the reservations that the
-//! overlay and the delayed references will not use. Only a commit gives back the rest, because it
-//! writes the overlay and the references.
+//! have returned a chunk to the devices. The step `count` gives back the part of the reservations
+//! that the overlay and the delayed references will not use. Only a commit gives back the rest,
+//! because it writes the overlay and the references.
 
 use crate::SpaceKind;
 

@@ -12,8 +12,8 @@
 //!   two threads that make room at once hinder each other.
 //! - **C2** Without load there is no round, however full the volume is.
 //! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. Such
-//!   space is the reservation for tree paths, which every transaction under load holds, however
-//!   short the transaction is.
+//!   space is the reservation for tree paths. Every transaction under load holds this reservation,
+//!   however short the transaction is.
 
 /// The rule to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,8 +18,8 @@
 //!   into the group in place.
 //!
 //! A drain deals with three parties in this order. Allocators need no wait: under the group's lock
-//! each sees the mark, or has reserved its extent already. Then the drain waits for writers in
-//! place, and last for ordered extents: the group's reserved bytes belong to them.
+//! each allocator sees the read-only mark, or has reserved its extent already. Then the drain waits
+//! for writers in place, and last for ordered extents, to which the group's reserved bytes belong.
 //! `tests/transition` runs all parties at once, and shows which invariant fails if one wait is left
 //! out.
 //!

@@ -263,9 +263,9 @@ fn with_quotas() -> Patch {
     patch
 }
 
-/// After a repair the counts of quota groups are right and not marked as inconsistent, both after a
-/// repair of a name and after a repair of wrong counts. If an extent may be lost, the counts stay,
-/// because they show the loss.
+/// After a repair of a name, and after a repair of wrong counts, the counts of quota groups are
+/// right and not marked as inconsistent. If an extent may be lost, the counts stay, because they
+/// show the loss.
 #[test]
 fn counts_of_quotas_are_right_after_fixes() {
     let expect_counted = |patch: &Patch| {
