@@ -8,8 +8,9 @@
 //!   that depends on it.
 //! - **M2** Repairs of items come first (`mend`), since later repairs depend on the items.
 //! - **M3** Nodes are durable before the superblock.
-//! - **M4** A new extent tree is used only if the checker finds no error in the volume with the new
-//!   tree. New nodes lie in free space. So without a new superblock the volume is unchanged.
+//! - **M4** A new extent tree is used only if a check of the volume with this tree finds no error.
+//!   Errors of kinds that the report has and a new extent tree cannot mend are allowed. New nodes
+//!   lie in free space. So without a new superblock the volume is unchanged.
 //!
 //! # Failure
 //!
