@@ -149,9 +149,9 @@ impl Clamp {
     }
 
     /// Notes that a request began to wait while no other request waited. Later rounds begin
-    /// earlier, by one step, even if many requests begin to wait at once. If at least as much data
-    /// is in ordered extents as is dirty, nothing changes, because no round would speed up ordered
-    /// extents.
+    /// earlier, by one step, even if many requests begin to wait at once. If ordered extents have
+    /// at least as many bytes as are dirty, nothing changes, because no round would speed up
+    /// ordered extents.
     pub fn note_wait(&mut self, pools: &Pools) {
         if pools.ordered < pools.dirty {
             self.clamp = (self.clamp + 1).min(CLAMP_MAX);
@@ -223,7 +223,7 @@ fn in_reach(pools: &Pools) -> u64 {
     pools.filled() + pools.pinned
 }
 
-/// Whether at least twice as much data is in ordered extents as is dirty. Ordered extents free
+/// Whether ordered extents have at least twice as many bytes as are dirty. Ordered extents free
 /// their reservations without a round.
 fn is_on_its_way(pools: &Pools) -> bool {
     pools.ordered / 2 >= pools.dirty

@@ -61,8 +61,8 @@ impl Volume {
         if seed.log_root != Logical(0) {
             return refused("it has a log of fsync that was not replayed");
         }
-        // `sprout` does not count the new device yet, since the first commit does that. `joined`
-        // counts it for the check at opening.
+        // `sprout` does not count the new device yet, since the first commit adds it to the count.
+        // `joined` counts the new device, for the check at opening.
         let sprout =
             Superblock { fsid: item.fsid, flags: seed.flags & !SEEDING, dev_item: item, ..seed };
         let joined =

@@ -237,7 +237,7 @@ impl Volume {
     ///
     /// Without this call, each superblock keeps the item from the opening. There is one exception:
     /// the superblock given to [`Volume::write_superblocks`] has the item of one device, and that
-    /// device gets the item from there.
+    /// device gets this item.
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.set_current_item(item);
