@@ -68,7 +68,7 @@ pub(crate) fn count(
     parents: &Parents,
 ) -> Option<BTreeMap<QuotaGroup, (u64, u64)>> {
     let trees: Vec<&Tree> = trees.iter().filter(|tree| tree.id.is_fs_tree()).collect();
-    // Linux may have dropped a part of a tree without new nodes.
+    // Linux may have dropped a part of a tree without writing new nodes.
     if trees.iter().any(|tree| tree.is_cut() || tree.drop.is_some()) {
         return None;
     }

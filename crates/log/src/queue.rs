@@ -148,7 +148,8 @@ impl Queue {
     /// ask again. A log mostly waits for the device. One log for all threads takes hardly longer
     /// than a log for half of the threads.
     pub(crate) fn wait_for_others(&self) {
-        // Under the seeded scheduler, no other thread runs while this one reads the clock.
+        // Under the seeded scheduler, no other thread runs while this one reads the clock. So a
+        // wait would gain nothing.
         if thread::seeded_index().is_some() {
             return;
         }

@@ -177,7 +177,7 @@ impl Drop for DataTicket<'_> {
         if ticket.leave() == Some(Verdict::Granted) {
             self.space.shared_account(SpaceKind::Data).revoke(self.bytes);
         }
-        // The ticket may have blocked a request that fits.
+        // The dropped ticket may have kept a later request waiting that fits now.
         self.space.serve_freed();
     }
 }

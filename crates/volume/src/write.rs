@@ -385,7 +385,8 @@ impl Volume {
         written.or_else(|refused| self.write_failed(device, &firsts, refused))
     }
 
-    /// As [`Self::submit_to`] on the only device, and then a flush of this device.
+    /// Submits transfers to the only device as [`Self::submit_to`] does, and then flushes this
+    /// device.
     fn submit_and_flush(
         &self,
         device: &VolumeDevice,
