@@ -11,9 +11,8 @@
 //! - **C1** After replay, every inode in the log has exactly its present names. An inode that was
 //!   in the log and no longer exists has no name. An inode that was never in the log has its
 //!   committed names, except names that now belong to another inode.
-//! - **C2** No inode that exists now loses all its names at replay, if the inode had a name in the
-//!   committed trees or is in the log. An inode that would lose its last name is logged with its
-//!   present names.
+//! - **C2** Replay leaves a name to every inode that exists now, if the inode had a committed name
+//!   or is in the log. An inode that would lose its last name is logged with its present names.
 //! - **C3** Some changes cannot be expressed safely in a log, and are committed instead
 //!   ([`Trouble::Commit`]). They are changes of subvolumes, of directories that moved or lost a
 //!   name, and of too many inodes at once.
