@@ -16,8 +16,8 @@
 //!   exception is a [`Machine`] that measures how long threads run.
 //! - **D3** Time advances when no thread can go on, or by a random decision. At that moment a sleep
 //!   or a timed wait ends.
-//! - **D4** When no thread can go on and none waits for a time, the run ends with a deadlock. The
-//!   report has the place where each thread waits.
+//! - **D4** When no thread can go on and no thread waits for a time, the run ends with a deadlock.
+//!   The report has the place where each thread waits.
 //!
 //! A run with [`Options::processors`] uses no random decisions. A [`Machine`] counts the time that
 //! threads take and chooses the next thread. `buttress_sim::processors` has a machine with any

@@ -38,8 +38,8 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Returns how many threads can run at once. In a seeded run this is the number of simulated
-/// processors; in a run without a machine it is 3.
+/// Returns how many threads can run at once. In a seeded run with a machine this is the number of
+/// simulated processors; in a seeded run without a machine it is 3.
 #[must_use]
 pub fn parallelism() -> usize {
     #[cfg(any(debug_assertions, buttress_seeded))]

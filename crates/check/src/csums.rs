@@ -99,8 +99,8 @@ struct Unwanted {
 /// Compares checksums with data.
 pub(crate) struct Csums<'s, 'c> {
     context: &'s Context<'c>,
-    /// Checksum items for the comparison with files. `window` has the items that a file range still
-    /// to come can overlap.
+    /// Checksum items for the comparison with files. `window` has the items that later file ranges
+    /// can overlap.
     items_for_files: Ranges<'s, 'c>,
     window: VecDeque<Extent>,
     /// Ranges for which files demand checksums. Ranges before the window are dropped.
@@ -228,7 +228,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// Compares the rest after the last extent.
+    /// Reports the checksums after the last extent.
     pub(crate) fn finish(&mut self) {
         self.settle_unwanted(Logical(u64::MAX));
         while let Some(range) = self.uncovered_item {

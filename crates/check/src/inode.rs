@@ -167,7 +167,8 @@ impl Fragment {
     }
 }
 
-/// The result of a run of leaves. The inodes at its ends may continue outside of it.
+/// The result of a run of leaves. An inode at an end of the run may continue in a leaf outside of
+/// the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Span {
     first: Option<Fragment>,

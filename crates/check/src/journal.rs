@@ -18,8 +18,8 @@
 //! ```
 //!
 //! A record with an offset of all ones describes a first superblock: the one from before the
-//! repair, or one that the repair is about to write. It has the digest (SHA-256), then the
-//! generation (8 bytes). The generation is zero if that superblock was torn.
+//! repair, or one that the repair is about to write. Such a record has the digest (SHA-256), then
+//! the generation (8 bytes). The generation is zero if that superblock was torn.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
@@ -271,7 +271,7 @@ fn sum_of(head: &[u8], bytes: &[u8]) -> [u8; 4] {
     [sum[0], sum[1], sum[2], sum[3]]
 }
 
-/// The first superblock of a device, whatever is in it.
+/// The bytes at the place of a device's first superblock, valid or not.
 fn first_superblock(device: &dyn Device) -> Result<Vec<u8>> {
     let mut superblock = vec![0; SUPER_SIZE];
     device.read_at(SUPER_OFFSETS[0], &mut superblock)?;

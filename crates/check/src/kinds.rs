@@ -9,7 +9,7 @@ use buttress_format::TreeId;
 
 use crate::issue::Issue;
 
-/// The tree with the damaged nodes or items, for an issue about these.
+/// The tree with the damage, for an issue about damaged nodes or items.
 pub(crate) fn damaged_tree(issue: &Issue) -> Option<TreeId> {
     match issue {
         Issue::NodeDamaged { tree, .. }

@@ -315,7 +315,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         }
     }
 
-    /// Checks an item of a tree that has a pass of its own elsewhere. Here the item only needs to
+    /// Checks an item of a tree that another step checks in detail. Here the item only needs to
     /// belong in the tree and to parse.
     fn plain(&self, item: &Item<'_>) {
         let Item { key, bytes, .. } = *item;

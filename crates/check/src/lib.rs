@@ -2,9 +2,10 @@
 //!
 //! # Place
 //!
-//! The checker does not build on the engine. Both share the code for the format, the devices, the
-//! map of chunks and the nodes. They share no code that decides or writes, so the checker does not
-//! share the engine's mistakes. The program and the engine's tests use the checker.
+//! The checker does not build on the engine. Checker and engine share the code for the format, the
+//! devices, the map of chunks and the nodes. They share no code that decides or writes, so the
+//! checker does not repeat the engine's mistakes. The program and the engine's tests use the
+//! checker.
 //!
 //! # How
 //!
@@ -19,7 +20,7 @@
 //!
 //! - **J1** Only [`repair`] and [`undo`] write.
 //! - **J2** With any bytes on the devices, the check does not panic or loop forever. Its memory is
-//!   at most [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
+//!   at most [`Options::memory_bytes`] plus a small multiple of the count of chunks and subvolumes.
 
 #![forbid(unsafe_code)]
 

@@ -132,7 +132,7 @@ pub(crate) fn mend(
         return Ok(None);
     }
     // A fix can change the users of an extent, and with them the counts of quota groups. The last
-    // check compared the counts, unless it says otherwise.
+    // check compared the counts, unless its report says that it did not.
     let is_marked = now.issues.iter().any(quotas::are_doubtful)
         && Editor::open(&tried, &quick).and_then(|editor| quotas::mark(&editor)).unwrap_or(false);
     if is_marked {
@@ -337,7 +337,7 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
             devices::count(editor, *expected)
         }
         Issue::SuperField { field: "total_bytes", .. } => devices::total(editor),
-        // While other damage is left, the counts may show what is lost.
+        // While other damage is left, the counts stay, because they may show that data is lost.
         Issue::QuotaReach { .. } if report.issues.iter().any(is_other_damage) => Ok(None),
         Issue::QuotaReach { group, field, expected, .. } => {
             quotas::count(editor, *group, field, *expected)

@@ -1,8 +1,8 @@
 //! Finds the wrong names in a tree with sums that do not agree.
 //!
-//! The walk finds that some directory entry lacks its inode reference, or the reverse. It does not
-//! find which entry. This module makes records of all names of the tree and sorts them. Then it
-//! looks up the text of each name that has no counterpart.
+//! The walk finds that some directory entry lacks its inode reference, or that some reference lacks
+//! its entry. The walk does not find which name that is. This module makes records of all names of
+//! the tree and sorts them. Then it looks up the text of each name that has no counterpart.
 //!
 //! # Invariants
 //!

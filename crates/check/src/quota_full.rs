@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **F1** Each node is read once, however many subvolumes share it: the nodes of a level are read
-//!   after all higher levels. Then it is known which subvolumes reach each of them.
+//!   after all higher levels. At that moment the subvolumes that reach each of these nodes are
+//!   known.
 //! - **F2** The memory is bounded. If there are too many leaves, extents and sets of subvolumes, or
 //!   a tree cannot be read as a whole, nothing is counted.
 
@@ -14,10 +15,10 @@ use buttress_tree::{Expect, Node};
 
 use crate::context::{Context, Tree};
 
-/// Bytes of memory for one leaf or extent, about.
+/// Approximate bytes of memory for one leaf or extent.
 const ENTRY_BYTES: u64 = 128;
 
-/// Bytes of memory for one member of a set, which is kept twice, about.
+/// Approximate bytes of memory for one member of a set. Each set is kept twice.
 const MEMBER_BYTES: u64 = 48;
 
 type Set = usize;
@@ -67,7 +68,7 @@ pub(crate) fn count(
     parents: &Parents,
 ) -> Option<BTreeMap<QuotaGroup, (u64, u64)>> {
     let trees: Vec<&Tree> = trees.iter().filter(|tree| tree.id.is_fs_tree()).collect();
-    // Linux may have dropped a part of a tree without new nodes.
+    // Linux may have dropped a part of a tree without writing new nodes.
     if trees.iter().any(|tree| tree.is_cut() || tree.drop.is_some()) {
         return None;
     }
@@ -102,7 +103,7 @@ fn above(group: QuotaGroup, parents: &Parents) -> BTreeSet<QuotaGroup> {
     found
 }
 
-/// The bytes that each set of subvolumes reaches together (F1).
+/// For each set of subvolumes, the bytes that exactly these subvolumes reach (F1).
 fn sums(context: &Context<'_>, trees: &[&Tree], sets: &mut Sets) -> Option<HashMap<Set, u64>> {
     let most = context.sort_bytes();
     let mut levels: Vec<BTreeMap<Logical, (Expect, Set)>> = Vec::new();

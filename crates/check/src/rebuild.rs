@@ -62,8 +62,8 @@ pub(crate) struct Rebuilt {
 }
 
 /// Writes the new trees. `announce` is called with each sentence of [`Rebuilt::done`] before the
-/// first write. The caller writes the superblocks afterwards. `with_sums` makes the checksum tree
-/// anew, too.
+/// first write. The caller writes the superblocks afterwards. With `with_sums`, the checksum tree
+/// is made anew, too.
 ///
 /// # Errors
 ///

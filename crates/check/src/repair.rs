@@ -8,8 +8,9 @@
 //!   that depends on it.
 //! - **M2** Repairs of items come first (`mend`), since later repairs depend on the items.
 //! - **M3** Nodes are durable before the superblock.
-//! - **M4** A new extent tree is used only if the checker finds the volume with the new tree clean.
-//!   New nodes lie in free space. So without a new superblock the volume is unchanged.
+//! - **M4** A new extent tree is used only if a check of the volume with this tree finds no error.
+//!   Errors of kinds that the report has and a new extent tree cannot mend are allowed. New nodes
+//!   lie in free space. So without a new superblock the volume is unchanged.
 //!
 //! # Failure
 //!
@@ -187,8 +188,8 @@ fn rebuild_extents(
         Err(error) => return Err(error),
     };
     let changes = changes_of(&rebuilt.superblock);
-    // This check reads as much as the check that made the report, because their issues are
-    // compared.
+    // This check reads as much as the check that made the report, because the issues of both checks
+    // are compared.
     let reading = Options { check_data_csum: plan.with_data, ..options.check.clone() };
     let mut remaining = remaining(devices, &changes, &reading)?;
     remaining.retain(|issue| match issue {

@@ -4,7 +4,7 @@
 //!
 //! - **P1** An issue is kept once, however often it is met.
 //! - **P2** Memory is bounded for any amount of damage: a fixed number of issues is kept for each
-//!   kind, and the rest is counted.
+//!   kind, and further issues are only counted.
 //!
 //! # Locks
 //!

@@ -117,7 +117,7 @@ fn as_common(copy: &Superblock) -> Superblock {
     common.log_root = Logical(0);
     common.log_root_level = 0;
     common.log_root_transid = 0;
-    // Some tools write these fields in a later step than the rest.
+    // Some tools write these fields in a later step than the other fields.
     common.backups = [RootBackup::default(); 4];
     common.uuid_tree_generation = Generation::default().0;
     common

@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So the
-//!   walk meets each node once in a tree, and ends even if pointers are crafted.
+//! - **W1** The walk descends into a node only if the keys of the node lie within the range that
+//!   its parent gives. So the walk meets each node once in a tree, and ends even if pointers are
+//!   crafted.
 //! - **W2** The records of a node are made only at its first visit, in whichever tree comes first.
 //! - **W3** A node that was visited before is walked again only for its files, and the result is
 //!   stored. So many crafted roots of one tree cost little more than one root.

@@ -22,7 +22,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The type with the entry's number. `None` if the format has no such type.
+    /// The type with this number in a directory entry. `None` if the format has no such type.
     #[must_use]
     pub fn from_disk(number: u8) -> Option<Self> {
         Some(match number {
@@ -39,7 +39,7 @@ impl FileKind {
         })
     }
 
-    /// The type with these type bits of a mode.
+    /// The type that the type bits of `mode` name.
     #[must_use]
     pub fn from_mode(mode: u32) -> Self {
         match mode & 0o170_000 {

@@ -25,7 +25,7 @@ macro_rules! features {
                 Self(self.0 | other.0)
             }
 
-            /// Without the flags of `other`.
+            /// The flags, without those of `other`.
             #[must_use]
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)

@@ -134,9 +134,9 @@ impl Profile {
     /// `devices` is the number of writable devices. The result is the safest present profile that
     /// needs at most `devices` devices.
     ///
-    /// Otherwise, if a present profile survives the loss of a device, two or more devices give
-    /// `raid1`. One device then gives `dup` for metadata. In all other cases the result is
-    /// `single`.
+    /// If no present profile needs so few devices, the result depends on whether a present profile
+    /// survives the loss of a device. If one does, two or more devices give `raid1`, and one device
+    /// gives `dup` for metadata. In all other cases the result is `single`.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [

@@ -11,9 +11,8 @@
 //! - **C1** After replay, every inode in the log has exactly its present names. An inode that was
 //!   in the log and no longer exists has no name. An inode that was never in the log has its
 //!   committed names, except names that now belong to another inode.
-//! - **C2** No inode that exists now loses all its names at replay, if it had one in the committed
-//!   trees or is in the log. An inode that would lose its last name is logged with its present
-//!   names.
+//! - **C2** Replay leaves a name to every inode that exists now, if the inode had a committed name
+//!   or is in the log. An inode that would lose its last name is logged with its present names.
 //! - **C3** Some changes cannot be expressed safely in a log, and are committed instead
 //!   ([`Trouble::Commit`]). They are changes of subvolumes, of directories that moved or lost a
 //!   name, and of too many inodes at once.
@@ -125,9 +124,9 @@ impl Collect<'_> {
         }
     }
 
-    /// Takes the noted changes that a log of this level looks at. The other ones wait until the
-    /// inode itself is synced. A new directory has one for each of its new names, and every log of
-    /// a new file in the directory comes here.
+    /// Takes the noted changes that a log of this level looks at. The other changes stay noted
+    /// until the inode itself is synced. A new directory has one noted change for each new name,
+    /// and each log of a new file in this directory calls this function.
     fn take_notes(&self, id: LoggedId, level: Level) -> Option<BTreeSet<Key>> {
         let (view, tracked) = (&self.draft.view, self.draft.view.tracked());
         let noted = match level {
@@ -231,8 +230,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Removes an inode that is gone or has no name from the log. Only the loss of its names stays
-    /// in the log (C1).
+    /// Removes from the log an inode that is gone or has no name. The log keeps only the loss of
+    /// the inode's names (C1).
     fn forget(&mut self, id: LoggedId) -> Outcome<()> {
         if self.draft.logs.levels.remove(&id).is_none() {
             return Ok(());

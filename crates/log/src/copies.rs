@@ -1,4 +1,4 @@
-//! Second copies of log nodes, written later than the log.
+//! Second copies of log nodes, which are written later than the log.
 //!
 //! The log of eight threads has about twenty nodes, and the next log replaces most of them within a
 //! millisecond. Where metadata has two copies on one device (DUP), an fsync waits only for the
@@ -12,11 +12,12 @@
 //!   node, and durable within three. If a log is made in between, its flush makes these copies
 //!   durable; otherwise they get a flush of their own. A thread must call [`SyncLog::complete`] at
 //!   least once in each period. The commit that ends the log makes the other copies unnecessary.
-//! - **K2** Another copy at an address holds the same node, or a node of an earlier transaction,
-//!   which fails the checks of its reader. So after the other copies of an address were written
-//!   once, every later node there goes to all copies. Otherwise a reader could accept an older node
-//!   of the same log. Before the first commit of a session, all nodes go to all copies. A crash or
-//!   a discarded log may have left nodes of the running transaction's generation anywhere.
+//! - **K2** Another copy at an address holds the same node, or a node of an earlier transaction. A
+//!   reader's checks refuse such an older node. So after the other copies of an address were
+//!   written once, every later node there goes to all copies. If a later node went to the first
+//!   copy only, a reader of another copy could accept an older node of the same log. Before the
+//!   first commit of a session, all nodes go to all copies. A crash or a discarded log may have
+//!   left nodes of the running transaction's generation anywhere.
 //!
 //! # Locks
 //!

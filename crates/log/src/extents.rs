@@ -129,8 +129,8 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
     Ok(())
 }
 
-/// Whether another file would have the extent as preallocated after a crash, although it has got
-/// checksums since the last commit (E4).
+/// Whether another file would have the extent as preallocated after a crash, although the extent
+/// has got checksums since the last commit (E4).
 fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
     if draft.view.tracked().is_anothers_preallocated(extent.start, user) {
         return Ok(true);

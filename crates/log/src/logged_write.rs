@@ -1,8 +1,8 @@
 //! Data that is written together with the log that references it.
 //!
-//! A thread that syncs a file first puts the extents of the file's data. It passes the data to the
-//! next log as plain bytes, and gets a notice when the data is on the device. The log does not call
-//! the code of the file.
+//! A thread that syncs a file first puts the extents of the file's data. The thread passes the data
+//! to the next log as plain bytes, and gets a notice when the data is on the device. The log does
+//! not call the code of the file.
 //!
 //! # Invariants
 //!

@@ -33,7 +33,7 @@ impl std::str::FromStr for LogCopies {
     }
 }
 
-/// The minimum time for which a node has one copy. The maximum is twice as long.
+/// A node has only one copy for at least this time, and for at most twice this time.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// A node that has only its first copy.

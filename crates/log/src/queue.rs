@@ -78,7 +78,7 @@ struct Gathering {
 /// The queue of threads that wait for a log.
 #[derive(Default)]
 pub(crate) struct Queue(
-    /// Unranked: nothing is taken under it.
+    /// Unranked: no lock is taken under this lock.
     Mutex<Gathering>,
 );
 
@@ -127,8 +127,8 @@ impl Queue {
             let place = if first { &mut gathering.first } else { &mut gathering.others };
             let mine = Arc::clone(place.get_or_insert_default());
             let first = first && gathering.took <= POLL_MAX;
-            // The poll lasts for the rest of the present log. If the present log does not include
-            // the waiter's inode, the poll also lasts for a part of the next log.
+            // The first waiter polls for twice the time of the last log. This time is mostly enough
+            // for the rest of the present log.
             (mine, if first { gathering.took * 2 } else { Duration::ZERO })
         };
         if thread::seeded_index().is_none() && thread::parallelism() > 1 {
@@ -148,7 +148,8 @@ impl Queue {
     /// ask again. A log mostly waits for the device. One log for all threads takes hardly longer
     /// than a log for half of the threads.
     pub(crate) fn wait_for_others(&self) {
-        // Under the seeded scheduler, no other thread runs while this one reads the clock.
+        // Under the seeded scheduler, no other thread runs while this one reads the clock. So a
+        // wait would gain nothing.
         if thread::seeded_index().is_some() {
             return;
         }

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A log is written under the commit lock, with no frozen overlay. So it is based on the
-//!   last superblock, and no commit of older changes can come between.
+//! - **S1** A log is written under the commit lock, with no frozen overlay. So the log is based on
+//!   the last superblock, and no commit of older changes can come between the superblock and the
+//!   log.
 //! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
 //!   superblock that names the log is written to its first copy and flushed. Data was written
 //!   before its extents were put, or the data is written with the nodes (`logged_write`).
@@ -82,7 +83,8 @@ impl SyncLog {
         let batch = self.queue.take();
         let start = clock::now();
         let outcome = self.log_inodes(&mut turn, &batch.wanted);
-        // Latches the volume before another thread commits on top of data that may be lost.
+        // Latches the volume while this thread has the turn. No other thread may commit on top of
+        // data that may be lost.
         let outcome = outcome.map_err(|trouble| match trouble {
             Trouble::Lost(error) => Trouble::Failed(self.engine.latch(error)),
             other => other,

@@ -74,7 +74,7 @@ impl Counters {
         self.data_with_log.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Other copies of `nodes` log nodes were written.
+    /// Counts `nodes` log nodes of which other copies were written.
     pub(crate) fn note_copies(&self, nodes: u64) {
         self.log_copies.fetch_add(nodes, Ordering::Relaxed);
     }
@@ -88,14 +88,14 @@ pub struct SyncLog {
     pub(crate) queue: Queue,
     /// Data that waits for a log, with its extents already put.
     pub(crate) waiting: WaitingData,
-    /// Unranked: held across writes of the log.
+    /// Unranked: this lock is held across writes of the log.
     writer: Mutex<Writer>,
-    /// The number of logs that had ended when the writer's log began. Threads read it without the
-    /// lock.
+    /// The number of logs that had ended when the writer's log began. Threads read this number
+    /// without the lock.
     since: AtomicU64,
     /// Nodes of the log may have one copy only.
     pub(crate) owes_copies: AtomicBool,
-    /// Commits instead of logs, by reason. Unranked: no other lock is taken while it is held.
+    /// Commits instead of logs, by reason. Unranked: no other lock is taken under this lock.
     pub(crate) fallbacks: Mutex<BTreeMap<&'static str, u64>>,
     pub(crate) counters: Counters,
 }
@@ -130,8 +130,8 @@ impl SyncLog {
         }
     }
 
-    /// Holds the writer, so no commit ends its log meanwhile. If a commit ended the log before this
-    /// call, a new log begins.
+    /// Locks the writer and holds its log, so no commit ends this log meanwhile. If a commit ended
+    /// the log before this call, a new log begins.
     pub(crate) fn hold(&self) -> (LogHold<'_>, MutexGuard<'_, Writer>) {
         let hold = self.engine.hold_log();
         let mut writer = self.writer.lock();

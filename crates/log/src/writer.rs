@@ -1,4 +1,5 @@
-//! The log of the running transaction: its trees in memory, and the addresses of its nodes on disk.
+//! The log of the running transaction: the log's trees in memory, and the addresses of their nodes
+//! on disk.
 //!
 //! # Invariants
 //!

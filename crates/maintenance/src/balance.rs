@@ -164,8 +164,8 @@ impl Maintenance {
         chosen
     }
 
-    /// Makes a chunk for system space and one for metadata, if all groups of the kind would be
-    /// emptied. Without that chunk, a lack of space would first appear in a commit, which must not
+    /// For system space and for metadata: makes a chunk if all groups of that kind would be
+    /// emptied. Without this chunk, a lack of space would first appear in a commit, which must not
     /// fail. Data needs no such chunk: a move of data may fail without harm, and may fill groups
     /// that stay.
     fn room_for(&self, chosen: &[(Logical, bool)]) -> Result<()> {

@@ -1,5 +1,5 @@
-//! The balance item on disk. It exists from the beginning of a balance to its end. From its options
-//! the next mount, by this program or Linux, can resume the balance.
+//! The balance item on disk. It exists from the beginning to the end of a balance. From the options
+//! in the item the next mount, by this program or Linux, can resume the balance.
 //!
 //! # Invariants
 //!

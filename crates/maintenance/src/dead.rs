@@ -72,7 +72,7 @@ impl Maintenance {
         let are_dead = || trees.iter().map(|tree| is_dead(*tree)).collect::<Result<Vec<_>>>();
         let mut states = are_dead()?;
         if states.iter().any(|state| *state != Some(true)) {
-            // The creation and the deletion may not be committed yet.
+            // The creation and the deletion of a subvolume may not be committed yet.
             self.engine().commit()?;
             states = are_dead()?;
         }

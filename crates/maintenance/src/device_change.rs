@@ -70,14 +70,14 @@ impl Maintenance {
         self.engine().next_device_id()
     }
 
-    /// Gives a device another size, in bytes. A device that can grow gets that length first, so a
-    /// crash may leave it longer than the file system on it.
+    /// Gives a device another size, in bytes. A device that can grow is lengthened first, so a
+    /// crash may leave the device longer than the file system on it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when a chunk lies past the new end, since the caller must relocate it
-    /// before, or when the device is shorter and cannot grow; `Malformed` for an unknown device;
-    /// those of [`Device::grow`].
+    /// [`Error::NoSpace`] when a chunk lies past the new end, because the caller must relocate this
+    /// chunk first. [`Error::NoSpace`] also when the device is shorter and cannot grow. `Malformed`
+    /// for an unknown device; the errors of [`Device::grow`].
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<()> {
         self.engine().check_writable()?;
         self.expect_own(id)?;
@@ -239,9 +239,9 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Whether the volume can do without a device: other devices can be written, and they are
-    /// enough for a present profile of each kind of block group. Otherwise chunks moved off the
-    /// device would get fewer copies.
+    /// Whether the volume can do without a device. For each kind of block group, the other writable
+    /// devices must be enough for a profile that groups of this kind have now. Otherwise chunks
+    /// moved off the device would get fewer copies.
     #[must_use]
     pub fn can_lose_device(&self, id: DeviceId) -> bool {
         let devices = self.volume().devices();

@@ -9,8 +9,8 @@
 //! # Place
 //!
 //! This crate is above the engine: it calls public methods of [`Engine`](buttress_txn::Engine), and
-//! the engine knows nothing of this crate. It is below the crate that serves files, which passes
-//! [`Users`] to each call that moves data.
+//! the engine knows nothing of this crate. This crate is below the crate that serves files, which
+//! passes [`Users`] to each call that moves data.
 
 mod balance;
 mod balance_item;

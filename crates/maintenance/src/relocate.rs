@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **L1** A group that is being emptied is read-only: its content can only shrink.
-//! - **L2** Data is copied to a new extent of the same length, and all its users switch to it in
-//!   one transaction. After a crash all users have the old extent, or all have the new one.
+//! - **L2** Data is copied to a new extent of the same length, and all users switch to the new
+//!   extent in one transaction. After a crash all users have the old extent, or all have the new
+//!   one.
 //! - **L3** A node is moved by building it anew, together with all nodes above it. A shared node is
 //!   built once, so the trees go on sharing it. A leaf that points to moved data is built anew in
 //!   the same way.
@@ -40,7 +41,8 @@ use crate::found::{Found, extents};
 /// Rounds over a group before giving up. Without other work one round is enough. Each snapshot or
 /// clone that is made during a round costs another round.
 const ROUNDS_MAX: u32 = 100;
-/// The maximum number of searches for the users of one extent before it is left to the next round.
+/// The maximum number of searches for the users of one extent before the extent is left to the next
+/// round.
 const LOOKS_MAX: u32 = 4;
 /// How long readers of old trees may delay the removal of a group.
 const READERS_MAX: Duration = Duration::from_secs(60);
@@ -263,8 +265,8 @@ impl Maintenance {
     }
 
     /// Copies a data extent elsewhere and makes its users point to the copy (L2). Does nothing if
-    /// no users of the extent are found. Returns the number of users. `left` has all extents still
-    /// to move; the first is the one that moves now.
+    /// no users of the extent are found. Returns the number of users. `left` has all extents that
+    /// have not been moved yet. This call moves the first of these extents.
     fn move_data(
         &self,
         old: Extent,

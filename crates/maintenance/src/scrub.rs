@@ -127,7 +127,8 @@ impl Maintenance {
     }
 
     /// The number of pieces to scrub next. If some device gains by reading in advance, all copies
-    /// of these pieces have at most [`SOON_MAX`] bytes. Otherwise all pieces.
+    /// of these pieces have at most [`SOON_MAX`] bytes. If no device gains by it, all pieces are
+    /// scrubbed next.
     fn batch_len(&self, pieces: &[Found]) -> usize {
         if !self.volume().gains_by_batches() {
             return pieces.len();
@@ -257,7 +258,8 @@ impl Maintenance {
 
     /// Checks every copy of every superblock, and rewrites damaged ones.
     fn scrub_superblocks(&self, repairs: bool, progress: &mut ScrubProgress) -> Result<()> {
-        // Counts bad superblocks of the volume, and of its seeds, which are not repaired.
+        // Counts bad superblocks of the volume and of its seeds. Superblocks of seeds are not
+        // repaired.
         let (mut bad, mut bad_of_seeds) = (0, 0);
         self.engine().between_commits(|superblock| {
             for device in self.volume().devices().iter().filter(|device| !device.is_lost()) {

@@ -32,9 +32,9 @@ pub struct ScrubProgress {
     pub verify_errors: u64,
     /// Sectors without a checksum.
     pub no_csum: u64,
-    /// Sectors among `no_csum` with differing copies, counted only in held block groups without
-    /// parity. No checksum shows which copy is right, so no copy is repaired. Preallocated space
-    /// that was never written counts, too.
+    /// Sectors without a checksum and with differing copies, counted only in held block groups
+    /// without parity. No checksum shows which copy is right, so no copy is repaired. Preallocated
+    /// space that was never written counts, too.
     pub no_csum_unlike: u64,
     /// Block groups that were held read-only.
     pub groups_held: u64,

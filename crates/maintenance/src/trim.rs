@@ -3,11 +3,11 @@
 //! # Invariants
 //!
 //! - **M1** No other thread can allocate a range while it is discarded. Space of a block group is
-//!   reserved in small parts. Outside of the groups no chunk is allocated meanwhile. Space that is
-//!   in use, pinned or under a superblock is never discarded.
+//!   reserved in small parts. While space outside of the groups is discarded, no chunk is
+//!   allocated. Space that is in use, pinned or under a superblock is never discarded.
 //! - **M2** The trim never takes reserved space. For data the trim makes a reservation of its own.
-//!   It takes free metadata space only if the rest would still hold the reserved metadata twice.
-//!   Other space is skipped and counted.
+//!   It takes free metadata space only if the space that stays free has room for twice the reserved
+//!   metadata. Other space is skipped and counted.
 //!
 //! The trim works while the volume is in use.
 

@@ -23,7 +23,7 @@ const WAIT_MAX: Duration = Duration::from_millis(200);
 /// The turn, and flags by which waiting steps and callers stop movers.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// Unranked: held across I/O and commits.
+    /// Unranked: this lock is held across I/O and commits.
     trees: Mutex<()>,
     /// Whether a step waits for the turn.
     is_wanted: AtomicBool,
@@ -52,7 +52,8 @@ impl Turn {
         }
     }
 
-    /// Pauses if a step waits, so that the step gets the turn. The caller must not hold the turn.
+    /// Sleeps if a step of a drop waits, so that the step gets the turn. The caller must not hold
+    /// the turn.
     pub(crate) fn give_way(&self) {
         if self.is_wanted.swap(false, Ordering::SeqCst) {
             // The step looks every `PERIOD`.

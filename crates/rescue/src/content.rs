@@ -4,7 +4,7 @@
 //!
 //! - **CO1** A sector of a file with checksums is given out only if some copy matches the checksum.
 //!   A sector without a checksum is given out only if unverified bytes were asked for (RE2).
-//! - **CO2** A copy uses a few MiB of memory, also if items state impossible lengths.
+//! - **CO2** Copying a file takes a few MiB of memory, even if items state impossible lengths.
 
 use std::error::Error as _;
 use std::io;

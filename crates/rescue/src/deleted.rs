@@ -129,7 +129,7 @@ impl DeletedInodes {
         Some(body)
     }
 
-    /// The name of a deleted inode that is a folder, in the folder above it.
+    /// For a deleted inode that is a folder: the folder above, and the name in that folder.
     pub(crate) fn name_of(&self, salvage: &Salvage, at: (TreeId, Ino)) -> Option<(Ino, Vec<u8>)> {
         let inode = self.inodes.get(&at)?;
         let version = inode.version?;

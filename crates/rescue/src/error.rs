@@ -47,7 +47,7 @@ pub enum Error {
     Target {
         /// The folder.
         path: String,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
 }

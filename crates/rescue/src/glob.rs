@@ -109,7 +109,8 @@ impl Glob {
     }
 }
 
-/// Returns the set after an opening bracket, and the rest. Returns `None` if no bracket closes it.
+/// Returns the set after an opening bracket, and the bytes behind the closing bracket. Returns
+/// `None` if no bracket closes it.
 fn set(bytes: &[u8]) -> Option<(Part, &[u8])> {
     let (is_inverse, body) = match bytes {
         [b'!' | b'^', more @ ..] => (true, more),

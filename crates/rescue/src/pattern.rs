@@ -17,8 +17,8 @@ impl Pattern {
     ///
     /// A sentence that says what is wrong with the expression.
     pub fn new(text: &str, ignores_case: bool) -> Result<Self, String> {
-        // Names are bytes: `.` must find each of them. In this mode, only ASCII letters have a
-        // case. An expression with a class of other letters compiles only in Unicode mode.
+        // Names are bytes, and `.` must match any byte. In the mode for bytes, only ASCII letters
+        // have a case. An expression with a class of other letters compiles only in Unicode mode.
         let of_bytes = |is_unicode: bool| {
             let mut builder = RegexBuilder::new(text);
             builder.unicode(is_unicode).case_insensitive(ignores_case).dot_matches_new_line(true);

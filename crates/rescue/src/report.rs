@@ -24,7 +24,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Condition {
-    /// All of it, verified where it has checksums.
+    /// The whole file, verified where it has checksums.
     Whole,
     /// The target folder had a file of this name before, for example from an earlier run. That file
     /// was not changed.
@@ -32,9 +32,9 @@ pub enum Condition {
     /// The entry was left out: a snapshot, or a folder or subvolume that was restored at another
     /// place already.
     Skipped,
-    /// Some of it.
+    /// A part of the file.
     Partly,
-    /// Nothing of it.
+    /// No part of the file.
     Lost,
 }
 
@@ -45,7 +45,7 @@ pub struct Lost {
     pub offset: u64,
     /// How many bytes.
     pub len: u64,
-    /// Why.
+    /// Why the part is lost.
     pub why: String,
 }
 

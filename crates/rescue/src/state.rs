@@ -101,7 +101,8 @@ impl State {
         if !state.is_without_root {
             return Ok(state.state);
         }
-        // Even without the root tree, the trees of that transaction may still be on the devices.
+        // Even without the root tree, the trees of the superblock's transaction may still be on the
+        // devices.
         let by_nodes = state.state;
         if by_nodes.trees.get(&TreeId::FS).is_some_and(|tree| can_read(salvage, TreeId::FS, tree)) {
             return Ok(by_nodes);

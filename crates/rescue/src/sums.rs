@@ -66,7 +66,7 @@ impl Sums for TreeSums {
     }
 }
 
-/// The checksums of a range, during the search for them.
+/// The checksums that the search has found so far for a range.
 pub(crate) struct Wanted {
     extent: Extent,
     sector: u64,

@@ -81,12 +81,13 @@ impl Leaves {
         self.leaves.is_empty()
     }
 
-    /// Its leaves.
+    /// The leaves of the tree.
     pub(crate) fn leaves(&self) -> &[Leaf] {
         &self.leaves
     }
 
-    /// Shows all items with keys in `from..to`, in order. Returns the gaps in that range.
+    /// Calls `visit` with all items with keys in `from..to`, in order. Returns the gaps in that
+    /// range.
     pub(crate) fn items(
         &self,
         salvage: &Salvage,
@@ -121,7 +122,7 @@ impl Leaves {
         gaps
     }
 
-    /// Shows all items.
+    /// Calls `visit` with all items of the tree.
     pub(crate) fn all(&self, salvage: &Salvage, visit: &mut dyn FnMut(Key, &[u8])) -> Gaps {
         self.items(salvage, &Key::MIN, None, visit)
     }

@@ -18,8 +18,8 @@
 //!
 //! # Locks
 //!
-//! The account's lock has [`Rank::Leaf`]. It is taken inside a group's lock or alone, and no lock
-//! is taken inside it.
+//! The account's lock has [`Rank::Leaf`]. The lock is taken inside a group's lock or alone, and no
+//! lock is taken inside this lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -164,8 +164,7 @@ impl SharedAccount {
         change(account, Counts::default(), counts);
     }
 
-    /// Removes an empty group, unless reservations need its space. In that case the error has the
-    /// missing bytes.
+    /// Removes an empty group. Fails with the missing bytes if reservations need its space.
     pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Refused> {
         let account = &mut self.inner.lock().account;
         let leaving = len - super_bytes - counts.read_only;
@@ -194,8 +193,8 @@ impl SharedAccount {
         Ok(())
     }
 
-    /// Applies the state change of a group. `from_reservation` of its bytes were reserved before
-    /// and are allocated now, so they leave `may_use`.
+    /// Applies the state change of a group. `from_reservation` is the number of its bytes that were
+    /// reserved before and are allocated now. These bytes leave `may_use`.
     pub(crate) fn apply_change(&self, before: Counts, after: Counts, from_reservation: u64) {
         if before == after {
             return;

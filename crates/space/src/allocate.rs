@@ -12,14 +12,14 @@
 //! - **L6** While a reservation has a unit of data left, an allocation from it with a `min` of one
 //!   unit finds space. Free space enters the index first, then its arrival is counted, and only
 //!   then can it be reserved. So a search during which no arrival was counted has looked at all
-//!   space that backs existing reservations. Meanwhile that space can only have shrunk, and the
-//!   rest still covers the caller's reservation. If an arrival was counted, the search begins
-//!   again.
+//!   space that backs existing reservations. During the search this space can only have shrunk, and
+//!   the space that remains still covers the caller's reservation. If an arrival was counted, the
+//!   search begins again.
 //! - L1, L2, L4 and L5 are invariants of `search`.
 //!
 //! Loading a group costs one read in a session, while a fragmented file stays fragmented. So a
-//! search first loads a group that may have all wanted bytes, and only then takes fewer. A caller
-//! in a hurry takes fewer bytes at once.
+//! search first loads a group that may have all wanted bytes, and only then takes fewer bytes. A
+//! caller in a hurry takes fewer bytes at once.
 //!
 //! # Locks
 //!

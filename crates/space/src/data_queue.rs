@@ -8,7 +8,7 @@
 use crate::account::SharedAccount;
 use crate::ticket::{Priority, Queue, Ticket};
 
-/// Requests for data space that wait, by the bytes that they need.
+/// Waiting requests for data space, each with the number of bytes that it needs.
 #[derive(Debug)]
 pub(crate) struct DataQueue(Queue<u64>);
 

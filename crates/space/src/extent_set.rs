@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! - **E1** Ranges are not empty and do not overlap. Adjacent ranges are merged into one.
-//! - **E2** `bytes` is the sum of their lengths.
+//! - **E2** `bytes` is the sum of the lengths of all ranges.
 
 use std::collections::BTreeMap;
 

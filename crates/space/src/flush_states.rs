@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! - **F1** The resources of a caller bound the steps that it gets. A caller with a file's
+//! - **F1** The resources that a caller holds limit the steps that it gets. A caller with a file's
 //!   writeback claim gets no step that writes data back. A caller with a handle gets no step at
 //!   all, because a commit waits for that handle.
 //! - **F2** The steps end after a fixed number of cycles in which no request was served.
@@ -18,9 +18,9 @@
 //! The steps for metadata are the first row once, and the second row in later cycles. If metadata
 //! is crowded, the steps are the second row from the beginning. Crowded means that the trees
 //! themselves fill their groups. The last step looks for a chunk once more, because the commit may
-//! have returned a chunk to the devices. A count gives back the part of the reservations that the
-//! overlay and the delayed references will not use. Only a commit gives back the rest, because it
-//! writes the overlay and the references.
+//! have returned a chunk to the devices. The step `count` gives back the part of the reservations
+//! that the overlay and the delayed references will not use. Only a commit gives back the rest,
+//! because it writes the overlay and the references.
 
 use crate::SpaceKind;
 

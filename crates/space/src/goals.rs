@@ -6,8 +6,8 @@
 //! are as many slots in use as processors, but at most one slot for four groups. With more slots,
 //! streams would take each other's groups, and their extents would scatter.
 //!
-//! A stream that meets busy groups goes on in the group where it found space. Streams that share a
-//! group become separate only in this way.
+//! If a stream meets busy groups, its next allocation begins in the group where it found space.
+//! Only this separates streams that share a group.
 //!
 //! # Locks
 //!

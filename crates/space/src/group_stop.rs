@@ -17,8 +17,9 @@ use crate::Group;
 use crate::group_state::State;
 
 impl Group {
-    /// Sets the mark that writers in place read, and wakes threads that wait in vain for the group
-    /// to drain. This is called after a change of `read_only` or `removed`.
+    /// Sets or clears the mark that writers in place read. If the group is not read-only any more,
+    /// wakes threads that wait for it to drain. This is called after a change of `read_only` or
+    /// `removed`.
     pub(crate) fn mark_stopped(&self) {
         let state = self.state.lock();
         self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);
@@ -50,8 +51,8 @@ impl Group {
         }
     }
 
-    /// Counts a writer in place that begins, unless the group is stopped. Returns whether it may
-    /// write. Only for baselines.
+    /// Counts a writer in place that begins, unless the group is stopped. Returns whether the
+    /// writer may write. Only the published baselines call this.
     #[cfg(feature = "baselines")]
     pub(crate) fn writer_enters(&self) -> bool {
         let state = self.state.lock();
@@ -71,7 +72,7 @@ impl Group {
     }
 
     /// Waits until no writer in place is left in a group, as long as the group is read-only. Only
-    /// for baselines.
+    /// the published baselines call this.
     #[cfg(feature = "baselines")]
     pub(crate) fn wait_for_writers(&self) {
         let mut state = self.state.lock();

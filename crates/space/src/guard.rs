@@ -5,8 +5,8 @@
 //! A writer enters with a lookup of the group and leaves without one, because its guard remembers
 //! the counter. With one count in the group, all processors would write this count. So there is one
 //! counter for each shard of threads, each phase (W2) and each bucket of groups. Only a drain reads
-//! all of them. The guards of different shards also share no reference count, because each shard
-//! has its own handle to the counters.
+//! all these counters. The guards of different shards also share no reference count, because each
+//! shard has its own handle to the counters.
 //!
 //! # Invariants
 //!
@@ -41,9 +41,10 @@ struct Bucket {
     counts: [Count; SHARDS],
     /// How many drains wait for the counts to become zero.
     waiting: AtomicUsize,
-    /// Drains of one bucket take turns. Unranked: held while a drain waits.
+    /// Drains of one bucket run one after the other. Unranked: this lock is held while a drain
+    /// waits.
     turn: Mutex<()>,
-    /// Unranked: no lock is taken under this lock, and a model checker replaces the lock by its
+    /// Unranked: no lock is taken under this lock, and a model checker replaces this lock by its
     /// own.
     quiet: Mutex<()>,
     left: Condvar,

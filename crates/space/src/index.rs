@@ -6,9 +6,10 @@
 //! long as it lives. A plane has the groups of one size class, or the groups that are not loaded.
 //! The order of a run is the binary logarithm of its length in units of 4 KiB, rounded down
 //! ([`order_of`]). A group is entered in one plane, under every order up to the order of its
-//! largest free run. So one bitmap names all groups of a plane with a run of at least that order. A
-//! search goes from a slot to the last slot, and then on from the first. Groups that are added
-//! together get slots in the order of their addresses, so a search meets neighbours in turn.
+//! largest free run. So for each order, one bitmap names all groups of a plane with a run of at
+//! least this order. A search goes from a slot to the last slot, and then on from the first. Groups
+//! that are added together get slots in the order of their addresses, so a search meets neighbours
+//! in turn.
 //!
 //! # Invariants
 //!
@@ -53,8 +54,8 @@ pub(crate) fn order_of(bytes: u64) -> Option<usize> {
     Some((log as usize).min(ORDERS - 1))
 }
 
-/// The least order at which every run has `bytes`. `None` above 8 GiB, because the last order has
-/// runs of any such length.
+/// The least order at which every run has `bytes`. `None` above 8 GiB, because a run of the last
+/// order may have only 8 GiB.
 pub(crate) fn order_holding(bytes: u64) -> Option<usize> {
     let log = bytes.max(1).next_power_of_two().trailing_zeros().saturating_sub(ORDER_MIN);
     ((log as usize) < ORDERS).then_some(log as usize)

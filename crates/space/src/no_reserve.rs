@@ -2,15 +2,15 @@
 //!
 //! # Place
 //!
-//! `data` makes a token for a range that no other file shares. It keeps the token beside the
-//! reservations of dirty data, until writeback has checked the place once more. Like reservations,
-//! tokens are linear: they split and merge, and cannot be copied.
+//! `data` makes a token for a range that no other file shares. `data` keeps the token beside the
+//! reservations of dirty data, until writeback has checked once more that it may write in place.
+//! Like reservations, tokens are linear: they split and merge, and cannot be copied.
 //!
 //! # Invariants
 //!
 //! - **Q1** Only [`NoReserve::exchange`] turns a token into a reservation, for all of its bytes or
-//!   none. A writer calls it when it cannot write in place after all. So no code gives back bytes
-//!   that were never reserved.
+//!   none. A writer that cannot write in place after all calls this function. So no code gives back
+//!   bytes that were never reserved.
 //! - The volume's count of bytes without a reservation is the sum of the live tokens
 //!   (`unreserved::Q2`).
 

@@ -93,7 +93,8 @@ impl Bits {
         }
     }
 
-    /// Returns whether the word is now empty. The caller then clears its summary bit.
+    /// Returns whether the word is now empty. If it is empty, the caller clears the word's summary
+    /// bit.
     fn clear(&self, order: usize, bit: usize) -> bool {
         let mask = 1_u64 << (bit % FAN);
         self.words[order][bit / FAN].fetch_and(!mask, SeqCst) & !mask == 0

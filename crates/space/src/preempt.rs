@@ -12,8 +12,8 @@
 //!   two threads that make room at once hinder each other.
 //! - **C2** Without load there is no round, however full the volume is.
 //! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. Such
-//!   space is the reservation for tree paths, which every transaction under load holds, however
-//!   short the transaction is.
+//!   space is the reservation for tree paths. Every transaction under load holds this reservation,
+//!   however short the transaction is.
 
 /// The rule to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,9 +149,9 @@ impl Clamp {
     }
 
     /// Notes that a request began to wait while no other request waited. Later rounds begin
-    /// earlier, by one step, even if many requests begin to wait at once. If at least as much data
-    /// is in ordered extents as is dirty, nothing changes, because no round would speed up ordered
-    /// extents.
+    /// earlier, by one step, even if many requests begin to wait at once. If ordered extents have
+    /// at least as many bytes as are dirty, nothing changes, because no round would speed up
+    /// ordered extents.
     pub fn note_wait(&mut self, pools: &Pools) {
         if pools.ordered < pools.dirty {
             self.clamp = (self.clamp + 1).min(CLAMP_MAX);
@@ -184,7 +184,8 @@ impl Clamp {
     #[must_use]
     pub fn lacks(&self, pools: &Pools) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
-        // Ordered extents may finish earlier, so the next check comes earlier.
+        // Ordered extents may finish before `wanted` bytes are reserved, and a round may then be
+        // due. So a smaller number of reserved bytes also causes a check.
         let least = if is_on_its_way(pools) { CLAMP_WORTH / 8 } else { 0 };
         (!is_full(pools)).then_some(wanted.max(least))
     }
@@ -222,7 +223,7 @@ fn in_reach(pools: &Pools) -> u64 {
     pools.filled() + pools.pinned
 }
 
-/// Whether at least twice as much data is in ordered extents as is dirty. Ordered extents free
+/// Whether ordered extents have at least twice as many bytes as are dirty. Ordered extents free
 /// their reservations without a round.
 fn is_on_its_way(pools: &Pools) -> bool {
     pools.ordered / 2 >= pools.dirty
@@ -334,8 +335,8 @@ mod tests {
         assert_eq!(clamp.lacks(&full), None);
     }
 
-    /// E16: reservations of ordered extents begin no round, however low the threshold is. They
-    /// begin a round as soon as more than half as much data is dirty as is in ordered extents.
+    /// E16: reservations of ordered extents begin no round, however low the threshold is. A round
+    /// is due as soon as the dirty data is more than half of the data in ordered extents.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
         let pools = Pools { overlay: 0, ..loaded() };

@@ -18,8 +18,8 @@
 //!   into the group in place.
 //!
 //! A drain deals with three parties in this order. Allocators need no wait: under the group's lock
-//! each sees the mark, or has reserved its extent already. Then the drain waits for writers in
-//! place, and last for ordered extents: the group's reserved bytes belong to them.
+//! each allocator sees the read-only mark, or has reserved its extent already. Then the drain waits
+//! for writers in place, and last for ordered extents, to which the group's reserved bytes belong.
 //! `tests/transition` runs all parties at once, and shows which invariant fails if one wait is left
 //! out.
 //!
@@ -62,8 +62,8 @@ impl ReadOnlyHold {
     }
 
     /// Ends the hold early, even while another thread drains the group. The drain then guarantees
-    /// nothing, and does not wait for extents that are allocated from now on. Returns whether the
-    /// hold still lasted.
+    /// nothing, and does not wait for extents that are allocated after this call. Returns whether
+    /// the hold still lasted.
     pub fn release(&self) -> bool {
         let was_held = !self.released.swap(true, Ordering::SeqCst);
         if was_held {
@@ -115,7 +115,7 @@ impl Drop for ReadOnlyHold {
 #[must_use = "given back when dropped"]
 pub struct NocowWriter(Way);
 
-/// The way in which the drop of a [`NocowWriter`] finds the group again.
+/// The way in which the drop of a [`NocowWriter`] finds the count that the writer entered.
 enum Way {
     Counted {
         _counted: Counted,

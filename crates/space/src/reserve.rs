@@ -3,7 +3,8 @@
 //! # Place
 //!
 //! `data` reserves bytes for dirty pages and holds the token until the work is done. Tokens are
-//! linear: they split and merge, and cannot be copied. Metadata is reserved by `txn`, by items.
+//! linear: they split and merge, and cannot be copied. `txn` reserves metadata, by the number of
+//! items.
 //!
 //! # Invariants
 //!
@@ -70,8 +71,8 @@ impl Space {
         }
     }
 
-    /// Serves waiting requests for data in their order; returns how many were served. `fits` as in
-    /// [`Space::reserve_data_at_once`].
+    /// Serves waiting requests for data in their order; returns how many were served. `fits` has
+    /// the same meaning as in [`Space::reserve_data_at_once`].
     pub fn serve_data(&self, fits: impl Fn() -> bool) -> u64 {
         self.data_requests().serve(self.shared_account(SpaceKind::Data), fits)
     }
@@ -176,7 +177,7 @@ impl Drop for DataTicket<'_> {
         if ticket.leave() == Some(Verdict::Granted) {
             self.space.shared_account(SpaceKind::Data).revoke(self.bytes);
         }
-        // The ticket may have blocked a request that fits.
+        // The dropped ticket may have kept a later request waiting that fits now.
         self.space.serve_freed();
     }
 }

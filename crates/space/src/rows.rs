@@ -60,14 +60,14 @@ impl Space {
         outcome
     }
 
-    /// Gives back the rest of the rows.
+    /// Gives back the bytes that are left in the rows.
     pub fn close_rows(&self, rows: &mut Rows) {
         if let Some(left) = rows.left.take() {
             self.free(left);
         }
     }
 
-    /// Takes the front of the rest, which is already reserved for the batch.
+    /// Takes the front of the bytes that are left. These bytes are already reserved for the batch.
     fn take_left(
         &self,
         reservation: &mut DataReservation,
@@ -97,7 +97,7 @@ impl Space {
         reserved.then_some(rest)
     }
 
-    /// Extends the rest by the rows behind it, if these rows are free.
+    /// Adds the rows behind to the bytes that are left, if those rows are free.
     fn lengthen(&self, rows: &mut Rows, want: u64) {
         let Some(left) = rows.left else { return };
         let directory = self.directory();

@@ -173,8 +173,8 @@ impl<'a> Search<'a> {
         self.busy = true;
     }
 
-    /// Whether space may have become free since the search began, in a group that it had already
-    /// passed. In that case there may be space although the search found none (L5).
+    /// Whether space may have become free since the search began, in a group that the search had
+    /// already passed. If so, there may be space although the search found none (L5).
     #[must_use]
     pub fn was_overtaken(&self) -> bool {
         self.index.was_overtaken(self.begun)

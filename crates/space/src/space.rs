@@ -75,8 +75,8 @@ pub struct Space {
     alloc_counters: [CachePadded<AllocCounters>; SHARDS],
     /// Requests that wait for data space.
     data_queue: CachePadded<DataQueue>,
-    /// Slots that removed groups left. Held while a new directory is made, so that no change is
-    /// lost.
+    /// Slots that removed groups left. The lock is held while a new directory is made, so that no
+    /// change is lost.
     free_slots: Ranked<[BTreeSet<usize>; 3]>,
 }
 
@@ -136,8 +136,8 @@ impl Space {
         self
     }
 
-    /// Separates as many streams of allocations as `processors` can drive. The default is the
-    /// number of the machine's processors.
+    /// Keeps up to `processors` streams of allocations apart. The default is the number of the
+    /// machine's processors.
     #[must_use]
     pub fn for_processors(mut self, processors: usize) -> Self {
         self.goals = Goals::new(processors);
@@ -445,7 +445,8 @@ impl Space {
         }
     }
 
-    /// The part of [`audit`](Self::audit) that walks no groups: reservations against accounts.
+    /// The part of [`audit`](Self::audit) that walks no groups: compares reservations with
+    /// accounts.
     ///
     /// # Errors
     ///
@@ -537,9 +538,9 @@ impl Space {
         &self.alloc_counters[shard()]
     }
 
-    /// Compares every group with itself, and every account with its groups and reservations. The
-    /// check walks over all groups, and is valid only while no other thread allocates, so it is
-    /// only for tests.
+    /// Checks the figures of every group, and compares every account with its groups and
+    /// reservations. The check walks over all groups, and is valid only while no other thread
+    /// allocates, so it is only for tests.
     ///
     /// # Errors
     ///

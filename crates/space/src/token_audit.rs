@@ -3,11 +3,12 @@
 //! # Invariants
 //!
 //! - **O1** The reservations of an account are the sum of the live tokens, plus grants without a
-//!   token yet. Allocations that the account has counted, but their tokens have not, are
+//!   token yet. An allocation that the account has counted, but its token has not counted yet, is
 //!   subtracted.
 //!
 //! Each token is counted separately, and reports its bytes whenever it changes. So this check finds
-//! a token that is lost, copied or wrong. A sum of differences would not find such a token.
+//! a token that is lost, copied or wrong. One total, changed at each step, would not show such a
+//! token.
 
 use std::collections::HashMap;
 
@@ -81,7 +82,8 @@ impl<const N: usize> TokenAudit<N> {
         add(&mut self.taken, what);
     }
 
-    /// Notes that the token has counted such an allocation, too.
+    /// Notes that the token, too, has counted an allocation of
+    /// [`note_allocated`](Self::note_allocated).
     pub fn take_from_token(&mut self, token: u64, what: [u64; N]) {
         sub(&mut self.taken, what, "what was taken");
         self.give(token, what);

@@ -162,8 +162,7 @@ impl DeviceSpace {
         *self.groups.entry(flags).or_default() += 1;
     }
 
-    /// Excludes the addresses of a chunk that is about to be removed from reuse
-    /// (`chunk_alloc::A2`).
+    /// Prevents reuse of the addresses of a chunk that is about to be removed (`chunk_alloc::A2`).
     pub fn keep_addresses(&mut self, group: Extent) {
         self.next_logical = self.next_logical.max(group.end().0);
     }

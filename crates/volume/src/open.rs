@@ -39,7 +39,7 @@ pub struct OpenOptions {
 impl Volume {
     /// Joins devices into the volume that they are parts of. The map of the volume then has the
     /// chunks that the superblock names. These chunks are enough to read the chunk tree, which
-    /// names all others.
+    /// names all other chunks.
     ///
     /// Returns the newest superblock as well.
     ///

@@ -59,7 +59,7 @@ impl Volume {
     }
 
     /// Reads all copies of ranges in advance, as [`Volume::read_soon`] reads the first copies. The
-    /// caller sees to it that they have at most [`SOON_MAX`] bytes.
+    /// caller ensures that all these copies together have at most [`SOON_MAX`] bytes.
     pub fn read_copies_soon(&self, extents: &[Extent]) {
         if !self.gains_by_batches() {
             return;

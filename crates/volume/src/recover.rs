@@ -43,7 +43,7 @@ pub(crate) struct Counting {
 }
 
 impl Failure {
-    /// The text is general, since the source says what happened.
+    /// The reason is general, since the error in `source` has the details.
     pub(crate) fn unread(mirror: u32, error: Error) -> Self {
         let reason = "it could not be read".to_owned();
         Self { mirror, reason, source: Some(Box::new(error)), is_mismatch: false }

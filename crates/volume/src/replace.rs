@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **R1** From [`Volume::pair_device`] on, every write goes to both devices, and superblocks go
-//!   to the old device alone. Until the end the old device is a whole part of the volume, and the
-//!   new one is not a part.
+//!   to the old device alone. Until the replacement ends, the old device is a full member of the
+//!   volume, and the new device is not a member.
 //! - **R2** Writers are excluded while a range is copied, so old bytes never overwrite new ones.
 //! - **R3** When everything was copied, reads go to the new device. Ranges that the old device
 //!   could not read give errors on the new device, until a repair from another copy has written

@@ -10,8 +10,8 @@
 //! # Locks
 //!
 //! A thread that repairs holds `Volume::repairs` exclusively while it writes. The caller excludes
-//! other writes of the row. For that, a view in which a part of the row is in use is enough: no
-//! thread writes to such a row.
+//! other writes of the row. To exclude them, a view in which a part of the row is in use is enough,
+//! because no thread writes to such a row.
 
 use buttress_format::Logical;
 

@@ -77,7 +77,7 @@ impl Volume {
             let within = index * unit;
             let at = range.start.end(within as u64);
             let part = &mut buf[..unit];
-            // After the copies come the reconstructions from parity.
+            // Numbers from `mirrors` on stand for reconstructions from parity.
             let trusted = |mirror: &u32| *mirror >= mirrors || of(*mirror) == Copy::Good;
             let good = (0..readings).filter(trusted).find(|mirror| {
                 self.read_mirror(at, part, *mirror).is_ok() && verify(within, part).is_ok()

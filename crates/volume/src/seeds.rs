@@ -10,8 +10,8 @@
 //!   discard.
 //! - **SE2** A sprout exists on disk when the first superblock on its own device is written. Until
 //!   then the new device is not a part of any volume.
-//! - **SE3** The chunks in a sprout's superblock are on its own devices, since Linux reads them
-//!   before it looks for seeds. A sprout that was just made is an exception:
+//! - **SE3** The chunks in a sprout's superblock are on the sprout's own devices, since Linux reads
+//!   these chunks before it looks for seeds. A sprout that was just made is an exception:
 //!   `Maintenance::move_system_off_seeds` moves the sprout's chunk tree to the sprout's own
 //!   devices.
 
@@ -61,8 +61,8 @@ impl Volume {
         if seed.log_root != Logical(0) {
             return refused("it has a log of fsync that was not replayed");
         }
-        // `sprout` does not count the new device yet, since the first commit does that. `joined`
-        // counts it for the check at opening.
+        // `sprout` does not count the new device yet, since the first commit adds it to the count.
+        // `joined` counts the new device, for the check at opening.
         let sprout =
             Superblock { fsid: item.fsid, flags: seed.flags & !SEEDING, dev_item: item, ..seed };
         let joined =
@@ -129,7 +129,8 @@ impl Volume {
         map.find(at).is_ok_and(|entry| entry.devices.iter().flatten().any(on_seed))
     }
 
-    /// Whether nothing is written in place at an address: the chunk has parity, or is a seed's.
+    /// Whether nothing is written in place at an address, because its chunk has parity or lies on a
+    /// device of a seed.
     #[must_use]
     pub fn is_never_rewritten(&self, at: Logical) -> bool {
         self.has_parity(at) || self.is_on_seed(at)

@@ -45,11 +45,11 @@ impl fmt::Display for Stats {
     }
 }
 
-/// Totals of all volumes that are gone: read requests, then bytes written.
+/// Totals of all dropped volumes: read requests, then bytes written.
 static GONE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The read requests to devices, and the bytes written to devices, by all volumes of this process
-/// that are gone. So a caller can count the requests of a whole program.
+/// The read requests to devices, and the bytes written to devices, by all volumes that this process
+/// has dropped. So a caller can count the requests of a whole program.
 #[must_use]
 pub fn io_of_gone_volumes() -> (u64, u64) {
     (GONE[0].load(Ordering::Relaxed), GONE[1].load(Ordering::Relaxed))

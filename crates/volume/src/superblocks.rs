@@ -2,8 +2,9 @@
 //!
 //! # On disk
 //!
-//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, if it is long enough. The other copies are
-//! used only if the first is damaged. Each device's copies carry that device's own item.
+//! Each device has copies at 64 KiB, 64 MiB and 256 GiB, if it is long enough. The second and the
+//! third copy are used only if the first copy is damaged. Each device's copies carry that device's
+//! own item.
 //!
 //! A superblock is eight sectors, and a power cut can tear it. So a commit never writes all copies
 //! between two flushes. The other copies follow with the nodes of the next commit. If the first
@@ -282,9 +283,9 @@ impl Volume {
     }
 }
 
-/// The device item for a device's superblock. This is the item that was set last. If no item was
-/// set, the given superblock has the item if it is for this device. Otherwise this is the item from
-/// the opening.
+/// The device item for a device's superblock. This is the item that was set last. If none was set,
+/// it is the item in `superblock`, if that item is for this device. In all other cases it is the
+/// item from the opening.
 fn item_of(device: &VolumeDevice, superblock: &Superblock) -> DeviceItem {
     let authors = Some(superblock.dev_item).filter(|item| item.devid == device.id);
     device.changed_item().or(authors).unwrap_or(device.item)

@@ -13,8 +13,8 @@
 //! # Locks
 //!
 //! `repairs` is held for long, across I/O: writers share it, and a repair has it exclusively, so
-//! that a repair never puts old bytes over new ones. While it is held, only the ranks of `block`
-//! are taken. `deferred` is taken without `repairs`.
+//! that a repair never puts old bytes over new ones. While `repairs` is held, only locks of the
+//! crate `block` are taken. `deferred` is taken without `repairs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -237,7 +237,7 @@ impl Volume {
     ///
     /// Without this call, each superblock keeps the item from the opening. There is one exception:
     /// the superblock given to [`Volume::write_superblocks`] has the item of one device, and that
-    /// device gets the item from there.
+    /// device gets this item.
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.set_current_item(item);

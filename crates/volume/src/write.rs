@@ -109,7 +109,7 @@ impl Volume {
         self.with_transfers(writes, |transfers| self.submit(transfers))?
     }
 
-    /// [`Volume::write_batch`] of the copies that [`Copies::First`] left out.
+    /// Writes as [`Volume::write_batch`] does, but only the copies that [`Copies::First`] left out.
     ///
     /// # Errors
     ///
@@ -132,8 +132,8 @@ impl Volume {
             .is_ok_and(|entry| entry.chunk.flags.profile() == BlockGroupFlags::DUP)
     }
 
-    /// [`Volume::write_batch`] of some copies, then [`Volume::flush`]. A single device gets the
-    /// writes and the flush in one submission.
+    /// Writes some copies as [`Volume::write_batch`] does, then flushes as [`Volume::flush`] does.
+    /// A single device gets the writes and the flush in one submission.
     ///
     /// # Errors
     ///
@@ -385,7 +385,8 @@ impl Volume {
         written.or_else(|refused| self.write_failed(device, &firsts, refused))
     }
 
-    /// As [`Self::submit_to`] on the only device, and then a flush of this device.
+    /// Submits transfers to the only device as [`Self::submit_to`] does, and then flushes this
+    /// device.
     fn submit_and_flush(
         &self,
         device: &VolumeDevice,

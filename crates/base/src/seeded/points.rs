@@ -53,8 +53,8 @@ pub fn learn_overhead() {
         released(place, Want::Mutex);
     }
     let Some((count_after, busy_after)) = counted() else { return };
-    // Each pass of this loop counts three times. Two of the counted spans contain the work of the
-    // lock itself. `LOCK_NANOS` stands for that work.
+    // During each pass of this loop, the machine counts the time three times. Two of the counted
+    // spans contain the work of the lock itself. `LOCK_NANOS` stands for that work.
     let each = (busy_after - busy) / (count_after - count).max(1);
     if let Some(machine) = &mut run.lock().machine {
         machine.take_off(each.saturating_sub(LOCK_NANOS));

@@ -275,8 +275,9 @@ pub(super) fn hole(
         // Nothing says whether the data was compressed, or whether it was written at all.
         return Ok(None);
     }
-    // Data with checksums was written. Data without checksums may be preallocated space. As a
-    // preallocated extent, it reads as zeros, and its bytes stay on the device.
+    // Data with checksums was written. Data without checksums may be preallocated space. So data
+    // without checksums becomes a preallocated extent: the file reads zeros there, and the bytes
+    // stay on the device.
     let region = Region { disk: extent.start, disk_len: extent.len, offset: 0, len: extent.len };
     item.generation = generation;
     item.body = match has_sums(editor, extent)? {

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **MI1** A mode keeps its bits for access. Its type is the type that directory entries state.
-//!   Without entries, it is the only type that can have the inode's items.
+//!   If there are no entries, the type is the only one that can have the inode's items.
 //! - **MI2** An inode without a name gets a name in `lost+found`. Nothing is added to a read-only
 //!   subvolume, or to a leaf that snapshots share.
 

@@ -5,7 +5,7 @@
 //! - **MQ1** Quotas are mended and marked only if they are on and not simple. A rescan counts such
 //!   quotas anew, and the checker counts them from the trees of subvolumes. The counts of simple
 //!   quotas follow from no other tree.
-//! - **MQ2** Counts are the last stage, because other fixes change what subvolumes reach.
+//! - **MQ2** Counts are the last stage, because other fixes change which extents subvolumes reach.
 
 use buttress_format::{Key, Kind, QuotaGroup, QuotaInfo, QuotaStatus, TreeId};
 

@@ -215,7 +215,7 @@ impl Editor {
         })?;
         let is_noted = self.take_free(&chunk, Extent::new(at, len))?;
         if !is_noted && has_own {
-            // Linux mounts no block-group tree beside an invalid free-space tree.
+            // Linux mounts no volume that has a block-group tree and an invalid free-space tree.
             return Ok(false);
         }
         for device in &self.devices {
@@ -296,8 +296,8 @@ impl Editor {
         }
     }
 
-    /// Places in gaps, the best last: the end of the largest gap. There, a node of an older root is
-    /// least likely. A rescue could need such a node.
+    /// Places in gaps, the best last. The best place is the end of the largest gap, because a node
+    /// of an older root is least likely there. A rescue could need such a node.
     fn places_in(&self, mut gaps: Vec<Extent>) -> Vec<Logical> {
         let len = u64::from(self.geometry.nodesize);
         gaps.sort_by_key(|gap| std::cmp::Reverse(gap.len));

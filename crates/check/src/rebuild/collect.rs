@@ -263,8 +263,8 @@ impl<'c> Collector<'c> {
         self.keep(extent);
     }
 
-    /// Records the space before `extent` for new nodes. The extent itself is not available for
-    /// these.
+    /// Records the space before `extent` for new nodes. The space of the extent itself is not
+    /// available for new nodes.
     fn keep(&mut self, extent: Extent) {
         self.gap(extent.start);
         self.kept = extent.end();

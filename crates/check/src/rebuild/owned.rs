@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **O2** Each node is met once as a node of its own tree. Below a node of another tree there is
-//!   no node of the searched tree, so the search does not descend.
+//!   no node of the searched tree, so the search does not descend below such a node.
 //! - **O3** In a tree that is being dropped, the search visits the same nodes as the walk.
 
 use std::collections::{BTreeMap, HashMap};

@@ -263,8 +263,9 @@ fn with_quotas() -> Patch {
     patch
 }
 
-/// Counts of quota groups are right after a repair, and are not marked: a fix did not change them,
-/// or they were wrong. If an extent may be lost, the counts stay, because they show the loss.
+/// After a repair of a name, and after a repair of wrong counts, the counts of quota groups are
+/// right and not marked as inconsistent. If an extent may be lost, the counts stay, because they
+/// show the loss.
 #[test]
 fn counts_of_quotas_are_right_after_fixes() {
     let expect_counted = |patch: &Patch| {

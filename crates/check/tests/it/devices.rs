@@ -216,7 +216,7 @@ fn chunk_missing() {
 }
 
 /// If two block groups begin at one address, one of them has another length than the chunk. The
-/// wrong group is reported, whichever of them the check meets first.
+/// wrong group is reported, whichever of the two groups the check meets first.
 #[test]
 fn block_group_twice() {
     for device in [victim(), old_victim()] {

@@ -199,8 +199,8 @@ fn backref_count() {
 fn backref_order() {
     let patch = Patch::new(victim());
     patch.edit(TreeId::EXTENT, is_data, |bytes| {
-        // Shared references sort after the others, so a second reference of the first kind must not
-        // follow a shared reference.
+        // Shared references sort after all other references. So a second reference of the first
+        // kind must not follow a shared reference.
         let first = bytes[24..].to_vec();
         bytes.push(Kind::SHARED_DATA_REF.0);
         bytes.extend_from_slice(&[0; 12]);

@@ -8,8 +8,9 @@
 //!   user. When the possible users reach a maximum, the walk takes no further extents. A single
 //!   extent may have more users than this maximum.
 //! - **L7** A walk finds the users in the committed trees. These users are valid only while the
-//!   same trees are the committed ones. Besides, no later transaction may change the references of
-//!   the extent, or an item that the walk found. Otherwise the mover searches each tree anew.
+//!   same trees are the committed ones. They become invalid, too, if a later transaction changes
+//!   the references of the extent, or an item that the walk found. The mover then searches each
+//!   tree anew.
 //!
 //! Why L7 is enough: an operation changes the users of an extent in one of two ways. If it makes a
 //! new item point to the extent, it adds a reference. If it removes, moves or cuts an item, the
@@ -37,8 +38,8 @@ pub(super) struct Ahead {
     trees: Arc<[TreeId]>,
     /// The generation of the committed trees that were walked.
     walked: Option<Generation>,
-    /// The users of extents that are still to move, by the start of the extent; `None` if the walk
-    /// cannot tell.
+    /// The users of extents that have not been moved yet, by the start of the extent; `None` if the
+    /// walk cannot tell.
     found: HashMap<Logical, Option<Vec<Use>>>,
     /// The number of extents of the last walk, and how many of these extents were moved since.
     asked: usize,
@@ -143,8 +144,8 @@ struct Walk<'v> {
 }
 
 /// Returns the users of as many leading extents as the limit allows, in the committed trees. An
-/// extent that the root tree uses has `None`. The walk takes no further extents once their
-/// references may have `USERS_ASKED` users (L6).
+/// extent that the root tree uses has `None`. The walk takes no further extents once the references
+/// of the taken extents may have `USERS_ASKED` users (L6).
 fn walk(
     view: &View,
     trees: &[TreeId],

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **L5** Back references only say which files to check; the file's extent item decides. If a
-//!   reference disappears meanwhile, the check finds no item. The next round over the group finds
-//!   an item that appears meanwhile (`relocate::L4`).
+//!   reference disappears after it was read, the check finds no item. The next round over the group
+//!   finds an item that appears later (`relocate::L4`).
 
 use std::collections::{BTreeSet, HashMap};
 

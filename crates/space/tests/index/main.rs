@@ -31,8 +31,8 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// I3: while another group leaves, a search finds an entered group, or sees that it may have missed
-/// this group. The two groups share a word or a segment, or each is the only one in its segment.
-/// The search may start anywhere.
+/// this group. The two groups share a word or a segment, or each group is alone in its segment. The
+/// search may start anywhere.
 #[test]
 fn entered_group_is_found_or_doubted() {
     for (stays, leaves) in [(65, 64), (65, 200), (5000, 5001), (5000, 4200), (70_000 * 64, 4096)] {

@@ -1,8 +1,8 @@
 //! Reserved space is found, whatever other threads do meanwhile.
 //!
 //! Groups of a few sectors are almost full all the time. Threads allocate their reservations from
-//! them and give the extents back; groups come and go beside them. No search for reserved space may
-//! fail.
+//! these groups and give the extents back. Meanwhile other groups are added and removed. No search
+//! for reserved space may fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

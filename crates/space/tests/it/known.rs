@@ -38,8 +38,8 @@ fn a3_classes_end_with_their_group() {
     let goal = Some(Logical(small.start.0 / (32 * MIB) * (32 * MIB)));
     let medium = got(space.allocate(AllocRequest { goal, ..exactly(Data, MIB) }));
     assert_eq!(Some(medium.start), goal, "the group was empty, so it is of no class");
-    // All groups are full except one, which has another class. The search takes that group before a
-    // chunk would be made.
+    // All groups are full except one, which has another class. The search takes this group, so no
+    // new chunk is needed.
     let rest = got(space.allocate(exactly(Data, 31 * MIB)));
     assert_eq!(rest.start.0, medium.end().0);
     space.verify().expect("sound");

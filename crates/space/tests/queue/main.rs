@@ -190,7 +190,8 @@ fn e7_refused_head_unblocks_the_queue() {
     });
 }
 
-/// F2: a request that came during the last flush step for other requests is not refused with them.
+/// F2: a request that came during the last flush step for other requests is not refused together
+/// with those requests.
 #[test]
 fn late_request_is_not_refused() {
     model(|| {

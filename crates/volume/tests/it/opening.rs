@@ -114,7 +114,8 @@ fn a_missing_device_is_named() {
     assert!(matches!(open(&[], READ), Err(Error::NoDevices)));
 }
 
-/// A degraded volume with every byte readable is read and written. Otherwise it is only read.
+/// A degraded volume is read and written if every byte is readable. If some bytes are unreadable,
+/// the volume is only read.
 #[test]
 fn degraded_goes_on_with_what_is_left() {
     let degraded = OpenOptions { writable: true, degraded: true, ..OpenOptions::default() };
