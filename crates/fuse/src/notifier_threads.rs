@@ -19,7 +19,7 @@
 //! - **K3** Names are invalidated on a thread for which no request about names or content waits.
 //!   This thread waits for the inode lock of a directory. The kernel holds that lock while it waits
 //!   for the lock of a file to be removed. A direct write holds the file's lock, and may wait for
-//!   another of these threads. Commands of ioctl(2), here called orders, hold no lock in the
+//!   another thread of this module. Commands of ioctl(2), here called orders, hold no lock in the
 //!   kernel, and wait on a thread of their own.
 //! - **K4** At most [`ORDERS_MAX`] orders wait for their thread or are carried out. A program may
 //!   give orders by any number of threads, and each order keeps the memory of its request. A user
@@ -69,8 +69,9 @@ pub(crate) enum Span {
 }
 
 /// Notifies the kernel, with threads that may wait for the result: one for the writes that a
-/// notification causes, one for space, and one for names. A write may need space first. Commands of
-/// ioctl(2) have a thread that may wait for the other three.
+/// notification causes, one for space, and one for names. The first thread may wait for the second,
+/// since a write may need space. Commands of ioctl(2) have a thread that may wait for the other
+/// three.
 #[derive(Debug)]
 pub(crate) struct NotifierThreads {
     notifier: SessionNotifier,
@@ -95,8 +96,8 @@ impl Drop for WaitPermit {
     }
 }
 
-/// The numbers of orders that wait or are carried out, by user (K4). Users without one are left
-/// out.
+/// The numbers of orders that wait or are carried out, by user (K4). Users without an order have no
+/// entry.
 #[derive(Debug)]
 struct TakenOrders(Ranked<BTreeMap<u32, usize>>);
 

@@ -24,11 +24,11 @@
 //!
 //! A program that waits for each reply sends its next request some microseconds after the reply. If
 //! an idle processor halts (above all in a virtual machine), waking the reader takes longer than
-//! that, and longer than the request. Measured: the waking took half of the time of a create. So a
-//! reader polls for the next request for a while ([`Options::busy_poll`]) before it sleeps. While
-//! it polls, it yields to other threads that need its processor, and stops if they keep the
-//! processor. It polls only while polling has lately been successful and no other thread handles a
-//! request.
+//! these microseconds, and longer than the request itself. Measured: the waking took half of the
+//! time of a create. So a reader polls for the next request for a while ([`Options::busy_poll`])
+//! before it sleeps. While it polls, it yields to other threads that need its processor, and stops
+//! if they keep the processor. It polls only while polling has lately been successful and no other
+//! thread handles a request.
 //!
 //! # Invariants
 //!

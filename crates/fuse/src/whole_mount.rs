@@ -154,8 +154,8 @@ impl WholeMount {
         let flags = [
             ("default_permissions", true),
             ("allow_other", options.allow_other.unwrap_or(true)),
-            // `ro` here is final. If the mount may become writable later, only the attribute of
-            // each mount refuses changes.
+            // `ro` of the superblock is final. If a mount may become writable later, only the
+            // attribute `MOUNT_ATTR_RDONLY` of each mount refuses changes.
             ("ro", options.read_only && !options.may_begin_writing),
             ("sync", options.sync),
             ("dirsync", options.dirsync),

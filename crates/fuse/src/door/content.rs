@@ -10,14 +10,14 @@
 //!   `FUSE_WRITE_LOCKOWNER`). The kernel names an owner only in direct requests. The flags of the
 //!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
 //!   page carry the same flags, and hold folios of the kernel (D4 of `door`).
-//! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of that range.
-//!   The kernel itself drops these pages before it sends the request. It drops them again after the
-//!   answer only if the program waits for the write. During an asynchronous write, a read may bring
-//!   the old bytes into the kernel's cache again.
+//! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of the written
+//!   range. The kernel itself drops these pages before it sends the request. It drops them again
+//!   after the answer only if the program waits for the write. During an asynchronous write, a read
+//!   may bring the old bytes into the kernel's cache again.
 //! - **C5** Times that the kernel writes back from its cache are always accepted. Such a request
 //!   sets `ctime` and no access time. It names a handle of a file that is open for writing, or
-//!   repeats the `mtime` of the volume. A program that sets `mtime` alone uses the path, or sets
-//!   another time.
+//!   repeats the `mtime` that the file has in the volume. A program that sets `mtime` alone uses
+//!   the path, or sets another time.
 //! - **C6** Each READ is an access; the kernel then invalidates its cached access time by itself.
 //!   An open for reading is an access if the kernel may hold content of the file. In that case,
 //!   reads of the open file may never reach the server. With `strictatime` the kernel drops its
@@ -180,8 +180,8 @@ impl Door {
         Ok(open_flags(flags, &self.options))
     }
 
-    /// Records a `release`: a program has closed the file, and the kernel has sent all that was
-    /// written through that descriptor.
+    /// Records a `release`: a program has closed the file, and the kernel has sent all data that
+    /// was written through the closed descriptor.
     pub(crate) fn release(&self, id: u64, flags: i32) -> Answer<()> {
         let node = self.node(id)?;
         let one_fewer = |count: &AtomicU32| {
@@ -214,7 +214,8 @@ impl Door {
         self.expect_timeable(&node, &set, asked)?;
         let Options { users, groups, .. } = &self.options;
         if let Some(time) = set.ctime.filter(|_| self.keeps_writes()) {
-            // The kernel sends a cached `ctime` late, and does not know of a `chattr` since then.
+            // The kernel sends a cached `ctime` late. A later `chattr`, of which the kernel does
+            // not know, may have set a newer `ctime`.
             let ours = node.inode.attr().ctime;
             set.ctime =
                 Some(if (ours.sec, ours.nsec) > (time.sec, time.nsec) { ours } else { time });
@@ -270,7 +271,7 @@ impl Door {
 
     /// Reads into `buffer`. A direct read (C3) may meet the end of the file. The kernel may know of
     /// a later end, and must send its data first (C2). The kernel keeps the data of all other
-    /// reads, so `filled_pages` counts them (C4).
+    /// reads, so `filled_pages` counts those reads (C4).
     pub(crate) fn read_into(
         &self,
         id: u64,

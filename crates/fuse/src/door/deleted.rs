@@ -35,8 +35,8 @@ const REST_MIN: Duration = Duration::from_secs(1);
 /// A round is followed by a rest of this many times its length (DS2).
 const RESTS: u32 = 50;
 
-/// The most names that are remembered as absent from deleted subvolumes. The oldest one makes room
-/// for a new one, and its directory then stays until memory is short.
+/// The most names that are remembered as absent from deleted subvolumes. The oldest name makes room
+/// for a new name. The kernel then keeps the directory of the oldest name until memory is short.
 const ABSENT_MAX: usize = 4096;
 
 /// Names that the kernel knows to be absent from deleted subvolumes (DS3).

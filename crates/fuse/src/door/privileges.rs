@@ -2,15 +2,16 @@
 //!
 //! # Place
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to the server. The kernel itself takes
-//! only capabilities away, before most changes, but not before a direct write or a truncating open.
+//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves the removal of privileges to the server. The
+//! kernel itself removes only capabilities. It does so before most changes, but not before a direct
+//! write or a truncating open.
 //!
 //! # Invariants
 //!
 //! - **S1** A change of content removes capabilities, also if root makes it, as in Linux. It
 //!   removes set-id bits if the caller lacks `CAP_FSETID`. Writes from the kernel's cache remove
-//!   nothing. They were checked when the program made them, and a change through a mapping removes
-//!   nothing in Linux.
+//!   nothing. The kernel checked for privileges when the program called write(2). A change through
+//!   a mapping removes nothing in Linux either.
 //! - **S2** A change of owner or group removes all privileges, also if root makes it. S3 is an
 //!   exception. Directories keep their set-id bits.
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It

@@ -41,8 +41,8 @@ fn deleted_subvolume_goes_when_its_last_user_has_gone() {
     expect_deleted_subvolume_goes(&[]);
 }
 
-/// As above, where a program looked for names in vain after the deletion. The kernel remembers that
-/// these names are absent, and keeps their directory for that.
+/// A program looked for names in vain after the deletion. The kernel remembers that these names are
+/// absent, and therefore keeps their directory. The subvolume is dropped nevertheless.
 #[test]
 fn deleted_subvolume_goes_although_names_are_known_to_be_absent() {
     expect_deleted_subvolume_goes(&["absent", "e/absent", "absent as well"]);
