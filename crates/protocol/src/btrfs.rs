@@ -242,7 +242,7 @@ pub struct SearchKey {
 impl SearchKey {
     /// Length of the key at the front of argument and answer, in bytes.
     pub(crate) const LEN: usize = 104;
-    /// Where the number of items is.
+    /// Offset of the number of items.
     pub(crate) const COUNT_AT: usize = 64;
 
     fn read(fields: &Fields<'_>) -> Result<Self, Errno> {
