@@ -101,7 +101,7 @@ pub enum Order {
         /// The new size, in the syntax of `btrfs filesystem resize`.
         size: String,
     },
-    /// How full the volume is.
+    /// Report how full the volume is.
     Room,
     /// Show or set properties of a file, a directory or a subvolume.
     Property {

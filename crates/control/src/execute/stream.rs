@@ -5,7 +5,7 @@
 //! - **T1** The client of the order has the other end of the stream. If the client ends, the next
 //!   piece of the stream fails, and the order ends.
 //! - **T2** The kernel learns of a received subvolume when it is created, and again when it is
-//!   complete. The second time, the kernel drops what it has cached of the incomplete subvolume.
+//!   complete. The second time, the kernel drops its cached data of the incomplete subvolume.
 
 use std::io::{BufReader, Read, Write};
 

@@ -30,7 +30,7 @@ use crate::exit::{Exit, Failure, Result};
 pub(super) const QUESTION: &str = "farewell";
 /// The longest time for an answer that needs no work.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The question, on the same connection, whether the mount is still used.
+/// The question on the same connection that asks whether the mount is still used.
 const USED: &str = "used";
 /// The time after which a program prints the reason for its wait.
 const SILENCE: Duration = Duration::from_secs(1);

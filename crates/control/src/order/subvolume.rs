@@ -39,7 +39,7 @@ pub enum Act {
         /// The place of the snapshot, or an existing directory in which it gets the name of its
         /// source.
         target: Spot,
-        /// Whether it refuses changes.
+        /// Whether the snapshot refuses changes.
         read_only: bool,
     },
     /// Delete a subvolume.
