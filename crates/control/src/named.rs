@@ -21,8 +21,7 @@ const MAGIC_AT: u64 = (64 << 10) + 64;
 pub struct Named {
     /// The image, or the top of the mount.
     pub volume: PathBuf,
-    /// If the place is on the host outside of Buttress mounts: the file system it is on, for
-    /// messages.
+    /// The file system of a place on the host that is on no Buttress mount, for messages.
     pub elsewhere: Option<String>,
     /// The place in the volume.
     pub spot: Spot,

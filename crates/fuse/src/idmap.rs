@@ -57,7 +57,8 @@ impl IdMap {
         self.insert(Span { volume, here, count })
     }
 
-    /// Maps root of the volume to the id `here`. Returns false if that overlaps another range.
+    /// Maps root of the volume to the id `here`. Returns false if this mapping overlaps another
+    /// range.
     pub fn add_root(&mut self, here: u32) -> bool {
         self.insert(Span { volume: 0, here, count: 1 })
     }

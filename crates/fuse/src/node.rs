@@ -167,8 +167,8 @@ impl<H: Handle> Nodes<H> {
         }
     }
 
-    /// Returns nodes for the kernel to forget if it knows too many, so that three quarters of the
-    /// limit remain. Returns `None` after that, until [`Nodes::note_pruned`].
+    /// If the kernel knows too many nodes, returns nodes to forget, so that three quarters of the
+    /// limit remain. After that, returns `None` until [`Nodes::note_pruned`] is called.
     pub(crate) fn surplus(&self) -> Option<Vec<u64>> {
         let known = self.known.load(Ordering::Relaxed);
         if known <= self.known_max || self.is_pruning.swap(true, Ordering::Acquire) {
@@ -330,8 +330,8 @@ impl<H: Handle> Nodes<H> {
         handle
     }
 
-    /// Takes back `count` references. Returns the handle when they were the last ones, for the
-    /// caller to drop.
+    /// Takes back `count` references. If no reference is left, returns the handle for the caller to
+    /// drop.
     #[must_use = "dropping the handle may delete a file; do it where that may take long"]
     pub(crate) fn forget(&self, id: u64, count: u64) -> Option<H> {
         if id == ROOT {
@@ -524,7 +524,8 @@ mod tests {
         assert_eq!(nodes.count(), 0);
     }
 
-    /// N3: above the limit idle handles rest and come back with their references; others stay.
+    /// N3: above the limit idle handles rest and come back with their references. Other handles
+    /// stay.
     #[test]
     fn n3_idle_handles_rest() {
         let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), NodeLimits { handles: 0, ..LIMITS });

@@ -223,8 +223,8 @@ impl NotifierThreads {
         }));
     }
 
-    /// Has the kernel forget unused nodes at a later time (K3). Then calls `done`, and tells it
-    /// whether the kernel supports this.
+    /// Has the kernel forget unused nodes at a later time (K3). Then calls `done`, with true if the
+    /// kernel supports this notification.
     pub(crate) fn prune(&self, nodes: Vec<u64>, done: impl FnOnce(bool) + Send + 'static) {
         let notifier = self.notifier.clone();
         self.names.give(Box::new(move || {
@@ -300,7 +300,7 @@ impl SessionNotifier {
         }
     }
 
-    /// Has the kernel forget unused nodes; returns whether the kernel supports this.
+    /// Has the kernel forget unused nodes. Returns whether the kernel supports this notification.
     pub(crate) fn prune_all(&self, nodes: &[u64]) -> bool {
         nodes.chunks(PRUNED_MAX).all(|nodes| self.prune(nodes))
     }

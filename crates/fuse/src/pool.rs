@@ -76,8 +76,8 @@ const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
 /// Ticks without a request after which the watching thread uses the longer period.
 const QUIET_TICKS: u32 = 64;
-/// Upper limit of the polling score. A successful poll adds one, a vain one subtracts two. A thread
-/// polls only while the score is above zero.
+/// Upper limit of the polling score. A successful poll adds one, and a vain poll subtracts two. A
+/// thread polls only while the score is above zero.
 const WORTH_MAX: u32 = 16;
 
 /// If another thread keeps the processor for longer than this, the processors are busy. Polling
@@ -114,7 +114,7 @@ pub(crate) struct WorkerPool {
 
 #[derive(Debug, Default)]
 struct Bench {
-    /// Waiting threads. The last one to arrive is woken first, because its caches are warmest.
+    /// Waiting threads. The last thread to arrive is woken first, because its caches are warmest.
     seated: Vec<Arc<Seat>>,
     watch: Option<Arc<Seat>>,
 }
@@ -303,7 +303,7 @@ impl WorkerPool {
         {
             let mut bench = self.bench.lock();
             // W1: a thread that removes the last reader checks the bench afterwards, under this
-            // lock. So it finds this seat, or this thread has become the reader.
+            // lock. So that thread finds this seat, or this thread has become the reader.
             if self.is_dismissed.load(Ordering::SeqCst) || self.become_reader() {
                 return;
             }

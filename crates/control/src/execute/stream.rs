@@ -35,8 +35,8 @@ pub(super) fn send(
     Ok(json!({ "bytes": sent.context(name)?.bytes }))
 }
 
-/// Creates the subvolumes of the streams in `input`. Returns their names, and for each whether it
-/// began as an empty subvolume or as a snapshot.
+/// Creates the subvolumes of the streams in `input`. Returns their names, and whether each
+/// subvolume began as an empty subvolume or as a snapshot.
 pub(super) fn receive(
     fs: &Filesystem,
     dir: &Spot,

@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **E1** Once the server has confirmed that a program waits, it reports the end to that program,
-//!   unless the server dies. So if the connection ends without a report, the last commit may be
-//!   missing.
+//! - **E1** Once the server has confirmed that a program waits, the server reports the end to that
+//!   program, unless the server dies. So if the connection ends without a report, the last commit
+//!   may be missing.
 //! - **E2** When the server reports the end, it has already released the locks on the devices.
 
 use std::io::{BufRead, BufReader, Write};

@@ -79,9 +79,9 @@ pub fn mounted_from(source: &Path) -> Option<Listed> {
     all.into_iter().find(|mount| is_ours(mount) && mount.source == source)
 }
 
-/// Returns all mounts of the same file system, including this one if it still exists. The device
-/// number alone is not enough: after the end of this file system, another file system may get the
-/// number.
+/// Returns all mounts of the same file system, including `mount` if that mount still exists. The
+/// device number alone is not enough: after the end of this file system, another file system may
+/// get the number.
 ///
 /// # Errors
 ///

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **C1** Every change of content or owner takes privileges of the file away as `privileges`
-//!   says. Capabilities are removed before the change, set-id bits before it or together with it.
+//!   says. Capabilities are removed before the change. Set-id bits are removed before the change or
+//!   together with it.
 //! - **C2** A search for data or a hole is answered after the kernel has sent the content that it
 //!   holds.
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
@@ -99,8 +100,8 @@ pub(crate) struct Reading {
 pub(crate) enum Written {
     /// The number of bytes that were written.
     Bytes(u32),
-    /// The volume is full, but an unlinked file will soon be freed: [`Door::write_aside`] waits for
-    /// that.
+    /// The volume is full, but an unlinked file will soon be freed: [`Door::write_aside`] waits
+    /// until the file is freed.
     MustWait(SpacePermit),
 }
 
@@ -156,9 +157,9 @@ impl Door {
         Ok(())
     }
 
-    /// Refuses to open an immutable file for writing, and an append-only one without `O_APPEND`.
-    /// The check is made here, because later writes from the kernel's cache do not name the
-    /// program.
+    /// Refuses to open an immutable file for writing, or an append-only file for writing without
+    /// `O_APPEND`. The check is made here, because later writes from the kernel's cache do not name
+    /// the program.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());
@@ -197,7 +198,7 @@ impl Door {
         Ok(())
     }
 
-    /// Says whether the kernel may hold content of a node that was not sent yet.
+    /// Says whether the kernel may hold unsent content of a node.
     fn may_be_behind(&self, node: &Node) -> bool {
         self.keeps_writes() && node.writers.load(Ordering::Relaxed) > 0
     }
@@ -249,7 +250,7 @@ impl Door {
         if is_refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Changes attributes. Returns whether that removed set-id bits.
+    /// Changes attributes. Returns whether the change removed set-id bits.
     fn apply(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
         if let Some(bits) = set.mode {
             chmod_list(node, bits)?;
@@ -291,7 +292,7 @@ impl Door {
         Ok(if is_behind { Read::Behind(node) } else { Read::Bytes(count) })
     }
 
-    /// Runs `work` after the kernel has sent the unwritten content of a node that it still holds.
+    /// Runs `work` after the kernel has sent its unsent content of a node.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
         self.notifier_threads.after_flush(id, Span::Whole, work);
     }
@@ -468,7 +469,7 @@ impl Node {
     }
 
     /// Reads the content that the volume has, for a request that may not wait. A short read is a
-    /// valid answer. An empty one would mean the end of the file, so `EINTR` is returned instead.
+    /// valid answer. An empty read would mean the end of the file, so `EINTR` is returned instead.
     pub(crate) fn read_known(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
         match self.read(offset, buffer)? {
             0 => Err(Errno::EINTR),

@@ -17,8 +17,8 @@
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
 //! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
-//!   attributes, the cached ones are invalidated before the answer is sent. The invalidation takes
-//!   no lock of an inode or a folio (`door::D4`).
+//!   attributes, the cached attributes are invalidated before the answer is sent. The invalidation
+//!   takes no lock of an inode or a folio (`door::D4`).
 
 use buttress_fs::{FileKind, mode};
 

@@ -34,7 +34,7 @@ pub(super) const READ: u32 = 4;
 pub(super) const WRITE: u32 = 2;
 pub(super) const EXECUTE: u32 = 1;
 
-/// Capabilities by their bits.
+/// Capabilities, with the numbers of their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capability {
     DacOverride = 1,

@@ -96,8 +96,8 @@ struct Memory {
 // (R1), on any thread.
 unsafe impl Sync for Slot {}
 
-/// A request that has arrived, in its entry. Nothing else accesses the entry's memory meanwhile
-/// (R1).
+/// A request that has arrived, in its entry. Nothing else accesses the entry's memory until this
+/// value is dropped (R1).
 pub(crate) struct Taken {
     queue: Arc<Queue>,
     index: u16,
@@ -156,7 +156,7 @@ impl Queue {
     }
 
     /// Gives all answers to the kernel (R2), and returns the next request. Waits until a request
-    /// comes. Returns `None` when no more will come.
+    /// comes. Returns `None` when no more requests will come.
     pub(super) fn next(self: &Arc<Self>, driver: &mut DriverState) -> Option<Taken> {
         loop {
             self.answer_all(driver);

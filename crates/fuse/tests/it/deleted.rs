@@ -34,8 +34,8 @@ fn refused_deletion_leaves_the_mount_of_a_subvolume() {
 }
 
 /// A program has a directory open in a deleted subvolume. The kernel keeps the directory's inode
-/// even after the program has closed it. The subvolume is dropped then, although memory is not
-/// short.
+/// even after the program has closed it. After the close the subvolume is dropped, although memory
+/// is not short.
 #[test]
 fn deleted_subvolume_goes_when_its_last_user_has_gone() {
     expect_deleted_subvolume_goes(&[]);
