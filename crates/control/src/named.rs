@@ -21,7 +21,8 @@ const MAGIC_AT: u64 = (64 << 10) + 64;
 pub struct Named {
     /// The image, or the top of the mount.
     pub volume: PathBuf,
-    /// The file system of a place on the host that is on no Buttress mount, for messages.
+    /// The file system of the place, for messages. `None` if the place is on a Buttress mount or in
+    /// an image.
     pub elsewhere: Option<String>,
     /// The place in the volume.
     pub spot: Spot,

@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! Each mount has one table. A lookup, a create or a listing *remembers* a node, once for each time
-//! that the server reports it to the kernel; `forget` takes those references back. Meanwhile the
-//! handle in the table keeps an inode alive after its last unlink, as an open file needs.
+//! that the server reports the node to the kernel. `forget` takes these references back. Meanwhile
+//! the handle in the table keeps an inode alive after its last unlink, as an open file needs.
 //!
 //! A handle costs much more memory than a node, and most handles are idle: the kernel knows the
 //! inode, but no program has it open. So a table limits its handles. Above the limit, idle handles
@@ -30,7 +30,7 @@
 //!
 //! - **N1** Two inodes of a volume never have the same node id, and an inode has one id as long as
 //!   the mount lives. An id can be turned back into (tree, inode number). Only ids with 0x7fff need
-//!   a table for the conversion. This table keeps them until the mount ends.
+//!   a table for the conversion. This table keeps these ids until the mount ends.
 //! - **N2** The table holds a node while the kernel holds a reference, and no longer.
 //! - **N3** A handle rests only if no other thread has it and `rest` returns a number, from which
 //!   an equal handle can be made. A resting handle is remade before a request works on its node,

@@ -64,8 +64,7 @@ mod tests;
 pub(crate) use kind::{Costs, Kind};
 pub(crate) use stopwatch::Stopwatch;
 
-/// If a request is read within this time after the last request was handled, it was waiting
-/// already.
+/// A request that is read within this time after the last request was handled has waited already.
 const WAITING: Duration = Duration::from_micros(3);
 /// This many waiting requests in a row are more than one thread can handle. A single program that
 /// waits for each reply also makes short runs: it may send a request before the replying thread has
@@ -303,7 +302,7 @@ impl WorkerPool {
         {
             let mut bench = self.bench.lock();
             // W1: a thread that removes the last reader checks the bench afterwards, under this
-            // lock. So that thread finds this seat, or this thread has become the reader.
+            // lock. Either the other thread finds this seat, or this thread has become the reader.
             if self.is_dismissed.load(Ordering::SeqCst) || self.become_reader() {
                 return;
             }

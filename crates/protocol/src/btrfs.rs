@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! The number of an ioctl tells the size of its argument. Linux's FUSE copies that many bytes in,
-//! out, or both. It does not copy further buffers to which an argument points.
+//! out, or both. FUSE does not copy further buffers to which an argument points.
 //!
 //! The layouts are those of the kernel's `include/uapi/linux/btrfs.h`, in the machine's byte order.
 //!

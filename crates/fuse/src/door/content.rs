@@ -10,7 +10,7 @@
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
 //!   `FUSE_WRITE_LOCKOWNER`). The kernel names an owner only in direct requests. The flags of the
 //!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
-//!   page carry the same flags, and hold folios of the kernel (D4 of `door`).
+//!   page carry the same flags. The kernel holds folios during these other requests (D4 of `door`).
 //! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of the written
 //!   range. The kernel itself drops these pages before it sends the request. It drops them again
 //!   after the answer only if the program waits for the write. During an asynchronous write, a read

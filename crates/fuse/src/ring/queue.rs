@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **R1** From the moment that an entry is given to the kernel until its completion arrives, its
-//!   memory belongs to the kernel. At all other times it belongs to a single [`Taken`].
+//!   memory belongs to the kernel. At all other times the memory belongs to a single [`Taken`].
 //! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel completes
 //!   a request in the context of the thread that gave the entry, and only while that thread is not
 //!   inside the kernel. So a thread that gives entries must never wait inside the kernel for
