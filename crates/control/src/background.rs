@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **B1** The process in the background has no terminal and none of the pipes of its caller. So a
-//!   shell or a script that reads the caller's output does not wait for it.
+//!   shell or a script that reads the caller's output does not wait for the process in the
+//!   background.
 
 use std::env;
 use std::fs::File;
@@ -16,19 +17,19 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::exit::{Context, Exit, Failure, Result};
 
-/// Tells the process in the background that it is there.
+/// This variable is set only for the process in the background.
 const MARK: &str = "BUTTRESS_BACKGROUND";
 
 /// How long the caller waits for an early failure, and how often it looks.
 const EARLY: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Runs this program once more, with the same arguments, in the background. Returns the number of
-/// that process; `None` in that process itself, which does the work.
+/// Runs this program once more, with the same arguments, in a process in the background. Returns
+/// the number of the new process. In the new process, which does the work, returns `None`.
 ///
 /// # Errors
 ///
-/// The message of that process, if it fails at once.
+/// The message of the new process, if that process fails at once.
 pub fn begin() -> Result<Option<u32>> {
     if env::var_os(MARK).is_some() {
         return Ok(None);
@@ -53,7 +54,7 @@ pub fn begin() -> Result<Option<u32>> {
         if let Some(status) = child.try_wait().context(what)? {
             let mut text = String::new();
             errors.rewind().context(what)?;
-            // Text that is not UTF-8 is not shown; the failure is.
+            // A message that is not UTF-8 is not shown.
             let _ = errors.read_to_string(&mut text);
             let text = text.trim().trim_start_matches("ERROR: ");
             if !status.success() && !text.is_empty() {

@@ -60,7 +60,7 @@ impl Cached {
         self.cache.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
     }
 
-    /// Puts the cache in front of an open device, if one was named.
+    /// If a cache was named, puts the cache in front of an open device.
     pub fn wrap(&self, origin: Arc<dyn Device>, how: OpenOptions) -> Result<Wrapped> {
         let Some(path) = &self.cache else { return Ok((origin, None)) };
         self.refuse_remote(Path::new(&origin.name()))?;

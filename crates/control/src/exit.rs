@@ -98,8 +98,8 @@ impl Failure {
         matches!(cause, Some(buttress_block::Error::Locked { .. }))
     }
 
-    /// Returns whether the program that reads the output has ended. Then this program stops without
-    /// an error.
+    /// Returns whether the program that reads the output has ended. In that case this program stops
+    /// without an error.
     pub fn is_closed_pipe(&self) -> bool {
         let cause = self.source.as_ref().and_then(|source| source.downcast_ref::<std::io::Error>());
         cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)

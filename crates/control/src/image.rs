@@ -202,12 +202,12 @@ fn not_opened(image: &Path, error: buttress_fs::Error, wants_more: bool) -> Fail
     failure
 }
 
-/// Finds the inode that a place names; symbolic links are not followed.
+/// Finds the inode that a place names. Does not follow symbolic links.
 pub fn resolve(fs: &Filesystem, place: &VolumePath) -> Result<Inode> {
     fs.resolve(&place.path).context(|| place.show())
 }
 
-/// Finds the directory a place lies in, and the name there.
+/// Finds the directory that contains a place, and the name of the place in that directory.
 pub fn resolve_parent<'a>(fs: &Filesystem, place: &'a VolumePath) -> Result<(Inode, &'a [u8])> {
     let mut parts = place.components();
     let Some(name) = parts.pop().filter(|name| *name != b"..") else {

@@ -78,7 +78,8 @@ mod tests {
         assert_eq!(place.components(), [&b"etc"[..], b"a:", b"b"]);
     }
 
-    /// A name that exists on the host is that file. A colon without a slash names no volume.
+    /// A name that exists on the host means the file of that name. A colon without a slash names no
+    /// volume.
     #[test]
     fn host_names_stay_host_names() {
         assert_eq!(Location::parse(OsStr::new("/")), Location::Host("/".into()));

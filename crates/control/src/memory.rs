@@ -47,9 +47,9 @@ const FILLED_DIRTY_MAX: u64 = 16 * MIB;
 const FILLED_CHANGES_MAX: u64 = 12 * MIB;
 
 /// Returns the options of a volume that is only filled. Such a volume needs little memory, however
-/// much data comes in. If `is_fixed`, nothing depends on the machine, so commits end at the same
-/// places everywhere. The caller then runs no background threads. Without these threads, a commit
-/// begins at twice the limit of changes, so the limit is halved.
+/// much data comes in. If `is_fixed`, nothing depends on the machine, so each commit has the same
+/// changes on every machine. The caller then runs no background threads. Without these threads, a
+/// commit begins at twice the limit of changes, so the limit is halved.
 #[must_use]
 pub fn to_fill(is_fixed: bool) -> MountOptions {
     let (budget, parts) = if is_fixed { (LEAST, 2) } else { (by_default(), 1) };
@@ -85,7 +85,8 @@ pub struct Parts {
     /// 64 MiB. A mount has no pages of files, so the memory for pages goes to these inodes, to
     /// requests, and to small objects.
     pub known: u64,
-    /// Requests and their answers: a quarter of what nodes have, up to 64 MiB.
+    /// Requests and their answers. This part has a quarter as many bytes as the part for nodes, up
+    /// to 64 MiB.
     pub requests: u64,
 }
 
@@ -149,7 +150,7 @@ fn group_limit(root: &Path, own: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// B1: a share of the machine, within the group.
+    /// B1: the budget is a share of the machine's memory, within the limit of the control group.
     #[test]
     fn b1_budget_is_a_share_of_the_machine_within_the_group() {
         assert_eq!(budget(32 << 30, None), 2 << 30);

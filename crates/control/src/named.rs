@@ -11,18 +11,18 @@ use crate::location::VolumePath;
 use crate::order::Spot;
 use crate::{closing, live, names};
 
-/// The magic number of a superblock. Before it are the checksum, the identifier, the address and
-/// the flags.
+/// The magic number of a superblock. The checksum, the identifier, the address and the flags lie
+/// before the magic number.
 const MAGIC: [u8; 8] = *b"_BHRfS_M";
 /// The address of the magic number on the device.
 const MAGIC_AT: u64 = (64 << 10) + 64;
 
 /// A place, and its volume: an image, or the top of a mount.
 pub struct Named {
-    /// The image, or where the volume is mounted.
+    /// The image, or the top of the mount.
     pub volume: PathBuf,
-    /// If the place is on the host outside of Buttress mounts: the file system it is on, for
-    /// messages.
+    /// The file system of the place, for messages. `None` if the place is on a Buttress mount or in
+    /// an image.
     pub elsewhere: Option<String>,
     /// The place in the volume.
     pub spot: Spot,

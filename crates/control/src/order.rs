@@ -101,7 +101,7 @@ pub enum Order {
         /// The new size, in the syntax of `btrfs filesystem resize`.
         size: String,
     },
-    /// How full the volume is.
+    /// Report how full the volume is.
     Room,
     /// Show or set properties of a file, a directory or a subvolume.
     Property {
@@ -159,7 +159,7 @@ impl Order {
             | Self::DeviceRemove { .. }
             | Self::DeviceReplace { .. }
             | Self::Fstrim { .. }
-            // A quota order counts what programs have written so far.
+            // A quota order counts all data that programs have written so far.
             | Self::Quota(_)
             | Self::Resize { .. }
             | Self::Room
@@ -195,7 +195,7 @@ pub enum PropertyAct {
     Set {
         /// Its name.
         name: String,
-        /// The value; an empty one removes the property.
+        /// The value; an empty value removes the property.
         value: String,
         /// Allow clearing `ro` of a received subvolume.
         force: bool,
@@ -209,7 +209,7 @@ pub enum PropertyAct {
 pub struct Sending {
     /// The subvolume.
     pub subvolume: Spot,
-    /// A subvolume that the receiver has; the stream contains the differences from it.
+    /// A subvolume that the receiver has; the stream contains the differences from that subvolume.
     pub parent: Option<Spot>,
     /// Further subvolumes that the receiver has. The stream may clone data from them.
     pub clone_sources: Vec<Spot>,

@@ -14,7 +14,7 @@ use crate::named::Named;
 use crate::order::{Act, Order, Spot};
 
 /// Opens a volume for reading, by a place in it: `IMG:/path`, or a path on a mount of this user.
-/// Also returns the place below the root of what was opened.
+/// Also returns the path of the place below the root that the opened filesystem shows.
 pub fn open_place(argument: &OsStr, others: &Devices) -> Result<(Filesystem, VolumePath)> {
     let Named { volume, spot, .. } = Named::parse(argument)?;
     if !spot.is_mounted {

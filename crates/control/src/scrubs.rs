@@ -1,4 +1,4 @@
-//! What is known of the last scrub of a volume.
+//! Finds the status of the last scrub of a volume.
 
 use std::path::Path;
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **U1** Bars are drawn on standard error, and only when it is a terminal; standard output
-//!   carries nothing but the answer.
+//! - **U1** Bars are drawn on standard error, and only when standard error is a terminal; standard
+//!   output carries nothing but the answer.
 //! - **U2** Colour appears on terminals only, and never when `NO_COLOR` is set.
 
 use std::io::{IsTerminal, Write};

@@ -4,9 +4,9 @@
 //!
 //! With the ACL support of FUSE on, the kernel reads a file's list as an extended attribute and
 //! checks the access of each user. The kernel changes no list when the mode changes, and no mode
-//! when the list changes: the server must do that. The volume computes the lists of new inodes.
-//! This module changes a list after `chmod`, and a mode after a new list. The rules are those of
-//! POSIX.1e draft 17 and of acl(5).
+//! when the list changes: the server must make both changes. The volume computes the lists of new
+//! inodes. This module changes a list after `chmod`, and a mode after a new list. The rules are
+//! those of POSIX.1e draft 17 and of acl(5).
 //!
 //! # On the wire
 //!
@@ -18,8 +18,8 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A list that parses has exactly one owner, one group and one other entry. It has a mask
-//!   if it names any user or group. So every list has mode bits.
+//! - **A1** A list that parses has exactly one entry for the owner, one for the group, and one for
+//!   others. It has a mask if it names any user or group. So every list has mode bits.
 //!
 //! This is code of our own: `exacl` and `posix-acl` call libacl, which reads the lists of files,
 //! not lists in memory.

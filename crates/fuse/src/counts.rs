@@ -14,7 +14,7 @@ use buttress_protocol::{Opcode, opcode};
 const KINDS: usize = 64;
 
 /// Classes of times. Each class counts times below a power of two of microseconds, and the last
-/// one counts everything longer than about four seconds, too.
+/// class counts everything longer than about four seconds, too.
 const CLASSES: usize = 24;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];

@@ -170,7 +170,7 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             Ok(Reply::Done)
         }
         Operation::Releasedir => Ok(Reply::Done),
-        // With no flags set, the kernel caches no listing, and each one reaches the server.
+        // With no flags set, the kernel caches no listing, and each listing reaches the server.
         Operation::Opendir if door.options.strict_access => Ok(Reply::Opened(OpenFlags::default())),
         Operation::Fallocate(how) => {
             door.fallocate(caller, node, how.offset, how.len, how.mode).map(done)

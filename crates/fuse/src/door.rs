@@ -102,18 +102,18 @@ pub(crate) struct Door {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) inode: Inode,
-    /// Set once the file is known to have no capabilities. The kernel asks for them before the
-    /// first write to each file.
+    /// Set once the file is known to have no capabilities. The kernel asks for capabilities before
+    /// the first write to each file.
     no_capability: AtomicBool,
-    /// The number of opens for writing. While there are any, the kernel may hold content that it
-    /// has not sent.
+    /// The number of opens for writing. While this number is above zero, the kernel may hold
+    /// content that it has not sent.
     writers: AtomicU32,
     /// The number of opens of any kind. If it is zero and the file has no name, the kernel will
     /// soon forget the file.
     openers: AtomicU32,
     /// The error of a failed write from the kernel's cache, kept until a writer gets it (D3).
     failed_write: AtomicI32,
-    /// Whether a directory has a default ACL, if that was read before.
+    /// Whether a directory has a default ACL, or [`UNKNOWN`] before the ACL was read.
     default_list: AtomicU8,
     /// Whether the kernel may hold content: it was read through the kernel's cache, or opened for
     /// writing.
@@ -255,7 +255,7 @@ impl Door {
     }
 
     /// Takes back `count` references of the kernel to a node. Dropping the last handle of a
-    /// nameless file deletes it here.
+    /// nameless file deletes the file.
     pub(crate) fn forget(&self, id: u64, count: u64) {
         self.freed_files.forget(|| {
             let Some(node) = self.nodes.forget(id, count) else { return false };

@@ -41,7 +41,8 @@ pub(crate) trait Exchange: Send + Sized + 'static {
     }
 
     /// Gives back memory that a request does not need while it waits. A command of ioctl(2) stays
-    /// whole; the data of other requests may be lost. There is room for an answer to ioctl(2).
+    /// whole; the data of other requests may be lost. The remaining memory has room for an answer
+    /// to ioctl(2).
     fn set_aside(self) -> Self {
         self
     }

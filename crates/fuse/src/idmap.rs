@@ -1,5 +1,5 @@
-//! Ids of the volume and ids of this machine: `uidmap=VOLUME:HERE:COUNT`, `gidmap=` alike,
-//! `idmap=user`.
+//! Converts ids of the volume to ids of this machine and back. The options are
+//! `uidmap=VOLUME:HERE:COUNT`, `gidmap=VOLUME:HERE:COUNT` and `idmap=user`.
 //!
 //! # Place
 //!
@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //!
-//! - **I1** Without an option every id is itself.
+//! - **I1** Without an option no id is changed.
 //! - **I2** With an option, an id of the volume that is in no range is shown as [`UNMAPPED_ID`],
 //!   which is never written. An id of this machine that is in no range has no counterpart in the
 //!   volume. Making a file with such an owner, or changing an owner to it, fails with `EOVERFLOW`.
@@ -44,7 +44,7 @@ pub struct IdMap {
 }
 
 impl IdMap {
-    /// Says whether every id is itself (I1).
+    /// Says whether the map changes no id (I1).
     #[must_use]
     pub fn is_identity(&self) -> bool {
         self.spans.is_empty()
@@ -57,7 +57,8 @@ impl IdMap {
         self.insert(Span { volume, here, count })
     }
 
-    /// Maps root of the volume to the id `here`. Returns false if that overlaps another range.
+    /// Maps root of the volume to the id `here`. Returns false if this mapping overlaps another
+    /// range.
     pub fn add_root(&mut self, here: u32) -> bool {
         self.insert(Span { volume: 0, here, count: 1 })
     }

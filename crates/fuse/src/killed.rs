@@ -1,4 +1,4 @@
-//! Requests of programs that were killed: one that waits for space gives up, as it would in Linux.
+//! Requests of killed programs: a request that waits for space gives up, as in Linux.
 //!
 //! # Why not `FUSE_INTERRUPT`
 //!
@@ -17,9 +17,9 @@
 //! - **K2** A waiting thread checks the task every few hundredths of a second. A thread that writes
 //!   data back because too much is dirty does the same. All other requests only store the number of
 //!   the task.
-//! - **K3** Writes from the kernel's cache, and times that it cached, never give up: the program
-//!   was told that they succeeded. The kernel sends such writes for no task, and such times for the
-//!   task that closes the file.
+//! - **K3** Writes and times from the kernel's cache never give up: the program was told that they
+//!   succeeded. The kernel sends such writes for no task, and such times for the task that closes
+//!   the file.
 
 use std::fs;
 

@@ -70,8 +70,8 @@ pub use session::{KernelSync, Serving, Session, Unmounter, mount, serve_connecti
 pub use sharer::Sharer;
 pub use whole_mount::{Subtree, Top, can_share};
 
-/// Bytes of memory that requests and answers take, by `/dev/fuse` and by io_uring, also where it is
-/// kept for later requests.
+/// Bytes of memory of requests and answers, by `/dev/fuse` and by io_uring. Memory that is kept for
+/// later requests counts, too.
 #[must_use]
 pub fn message_bytes() -> u64 {
     message_pool::touched_bytes() + ring::touched_bytes()

@@ -4,8 +4,8 @@
 //!
 //! - **MP1** The pool keeps about as many buffers as requests lately needed at once. In each
 //!   period, half of the buffers that no request needed go back to the system. So a burst of large
-//!   writes does not hold memory for good. Requests give buffers back: a mount that gets none keeps
-//!   what it has.
+//!   writes does not hold memory for good. Only the end of a request gives buffers back: a mount
+//!   without requests keeps its buffers.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,7 +82,8 @@ pub(crate) struct MessagePool {
 #[derive(Debug)]
 struct Kept {
     buffers: Vec<Buffer>,
-    /// The least number of kept buffers since the last trim. No request needed this many buffers.
+    /// The least number of kept buffers since the last trim. No request since then needed these
+    /// buffers.
     spare: usize,
     trimmed: Instant,
 }
@@ -111,7 +112,7 @@ impl MessagePool {
         if buffer.len() != self.len {
             return;
         }
-        // Dropped without the lock.
+        // The buffers are dropped after the lock is released.
         let _given = {
             let mut kept = self.kept.lock();
             if kept.buffers.len() >= KEPT_MAX {

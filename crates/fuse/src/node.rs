@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! Each mount has one table. A lookup, a create or a listing *remembers* a node, once for each time
-//! that the server reports it to the kernel; `forget` takes those references back. Meanwhile the
-//! handle in the table keeps an inode alive after its last unlink, as an open file needs.
+//! that the server reports the node to the kernel. `forget` takes these references back. Meanwhile
+//! the handle in the table keeps an inode alive after its last unlink, as an open file needs.
 //!
 //! A handle costs much more memory than a node, and most handles are idle: the kernel knows the
 //! inode, but no program has it open. So a table limits its handles. Above the limit, idle handles
@@ -30,7 +30,7 @@
 //!
 //! - **N1** Two inodes of a volume never have the same node id, and an inode has one id as long as
 //!   the mount lives. An id can be turned back into (tree, inode number). Only ids with 0x7fff need
-//!   a table for the conversion. This table keeps them until the mount ends.
+//!   a table for the conversion. This table keeps these ids until the mount ends.
 //! - **N2** The table holds a node while the kernel holds a reference, and no longer.
 //! - **N3** A handle rests only if no other thread has it and `rest` returns a number, from which
 //!   an equal handle can be made. A resting handle is remade before a request works on its node,
@@ -167,8 +167,8 @@ impl<H: Handle> Nodes<H> {
         }
     }
 
-    /// Returns nodes for the kernel to forget if it knows too many, so that three quarters of the
-    /// limit remain. Returns `None` after that, until [`Nodes::note_pruned`].
+    /// If the kernel knows too many nodes, returns nodes to forget, so that three quarters of the
+    /// limit remain. After that, returns `None` until [`Nodes::note_pruned`] is called.
     pub(crate) fn surplus(&self) -> Option<Vec<u64>> {
         let known = self.known.load(Ordering::Relaxed);
         if known <= self.known_max || self.is_pruning.swap(true, Ordering::Acquire) {
@@ -330,8 +330,8 @@ impl<H: Handle> Nodes<H> {
         handle
     }
 
-    /// Takes back `count` references. Returns the handle when they were the last ones, for the
-    /// caller to drop.
+    /// Takes back `count` references. If no reference is left, returns the handle for the caller to
+    /// drop.
     #[must_use = "dropping the handle may delete a file; do it where that may take long"]
     pub(crate) fn forget(&self, id: u64, count: u64) -> Option<H> {
         if id == ROOT {
@@ -524,7 +524,8 @@ mod tests {
         assert_eq!(nodes.count(), 0);
     }
 
-    /// N3: above the limit idle handles rest and come back with their references; others stay.
+    /// N3: above the limit idle handles rest and come back with their references. Other handles
+    /// stay.
     #[test]
     fn n3_idle_handles_rest() {
         let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), NodeLimits { handles: 0, ..LIMITS });

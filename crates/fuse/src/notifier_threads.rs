@@ -97,8 +97,8 @@ impl Drop for WaitPermit {
     }
 }
 
-/// The numbers of orders that wait or are carried out, by user (K4). Users without one are left
-/// out.
+/// The numbers of orders that wait or are carried out, by user (K4). Users without an order have no
+/// entry.
 #[derive(Debug)]
 struct TakenOrders(Ranked<BTreeMap<u32, usize>>);
 
@@ -226,8 +226,8 @@ impl NotifierThreads {
         }));
     }
 
-    /// Has the kernel forget unused nodes at a later time (K3). Then calls `done`, and tells it
-    /// whether the kernel supports this.
+    /// Has the kernel forget unused nodes at a later time (K3). Then calls `done`, with true if the
+    /// kernel supports this notification.
     pub(crate) fn prune(&self, nodes: Vec<u64>, done: impl FnOnce(bool) + Send + 'static) {
         let notifier = self.notifier.clone();
         self.names.give(Box::new(move || {
@@ -303,7 +303,7 @@ impl SessionNotifier {
         }
     }
 
-    /// Has the kernel forget unused nodes; returns whether the kernel supports this.
+    /// Has the kernel forget unused nodes. Returns whether the kernel supports this notification.
     pub(crate) fn prune_all(&self, nodes: &[u64]) -> bool {
         nodes.chunks(PRUNED_MAX).all(|nodes| self.prune(nodes))
     }

@@ -77,7 +77,7 @@ pub struct Options {
     /// The source that `/proc/mounts` shows.
     pub source: String,
     /// About how many nodes keep a handle that takes 1 KiB ([`crate::node`]). Open inodes may
-    /// exceed this.
+    /// exceed this number.
     pub handles_max: usize,
     /// About how many inodes the kernel may know. Above this number the kernel is told to forget
     /// unused inodes.

@@ -24,11 +24,11 @@
 //!
 //! A program that waits for each reply sends its next request some microseconds after the reply. If
 //! an idle processor halts (above all in a virtual machine), waking the reader takes longer than
-//! that, and longer than the request. Measured: the waking took half of the time of a create. So a
-//! reader polls for the next request for a while ([`Options::busy_poll`]) before it sleeps. While
-//! it polls, it yields to other threads that need its processor, and stops if they keep the
-//! processor. It polls only while polling has lately been successful and no other thread handles a
-//! request.
+//! these microseconds, and longer than the request itself. Measured: the waking took half of the
+//! time of a create. So a reader polls for the next request for a while ([`Options::busy_poll`])
+//! before it sleeps. While it polls, it yields to other threads that need its processor, and stops
+//! if they keep the processor. It polls only while polling has lately been successful and no other
+//! thread handles a request.
 //!
 //! # Invariants
 //!
@@ -64,8 +64,7 @@ mod tests;
 pub(crate) use kind::{Costs, Kind};
 pub(crate) use stopwatch::Stopwatch;
 
-/// If a request is read within this time after the last request was handled, it was waiting
-/// already.
+/// A request that is read within this time after the last request was handled has waited already.
 const WAITING: Duration = Duration::from_micros(3);
 /// This many waiting requests in a row are more than one thread can handle. A single program that
 /// waits for each reply also makes short runs: it may send a request before the replying thread has
@@ -76,8 +75,8 @@ const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
 /// Ticks without a request after which the watching thread uses the longer period.
 const QUIET_TICKS: u32 = 64;
-/// Upper limit of the polling score. A successful poll adds one, a vain one subtracts two. A thread
-/// polls only while the score is above zero.
+/// Upper limit of the polling score. A successful poll adds one, and a vain poll subtracts two. A
+/// thread polls only while the score is above zero.
 const WORTH_MAX: u32 = 16;
 
 /// If another thread keeps the processor for longer than this, the processors are busy. Polling
@@ -114,7 +113,7 @@ pub(crate) struct WorkerPool {
 
 #[derive(Debug, Default)]
 struct Bench {
-    /// Waiting threads. The last one to arrive is woken first, because its caches are warmest.
+    /// Waiting threads. The last thread to arrive is woken first, because its caches are warmest.
     seated: Vec<Arc<Seat>>,
     watch: Option<Arc<Seat>>,
 }
@@ -303,7 +302,7 @@ impl WorkerPool {
         {
             let mut bench = self.bench.lock();
             // W1: a thread that removes the last reader checks the bench afterwards, under this
-            // lock. So it finds this seat, or this thread has become the reader.
+            // lock. Either the other thread finds this seat, or this thread has become the reader.
             if self.is_dismissed.load(Ordering::SeqCst) || self.become_reader() {
                 return;
             }

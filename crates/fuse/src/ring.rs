@@ -1,4 +1,4 @@
-//! Requests by io_uring, where the kernel offers that (`fuse.enable_uring`, Linux 6.14).
+//! Requests by io_uring, where the kernel offers io_uring (`fuse.enable_uring`, Linux 6.14).
 //!
 //! # Why
 //!

@@ -375,8 +375,8 @@ fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
-/// For code that changes a mounted volume apart from requests of the kernel: tells the kernel of
-/// such changes. A thread that serves requests must not use this.
+/// Tells the kernel of changes that code makes to a mounted volume apart from requests of the
+/// kernel. A thread that serves requests must not use this.
 #[derive(Clone, Debug)]
 pub struct KernelSync(Arc<Submounts>);
 

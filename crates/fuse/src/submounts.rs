@@ -1,4 +1,5 @@
-//! Each subvolume as a mount of its own, so that it has a device number of its own, as in Linux.
+//! Mounts each subvolume by itself, so that the subvolume has a device number of its own, as in
+//! Linux.
 //!
 //! # Place
 //!

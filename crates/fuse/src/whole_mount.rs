@@ -45,7 +45,7 @@ pub(crate) struct WholeMount {
 /// mount of the volume is made (T1).
 #[derive(Debug)]
 pub struct Top {
-    /// `None` while it is dropped.
+    /// `None` while this value is dropped.
     held: Option<OwnedFd>,
     /// Set if all mounts of the volume are below other mounts. In this case the held mount cannot
     /// be cloned.
@@ -154,8 +154,8 @@ impl WholeMount {
         let flags = [
             ("default_permissions", true),
             ("allow_other", options.allow_other.unwrap_or(true)),
-            // `ro` here is final. If the mount may become writable later, only the attribute of
-            // each mount refuses changes.
+            // `ro` of the superblock is final. If a mount may become writable later, only the
+            // attribute `MOUNT_ATTR_RDONLY` of each mount refuses changes.
             ("ro", options.read_only && !options.may_begin_writing),
             ("sync", options.sync),
             ("dirsync", options.dirsync),
@@ -217,7 +217,7 @@ impl WholeMount {
     }
 
     /// Unmounts every visible mount. A mount on top of another mount is unmounted first. A mount
-    /// that is in use is detached and ends later. Returns whether any was in use.
+    /// that is in use is detached and ends later. Returns whether any mount was in use.
     pub(crate) fn take_away(&self) -> io::Result<bool> {
         let mut was_used = false;
         let mut failure = None;
@@ -266,7 +266,7 @@ impl Covered {
     }
 }
 
-/// Opens a mount of the file system with this device number; `None` if another one is visible at
+/// Opens a mount of the file system with this device number; `None` if another mount is visible at
 /// the point.
 fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
     // An automount that lies there must not be triggered, so the mount point is opened only as a

@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! The number of an ioctl tells the size of its argument. Linux's FUSE copies that many bytes in,
-//! out, or both. It does not copy further buffers to which an argument points.
+//! out, or both. FUSE does not copy further buffers to which an argument points.
 //!
 //! The layouts are those of the kernel's `include/uapi/linux/btrfs.h`, in the machine's byte order.
 //!
@@ -242,7 +242,7 @@ pub struct SearchKey {
 impl SearchKey {
     /// Length of the key at the front of argument and answer, in bytes.
     pub(crate) const LEN: usize = 104;
-    /// Where the number of items is.
+    /// Offset of the number of items.
     pub(crate) const COUNT_AT: usize = 64;
 
     fn read(fields: &Fields<'_>) -> Result<Self, Errno> {

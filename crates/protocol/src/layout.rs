@@ -43,7 +43,7 @@ wire! {
     pub struct OutHead, 16 {
         /// Bytes of the whole answer.
         pub len: u32,
-        /// Zero or a negative error number. In a notification, its kind.
+        /// Zero or a negative error number. In a notification, the kind of the notification.
         pub error: i32,
         /// The request that is answered; zero in a notification.
         pub unique: u64,

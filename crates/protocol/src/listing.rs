@@ -34,8 +34,8 @@ impl<'a> Listing<'a> {
         self.len == 0
     }
 
-    /// Adds a name. `position` is where a later listing continues after this name. Returns true if
-    /// the name did not fit.
+    /// Adds a name. A later listing continues after this name if it begins at `position`. Returns
+    /// true if the name did not fit.
     pub fn add_name(&mut self, ino: u64, position: u64, kind: FileType, name: &[u8]) -> bool {
         self.add(&[], ino, position, kind.bits(), name)
     }

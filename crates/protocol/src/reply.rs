@@ -24,7 +24,7 @@ pub enum Reply {
     Created(EntryOut, OpenFlags),
     /// Bytes.
     Data(Vec<u8>),
-    /// How long a value is, bytes.
+    /// Length of a value, in bytes.
     Len(u32),
     /// Number of bytes written or copied.
     Written(u32),

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **PE1** Without `--all`, a line or column that has only zeroes is left out, and so is a
-//!   heading without lines.
+//! - **PE1** Without `--all`, a line or column that has only zeroes is left out. A heading without
+//!   lines is left out, too.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,7 @@ const KINDS: [&str; 3] = ["data", "metadata", "system"];
 /// The options for showing an answer.
 #[derive(Clone, Copy)]
 pub struct ShowOptions<'l> {
-    /// An earlier answer of the same process, and how many seconds ago it was.
+    /// An earlier answer of the same process, and its age in seconds.
     pub before: Option<(&'l Answer, f64)>,
     /// Show zeroes, too (PE1).
     pub all: bool,
@@ -243,8 +243,8 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns how fast a number changes. For an object, the number is its count of events. `None` if
-/// the number has not changed.
+/// Returns how fast a number changes. For an object, the number is its count of events. Returns
+/// `None` if the number has not changed.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
     let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();

@@ -139,8 +139,8 @@ pub(super) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value
     serde_json::to_value(&rows).context(|| "output")
 }
 
-/// Returns the status of the running or last replacement of a device, which is `null` if there was
-/// none.
+/// Returns the status of the running or last replacement of a device, or `null` if there was no
+/// replacement.
 pub(super) fn replacement(fs: &Filesystem) -> Value {
     let Some(status) = fs.replace_status() else { return Value::Null };
     let state = match status.state {

@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::exit::{Context, Result};
 use crate::order::{Group, QuotaAct, Quotas, Spot};
 
-/// The counts of quotas that threads of this process make now. A process serves one volume.
+/// The number of rescans that threads of this process run now. A process serves one volume.
 static COUNTS: AtomicUsize = AtomicUsize::new(0);
 
-/// A count of quotas, which ends when this value is dropped.
+/// A running rescan, which ends when this value is dropped.
 struct Count;
 
 impl Count {
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that waits for a rescan sees it as long as it runs, and no longer.
+    /// A rescan is shown as running until the rescan ends, and no longer.
     #[test]
     fn a_running_count_is_shown() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));

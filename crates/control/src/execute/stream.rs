@@ -5,7 +5,7 @@
 //! - **T1** The client of the order has the other end of the stream. If the client ends, the next
 //!   piece of the stream fails, and the order ends.
 //! - **T2** The kernel learns of a received subvolume when it is created, and again when it is
-//!   complete. The second time, the kernel drops what it has cached of the incomplete subvolume.
+//!   complete. The second time, the kernel drops its cached data of the incomplete subvolume.
 
 use std::io::{BufReader, Read, Write};
 
@@ -35,8 +35,8 @@ pub(super) fn send(
     Ok(json!({ "bytes": sent.context(name)?.bytes }))
 }
 
-/// Creates the subvolumes of the streams in `input`. Returns their names, and for each whether it
-/// began as an empty subvolume or as a snapshot.
+/// Creates the subvolumes of the streams in `input`. Returns their names, and whether each
+/// subvolume began as an empty subvolume or as a snapshot.
 pub(super) fn receive(
     fs: &Filesystem,
     dir: &Spot,

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A snapshot of a mounted subvolume has every write that was finished before. For this,
-//!   the kernel first hands over its dirty data.
+//! - **S1** A snapshot of a mounted subvolume has every write that was finished before the order.
+//!   For this, the kernel first hands over its dirty data.
 //! - **S2** The kernel is told of every name that is added or removed.
 
 use std::time::Duration;
@@ -177,8 +177,8 @@ const USED_MAX: Duration = Duration::from_secs(2);
 
 /// Waits until the cleaner has freed the space of a subvolume. Waits at most [`USED_MAX`] for
 /// programs that use the subvolume. Returns false if programs still use the subvolume, or if the
-/// client goes away earlier. Then the cleaner continues by itself. Fails if the volume becomes
-/// read-only: then the next mount that is writable frees the space.
+/// client goes away earlier. In both cases the cleaner continues by itself. Fails if the volume
+/// becomes read-only: then the next mount that is writable frees the space.
 fn wait_dropped(
     fs: &Filesystem,
     at: &Spot,

@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **E1** Once the server has confirmed that a program waits, it reports the end to that program,
-//!   unless the server dies. So if the connection ends without a report, the last commit may be
-//!   missing.
+//! - **E1** Once the server has confirmed that a program waits, the server reports the end to that
+//!   program, unless the server dies. So if the connection ends without a report, the last commit
+//!   may be missing.
 //! - **E2** When the server reports the end, it has already released the locks on the devices.
 
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +30,7 @@ use crate::exit::{Exit, Failure, Result};
 pub(super) const QUESTION: &str = "farewell";
 /// The longest time for an answer that needs no work.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The question, on the same connection, whether the mount is still used.
+/// The question on the same connection that asks whether the mount is still used.
 const USED: &str = "used";
 /// The time after which a program prints the reason for its wait.
 const SILENCE: Duration = Duration::from_secs(1);

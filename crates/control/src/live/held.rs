@@ -1,12 +1,12 @@
-//! A mounted volume for a verb that reads the devices by itself: as its last commit has it.
+//! The last commit of a mounted volume, for a verb that reads the devices by itself.
 //!
 //! # Invariants
 //!
 //! - **HD1** The superblock that a reader finds on each device is that of the held commit, without
-//!   a log. A later commit may have overwritten it on the device, and may refer to nodes that the
-//!   server does not keep.
-//! - **HD2** A read fails if the server no longer held the commit after it. The bytes may then
-//!   belong to a later commit.
+//!   a log. A later commit may have overwritten the superblock on the device. The later superblock
+//!   may refer to nodes that the server does not keep.
+//! - **HD2** A read fails if the server no longer held the commit after the read. The bytes may
+//!   then belong to a later commit.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl Layer for Held {
     }
 }
 
-/// Opens the devices of the volume that is mounted at a folder, with what programs have written so
-/// far. Returns `None` if no mount of this user has the folder.
+/// Opens the devices of the volume that is mounted at a folder, with all data that programs have
+/// written so far. Returns `None` if no mount of this user has the folder.
 ///
 /// # Errors
 ///

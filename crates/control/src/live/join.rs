@@ -10,9 +10,9 @@
 //!
 //! - **J1** The server keeps the volume mounted until the asking process closes the connection.
 //!   That process does so after it has attached the mount.
-//! - **J2** If the volume was just unmounted, its server closes it soon. The server says so, and
-//!   the asking process waits. If the volume was unmounted lazily, it may stay in use for long, and
-//!   the server refuses.
+//! - **J2** If the volume was just unmounted, the server soon closes the volume. The server says
+//!   so, and the asking process waits. If the volume was unmounted lazily, it may stay in use for
+//!   long, and the server refuses.
 //! - **J3** Options of the whole volume stay as the first mount set them. The answer names every
 //!   requested option that differs from the first mount's options.
 

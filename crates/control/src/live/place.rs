@@ -1,12 +1,13 @@
-//! Finds the file system of a path of the host, and the mount of ours that serves it.
+//! Finds the file system that a path of the host lies on, and the Buttress mount that serves the
+//! path.
 //!
 //! # Invariants
 //!
-//! - **P1** The name of a path never decides whether it belongs to a volume. The device number of
-//!   the path decides: it must be the number of a Buttress mount. With `-o submounts` it may also
-//!   be the number of one of the mount's subvolumes. So a foreign mount inside of a Buttress mount
-//!   does not belong to the volume. A bind mount of the volume at another place belongs to the
-//!   volume.
+//! - **P1** The name of a path never decides whether the path belongs to a volume. The device
+//!   number of the path decides: it must be the number of a Buttress mount. With `-o submounts` it
+//!   may also be the number of one of the mount's subvolumes. So a foreign mount inside of a
+//!   Buttress mount does not belong to the volume. A bind mount of the volume at another place
+//!   belongs to the volume.
 //! - **P2** A server counts only while its mount is still at its place. Errors and later questions
 //!   name the volume by that place.
 
@@ -78,9 +79,9 @@ pub fn mounted_from(source: &Path) -> Option<Listed> {
     all.into_iter().find(|mount| is_ours(mount) && mount.source == source)
 }
 
-/// Returns all mounts of the same file system, including this one if it still exists. The device
-/// number alone is not enough: after the end of this file system, another file system may get the
-/// number.
+/// Returns all mounts of the same file system, including `mount` if that mount still exists. The
+/// device number alone is not enough: after the end of this file system, another file system may
+/// get the number.
 ///
 /// # Errors
 ///

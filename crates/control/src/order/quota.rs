@@ -76,7 +76,7 @@ pub struct Quotas {
     pub simple: bool,
     /// Whether the counts are wrong until the next rescan.
     pub inconsistent: bool,
-    /// Whether Linux began to count, and did not finish.
+    /// Whether the process that has the volume open runs a rescan now.
     pub rescan_running: bool,
     /// The subvolume that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]

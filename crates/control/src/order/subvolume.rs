@@ -36,10 +36,10 @@ pub enum Act {
     Snapshot {
         /// The subvolume to copy.
         source: Spot,
-        /// The place of the snapshot, or an existing directory in which it gets the name of its
-        /// source.
+        /// The place of the snapshot, or an existing directory in which the snapshot gets the name
+        /// of its source.
         target: Spot,
-        /// Whether it refuses changes.
+        /// Whether the snapshot refuses changes.
         read_only: bool,
     },
     /// Delete a subvolume.

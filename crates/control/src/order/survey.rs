@@ -1,4 +1,4 @@
-//! What a survey can report about the space that files take on the devices, as plain data.
+//! The reports of a survey about the space that files take on the devices, as plain data.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub enum SurveyRequest {
     Holders {
         /// The address in the volume.
         address: u64,
-        /// Also files that hold only other parts of its extent.
+        /// Report also files that hold only other parts of the byte's extent.
         any_part: bool,
     },
     /// The names of an inode in the subvolume of the place.

@@ -3,21 +3,22 @@
 //! # Invariants
 //!
 //! - **C1** Every change of content or owner takes privileges of the file away as `privileges`
-//!   says. Capabilities are removed before the change, set-id bits before it or together with it.
+//!   says. Capabilities are removed before the change. Set-id bits are removed before the change or
+//!   together with it.
 //! - **C2** A search for data or a hole is answered after the kernel has sent the content that it
 //!   holds.
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
 //!   `FUSE_WRITE_LOCKOWNER`). The kernel names an owner only in direct requests. The flags of the
 //!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
-//!   page carry the same flags, and hold folios of the kernel (D4 of `door`).
-//! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of that range.
-//!   The kernel itself drops these pages before it sends the request. It drops them again after the
-//!   answer only if the program waits for the write. During an asynchronous write, a read may bring
-//!   the old bytes into the kernel's cache again.
+//!   page carry the same flags. The kernel holds folios during these other requests (D4 of `door`).
+//! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of the written
+//!   range. The kernel itself drops these pages before it sends the request. It drops them again
+//!   after the answer only if the program waits for the write. During an asynchronous write, a read
+//!   may bring the old bytes into the kernel's cache again.
 //! - **C5** Times that the kernel writes back from its cache are always accepted. Such a request
 //!   sets `ctime` and no access time. It names a handle of a file that is open for writing, or
-//!   repeats the `mtime` of the volume. A program that sets `mtime` alone uses the path, or sets
-//!   another time.
+//!   repeats the `mtime` that the file has in the volume. A program that sets `mtime` alone uses
+//!   the path, or sets another time.
 //! - **C6** Each READ is an access; the kernel then invalidates its cached access time by itself.
 //!   An open for reading is an access if the kernel may hold content of the file. In that case,
 //!   reads of the open file may never reach the server. With `strictatime` the kernel drops its
@@ -99,8 +100,8 @@ pub(crate) struct Reading {
 pub(crate) enum Written {
     /// The number of bytes that were written.
     Bytes(u32),
-    /// The volume is full, but an unlinked file will soon be freed: [`Door::write_aside`] waits for
-    /// that.
+    /// The volume is full, but an unlinked file will soon be freed: [`Door::write_aside`] waits
+    /// until the file is freed.
     MustWait(SpacePermit),
 }
 
@@ -156,9 +157,9 @@ impl Door {
         Ok(())
     }
 
-    /// Refuses to open an immutable file for writing, and an append-only one without `O_APPEND`.
-    /// The check is made here, because later writes from the kernel's cache do not name the
-    /// program.
+    /// Refuses to open an immutable file for writing, or an append-only file for writing without
+    /// `O_APPEND`. The check is made here, because later writes from the kernel's cache do not name
+    /// the program.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());
@@ -180,8 +181,8 @@ impl Door {
         Ok(open_flags(flags, &self.options))
     }
 
-    /// Records a `release`: a program has closed the file, and the kernel has sent all that was
-    /// written through that descriptor.
+    /// Records a `release`: a program has closed the file, and the kernel has sent all data that
+    /// was written through the closed descriptor.
     pub(crate) fn release(&self, id: u64, flags: i32) -> Answer<()> {
         let node = self.node(id)?;
         let one_fewer = |count: &AtomicU32| {
@@ -197,7 +198,7 @@ impl Door {
         Ok(())
     }
 
-    /// Says whether the kernel may hold content of a node that was not sent yet.
+    /// Says whether the kernel may hold unsent content of a node.
     fn may_be_behind(&self, node: &Node) -> bool {
         self.keeps_writes() && node.writers.load(Ordering::Relaxed) > 0
     }
@@ -214,7 +215,8 @@ impl Door {
         self.expect_timeable(&node, &set, asked)?;
         let Options { users, groups, .. } = &self.options;
         if let Some(time) = set.ctime.filter(|_| self.keeps_writes()) {
-            // The kernel sends a cached `ctime` late, and does not know of a `chattr` since then.
+            // The kernel sends a cached `ctime` late. A later `chattr`, of which the kernel does
+            // not know, may have set a newer `ctime`.
             let ours = node.inode.attr().ctime;
             set.ctime =
                 Some(if (ours.sec, ours.nsec) > (time.sec, time.nsec) { ours } else { time });
@@ -248,7 +250,7 @@ impl Door {
         if is_refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Changes attributes. Returns whether that removed set-id bits.
+    /// Changes attributes. Returns whether the change removed set-id bits.
     fn apply(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
         if let Some(bits) = set.mode {
             chmod_list(node, bits)?;
@@ -270,7 +272,7 @@ impl Door {
 
     /// Reads into `buffer`. A direct read (C3) may meet the end of the file. The kernel may know of
     /// a later end, and must send its data first (C2). The kernel keeps the data of all other
-    /// reads, so `filled_pages` counts them (C4).
+    /// reads, so `filled_pages` counts those reads (C4).
     pub(crate) fn read_into(
         &self,
         id: u64,
@@ -290,7 +292,7 @@ impl Door {
         Ok(if is_behind { Read::Behind(node) } else { Read::Bytes(count) })
     }
 
-    /// Runs `work` after the kernel has sent the unwritten content of a node that it still holds.
+    /// Runs `work` after the kernel has sent its unsent content of a node.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
         self.notifier_threads.after_flush(id, Span::Whole, work);
     }
@@ -467,7 +469,7 @@ impl Node {
     }
 
     /// Reads the content that the volume has, for a request that may not wait. A short read is a
-    /// valid answer. An empty one would mean the end of the file, so `EINTR` is returned instead.
+    /// valid answer. An empty read would mean the end of the file, so `EINTR` is returned instead.
     pub(crate) fn read_known(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
         match self.read(offset, buffer)? {
             0 => Err(Errno::EINTR),

@@ -35,8 +35,8 @@ const REST_MIN: Duration = Duration::from_secs(1);
 /// A round is followed by a rest of this many times its length (DS2).
 const RESTS: u32 = 50;
 
-/// The most names that are remembered as absent from deleted subvolumes. The oldest one makes room
-/// for a new one, and its directory then stays until memory is short.
+/// The most names that are remembered as absent from deleted subvolumes. The oldest name makes room
+/// for a new name. The kernel then keeps the directory of the oldest name until memory is short.
 const ABSENT_MAX: usize = 4096;
 
 /// Names that the kernel knows to be absent from deleted subvolumes (DS3).
@@ -143,7 +143,8 @@ impl Door {
             for (dir, name) in absent.take(&trees) {
                 notifier.drop_name(dir, &name);
             }
-            // A kernel before Linux 6.18 takes no such request. It forgets when memory is short.
+            // A kernel before Linux 6.18 takes no such request. Such a kernel forgets nodes when
+            // memory is short.
             cannot.store(!notifier.prune_all(&nodes.ids_in(&trees)), Ordering::Relaxed);
             drop(round);
         });
@@ -154,7 +155,8 @@ impl Door {
 mod tests {
     use super::*;
 
-    /// DS3: the names of a subvolume are taken once, others stay, and there are not too many.
+    /// DS3: the names of a subvolume are taken once. Names of other subvolumes stay, and the number
+    /// of names is limited.
     #[test]
     fn ds3_absent_names_are_those_of_the_subvolume() {
         let names = AbsentNames::default();

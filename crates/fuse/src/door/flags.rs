@@ -120,7 +120,8 @@ impl Door {
         }
         if changed != 0 {
             node.inode.set_flags(flags).map_err(refuse)?;
-            // The kernel does not know that new flags change `ctime`, and would show the old one.
+            // The kernel does not know that new flags change `ctime`, and would show the old
+            // `ctime`.
             self.notifier_threads.doubt_attributes(id);
             if is_file && self.keeps_writes() {
                 node.shows_old_change.store(true, Ordering::Relaxed);
@@ -140,8 +141,8 @@ impl Door {
         }
         let Ok(mut places) = node.inode.places() else { return };
         if places.len() > 1 {
-            // While the kernel forgets one name, a program may find the file by another. So the
-            // kernel forgets all names a second time.
+            // While the kernel forgets one name, a program may find the file by another name. So
+            // the kernel forgets all names a second time.
             places.extend_from_within(..);
         }
         let is_mounted_on = |(_, name): &(InodeId, Vec<u8>)| is_mount_point(name);

@@ -137,7 +137,7 @@ impl Door {
     }
 
     /// Makes the kernel send the data that it holds for the files of one subvolume, or of all
-    /// (IO4).
+    /// subvolumes (IO4).
     fn write_back(&self, tree: Option<TreeId>) -> Answer<()> {
         let Some(mounts) = self.mounts() else { return Ok(()) };
         mounts.write_back(tree).map_err(|error| {

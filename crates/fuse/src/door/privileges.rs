@@ -2,22 +2,23 @@
 //!
 //! # Place
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to the server. The kernel itself takes
-//! only capabilities away, before most changes, but not before a direct write or a truncating open.
+//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves the removal of privileges to the server. The
+//! kernel itself removes only capabilities. It does so before most changes, but not before a direct
+//! write or a truncating open.
 //!
 //! # Invariants
 //!
 //! - **S1** A change of content removes capabilities, also if root makes it, as in Linux. It
 //!   removes set-id bits if the caller lacks `CAP_FSETID`. Writes from the kernel's cache remove
-//!   nothing. They were checked when the program made them, and a change through a mapping removes
-//!   nothing in Linux.
+//!   nothing. The kernel checked for privileges when the program called write(2). A change through
+//!   a mapping removes nothing in Linux either.
 //! - **S2** A change of owner or group removes all privileges, also if root makes it. S3 is an
 //!   exception. Directories keep their set-id bits.
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
 //! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
-//!   attributes, the cached ones are invalidated before the answer is sent. The invalidation takes
-//!   no lock of an inode or a folio (`door::D4`).
+//!   attributes, the cached attributes are invalidated before the answer is sent. The invalidation
+//!   takes no lock of an inode or a folio (`door::D4`).
 
 use buttress_fs::{FileKind, mode};
 

@@ -45,7 +45,7 @@ impl Door {
     /// Gives nodes inodes of the present commit, and notifies the kernel of the changes (F2).
     fn renew_nodes(&self) {
         let mut names = Vec::new();
-        // The list of resting nodes is read last. So the list has each node that the kernel forgets
+        // The list of resting nodes is read last. So the list has each node that begins to rest
         // between the two calls.
         let all = self.nodes.all();
         let mut changed = self.nodes.resting_with_pages();
@@ -75,7 +75,8 @@ impl Door {
         }
     }
 
-    /// Exchanges the inode of a node, unless the file is open (F1). Returns whether it did.
+    /// Exchanges the inode of a node, unless the file is open (F1). Returns whether the inode was
+    /// exchanged.
     fn renew_node(&self, id: u64, node: &Arc<Node>, newer: Option<Inode>) -> bool {
         // The record of the pages and listings that the kernel may hold is kept.
         let new = newer.map(|inode| {
@@ -91,7 +92,7 @@ impl Door {
         self.nodes.exchange(id, is_closed, new).is_some()
     }
 
-    /// The inode in the present commit. `None` if it is gone.
+    /// The inode in the present commit. `None` if the inode is gone.
     fn present(&self, id: InodeId) -> Option<Inode> {
         self.fs.inode(id).ok()
     }
@@ -170,7 +171,7 @@ fn shows_same(node: &Node, newer: Option<&Inode>) -> bool {
     newer.is_some_and(|newer| shown(&node.inode) == shown(newer))
 }
 
-/// The names of a directory that are in one of two commits only, or name another inode.
+/// The names of a directory that only one of two commits has, or that lead to another inode.
 fn other_names(before: &Inode, now: &Inode) -> Vec<Vec<u8>> {
     if before.attr().size.max(now.attr().size) > LISTED_MAX {
         return Vec::new();
@@ -192,6 +193,6 @@ fn other_names(before: &Inode, now: &Inode) -> Vec<Vec<u8>> {
             _ => drop(other.insert(name, at)),
         }
     }
-    // The names that remain are only in the new commit.
+    // The map now has the names that only one commit has, and the names that lead to another inode.
     other.into_keys().collect()
 }

@@ -9,9 +9,9 @@
 //! # Invariants
 //!
 //! - **RI1** The kernel names no task for a caller outside of the server's namespaces, or for
-//!   itself. If the kernel names no task, the user id decides: root has all capabilities, others
-//!   have none and no further groups. If the kernel names a task but `/proc` does not describe it,
-//!   the caller has no capabilities and no further groups.
+//!   itself. If the kernel names no task, the user id decides: root has all capabilities, and other
+//!   users have none. Such a caller has no further groups. If the kernel names a task but `/proc`
+//!   does not describe it, the caller has no capabilities and no further groups.
 //! - **RI2** Capabilities of another user namespace do not count.
 
 use std::fs;
@@ -34,7 +34,7 @@ pub(super) const READ: u32 = 4;
 pub(super) const WRITE: u32 = 2;
 pub(super) const EXECUTE: u32 = 1;
 
-/// Capabilities by their bits.
+/// Capabilities, with the numbers of their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capability {
     DacOverride = 1,

@@ -39,8 +39,8 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 /// How often a waiting request checks.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long a thread waits for forgets to gather if it has nothing else to read. The kernel then
-/// sends many forgets in one request. No program waits for them.
+/// How long a thread waits for forgets to gather if the thread has nothing else to read. The kernel
+/// then sends many forgets in one request. No program waits for them.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// How many writes, of at most a MiB each, may wait on the separate thread.

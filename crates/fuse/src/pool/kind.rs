@@ -83,7 +83,7 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Costs {
     took: [AtomicU32; KIND_COUNT],
-    /// The part of this time in which the thread was not on a processor.
+    /// The part of the time in `took` in which the thread was not on a processor.
     away: [AtomicU32; KIND_COUNT],
 }
 
@@ -163,8 +163,8 @@ mod tests {
         assert!(!costs.usually_waits(Kind::WriteLarge));
     }
 
-    /// Short requests that other threads delay: the processor time of their thread is measured
-    /// before their kind can count as long.
+    /// If other threads delay short requests, the processor time is measured before the kind of
+    /// these requests can count as long.
     #[test]
     fn costs_look_before_a_kind_counts_as_long() {
         let costs = Costs::new();

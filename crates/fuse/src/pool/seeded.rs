@@ -297,7 +297,7 @@ fn whole(seed: u64) -> Duration {
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // With a clock that leaps, the measured time is not how long a request had to wait.
+        // With a clock that leaps, the measured time does not tell how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let (took, _) = seeded::run(seed, options, move || whole(seed))

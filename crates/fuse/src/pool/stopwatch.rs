@@ -44,7 +44,7 @@ impl Stopwatch {
         Self { started: clock::now(), before: is_suspect.then(Usage::now).flatten() }
     }
 
-    /// When it was started.
+    /// The time at which the stopwatch was started.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }

@@ -9,7 +9,7 @@ use buttress_protocol::{Errno, Head, OutHead};
 pub(super) const REGISTER: u32 = 1;
 /// Sends the answer that is in an entry, and asks for the next request in the same entry.
 pub(super) const COMMIT_AND_FETCH: u32 = 2;
-/// Areas of an entry.
+/// The number of areas of an entry.
 pub(super) const AREAS: u32 = 2;
 
 /// `fuse_uring_req_header`: the fixed parts of a request, and of an answer.
@@ -72,7 +72,7 @@ impl Header {
 #[cfg(test)]
 impl Header {
     /// Makes this header a request with a kind, a number, a node and a length. The length is at the
-    /// offset that READ and WRITE have it at.
+    /// offset at which READ and WRITE have their length.
     pub(super) fn ask(&mut self, opcode: u32, unique: u64, node: u64, len: u32) {
         *self = Self { commit_id: unique, ..Self::EMPTY };
         let numbers: [&[u8]; 4] = [

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **EM1** The memory of all entries that was touched, and not given back, is counted. If a
-//!   request is answered while that is above the limit, its entry keeps only [`KEPT`] bytes.
+//! - **EM1** The touched bytes of all entries are counted until they are given back. If a request
+//!   is answered while the count is above the limit, its entry keeps only [`KEPT`] bytes.
 //! - **EM2** An entry that had no large request for [`REST`] gives memory back at its next request,
 //!   also below the limit. So a burst of large writes does not hold memory for good.
 //!
@@ -94,7 +94,8 @@ impl Payload {
             self.large_at = now;
         }
         let is_rested = now.saturating_duration_since(self.large_at) >= REST;
-        // The kernel reads the answer from this memory, after this.
+        // The kernel reads the answer from this memory later. So the memory of a longer answer is
+        // not given back.
         if answer_len <= KEPT && (is_rested || touched_bytes() > limit) {
             self.give_back();
         }
@@ -104,8 +105,8 @@ impl Payload {
     #[expect(unsafe_code, reason = "memory of its own")]
     fn give_back(&mut self) {
         let (from, len) = (self.start.as_ptr().wrapping_add(KEPT), self.touched - KEPT);
-        // SAFETY: the pages lie in the mapping, which only this value has now. Later
-        // reads find zeros, and no code relies on what was there.
+        // SAFETY: the pages lie in the mapping, which only this value has now. Later reads find
+        // zeros, and no code relies on the old bytes.
         let given = unsafe { rustix::mm::madvise(from.cast(), len, Advice::LinuxDontNeed) };
         if given.is_ok() {
             TOUCHED.fetch_sub(len as u64, Ordering::Relaxed);

@@ -210,7 +210,7 @@ impl Shared {
     }
 
     /// Whether a driver hands a request of this kind to a helper. A kind that usually waits for
-    /// something always goes to a helper. A kind that takes long goes there only if three
+    /// something always goes to a helper. A kind that takes long goes to a helper only if three
     /// conditions hold: other requests wait, a processor is idle, and a helper is idle or may be
     /// started. In all other cases handing over costs more than the other requests gain.
     fn should_hand_over(&self, kind: Kind, others_wait: bool) -> bool {
@@ -236,7 +236,7 @@ impl Shared {
     /// Gives a job to a helper.
     fn give_to_helper(self: &Arc<Self>, job: Job) {
         let mut jobs = self.jobs.lock();
-        // A queue must not wait until helpers finish their requests, or for earlier jobs.
+        // A queue must wait neither for busy helpers nor for earlier jobs.
         let is_urgent = matches!(job, Job::Drive(..));
         let must_start = is_urgent || jobs.helpers < self.helpers_max;
         if is_urgent {
@@ -338,7 +338,8 @@ struct Affinity {
 }
 
 impl Affinity {
-    /// The driver changes its place after this many more requests of one size than of the other.
+    /// The driver changes its set of processors after this many more requests of one size than of
+    /// the other.
     const MANY: i8 = 16;
 
     fn new(processor: u16) -> Self {

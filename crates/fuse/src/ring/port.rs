@@ -39,8 +39,8 @@ pub(super) struct Given<'a> {
 pub(super) enum Done {
     /// The entry has a request.
     Request(u16),
-    /// The kernel no longer uses the entry. The number is the error that it gave as the reason, as
-    /// a positive `errno`.
+    /// The kernel no longer uses the entry. The number is the error that the kernel gave as the
+    /// reason, as a positive `errno`.
     Ended(i32),
 }
 

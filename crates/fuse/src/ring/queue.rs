@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **R1** From the moment that an entry is given to the kernel until its completion arrives, its
-//!   memory belongs to the kernel. At all other times it belongs to a single [`Taken`].
+//!   memory belongs to the kernel. At all other times the memory belongs to a single [`Taken`].
 //! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel completes
 //!   a request in the context of the thread that gave the entry, and only while that thread is not
 //!   inside the kernel. So a thread that gives entries must never wait inside the kernel for
@@ -14,8 +14,9 @@
 //!   sends needs an entry, too, and would otherwise wait for that request. A write that waits for
 //!   space has an [`EntryPermit`] as well. The exception is space that comes with a `forget`, which
 //!   needs no entry. Writes that wait for a `forget` may hold every entry, for some seconds at
-//!   most. Commands of ioctl(2) leave more entries, since they may wait for a commit, beside an
-//!   fsync that waits for it, too: a quarter of the permits, and half if the user is not root.
+//!   most. Commands of ioctl(2) leave a quarter of the permits unused, or half if the user is not
+//!   root. A command may wait for a commit, and an fsync that waits for the same commit needs an
+//!   entry, too.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -39,7 +40,7 @@ pub(super) struct Queue {
     /// For each processor of the queue: how many more requests may wait for other requests of the
     /// kernel (R7).
     spare: Box<[AtomicUsize]>,
-    /// What `spare` began with.
+    /// The initial values of `spare`.
     spare_max: Box<[usize]>,
     /// Unranked: held while the driver waits for the kernel.
     driver: Mutex<DriverState>,
@@ -95,8 +96,8 @@ struct Memory {
 // (R1), on any thread.
 unsafe impl Sync for Slot {}
 
-/// A request that has arrived, in its entry. Nothing else accesses the entry's memory meanwhile
-/// (R1).
+/// A request that has arrived, in its entry. Nothing else accesses the entry's memory until this
+/// value is dropped (R1).
 pub(crate) struct Taken {
     queue: Arc<Queue>,
     index: u16,
@@ -104,7 +105,8 @@ pub(crate) struct Taken {
 }
 
 impl Queue {
-    /// Makes the entries of some processors: their numbers and how many each.
+    /// Makes the entries of a queue. `processors` has the number of each processor, and the number
+    /// of its entries.
     pub(super) fn new(
         (port, bell): (Box<dyn Port>, Box<dyn Bell>),
         processors: &[(u16, usize)],
@@ -154,7 +156,7 @@ impl Queue {
     }
 
     /// Gives all answers to the kernel (R2), and returns the next request. Waits until a request
-    /// comes. Returns `None` when no more will come.
+    /// comes. Returns `None` when no more requests will come.
     pub(super) fn next(self: &Arc<Self>, driver: &mut DriverState) -> Option<Taken> {
         loop {
             self.answer_all(driver);
@@ -294,7 +296,7 @@ impl Exchange for Taken {
         self.permit_that_leaves(0)
     }
 
-    /// Commands of root leave a quarter of the permits, and those of others half.
+    /// Commands of root leave a quarter of the permits. Commands of other users leave half.
     fn order_permit(&self, is_by_root: bool) -> Option<EntryPermit> {
         let most = self.queue.spare_max[self.slot().share];
         self.permit_that_leaves(if is_by_root { most.div_ceil(4).min(most / 2) } else { most / 2 })
@@ -302,7 +304,7 @@ impl Exchange for Taken {
 }
 
 impl Taken {
-    /// Returns `None` unless at least `left` more permits are left for others.
+    /// Returns `None` if fewer than `left` permits would remain for other requests.
     fn permit_that_leaves(&self, left: usize) -> Option<EntryPermit> {
         let share = self.slot().share;
         let one_less = |spare: usize| (spare > left).then(|| spare - 1);
@@ -353,8 +355,8 @@ impl Drop for Taken {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.has_ended() {
-            // R3: the kernel may still use the memory of entries that have not all ended. So this
-            // memory is leaked.
+            // R3: the kernel may still use the memory of an entry that has not ended. So the memory
+            // of all entries is leaked.
             std::mem::forget(std::mem::take(&mut self.slots));
         }
     }

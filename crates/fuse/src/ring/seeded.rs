@@ -3,8 +3,8 @@
 //!
 //! Each request is answered once, with the right content. A request that waits for nothing is
 //! answered soon. When the kernel ends the connection, all threads end at once. `BUTTRESS_SEED=n`
-//! runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. The number of a failing seed is
-//! printed, and the same seed fails again.
+//! runs seed `n` alone, and `BUTTRESS_SEEDS=first..last` runs several seeds. The number of a
+//! failing seed is printed, and the same seed fails again.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -171,7 +171,7 @@ impl Setting {
         let depth = 1 + rng.below(3) as usize;
         let mut queues = vec![vec![(0, depth)], vec![(1, depth)]];
         if rng.chance(1, 2) {
-            // A processor that is offline, and may be brought online.
+            // Processor 2 is offline, and may be brought online.
             queues[0].push((2, 1));
         }
         let processors = queues.iter().map(Vec::len).sum::<usize>() as u16;
@@ -289,7 +289,7 @@ fn whole(seed: u64) -> (Duration, Duration) {
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // With a clock that leaps, the measured time is not how long a request had to wait.
+        // With a clock that leaps, the measured time does not tell how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let ((took, ended_in), _) = seeded::run(seed, options, move || whole(seed))

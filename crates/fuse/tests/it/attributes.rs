@@ -206,8 +206,8 @@ fn immutable_and_growing() {
     fs::remove_file(&path).expect("removed");
 }
 
-/// `btrfs.compression` is a property. New objects inherit it from their directory, and it follows
-/// the flag of `chattr`.
+/// `btrfs.compression` is a property. New objects inherit the property from their directory, and
+/// the property follows the flag of `chattr`.
 #[test]
 fn properties() {
     use rustix::fs::IFlags;

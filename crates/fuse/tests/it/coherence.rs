@@ -115,8 +115,8 @@ fn switch(file: &File, direct: bool) {
     fcntl_setfl(file, if direct { OFlags::DIRECT } else { OFlags::empty() }).expect("switched");
 }
 
-/// Does some work before a deadline. If the work does not end, this ends the connection to the
-/// kernel.
+/// Does some work before a deadline. If the work does not end, this function ends the connection to
+/// the kernel.
 fn in_time(mount: &Mounted, what: &str, work: impl FnOnce() + Send) {
     let device = fs::metadata(mount.path("")).expect("attributes").dev();
     let (done, is_done) = mpsc::channel();

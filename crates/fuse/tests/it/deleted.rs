@@ -34,15 +34,15 @@ fn refused_deletion_leaves_the_mount_of_a_subvolume() {
 }
 
 /// A program has a directory open in a deleted subvolume. The kernel keeps the directory's inode
-/// even after the program has closed it. The subvolume is dropped then, although memory is not
-/// short.
+/// even after the program has closed it. After the close the subvolume is dropped, although memory
+/// is not short.
 #[test]
 fn deleted_subvolume_goes_when_its_last_user_has_gone() {
     expect_deleted_subvolume_goes(&[]);
 }
 
-/// As above, where a program looked for names in vain after the deletion. The kernel remembers that
-/// these names are absent, and keeps their directory for that.
+/// A program looked for names in vain after the deletion. The kernel remembers that these names are
+/// absent, and therefore keeps their directory. The subvolume is dropped nevertheless.
 #[test]
 fn deleted_subvolume_goes_although_names_are_known_to_be_absent() {
     expect_deleted_subvolume_goes(&["absent", "e/absent", "absent as well"]);

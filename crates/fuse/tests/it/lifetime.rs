@@ -168,8 +168,8 @@ fn room_comes_with_the_last_user() {
     room_comes(&mount);
 }
 
-/// With few threads, too, such a request gets its room: while writes wait, a thread still receives
-/// the requests of the kernel.
+/// With few threads, too, a request that needs room gets the room. While writes wait, a thread
+/// still receives the requests of the kernel.
 #[test]
 fn room_comes_where_threads_are_few() {
     let _alone = FULL.lock();

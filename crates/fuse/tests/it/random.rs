@@ -237,13 +237,13 @@ fn run(options: &str) {
     drop(subject.again());
 }
 
-/// With the kernel's write-back cache.
+/// Runs the operations with the kernel's write-back cache.
 #[test]
 fn every_operation_on_one_file_cached() {
     run("writeback_cache");
 }
 
-/// Without the kernel's write-back cache.
+/// Runs the operations without the kernel's write-back cache.
 #[test]
 fn every_operation_on_one_file_uncached() {
     run("nowriteback_cache");

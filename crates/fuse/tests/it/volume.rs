@@ -36,7 +36,7 @@ impl Volume {
         self.directory.path().join("image")
     }
 
-    /// Where to mount it.
+    /// The directory to mount the volume on.
     pub(crate) fn mount_point(&self) -> PathBuf {
         let path = self.directory.path().join("mount");
         std::fs::create_dir_all(&path).expect("a directory to mount on");

@@ -41,7 +41,7 @@ fn show_threads() {
     }
 }
 
-/// Does some work. If that takes suspiciously long, another thread shows where all threads are.
+/// Does some work. If the work takes suspiciously long, another thread shows where all threads are.
 fn watched<T>(what: impl FnOnce() -> T) -> T {
     let (done, is_done) = mpsc::channel::<()>();
     std::thread::scope(|scope| {

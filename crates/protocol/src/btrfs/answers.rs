@@ -6,12 +6,12 @@ use crate::{Errno, WireTime};
 /// Length of the answers that are not [`ARGUMENT_LEN`] long, in bytes.
 const VOLUME_LEN: usize = 1024;
 const SUBVOLUME_LEN: usize = 504;
-/// Where a device's path is, and how long it may be with the zero byte at its end.
+/// Offset of a device's path, and the largest length of the path with its zero byte.
 const DEVICE_PATH_AT: usize = 3072;
 const DEVICE_PATH_LEN: usize = 1024;
 /// The most references in one answer.
 const REFS_MAX: usize = 255;
-/// Where the number of references is.
+/// Offset of the number of references.
 const REF_COUNT_AT: usize = 4088;
 /// The longest paths with the zero byte at their ends.
 const INODE_PATH_LEN: usize = 4080;

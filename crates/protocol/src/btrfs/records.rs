@@ -2,15 +2,15 @@
 //!
 //! # What must hold
 //!
-//! - An answer has the length of its argument. Bytes that the command does not set are as they
-//!   were given.
+//! - An answer has the length of its argument. Bytes that the command does not set keep their
+//!   values.
 
 use super::{DeviceErrors, Fields, Origin};
 use crate::{Errno, WireTime};
 
 /// Length of the argument about the error counts of a device, in bytes.
 const ERRORS_LEN: usize = 1032;
-/// Where the number of wanted counts, the flags and the counts are.
+/// Offsets of the number of wanted counts, the flags and the counts.
 const ERRORS_WANTED_AT: usize = 8;
 const ERRORS_FLAGS_AT: usize = 16;
 const ERRORS_COUNTS_AT: usize = 24;
@@ -18,12 +18,12 @@ const ERRORS_COUNTS_AT: usize = 24;
 const ERRORS_RESET: u64 = 1;
 /// Length of the argument about a received subvolume, in bytes.
 const ORIGIN_LEN: usize = 200;
-/// Where the transactions and the times of the sender and the receiver are.
+/// Offsets of the transactions and the times, of the sender and of the receiver.
 const ORIGIN_TRANSACTION_AT: usize = 16;
 const ORIGIN_OWN_TRANSACTION_AT: usize = 24;
 const ORIGIN_TIME_AT: usize = 32;
 const ORIGIN_OWN_TIME_AT: usize = 48;
-/// Where the length is in the argument of a trim, and how long that argument is.
+/// Offset of the length in the argument of a trim, and the length of that argument.
 const TRIM_LEN_AT: usize = 8;
 const TRIM_LEN: usize = 24;
 

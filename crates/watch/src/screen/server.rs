@@ -140,7 +140,8 @@ impl Server {
         }
     }
 
-    /// As [`Self::read_speed`], for writes.
+    /// Bytes a second that programs write. If requests are not counted, this is the speed of writes
+    /// to the devices.
     pub(crate) fn write_speed(&self) -> f64 {
         match self.figures("latency") {
             [] => self.speed("devices", "write_bytes"),
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(requests[0].p99_us, 64);
     }
 
-    /// A counter that went back belongs to another process.
+    /// A counter that decreased belongs to another process.
     #[test]
     fn a_counter_that_fell_has_no_speed() {
         let mut server = Server::new(answer(10, 1));

@@ -17,7 +17,7 @@ pub(super) fn frame(title: &str) -> Block<'static> {
     Block::bordered().border_type(BorderType::Rounded).border_style(DIM).title(title)
 }
 
-/// Bytes a second; a dash for none.
+/// Returns the text of a number of bytes a second. The text of zero is a dash.
 pub(super) fn speed(bytes: f64) -> String {
     if bytes < 0.5 { "-".to_owned() } else { quantity::bytes(bytes.round() as u64) }
 }

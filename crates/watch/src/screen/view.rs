@@ -75,7 +75,7 @@ pub struct View {
 }
 
 impl View {
-    /// Creates a view that is empty until it takes answers, `delay` seconds apart.
+    /// Creates an empty view with `delay` seconds between two updates.
     pub fn new(delay: f64) -> Self {
         Self {
             servers: Vec::new(),
@@ -156,8 +156,8 @@ impl View {
             }
         }
         self.sort();
-        // Select the first server by its process. Otherwise, the shown server would change with the
-        // order of the list.
+        // Store the process of the first server. Otherwise, the selection would move to another
+        // server when the order of the list changes.
         if !self.servers.iter().any(|server| Some(server.pid()) == self.selected) {
             self.selected = self.servers.first().map(Server::pid);
         }

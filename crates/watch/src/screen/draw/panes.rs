@@ -220,7 +220,7 @@ pub(super) fn history(server: &Server, area: Rect, cells: &mut Buffer) {
     line("Commits", &of(|point| point.commits), Color::Magenta, each, areas[3], cells);
 }
 
-/// One time line; `text` writes its highest value.
+/// Draws one time line. `text` formats the highest of the drawn values.
 fn line(
     title: &str,
     points: &[u64],
@@ -271,7 +271,7 @@ fn lengths(parts: &[Part], total: u64, cells: usize) -> Vec<usize> {
     parts.iter().map(length).collect()
 }
 
-/// A time; a dash for none.
+/// Returns the text of a time. The text of zero is a dash.
 fn time(us: u64) -> String {
     if us == 0 { "-".to_owned() } else { quantity::duration(us) }
 }
