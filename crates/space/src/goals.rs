@@ -110,8 +110,8 @@ mod tests {
 
     const POLICY: AllocPolicy = AllocPolicy::IndexGoals;
 
-    /// X13: there are at most as many goals as a quarter of the groups, and at most as many as
-    /// processors.
+    /// X13: the number of goals is at most a quarter of the number of groups, and at most the
+    /// number of processors.
     #[test]
     fn goals_are_as_many_as_groups_allow() {
         let goals = Goals::new(8);
