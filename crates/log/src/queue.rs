@@ -70,7 +70,8 @@ struct Gathering {
     expected: usize,
     /// How long the last log took.
     took: Duration,
-    /// How many waits in a row were futile, and how many logs skip the wait because of that.
+    /// How many waits in a row were futile, and how many logs skip the wait because of those futile
+    /// waits.
     vain: u32,
     skip: u32,
 }
@@ -78,7 +79,7 @@ struct Gathering {
 /// The queue of threads that wait for a log.
 #[derive(Default)]
 pub(crate) struct Queue(
-    /// Unranked: nothing is taken under it.
+    /// Unranked: no other lock is taken under this lock.
     Mutex<Gathering>,
 );
 

@@ -23,10 +23,10 @@ use buttress_format::Logical;
 
 use crate::{AllocPolicy, SpaceKind};
 
-/// Most slots of a kind.
+/// The largest number of slots for each kind.
 const SLOTS: usize = 256;
 
-/// Groups for one goal.
+/// The number of groups for each goal.
 const GROUPS_PER_GOAL: usize = 4;
 
 /// The address after the last allocation, for each kind and slot of streams.
