@@ -146,7 +146,7 @@ mod tests {
         assert!(!is_interrupted());
     }
 
-    /// A token that asks the system does so at each check.
+    /// A token from [`Interrupt::asked`] calls its function at each check.
     #[test]
     fn the_system_is_asked() {
         let even = Interrupt::asked(|number| number.is_multiple_of(2), 4);

@@ -131,7 +131,8 @@ impl<T: ?Sized> Held<'_, T> {
         signal.wait(&mut self.guard);
     }
 
-    /// As [`Held::wait`], for `limit` at most; returns whether a notification came in time.
+    /// Waits as [`Held::wait`] does, but for `limit` at most; returns whether a notification came
+    /// in time.
     ///
     /// # Panics
     ///

@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A thread has the same shard for ever. So a thread subtracts from the same part of a
-//!   counter to which it has added. In a seeded run the shard follows from the thread's number in
+//! - **S1** A thread has the same shard for ever. So a thread subtracts from the part of a counter
+//!   to which the thread has added. In a seeded run the shard follows from the thread's number in
 //!   the run.
 
 use std::cell::Cell;

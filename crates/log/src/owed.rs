@@ -52,7 +52,7 @@ pub(crate) struct OtherCopies {
     /// Addresses at which the other copies hold nodes of this log. Later nodes at these addresses
     /// are written to all copies at once (`log::copies::K2`).
     whole: BTreeSet<Logical>,
-    /// How many rounds of `SyncLog::complete` have begun, and when the last of them began.
+    /// How many rounds of `SyncLog::complete` have begun, and when the last round began.
     round: u64,
     begun: Option<Instant>,
     /// Other copies were written, and no flush followed yet.

@@ -70,7 +70,8 @@ struct Gathering {
     expected: usize,
     /// How long the last log took.
     took: Duration,
-    /// How many waits in a row were futile, and how many logs skip the wait because of that.
+    /// How many waits in a row were futile, and how many logs skip the wait because of those futile
+    /// waits.
     vain: u32,
     skip: u32,
 }

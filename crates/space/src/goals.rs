@@ -23,10 +23,10 @@ use buttress_format::Logical;
 
 use crate::{AllocPolicy, SpaceKind};
 
-/// Most slots of a kind.
+/// The largest number of slots for each kind.
 const SLOTS: usize = 256;
 
-/// Groups for one goal.
+/// The number of groups for each goal.
 const GROUPS_PER_GOAL: usize = 4;
 
 /// The address after the last allocation, for each kind and slot of streams.
@@ -110,8 +110,8 @@ mod tests {
 
     const POLICY: AllocPolicy = AllocPolicy::IndexGoals;
 
-    /// X13: there are at most as many goals as a quarter of the groups, and at most as many as
-    /// processors.
+    /// X13: the number of goals is at most a quarter of the number of groups, and at most the
+    /// number of processors.
     #[test]
     fn goals_are_as_many_as_groups_allow() {
         let goals = Goals::new(8);

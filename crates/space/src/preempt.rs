@@ -3,7 +3,7 @@
 //!
 //! # Place
 //!
-//! The background flush thread gathers [`Pools`], asks the rule, and makes the round that it
+//! The background flush thread gathers [`Pools`], asks the rule, and makes the round that the rule
 //! returns. The rule is `clamp`, as in Linux 5.12 to 6.16.
 //!
 //! # Invariants
