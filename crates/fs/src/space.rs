@@ -89,30 +89,32 @@ impl Space {
     /// The caller holds no lock.
     pub(crate) fn expect_quota(&self, tree: TreeId) -> Result<()> {
         match self.engine.expect_quota(tree) {
-            Err(buttress_txn::Error::Quota) if self.show_quota(tree)? => {
+            Err(buttress_txn::Error::Quota) => {
+                self.show_quota(tree)?;
                 Ok(self.engine.expect_quota(tree)?)
             }
             other => Ok(other?),
         }
     }
 
-    /// Writes back and commits once, so that the quota groups of a subvolume show its real use.
-    /// Returns whether this may have helped. The caller was refused, and holds no lock.
+    /// Writes back and commits once, so that the quota groups of a subvolume show its real use. The
+    /// caller was refused, holds no lock, and tries again in any case: a commit of another thread may
+    /// have freed bytes since the refusal.
     ///
     /// # Errors
     ///
     /// As [`free_all_possible`](Self::free_all_possible).
-    pub(crate) fn show_quota(&self, tree: TreeId) -> Result<bool> {
+    pub(crate) fn show_quota(&self, tree: TreeId) -> Result<()> {
         self.engine.expect_wanted()?;
         // Deleted files count until they are cleaned.
         self.cleaner.clean_all();
         if !self.engine.commit_may_free_quota(tree) {
-            return Ok(false);
+            return Ok(());
         }
         self.engine.expect_wanted()?;
         self.writeback.write_all();
         self.engine.commit_while_wanted()?;
-        Ok(true)
+        Ok(())
     }
 
     /// Frees all possible space: cleans, writes back and commits. The caller has found too little

@@ -118,9 +118,13 @@ impl Engine {
     }
 
     /// Says whether a commit could show that a subvolume uses less than it seems to. This is
-    /// possible if bytes are on the way, or if extents were freed since the last commit.
+    /// possible if bytes are on the way, if extents were freed since the last commit, or if a commit
+    /// is under way.
     #[must_use]
     pub fn commit_may_free_quota(&self, tree: TreeId) -> bool {
-        self.quota_limits.is_any_on_the_way(tree) || !self.view.load().running().refs.is_empty()
+        let view = self.view.load();
+        self.quota_limits.is_any_on_the_way(tree)
+            || view.frozen().is_some()
+            || !view.running().refs.is_empty()
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn changed(item: &mut InodeItem) {
     item.ctime = stamp;
 }
 
-/// Whether a read at `stamp` changes the time of access, as Linux decides it.
+/// Whether a read at `stamp` changes the time of access, by Linux's rule.
 fn is_stale(item: &InodeItem, stamp: Timespec, how: Atime) -> bool {
     if item.flags & InodeFlags::NOATIME != 0 || item.atime == stamp {
         return false;
@@ -211,9 +211,8 @@ impl Inode {
             }
             done = attempt(ReclaimEffort::Full)?;
         }
-        if done.as_ref().is_err_and(buttress_data::Error::is_quota)
-            && mount.space.show_quota(cell.tree())?
-        {
+        if done.as_ref().is_err_and(buttress_data::Error::is_quota) {
+            mount.space.show_quota(cell.tree())?;
             done = attempt(ReclaimEffort::Full)?;
         }
         done?;
