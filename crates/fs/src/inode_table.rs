@@ -123,7 +123,7 @@ impl<C: Entry> InodeTable<C> {
         Entered::Cell(cell)
     }
 
-    /// Enters the cell of an inode that is being made. No other thread can know its number.
+    /// Enters the cell of an inode that is being made. No other thread can know the inode's number.
     pub(crate) fn enter_new(&self, cell: C) -> Arc<C> {
         let cell = Arc::new(cell);
         cell.note_entered();

@@ -158,8 +158,8 @@ impl Filesystem {
     }
 
     /// Shows items of the last commit to `visit`, in order, until `visit` returns `false`. Changes
-    /// since that commit are not among them, so call [`Filesystem::commit`] first. Nodes older than
-    /// the first wanted transaction are not read.
+    /// since that commit are not shown, so call [`Filesystem::commit`] first. Nodes older than the
+    /// first wanted transaction are not read.
     ///
     /// # Errors
     ///

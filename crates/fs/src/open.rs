@@ -95,7 +95,7 @@ fn open_at(
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
         lookup: options.baselines.bg_lookup,
         // With `reclaim_below`, the close needs to know how full each group is, and no thread reads
-        // groups at that time. So the opening reads them.
+        // groups at that time. So the groups are read when the volume is opened.
         groups: match options.reclaim_below {
             0 => options.baselines.bg_read,
             _ => GroupsRead::First,

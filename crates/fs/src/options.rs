@@ -115,7 +115,7 @@ pub struct MountOptions {
     pub overlay_bytes_max: Option<u64>,
     /// Whether threads write back, commit, clean and read ahead. Without these threads, the calling
     /// thread does this work when a call needs it, and the age of data does not cause its
-    /// writeback. This is for programs with a single thread.
+    /// writeback. `false` is for programs with a single thread.
     pub background: bool,
 }
 

@@ -221,8 +221,8 @@ impl QuotaTurn<'_> {
         let of = |group| self.quotas.as_ref().and_then(|quotas| quotas.group(group));
         let above = groups.iter().filter(|known| known.group.level() > 0).count();
         let items = match *change {
-            // A quota tree that was left behind is removed first. It also has a group for each
-            // subvolume.
+            // A quota tree that was left behind is removed first. The old tree also has a group for
+            // each subvolume.
             QuotaChange::Enable { .. } => 4 * self.fs.subvolumes()?.len(),
             QuotaChange::Disable | QuotaChange::Count(_) => groups.len(),
             QuotaChange::Make(_) | QuotaChange::Limit(..) => 2,

@@ -10,8 +10,8 @@ use crate::filesystem::Filesystem;
 struct State {
     /// How many scrubs run.
     running: usize,
-    /// How often the running scrubs were cancelled. A scrub ends when this differs from the number
-    /// at its beginning.
+    /// How often the running scrubs were cancelled. A scrub ends when this number differs from the
+    /// number at the scrub's beginning.
     cancelled: u64,
 }
 

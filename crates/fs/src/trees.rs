@@ -19,8 +19,8 @@ pub(crate) const STUB: Ino = Ino(2);
 pub(crate) struct Tree {
     pub(crate) root_dir: Ino,
     read_only: AtomicBool,
-    /// Whether the subvolume was deleted. Its inodes cannot be changed then, and can be found only
-    /// if `held` is set.
+    /// Whether the subvolume was deleted. The inodes of a deleted subvolume cannot be changed, and
+    /// can be found only if `held` is set.
     dead: AtomicBool,
     /// Whether files can be found in the deleted subvolume, as long as it is used.
     held: AtomicBool,

@@ -53,7 +53,8 @@ impl Inode {
     }
 
     /// Makes `target` share a range of this file if both files hold the same bytes there. Returns
-    /// whether they do. Neither content nor times change. Corresponds to Linux's `FIDEDUPERANGE`.
+    /// whether the bytes are the same. Neither content nor times change. Corresponds to Linux's
+    /// `FIDEDUPERANGE`.
     ///
     /// # Errors
     ///

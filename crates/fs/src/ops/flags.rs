@@ -6,7 +6,7 @@
 //!   can change only while the file is empty.
 //! - **F2** Content, names, owner, mode and attributes of an immutable inode do not change, and an
 //!   append-only inode only grows. The two flags themselves can always be changed: the front end
-//!   decides which callers may.
+//!   decides which callers may change the flags.
 
 use buttress_data::Codec;
 use buttress_format::{InodeFlags, InodeItem};

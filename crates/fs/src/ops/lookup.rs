@@ -57,7 +57,7 @@ impl Inode {
         self.mount().above(&self.cell)
     }
 
-    /// All names of a file, each with the directory that it is in.
+    /// All names of a file, each with its directory.
     ///
     /// # Errors
     ///
