@@ -98,8 +98,8 @@ impl Space {
     }
 
     /// Writes back and commits once, so that the quota groups of a subvolume show its real use. The
-    /// caller was refused, holds no lock, and tries again in any case: a commit of another thread may
-    /// have freed bytes since the refusal.
+    /// caller was refused, holds no lock, and tries again in any case: a commit of another thread
+    /// may have freed bytes since the refusal.
     ///
     /// # Errors
     ///

@@ -118,8 +118,8 @@ impl Engine {
     }
 
     /// Says whether a commit could show that a subvolume uses less than it seems to. This is
-    /// possible if bytes are on the way, if extents were freed since the last commit, or if a commit
-    /// is under way.
+    /// possible if bytes are on the way, if extents were freed since the last commit, or if a
+    /// commit is under way.
     #[must_use]
     pub fn commit_may_free_quota(&self, tree: TreeId) -> bool {
         let view = self.view.load();

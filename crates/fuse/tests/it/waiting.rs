@@ -235,7 +235,8 @@ fn label(top: &File, command: u64, text: &mut [u8; 256]) -> Result<(), i32> {
     if done >= 0 { Ok(()) } else { Err(error.raw_os_error().expect("of the system")) }
 }
 
-/// A trim waits for the device, and may do so for minutes. Other commands are carried out meanwhile.
+/// A trim waits for the device, and may do so for minutes. Other commands are carried out
+/// meanwhile.
 #[test]
 fn commands_do_not_wait_for_a_trim() {
     let Some(mount) = mounted() else { return };
