@@ -217,9 +217,12 @@ impl Live {
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
             Some(("order", order)) => self.carry_out(order, given, stream)?,
-            Some(("join", request)) if let Some(handler) = &self.join_handler => {
-                return handler.answer(request, || self.is_closing(), stream);
-            }
+            Some(("join", request)) => match &self.join_handler {
+                Some(handler) => {
+                    return handler.answer(request, || self.is_closing(), stream);
+                }
+                None => serde_json::to_value(self.describe())?,
+            },
             None if question.trim_end() == close_wait::QUESTION => {
                 return self.close_waiters.serve(stream, || self.is_closing());
             }

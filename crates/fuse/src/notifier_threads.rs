@@ -325,13 +325,13 @@ impl SessionNotifier {
     }
 
     fn invalidate_span(&self, node: u64, span: Span) {
-        match span {
-            Span::Part(offset, len) if let Ok(offset) = i64::try_from(offset) => {
-                self.invalidate(node, offset, i64::from(len));
-            }
-            // A length of zero means all bytes that follow.
-            _ => self.invalidate(node, 0, 0),
-        }
+        let part = match span {
+            Span::Part(offset, len) => i64::try_from(offset).ok().zip(Some(i64::from(len))),
+            Span::Whole => None,
+        };
+        // A length of zero means all bytes that follow.
+        let (offset, len) = part.unwrap_or((0, 0));
+        self.invalidate(node, offset, len);
     }
 
     fn invalidate(&self, node: u64, offset: i64, len: i64) {
