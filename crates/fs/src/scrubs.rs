@@ -8,8 +8,9 @@ use crate::filesystem::Filesystem;
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many scrubs run.
+    /// How many scrubs run that were not cancelled, and how many that were.
     running: usize,
+    ending: usize,
     /// How often the running scrubs were cancelled. A scrub ends when this number differs from the
     /// number at the scrub's beginning.
     cancelled: u64,
@@ -24,12 +25,30 @@ pub(crate) struct Scrubs {
 }
 
 /// One running scrub, until this value is dropped.
-struct Running<'s>(&'s Scrubs);
+struct Running<'s> {
+    scrubs: &'s Scrubs,
+    /// The number of cancellations at its beginning.
+    cancelled: u64,
+}
+
+impl<'s> Running<'s> {
+    fn begin(scrubs: &'s Scrubs) -> Self {
+        let mut state = scrubs.state.lock();
+        state.running += 1;
+        Self { scrubs, cancelled: state.cancelled }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.scrubs.state.lock().cancelled != self.cancelled
+    }
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().running -= 1;
-        self.0.ended.notify_all();
+        let mut state = self.scrubs.state.lock();
+        let is_cancelled = state.cancelled != self.cancelled;
+        *(if is_cancelled { &mut state.ending } else { &mut state.running }) -= 1;
+        self.scrubs.ended.notify_all();
     }
 }
 
@@ -50,23 +69,16 @@ impl Filesystem {
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
         let mount = self.mount();
-        let scrubs = &mount.scrubs;
-        let cancelled = {
-            let mut state = scrubs.state.lock();
-            state.running += 1;
-            state.cancelled
-        };
-        let _running = Running(scrubs);
+        let running = Running::begin(&mount.scrubs);
         if mount.engine.aborted().is_none() {
             self.commit()?;
         }
-        let mut watch = |progress: &ScrubProgress| {
-            scrubs.state.lock().cancelled == cancelled && watch(progress)
-        };
+        let mut watch = |progress: &ScrubProgress| !running.is_cancelled() && watch(progress);
         Ok(mount.maintenance.scrub(options, &mut watch)?)
     }
 
-    /// Stops all running scrubs, and waits until they have ended. Returns whether any was running.
+    /// Stops all running scrubs, and waits until they have ended. A scrub that begins meanwhile
+    /// goes on. Returns whether any was running.
     #[must_use]
     pub fn cancel_scrubs(&self) -> bool {
         let mount = self.mount();
@@ -75,7 +87,8 @@ impl Filesystem {
             return false;
         }
         state.cancelled += 1;
-        while state.running > 0 {
+        state.ending += std::mem::take(&mut state.running);
+        while state.ending > 0 {
             mount.scrubs.ended.wait(&mut state);
         }
         true
