@@ -23,8 +23,8 @@ use buttress_block::{Device, Error, Layer};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use rustix::fs::{Mode, OFlags};
 
-/// Parts of a file are shared in units of this many bytes, the largest block of the file systems
-/// that share extents.
+/// Parts of a file are shared in units of this many bytes. If the file system has larger blocks,
+/// the kernel copies what lies within one.
 const BLOCK: usize = 4096;
 
 /// The part of a file that is being written.

@@ -4,8 +4,8 @@
 //!
 //! `protocol::btrfs` has the layouts. For a command that waits for nothing, `dispatch` calls
 //! [`Door::answer_from_memory`] on a thread that serves requests. All other commands run on the
-//! thread `fuse-orders` ([`Door::carry_out`]). That thread may wait for a commit, and for the
-//! kernel to handle a notification.
+//! thread `fuse-orders`, or `fuse-trim` if they may take minutes ([`Door::carry_out`]). These
+//! threads may wait for a commit, and for the kernel to handle a notification.
 //!
 //! # Invariants
 //!
@@ -51,7 +51,7 @@ impl Door {
         self.mounts.get().and_then(Weak::upgrade)
     }
 
-    /// A place for a user's command in the queue of the thread that may wait for the kernel (IO2).
+    /// A place for a user's command in the queue of a thread that may wait for the kernel (IO2).
     /// `None` if the user's share of the queue is full (K4 of `notifier_threads`).
     pub(crate) fn order_place(&self, uid: u32, may_take_minutes: bool) -> Option<OrderPlace<'_>> {
         self.notifier_threads.order_place(uid, may_take_minutes)
@@ -91,7 +91,7 @@ impl Door {
         }
     }
 
-    /// Carries out a command that may take long, on the thread `fuse-orders` (IO2).
+    /// Carries out a command that may take long, on a thread that serves no requests (IO2).
     pub(crate) fn carry_out(
         self: &Arc<Self>,
         caller: Caller,
