@@ -142,19 +142,12 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use buttress_base::Rng;
-    use buttress_format::{CsumType, Ino, Key, Kind, TreeId};
+    use buttress_format::{Ino, Key, Kind, TreeId};
 
     use super::*;
     use crate::{Geometry, LeafBuilder, NodeStamp};
 
-    const GEOMETRY: Geometry = Geometry {
-        nodesize: 4096,
-        sectorsize: 4096,
-        csum: CsumType::Crc32c,
-        fsid: [1; 16],
-        seeds: buttress_volume::SeedIds::NONE,
-        chunk_tree_uuid: [2; 16],
-    };
+    const GEOMETRY: Geometry = Geometry::OF_TESTS;
 
     fn node(at: u64) -> Arc<Node> {
         let mut leaf = LeafBuilder::new(&GEOMETRY);

@@ -241,7 +241,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use buttress_base::Rng;
-    use buttress_format::{CsumType, Generation, Logical, TreeId};
+    use buttress_format::{Generation, Logical, TreeId};
 
     use super::*;
     use crate::LeafBuilder;
@@ -250,14 +250,7 @@ mod tests {
     /// makes of the same items.
     #[test]
     fn is_what_a_builder_makes() {
-        let geometry = Geometry {
-            nodesize: 4096,
-            sectorsize: 4096,
-            csum: CsumType::Crc32c,
-            fsid: [1; 16],
-            seeds: Default::default(),
-            chunk_tree_uuid: [2; 16],
-        };
+        let geometry = Geometry::OF_TESTS;
         let stamp = NodeStamp {
             logical: Logical(1 << 20),
             generation: Generation(7),

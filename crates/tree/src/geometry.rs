@@ -28,6 +28,19 @@ pub struct Geometry {
     pub chunk_tree_uuid: [u8; 16],
 }
 
+#[cfg(test)]
+impl Geometry {
+    /// Nodes of 4 KiB, for tests.
+    pub(crate) const OF_TESTS: Self = Self {
+        nodesize: 4096,
+        sectorsize: 4096,
+        csum: CsumType::Crc32c,
+        fsid: [1; 16],
+        seeds: SeedIds::NONE,
+        chunk_tree_uuid: [2; 16],
+    };
+}
+
 impl Geometry {
     /// The geometry that a superblock names. The superblock does not name the chunk tree's id,
     /// which only writers of nodes need.

@@ -321,6 +321,22 @@ fn a_signal_takes_all_mounts_away() {
     assert_eq!(bench.ok(&["cat", "image:/@home/file"]), "x");
 }
 
+/// Mounts a volume at several places at the same moment, each with options. Returns the processes
+/// that serve them.
+fn mount_together(bench: &Bench, volume: &str, all: &[(&str, &str)]) -> BTreeSet<String> {
+    let begin = |(place, options): &(&str, &str)| {
+        let mut command = bench.command(&["--json", "mount", volume, place, "-o", options]);
+        command.stdout(std::process::Stdio::piped()).spawn().expect("it starts")
+    };
+    let children: Vec<_> = all.iter().map(begin).collect();
+    let pid = |child: std::process::Child| {
+        let output = child.wait_with_output().expect("it ends");
+        let document: serde_json::Value = serde_json::from_str(&succeeded(&output)).expect("JSON");
+        document["pid"].to_string()
+    };
+    children.into_iter().map(pid).collect()
+}
+
 /// Mounts that begin at the same moment, as from units of systemd, find one server.
 #[test]
 fn mounts_that_begin_together_have_one_server() {
@@ -328,21 +344,8 @@ fn mounts_that_begin_together_have_one_server() {
         return;
     }
     let bench = volume();
-    let begin = |place: &str, subvolume: &str| {
-        let option = format!("subvol={subvolume}");
-        let mut command = bench.command(&["--json", "mount", "image", place, "-o", &option]);
-        command.stdout(std::process::Stdio::piped()).spawn().expect("it starts")
-    };
-    let all = [("a", "@"), ("b", "@home"), ("c", "@home"), ("d", "/")];
-    let children = all.map(|(place, subvolume)| begin(place, subvolume));
-    let pids: BTreeSet<String> = children
-        .map(|child| {
-            let output = child.wait_with_output().expect("it ends");
-            let document: serde_json::Value =
-                serde_json::from_str(&succeeded(&output)).expect("JSON");
-            document["pid"].to_string()
-        })
-        .into();
+    let all = [("a", "subvol=@"), ("b", "subvol=@home"), ("c", "subvol=@home"), ("d", "subvol=/")];
+    let pids = mount_together(&bench, "image", &all);
     assert_eq!(pids, BTreeSet::from([server(&bench).expect("it is served").to_string()]));
     fs::write(bench.path("b/file"), "x").expect("it is written");
     assert!(bench.path("c/file").exists() && bench.path("d/@home/file").exists());
@@ -363,18 +366,7 @@ fn mounts_of_a_store_that_begin_together_have_one_server() {
     for place in places {
         fs::create_dir(bench.path(place)).expect("a folder");
     }
-    let children = places.map(|place| {
-        let mut command = bench.command(&["--json", "mount", &volume, place]);
-        command.stdout(std::process::Stdio::piped()).spawn().expect("it starts")
-    });
-    let pids: BTreeSet<String> = children
-        .map(|child| {
-            let output = child.wait_with_output().expect("it ends");
-            let document: serde_json::Value =
-                serde_json::from_str(&succeeded(&output)).expect("JSON");
-            document["pid"].to_string()
-        })
-        .into();
+    let pids = mount_together(&bench, &volume, &places.map(|place| (place, "rw")));
     assert_eq!(pids.len(), 1, "{pids:?}");
     fs::write(bench.path("a/file"), "x").expect("it is written");
     assert!(bench.path("b/file").exists() && bench.path("c/file").exists());

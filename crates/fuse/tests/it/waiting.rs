@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,15 @@ fn settle(processor: usize) {
     there.set(processor);
     let is_there = rustix::thread::sched_setaffinity(None, &there).is_ok();
     assert!(is_there || processor > 0, "there is a first processor");
+}
+
+/// Waits until a request waits for the device.
+fn until_it_waits(waits: &Path, otherwise: &str) {
+    let since = Instant::now();
+    while !waits.exists() {
+        assert!(since.elapsed() < PATIENCE, "{otherwise}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Shows where the threads of this process wait in the kernel.
@@ -85,11 +95,7 @@ fn no_request_waits_for_the_device_of_another() {
         });
         scope.spawn(|| {
             settle(0);
-            let since = Instant::now();
-            while !waits.exists() {
-                assert!(since.elapsed() < PATIENCE, "no request reads from the device");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until_it_waits(&waits, "no request reads from the device");
             assert_eq!(watched(ask), 5);
             fs::remove_file(&hold).expect("it was there");
         });
@@ -110,11 +116,7 @@ fn read_held(mount: &Mounted, names: &[String]) {
                 fs::read(mount.path(name)).expect("the device answered");
             });
         }
-        let since = Instant::now();
-        while !waits.exists() {
-            assert!(since.elapsed() < PATIENCE, "no request reads from the device");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until_it_waits(&waits, "no request reads from the device");
         // The other reads reach the device one after the other, each when another thread has taken
         // over the queue.
         std::thread::sleep(Duration::from_millis(20) * u32::try_from(names.len()).expect("few"));
@@ -250,11 +252,7 @@ fn commands_do_not_wait_for_a_trim() {
     std::thread::scope(|scope| {
         let top = &top;
         scope.spawn(move || trim(top, 0, u64::MAX, 0).expect("the device answers in the end"));
-        let since = Instant::now();
-        while !waits.exists() {
-            assert!(since.elapsed() < PATIENCE, "no trim waits for the device");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until_it_waits(&waits, "no trim waits for the device");
         scope.spawn(move || {
             let answer = call(top, FS_INFO, &mut [0; 1024]);
             done.send(answer).expect("the receiver is there");
@@ -283,11 +281,7 @@ fn labels_that_wait_for_a_commit_leave_threads_for_others() {
     let (refused, was_refused) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| top.sync_all().expect("the device answers in the end"));
-        let since = Instant::now();
-        while !waits.exists() {
-            assert!(since.elapsed() < PATIENCE, "no commit waits for the device");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until_it_waits(&waits, "no commit waits for the device");
         for _ in 0..LABELS {
             let (top, refused) = (&top, refused.clone());
             scope.spawn(move || match label(top, SET_LABEL, &mut { NEW_LABEL }) {
