@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use buttress_format::{
     Body, Compression, DirEntry, Error as FormatError, Extent, FileExtent, FileKind, Ino,
-    InodeExtrefs, InodeFlags, InodeItem, InodeRefs, Key, Kind, RootItem, TreeId, extref_hash, ids,
-    name_hash,
+    InodeExtrefs, InodeFlags, InodeItem, InodeRefs, Key, Kind, ReplaceItem, RootItem, TreeId,
+    extref_hash, ids, name_hash,
 };
 use buttress_tree::{Cursor, Node};
 
@@ -327,6 +327,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             (TreeId::ROOT, Kind::INODE_ITEM) => {
                 InodeItem::parse(bytes).map(|inode| self.root_inode(Ino(key.objectid), &inode))
             }
+            (TreeId::DEV, Kind::DEV_REPLACE) => ReplaceItem::parse(bytes).map(|_| ()),
             (id, _) if self.tree.may_share() => {
                 let _ = id;
                 Ok(())

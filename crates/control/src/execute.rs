@@ -96,15 +96,15 @@ pub fn carry_out(
             Ok(json!({ "devid": id.0 }))
         }
         Order::DeviceReplace { called, new, force } => {
-            let new = device::fresh_for(fs, new, *force)?;
+            let new = device::next_for(fs, new, *force)?;
             let id = device::find(fs, called, name)?;
             let found = fs.replace_device(id, new, &mut moving).context(|| name)?;
             let lost = found.uncorrectable_errors;
             Ok(json!({ "devid": id.0, "uncorrectable_errors": lost }))
         }
         Order::ScrubCancel => Ok(json!({ "canceled": fs.cancel_scrubs() })),
-        Order::ReplaceCancel => Ok(json!({ "canceled": fs.cancel_replace() })),
-        Order::ReplaceStatus => Ok(device::replacement(fs)),
+        Order::ReplaceCancel => Ok(json!({ "canceled": fs.cancel_replace().context(|| name)? })),
+        Order::ReplaceStatus => device::replacement(fs).context(|| name),
         Order::DeviceStats { reset } => device::stats_of(fs, *reset, name),
         Order::Fstrim { offset, length, minimum } => {
             let options = fstrim::options(*offset, *length, *minimum);
@@ -158,9 +158,7 @@ fn begin(
 /// The access to the volume that an order needs.
 pub fn access(order: &Order) -> Access {
     match order {
-        Order::BalanceStatus | Order::ReplaceStatus | Order::ReplaceCancel | Order::ScrubCancel => {
-            Access::Peek
-        }
+        Order::BalanceStatus | Order::ReplaceStatus | Order::ScrubCancel => Access::Peek,
         Order::Commit
         | Order::DeviceStats { reset: false }
         | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }

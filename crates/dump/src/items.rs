@@ -8,7 +8,7 @@ use std::io::{Result, Write};
 use buttress_format::{
     BackRef, BlockGroupItem, Body, Chunk, Compression, DevExtent, DevStats, DeviceItem, DirEntry,
     ExtentFlags, ExtentItem, FileExtent, FileKind, FreeSpaceInfo, InodeExtrefs, InodeItem,
-    InodeRefs, Key, Kind, RootFlags, RootItem, RootRef, Timespec, UuidItem, ids,
+    InodeRefs, Key, Kind, ReplaceItem, RootFlags, RootItem, RootRef, Timespec, UuidItem, ids,
 };
 use buttress_tree::Geometry;
 use buttress_volume::Uuid;
@@ -104,6 +104,7 @@ pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write)
             ]
         }),
         Kind::PERSISTENT_ITEM => DevStats::parse(bytes).map(|item| device_stats(key, &item)),
+        Kind::DEV_REPLACE => ReplaceItem::parse(bytes).map(|item| replacement(&item)),
         Kind::UUID_KEY_SUBVOL | Kind::UUID_KEY_RECEIVED_SUBVOL => UuidItem::parse(bytes)
             .map(|item| item.0.iter().map(|tree| format!("subvol_id {}", tree.0)).collect()),
         Kind::EXTENT_CSUM => Ok(vec![csums(key, bytes.len(), geometry)]),
@@ -390,6 +391,27 @@ fn device_stats(key: &Key, item: &DevStats) -> Vec<String> {
             "write_errs {write} read_errs {read} flush_errs {flush} corruption_errs {corruption} \
              generation {generation}"
         ),
+    ]
+}
+
+fn replacement(item: &ReplaceItem) -> Vec<String> {
+    let mode = match item.mode {
+        0 => "ALWAYS".to_owned(),
+        1 => "AVOID".to_owned(),
+        other => other.to_string(),
+    };
+    vec![
+        format!(
+            "src devid {} cursor left {} cursor right {} mode {mode}",
+            item.source.0, item.cursor_left, item.cursor_right
+        ),
+        format!(
+            "state {} write errors {} uncorrectable read errors {}",
+            format!("{:?}", item.phase).to_uppercase(),
+            item.write_errors,
+            item.read_errors
+        ),
+        format!("start time {} stop time {}", item.started, item.stopped),
     ]
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use buttress_base::clock;
 
 use crate::mount::Mount;
+use crate::replace;
 use crate::writeback::Writeback;
 
 /// How often the loader checks for work without being called.
@@ -43,6 +44,9 @@ pub(crate) fn start(mount: &Arc<Mount>) {
             let below = mount.options.reclaim_below;
             mount.upkeep.reclaim(&mount.stop, below, &mount.holders());
         });
+    }
+    if mount.options.resumes_replace && mount.engine.volume().target().is_some() {
+        run("replace", replace::resume_at_mount);
     }
     for duty in Writeback::duties() {
         let own = Arc::clone(mount);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use buttress_base::sync::RwLock;
 use buttress_block::Device;
 use buttress_format::{DeviceId, limits};
-use buttress_maintenance::{
-    BalanceOptions, BalanceProgress, ScrubProgress, TrimOptions, TrimProgress,
-};
+use buttress_maintenance::{BalanceOptions, BalanceProgress, TrimOptions, TrimProgress};
 use buttress_txn::{HeldCommit, View};
 use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
 
@@ -21,8 +19,7 @@ use crate::open;
 use crate::options::MountOptions;
 use crate::sprout;
 use crate::statfs::{DeviceInfo, Info, StatFs};
-use crate::upkeep::{BalanceStatus, ReplaceStatus, Work};
-use buttress_make::clock::now;
+use crate::upkeep::{BalanceStatus, Work};
 
 /// One mounted volume. Cheap to clone; all clones show the same state. If the last clone drops
 /// without [`Filesystem::close`], the drop still commits, and can only log a failure.
@@ -446,40 +443,6 @@ impl Filesystem {
         mount.engine.volume().add_device(device, item);
         mount.maintenance.enroll_device(item)?;
         Ok(item.devid)
-    }
-
-    /// Replaces a device, which may be missing, by a new one. Other work on the volume goes on. The
-    /// former content of the new device is lost. Returns the damage that was found.
-    ///
-    /// # Errors
-    ///
-    /// `NoSpace` for a device that is smaller. `Busy` when a balance is paused, or `watch` returned
-    /// `false`.
-    pub fn replace_device(
-        &self,
-        id: DeviceId,
-        new: Arc<dyn Device>,
-        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
-    ) -> Result<ScrubProgress> {
-        let mount = self.mount();
-        let work = || {
-            self.sync()?;
-            Ok(mount.maintenance.replace_device(id, new, &mut mount.upkeep.watched(watch))?)
-        };
-        mount.upkeep.replace(|| now().sec, work, |found| found.uncorrectable_errors)
-    }
-
-    /// The status of the running or last replacement of a device since the volume was opened.
-    #[must_use]
-    pub fn replace_status(&self) -> Option<ReplaceStatus> {
-        self.mount().upkeep.replace_status()
-    }
-
-    /// Stops the replacement of a device, and waits until it has stopped. The old device stays.
-    /// Returns `false` if no replacement was running, or if it was completed.
-    #[must_use]
-    pub fn cancel_replace(&self) -> bool {
-        self.mount().upkeep.cancel_replace()
     }
 
     /// Changes the size of a device. Data past a smaller size is moved first. Other work on the

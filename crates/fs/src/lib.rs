@@ -95,6 +95,7 @@ mod label;
 mod ops;
 mod quota;
 mod renew;
+mod replace;
 mod scrubs;
 mod space_stats;
 mod subvolume;

@@ -138,6 +138,7 @@ fn open_at(
 /// Removes inodes that earlier mounts left behind, gives deleted subvolumes to the cleaner, and
 /// starts the threads. Called for a volume that can be written.
 fn begin_work(mount: &Arc<Mount>) -> Result<()> {
+    mount.engine.commit_replacement_anew()?;
     mount.engine.count_subvolumes()?;
     mount.maintenance.drop_leftovers()?;
     for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {

@@ -117,6 +117,9 @@ pub struct MountOptions {
     /// thread does this work when a call needs it, and the age of data does not cause its
     /// writeback. `false` is for programs with a single thread.
     pub background: bool,
+    /// Whether a thread ends a replacement of a device that was begun before, as Linux does at a
+    /// mount. The devices must include the new device. Needs [`background`](Self::background).
+    pub resumes_replace: bool,
 }
 
 impl Default for MountOptions {
@@ -157,6 +160,7 @@ impl Default for MountOptions {
             node_cache_bytes: None,
             overlay_bytes_max: None,
             background: true,
+            resumes_replace: false,
         }
     }
 }

@@ -56,16 +56,18 @@ pub enum ReplaceState {
     Finished,
     /// The replacement was cancelled or failed. The old device stays.
     Canceled,
+    /// The replacement has begun and does not run. It can be ended or cancelled.
+    Suspended,
 }
 
-/// The last replacement of a device since the volume was opened.
+/// The last replacement of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ReplaceStatus {
     /// How far the replacement has come.
     pub state: ReplaceState,
     /// When the replacement began, in seconds since 1970.
     pub started: i64,
-    /// When the replacement ended; zero while it goes on.
+    /// When the replacement ended or was suspended; zero while it goes on.
     pub ended: i64,
     /// Copied bytes.
     pub copied: u64,
@@ -73,6 +75,8 @@ pub struct ReplaceStatus {
     pub total: u64,
     /// Errors that no copy could repair.
     pub lost: u64,
+    /// Failed writes to the new device.
+    pub write_errors: u64,
 }
 
 /// A balance, as an operator sees it.
@@ -195,38 +199,35 @@ impl Upkeep {
         self.maintenance.stop_moving(false);
     }
 
-    /// Replaces a device, and keeps the status of the replacement (U1).
+    /// Replaces a device, and keeps the status of the replacement while it runs (U1).
     pub(crate) fn replace<T>(
         &self,
         now: impl Fn() -> i64,
         work: impl FnOnce() -> Result<T>,
-        lost: impl FnOnce(&T) -> u64,
     ) -> Result<T> {
         let turn = self.begin_work(Work::Replace)?;
         let begun = ReplaceStatus { started: now(), ..ReplaceStatus::default() };
         self.state.lock().replaced = Some(begun);
         let done = work();
-        let mut state = self.state.lock();
-        let BalanceProgress { moved, bytes, .. } = state.progress;
-        let (end, lost) = match &done {
-            Ok(found) => (ReplaceState::Finished, lost(found)),
-            Err(_) => (ReplaceState::Canceled, 0),
-        };
-        let (copied, total, ended) = (moved, bytes, now());
-        state.replaced = Some(ReplaceStatus { state: end, ended, copied, total, lost, ..begun });
-        drop(state);
+        let state = if done.is_ok() { ReplaceState::Finished } else { ReplaceState::Canceled };
+        self.state.lock().replaced = Some(ReplaceStatus { state, ..begun });
         // The status is set before the [`Turn`] ends, so a thread that waits for the end of the
         // work finds the new status.
         drop(turn);
         done
     }
 
+    /// Whether the volume is being closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.state.lock().is_closing
+    }
+
     /// Stops the replacement of a device, and waits until it has stopped. Returns whether the
-    /// replacement was stopped before its end.
-    pub(crate) fn cancel_replace(&self) -> bool {
+    /// replacement was stopped before its end. Returns `None` if no replacement runs.
+    pub(crate) fn cancel_replace(&self) -> Option<bool> {
         let mut state = self.state.lock();
         if state.work != Some(Work::Replace) {
-            return false;
+            return None;
         }
         self.pause.store(true, Ordering::Relaxed);
         // This also stops a scrub that follows the copy.
@@ -234,18 +235,16 @@ impl Upkeep {
         while state.work == Some(Work::Replace) {
             self.changed.wait(&mut state);
         }
-        state.replaced.is_some_and(|replaced| replaced.state == ReplaceState::Canceled)
+        Some(state.replaced.is_some_and(|replaced| replaced.state == ReplaceState::Canceled))
     }
 
-    /// The status of the last replacement of a device.
-    pub(crate) fn replace_status(&self) -> Option<ReplaceStatus> {
+    /// The status of the running replacement of a device.
+    pub(crate) fn running_replacement(&self) -> Option<ReplaceStatus> {
         let state = self.state.lock();
         let BalanceProgress { moved, bytes, .. } = state.progress;
-        let running = |status: &ReplaceStatus| status.state == ReplaceState::Running;
-        state.replaced.map(|status| match running(&status) {
-            true => ReplaceStatus { copied: moved, total: bytes, ..status },
-            false => status,
-        })
+        let status = state.replaced?;
+        let is_running = status.state == ReplaceState::Running;
+        is_running.then_some(ReplaceStatus { copied: moved, total: bytes, ..status })
     }
 
     pub(crate) fn balance_status(&self) -> Result<Option<BalanceStatus>> {

@@ -242,6 +242,7 @@ impl Maintenance {
     ) -> Result<BalanceProgress> {
         self.engine().check_writable()?;
         self.expect_no_balance()?;
+        self.expect_not_replaced(id)?;
         self.engine().use_device(id, from > 0);
         let filter =
             Filter { devid: Some(id), drange: Some((from, u64::MAX)), ..Filter::default() };

@@ -1,28 +1,19 @@
-//! Adds, replaces, resizes and removes devices.
+//! Adds, resizes and removes devices. `device_replace` replaces them.
 //!
 //! # Invariants
 //!
 //! - **D1** A new device is empty. It has no superblock of the volume before the commit that adds
 //!   it to the volume.
-//! - **D3** A replaced device keeps its number and superblocks, and still gets all writes, until
-//!   the new device has everything that can be read. Then the new device takes its place, and a
-//!   commit directly after that makes the superblocks of the old device outdated. These superblocks
-//!   are erased next.
 //! - **D2** A device is removed, or shrunk, only if no chunk lies on the removed part.
 
 use std::sync::Arc;
 
-use buttress_block::Device;
 use buttress_format::{Chunk, DeviceId, DeviceItem, Profile};
 use buttress_space::SpaceKind;
-use buttress_volume::{Pair, Volume};
 
 use buttress_txn::{DeviceChange, Error, Result};
 
-use crate::{Alone, BalanceProgress, Maintenance, ScrubOptions, ScrubProgress};
-
-/// Bytes of one copy from one device to another.
-const COPY_BYTES: u64 = 1 << 20;
+use crate::{Alone, Maintenance};
 
 impl Maintenance {
     /// Adds an empty device to the volume. The volume layer below must already know the device.
@@ -81,6 +72,7 @@ impl Maintenance {
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<()> {
         self.engine().check_writable()?;
         self.expect_own(id)?;
+        self.expect_not_replaced(id)?;
         let sector = u64::from(self.geometry().sectorsize);
         let total_bytes = total_bytes / sector * sector;
         let device = self.volume().device(id);
@@ -98,145 +90,12 @@ impl Maintenance {
         self.engine().settle_superblocks()
     }
 
-    /// Replaces a device, which may be missing, while the volume is in use. The new device gets the
-    /// number and all data of the old device. Data that the old device cannot read is rebuilt from
-    /// other copies. `watch` is called with the number of copied bytes. If it returns `false`, the
-    /// old device stays in the volume, as after a crash during the copy. Returns the errors that no
-    /// copy could repair.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSpace`] for a smaller device; [`Error::Stopped`] when `watch` stops the copy;
-    /// [`Error::Busy`] when one of the two devices fails.
-    pub fn replace_device(
-        &self,
-        id: DeviceId,
-        new: Arc<dyn Device>,
-        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
-    ) -> Result<ScrubProgress> {
-        self.engine().check_writable()?;
-        self.expect_own(id)?;
-        self.expect_no_balance()?;
-        let item = self.engine().device_item(id)?;
-        if new.len() < item.total_bytes {
-            return Err(Error::NoSpace("a device that is smaller than the one it replaces"));
-        }
-        let here = self.volume().device(id).filter(|old| !old.is_lost());
-        self.engine().commit()?;
-        Volume::wipe(&*new)?;
-        let Some(pair) = here.and_then(|_| self.volume().pair_device(id, Arc::clone(&new))) else {
-            return self.fill_device(id, new, item);
-        };
-        let copied = self.copy_pair(id, &pair, watch).and_then(|()| {
-            self.volume().turn_pair(&pair);
-            // The scrub finds and repairs data that the old device could not read.
-            let (found, _) =
-                self.scrub(ScrubOptions::default(), &mut |_| self.expect_pair(id, &pair).is_ok())?;
-            self.expect_pair(id, &pair).map(|()| found)
-        });
-        let found = match copied {
-            Ok(found) => found,
-            Err(error) => {
-                self.volume().end_pair(id, &pair, false);
-                return Err(error);
-            }
-        };
-        let old = self.engine().commit_after(|| {
-            let old = self.volume().end_pair(id, &pair, true);
-            if let Some(device) = self.volume().device(id) {
-                device.reset_stats();
-            }
-            self.engine().reuse_device(id);
-            // This change gives the commit something to write. The commit makes the old device
-            // outdated, in case it is attached again.
-            self.engine().change_device(DeviceChange::Set(item));
-            old
-        })?;
-        self.engine().settle_superblocks()?;
-        if let Err(error) = Volume::wipe(&*old) {
-            tracing::warn!(%error, "the replaced device keeps its superblocks");
-        }
-        Ok(found)
-    }
-
     /// Fails for a device of a seed, which can only be removed.
-    fn expect_own(&self, id: DeviceId) -> Result<()> {
+    pub(crate) fn expect_own(&self, id: DeviceId) -> Result<()> {
         match self.engine().is_of_seed(id) {
             true => Err(Error::Busy("the device is a seed's: it can be removed")),
             false => Ok(()),
         }
-    }
-
-    /// Fails if a device of the pair has failed, or if the caller stopped the copy.
-    fn expect_pair(&self, id: DeviceId, pair: &Pair) -> Result<()> {
-        if pair.has_failed() {
-            return Err(Error::Busy("the new device fails; the old one stays"));
-        }
-        if self.volume().device(id).is_none_or(|device| device.is_lost()) {
-            return Err(Error::Busy("the old device fails: replace it as one that is missing"));
-        }
-        if self.turn().is_stopped() { Err(Error::Stopped) } else { Ok(()) }
-    }
-
-    /// Replaces a missing device: everything on it is rebuilt from other copies.
-    fn fill_device(
-        &self,
-        id: DeviceId,
-        new: Arc<dyn Device>,
-        item: DeviceItem,
-    ) -> Result<ScrubProgress> {
-        let old = self.volume().exchange_device(new, item);
-        let (found, _) = self.scrub(ScrubOptions::default(), &mut |_| true)?;
-        let device = self.volume().device(id).ok_or(Error::Busy("the device went away"))?;
-        device.reset_stats();
-        device.heal();
-        self.engine().reuse_device(id);
-        self.engine().change_device(DeviceChange::Set(item));
-        self.volume().flush()?;
-        self.engine().commit()?;
-        self.engine().settle_superblocks()?;
-        if let Some(old) = old
-            && let Err(error) = Volume::wipe(&*old.device)
-        {
-            tracing::warn!(%error, "the replaced device keeps its superblocks");
-        }
-        Ok(found)
-    }
-
-    /// Copies all data of chunks from one device to the same places of the other device, beside
-    /// writers. New chunks are written to both devices meanwhile.
-    fn copy_pair(
-        &self,
-        id: DeviceId,
-        pair: &Pair,
-        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
-    ) -> Result<()> {
-        let chunks = self.volume().chunks();
-        let stripes = chunks.iter().flat_map(|chunk| {
-            let mine = chunk.stripes.iter().filter(|stripe| stripe.device == id);
-            mine.map(|stripe| (stripe.offset, chunk.stripe_bytes()))
-        });
-        let mut stripes: Vec<(u64, u64)> = stripes.collect();
-        stripes.sort_unstable();
-        let mut progress = BalanceProgress {
-            expected: stripes.len() as u64,
-            bytes: stripes.iter().map(|(_, len)| len).sum(),
-            ..BalanceProgress::default()
-        };
-        let mut bytes = vec![0; COPY_BYTES as usize];
-        for (offset, len) in stripes {
-            for within in (0..len).step_by(COPY_BYTES as usize) {
-                let part = &mut bytes[..(len - within).min(COPY_BYTES) as usize];
-                self.volume().copy_pair(pair, offset + within, part);
-                progress.moved += part.len() as u64;
-                self.expect_pair(id, pair)?;
-                if !watch(&progress) {
-                    return Err(Error::Stopped);
-                }
-            }
-            progress.completed += 1;
-        }
-        Ok(())
     }
 
     /// Whether the volume can do without a device. For each kind of block group, the other writable
@@ -264,6 +123,7 @@ impl Maintenance {
     /// [`Error::NoSpace`] when a chunk still lies on the device, or when it is the last device.
     pub fn remove_device(&self, id: DeviceId) -> Result<()> {
         self.engine().check_writable()?;
+        self.expect_not_replaced(id)?;
         let in_use =
             self.volume().chunks().iter().any(|chunk| chunk.stripes.iter().any(|s| s.device == id));
         if in_use {

@@ -16,6 +16,7 @@ mod balance;
 mod balance_item;
 mod dead;
 mod device_change;
+mod device_replace;
 mod found;
 mod maintenance;
 mod reclaim;
@@ -27,6 +28,7 @@ mod trim;
 mod turn;
 
 pub use balance::{BalanceOptions, BalanceProgress, Filter};
+pub use device_replace::Replacing;
 pub use maintenance::Maintenance;
 pub use relocate::{Alone, Users};
 pub use scrub_progress::{ScrubOptions, ScrubProgress};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::sync::Mutex;
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Generation, Key, QuotaGroup,
-    QuotaLimit, TreeId,
+    QuotaLimit, ReplaceItem, TreeId,
 };
 use buttress_tree::Overlay;
 
@@ -40,6 +40,8 @@ pub enum DeviceChange {
     Set(DeviceItem),
     /// The device is no longer part of the volume.
     Gone(DeviceId),
+    /// The last replacement of a device is this one.
+    Replacement(ReplaceItem),
 }
 
 /// A change of quotas. The commit makes the change, because the commit knows which extents are

@@ -118,6 +118,9 @@ impl Engine {
             learning,
             height,
         });
+        if engine.health.read_only().is_none() {
+            engine.begin_replacement_anew()?;
+        }
         if is_behind {
             return Ok(engine);
         }

@@ -63,6 +63,7 @@ mod quota_limits;
 mod quota_sets;
 mod quotas;
 mod reclaim;
+mod replacement;
 mod reserve_data;
 mod reserving;
 mod rows;

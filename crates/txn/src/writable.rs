@@ -7,7 +7,7 @@ use buttress_format::{
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
 
-use crate::{Result, commit::quota_status};
+use crate::{Result, commit::quota_status, replacement};
 
 /// The first reason why the volume cannot be written, as text for the user.
 pub(crate) fn obstacle(
@@ -35,26 +35,10 @@ pub(crate) fn obstacle(
     if let Some(what) = quota_obstacle(store, roots) {
         return Ok(Some(what));
     }
-    if is_being_replaced(store, roots)? {
-        let what = "a device of it is being replaced: let Linux finish that, or cancel it";
-        return Ok(Some(what.into()));
+    if let Some(what) = replacement::obstacle(volume, store, roots) {
+        return Ok(Some(what));
     }
     roots_obstacle(store, roots)
-}
-
-/// Whether Linux began to replace a device and did not finish. The new device would lack data that
-/// this program writes now.
-fn is_being_replaced(store: &Store, roots: &Roots) -> Result<bool> {
-    let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
-    let key = Key::new(0, Kind::DEV_REPLACE, 0);
-    let Some((node, slot)) = Cursor::find(store, TreeId::DEV, root, &key)? else {
-        return Ok(false);
-    };
-    // The item holds a device, two cursors, a mode, and then the state.
-    let state = node.item(slot).get(32..40).and_then(|bytes| bytes.first_chunk::<8>());
-    const STARTED: u64 = 1;
-    const SUSPENDED: u64 = 4;
-    Ok(state.is_none_or(|bytes| [STARTED, SUSPENDED].contains(&u64::from_le_bytes(*bytes))))
 }
 
 /// The reason why quotas prevent writing, if there is one: they are unreadable or of an unknown

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use buttress_base::cow_map::FAN;
 use buttress_base::{CowMap, Rank, Ranked};
-use buttress_format::{Chunk, Extent, Logical, Stripe};
+use buttress_format::{Chunk, DeviceId, Extent, Logical, Stripe};
 
 use crate::device::VolumeDevice;
 use crate::error::Error;
@@ -130,9 +130,18 @@ impl ChunkMap {
 
     /// Moves every stripe of a device to another device with the same number and identifier.
     pub(crate) fn exchange(&self, device: &Arc<VolumeDevice>) {
+        self.place_stripes(device.id, Some(device));
+    }
+
+    /// Notes that a device is missing.
+    pub(crate) fn withdraw(&self, id: DeviceId) {
+        self.place_stripes(id, None);
+    }
+
+    fn place_stripes(&self, id: DeviceId, device: Option<&Arc<VolumeDevice>>) {
         let _changing = self.changing.lock();
         let chunks = self.published.load();
-        let is_its = |stripe: &Stripe| stripe.device == device.id;
+        let is_its = |stripe: &Stripe| stripe.device == id;
         let exchanged = chunks.iter().map(|(start, entry)| {
             if !entry.chunk.stripes.iter().any(is_its) {
                 return (start, Arc::clone(entry));
@@ -140,7 +149,7 @@ impl ChunkMap {
             let mut devices = entry.devices.clone();
             for (place, stripe) in devices.iter_mut().zip(&entry.chunk.stripes) {
                 if is_its(stripe) {
-                    *place = Some(Arc::clone(device));
+                    *place = device.cloned();
                 }
             }
             let (chunk, layout) = (Arc::clone(&entry.chunk), entry.layout);

@@ -69,6 +69,9 @@ pub struct VolumeDevice {
     /// Whether the first copy of the device's superblock was torn at the opening, so that another
     /// copy was read.
     pub(crate) torn: AtomicBool,
+    /// Whether the device's superblock is durable before that of another device is written
+    /// (`replace::R5`).
+    pub(crate) leads: AtomicBool,
     trust: AtomicU8,
     faults: [AtomicU64; 5],
     faults_changed: AtomicBool,
@@ -86,6 +89,7 @@ impl VolumeDevice {
             item,
             seed: None,
             torn: AtomicBool::new(false),
+            leads: AtomicBool::new(false),
             trust: AtomicU8::new(trust as u8),
             faults: Default::default(),
             faults_changed: AtomicBool::new(false),

@@ -41,7 +41,7 @@ pub use error::{Error, Kind, Uuid};
 pub use open::OpenOptions;
 pub use params::{Params, Parity};
 pub use read_many::SOON_MAX;
-pub use replace::Pair;
+pub use replace::{Pair, Target};
 pub use resolver::ChunkSource;
 pub use row_scrub::Sector;
 pub use scrub::Compared;

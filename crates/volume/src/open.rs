@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering;
 
 use buttress_block::Device;
 use buttress_format::limits::SUPER_OFFSETS;
-use buttress_format::{CompatRo, DeviceId, Incompat, Superblock};
+use buttress_format::{CompatRo, DeviceId, Incompat, ReplaceItem, Superblock};
 
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::params::{Params, Parity};
+use crate::replace::Target;
 use crate::seed_ids::{self, Candidate};
 use crate::volume::Volume;
 
@@ -53,7 +54,15 @@ impl Volume {
         options: OpenOptions,
     ) -> Result<(Self, Superblock), Error> {
         let candidates = candidates(devices)?;
-        let newest = seed_ids::newest(&candidates).cloned().ok_or(Error::NoDevices)?;
+        let mut newest = seed_ids::newest(&candidates).cloned().ok_or(Error::NoDevices)?;
+        if newest.dev_item.devid == ReplaceItem::TARGET {
+            // The target knows the newest commit. The item must be that of a member.
+            let member = candidates.iter().map(|part| part.superblock.dev_item);
+            let member = member
+                .filter(|item| item.devid != ReplaceItem::TARGET)
+                .max_by_key(|item| item.devid);
+            newest.dev_item = member.unwrap_or(newest.dev_item);
+        }
         Ok((Self::join(candidates, &newest, options)?, newest))
     }
 
@@ -80,12 +89,21 @@ impl Volume {
         check_features(newest)?;
         let seeds = seed_ids::seeds_of(&candidates, newest)?;
         check_duplicates(&candidates)?;
+        let is_target = |part: &Candidate| part.superblock.dev_item.devid == ReplaceItem::TARGET;
+        let (mut targets, candidates): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(is_target);
+        // A target alone may lack anything, so no option opens it.
+        let options =
+            OpenOptions { degraded: options.degraded && !candidates.is_empty(), ..options };
         check_complete(&candidates, newest, options)?;
         let reason = read_only_reason(&candidates, newest, options);
 
         let parts = candidates.into_iter().map(|part| join(part, newest)).collect();
         let mut volume = Self::assemble(Params::of(newest), parts, options.degraded);
         volume.seeds = seeds;
+        if let Some(Candidate { device, superblock }) = targets.pop() {
+            volume.keep_target(Target { device, uuid: superblock.dev_item.uuid });
+        }
         volume.parity = options.parity;
         volume.opened_for_reading.store(!options.writable, Ordering::Release);
         if let Some(why) = reason {

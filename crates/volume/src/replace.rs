@@ -2,15 +2,25 @@
 //!
 //! # Invariants
 //!
-//! - **R1** From [`Volume::pair_device`] on, every write goes to both devices, and superblocks go
-//!   to the old device alone. Until the replacement ends, the old device is a full member of the
-//!   volume, and the new device is not a member.
+//! - **R1** From [`Volume::pair_device`] on, every write goes to both devices. Superblocks go to
+//!   the old device as they are. On the new device they have the number 0, by which Linux
+//!   recognizes the target of a replacement. Until the replacement ends, the old device is a full
+//!   member of the volume, and the new device is not a member.
 //! - **R2** Writers are excluded while a range is copied, so old bytes never overwrite new ones.
 //! - **R3** When everything was copied, reads go to the new device. Ranges that the old device
 //!   could not read give errors on the new device, until a repair from another copy has written
 //!   them.
 //! - **R4** If the new device fails a write, it is not a valid copy any more. The volume continues
 //!   with the old device.
+//! - **R5** While a device leads (`VolumeDevice::leads`), its superblock is durable before another
+//!   device gets one. So the commits that begin and end a replacement are known by the new device,
+//!   or by none.
+//!
+//! # Found on the devices
+//!
+//! A device with the number 0 is the target of a replacement that was not finished
+//! ([`Volume::target`]). It counts as no device of the volume: nothing is read from it or written
+//! to it before a replacement pairs it anew.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,9 +28,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::{RangeSet, Rank, Ranked};
 use buttress_block::{Class, Device, Error as BlockError, Operation};
-use buttress_format::{DeviceId, limits};
+use buttress_format::{DeviceId, ReplaceItem, Superblock, limits};
 
 use crate::device::{Trust, VolumeDevice};
+use crate::error::Error;
 use crate::volume::Volume;
 
 /// An old device and its replacement, as one device.
@@ -28,6 +39,8 @@ use crate::volume::Volume;
 pub struct Pair {
     old: Arc<dyn Device>,
     new: Arc<dyn Device>,
+    /// The identifier of the new device until it takes over that of the old device.
+    uuid: [u8; 16],
     /// Whether reads go to the new device (R3).
     turned: AtomicBool,
     /// Whether the new device missed a write (R4).
@@ -56,6 +69,20 @@ impl Pair {
             self.failed.store(true, Ordering::SeqCst);
         }
         act(&*self.old)
+    }
+
+    /// Writes a superblock of the old device to the new device, as that of a target, and makes it
+    /// durable (R1, R5).
+    fn write_target(&self, offset: u64, bufs: &[IoSlice<'_>], class: Class) {
+        let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        let Ok(superblock) = Superblock::parse(&bytes, offset) else { return };
+        let bytes = as_target(&superblock, self.uuid).to_bytes(offset);
+        let bufs = [IoSlice::new(&bytes)];
+        let written = self.new.write_classed_at(offset, &bufs, class);
+        if let Err(error) = written.and_then(|()| self.new.flush()) {
+            tracing::error!(device = self.new.name(), %error, "the new device fails");
+            self.failed.store(true, Ordering::SeqCst);
+        }
     }
 
     fn is_superblock(offset: u64, len: u64) -> bool {
@@ -108,6 +135,9 @@ impl Device for Pair {
     ) -> Result<(), BlockError> {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         if Self::is_superblock(offset, len) {
+            if !self.has_failed() {
+                self.write_target(offset, bufs, class);
+            }
             return self.old.write_classed_at(offset, bufs, class);
         }
         self.both(|device| device.write_classed_at(offset, bufs, class))?;
@@ -131,20 +161,75 @@ impl Device for Pair {
     }
 }
 
+/// A superblock of a member as the target of a replacement has it.
+fn as_target(superblock: &Superblock, uuid: [u8; 16]) -> Superblock {
+    let mut own = superblock.clone();
+    own.dev_item.devid = ReplaceItem::TARGET;
+    own.dev_item.uuid = uuid;
+    own
+}
+
+/// A device that was to replace another when the volume was last in use.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Its own identifier.
+    pub uuid: [u8; 16],
+}
+
 impl Volume {
-    /// From now on writes to the device `id` also go to `new` (R1). `new` is at least as long as
-    /// the old device and holds no superblock. Returns `None` when there is no such device, or the
-    /// device was lost.
-    pub fn pair_device(&self, id: DeviceId, new: Arc<dyn Device>) -> Option<Arc<Pair>> {
+    /// The target of an unfinished replacement, if the volume was opened with it.
+    #[must_use]
+    pub fn target(&self) -> Option<Target> {
+        self.target.lock().clone()
+    }
+
+    /// Forgets the target, because the replacement has ended or begins anew with the device.
+    pub fn forget_target(&self) {
+        *self.target.lock() = None;
+    }
+
+    /// Keeps a device as the target of a replacement that goes on later.
+    pub fn keep_target(&self, target: Target) {
+        *self.target.lock() = Some(target);
+    }
+
+    /// Whether a device holds the superblock of a target of this volume.
+    #[must_use]
+    pub fn is_target(&self, device: &dyn Device) -> bool {
+        let found = Self::read_superblock(device);
+        found.is_ok_and(|found| {
+            found.dev_item.devid == ReplaceItem::TARGET && found.fsid == self.fsid()
+        })
+    }
+
+    /// Writes the first superblock of a target in place of a device that is missing. No write of
+    /// the volume renews this superblock, since the device is a member that missed everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Candidate`] when the device cannot be written.
+    pub fn mark_target(&self, target: &Target, superblock: &Superblock) -> Result<(), Error> {
+        let [first, ..] = limits::SUPER_OFFSETS;
+        let bytes = as_target(superblock, target.uuid).to_bytes(first);
+        let written = target.device.write_durably(first, &bytes, Class::Metadata);
+        written.map_err(|source| Error::Candidate { device: target.device.name(), source })
+    }
+
+    /// From now on writes to the device `id` also go to the target (R1), which is at least as long
+    /// as the old device. Returns `None` when there is no such device, or the device was lost.
+    pub fn pair_device(&self, id: DeviceId, target: &Target) -> Option<Arc<Pair>> {
         let old = self.device(id).filter(|device| !device.is_lost())?;
         let pair = Arc::new(Pair {
             old: Arc::clone(&old.device),
-            new,
+            new: Arc::clone(&target.device),
+            uuid: target.uuid,
             turned: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             unread: Ranked::new(Rank::Leaf, RangeSet::default()),
         });
-        self.put_in_place(&old, Arc::clone(&pair) as Arc<dyn Device>, old.trust());
+        self.put_in_place(&old, Arc::clone(&pair) as Arc<dyn Device>, old.trust(), true);
         Some(pair)
     }
 
@@ -174,20 +259,37 @@ impl Volume {
         pair.turned.store(true, Ordering::SeqCst);
     }
 
-    /// Ends a pair: one of its devices stays in the volume. Returns the other device.
+    /// Ends a pair: one of its devices stays in the volume. Returns the other device. A new device
+    /// that stays leads until [`Volume::end_leading`] (R5).
     pub fn end_pair(&self, id: DeviceId, pair: &Pair, keep_new: bool) -> Arc<dyn Device> {
         let (stays, goes) = if keep_new { (&pair.new, &pair.old) } else { (&pair.old, &pair.new) };
         if let Some(there) = self.device(id) {
             let trust = if keep_new { Trust::Whole } else { there.trust() };
-            self.put_in_place(&there, Arc::clone(stays), trust);
+            self.put_in_place(&there, Arc::clone(stays), trust, keep_new);
         }
         Arc::clone(goes)
     }
 
+    /// From now on a device leads (R5).
+    pub fn lead_with(&self, id: DeviceId) {
+        if let Some(device) = self.device(id) {
+            device.leads.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// From now on the superblocks of all devices are written at once again (R5).
+    pub fn end_leading(&self) {
+        for device in self.devices().iter() {
+            device.leads.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// Puts another device under the same number and identifier. Waits until running writes have
     /// finished; later writes use the new device.
-    fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust) {
+    fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust, leads: bool) {
         let _alone = self.repairs.write();
-        self.exchange_held(Arc::new(old.with_device(device, trust)));
+        let put = old.with_device(device, trust);
+        put.leads.store(leads, Ordering::SeqCst);
+        self.exchange_held(Arc::new(put));
     }
 }

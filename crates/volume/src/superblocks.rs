@@ -18,6 +18,7 @@
 //! transaction is durable.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buttress_block::{Class, Device, Error as BlockError, Operation, probe};
@@ -247,10 +248,19 @@ impl Volume {
         let is_meant = |device: &VolumeDevice| {
             device.trust() < Trust::Stale && !device.is_seed() && is_meant(device)
         };
-        for device in self.devices().iter().filter(|device| is_meant(device)) {
+        let devices = self.devices();
+        let leads = |device: &&Arc<VolumeDevice>| device.leads.load(Ordering::SeqCst);
+        let (first, others): (Vec<_>, Vec<_>) =
+            devices.iter().filter(|device| is_meant(device)).partition(leads);
+        for device in first.iter().chain(&others) {
             let mut own = superblock.clone();
             own.dev_item = item_of(device, superblock);
-            let written = self.write_copies_of(device, &own, offsets).or_else(|error| {
+            let mut written = self.write_copies_of(device, &own, offsets);
+            if leads(device) && written.is_ok() {
+                let failed = |source| Error::Device { device: device.id, source };
+                written = device.device.flush().map_err(failed);
+            }
+            let written = written.or_else(|error| {
                 device.count(Fault::Write);
                 self.lose_device(device, error)
             });

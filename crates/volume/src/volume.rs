@@ -33,6 +33,7 @@ use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Layout;
 use crate::params::{Params, Parity};
+use crate::replace::Target;
 use crate::resolver::ChunkResolver;
 use crate::seed_ids::SeedIds;
 use crate::stats::{Counters, Stats};
@@ -62,6 +63,8 @@ pub struct Volume {
     pub(crate) counters: Counters,
     /// Unranked: it is held across I/O.
     pub(crate) repairs: RwLock<()>,
+    /// The target of an unfinished replacement (`replace`).
+    pub(crate) target: Ranked<Option<Target>>,
     /// Repairs that wait until all chunks are known; `None` from then on.
     pub(crate) deferred: Ranked<Option<Vec<DeferredRepair>>>,
 }
@@ -83,6 +86,7 @@ impl Volume {
             opened_for_reading: AtomicBool::new(false),
             counters: Counters::default(),
             repairs: RwLock::new(()),
+            target: Ranked::new(Rank::Leaf, None),
             deferred: Ranked::new(Rank::Leaf, Some(Vec::new())),
         }
     }
@@ -200,6 +204,14 @@ impl Volume {
             devices
         });
         self.map.exchange(&added);
+    }
+
+    /// Takes a device out of the volume again, so that it is missing: undoes
+    /// [`Volume::exchange_device`] for a missing device.
+    pub fn withdraw_device(&self, id: DeviceId) {
+        let _alone = self.repairs.write();
+        self.remove_device(id);
+        self.map.withdraw(id);
     }
 
     /// Removes a device that holds no chunk, and returns it.

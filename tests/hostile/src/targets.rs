@@ -8,7 +8,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{
     BackRef, BlockGroupItem, Chunk, CsumType, DevExtent, DevStats, DeviceItem, DirEntry,
     ExtentItem, FileExtent, FreeSpaceInfo, Header, InodeExtrefs, InodeItem, InodeRefs, Key, Kind,
-    Logical, RootItem, RootRef, Superblock, UuidItem,
+    Logical, ReplaceItem, RootItem, RootRef, Superblock, UuidItem,
 };
 use buttress_fs::MakeOptions;
 use buttress_nbd::transmission::Transmission;
@@ -210,6 +210,7 @@ fn parse(key: &Key, payload: &[u8]) {
     inverse!(DeviceItem::parse(payload), DeviceItem::to_bytes, DeviceItem::parse);
     inverse!(DevExtent::parse(payload), DevExtent::to_bytes, DevExtent::parse);
     inverse!(DevStats::parse(payload), DevStats::to_bytes, DevStats::parse);
+    inverse!(ReplaceItem::parse(payload), ReplaceItem::to_bytes, ReplaceItem::parse);
     inverse!(UuidItem::parse(payload), UuidItem::to_bytes, UuidItem::parse);
     if let Ok(extent) = ExtentItem::parse(key, payload) {
         assert_eq!(extent.byte_len(), extent.to_bytes().len());

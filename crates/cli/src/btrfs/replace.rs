@@ -91,12 +91,13 @@ fn in_words(told: &Value) -> String {
     let day = |name: &str| when::in_brief(told[name].as_i64().unwrap_or(0));
     let (copied, total) = (number("copied_bytes"), number("total_bytes").max(1));
     let part = copied as f64 * 100.0 / total as f64;
-    let errors = format!("0 write errs, {} uncorr. read errs", number("uncorrectable_errors"));
+    let (write, read) = (number("write_errors"), number("uncorrectable_errors"));
+    let errors = format!("{write} write errs, {read} uncorr. read errs");
     match told["status"].as_str() {
         Some("running") => format!("{part:.1}% done, {errors}"),
-        Some("canceled") => {
+        Some(state @ ("canceled" | "suspended")) => {
             let (started, ended) = (day("started"), day("ended"));
-            format!("Started on {started}, canceled on {ended} at {part:.1}%, {errors}")
+            format!("Started on {started}, {state} on {ended} at {part:.1}%, {errors}")
         }
         Some(_) => {
             format!("Started on {}, finished on {}, {errors}", day("started"), day("ended"))

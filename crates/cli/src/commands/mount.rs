@@ -212,6 +212,7 @@ fn parse(args: &Args) -> Result<Parsed> {
     // With `submounts`, the volume cannot become writable later: the mounts of subvolumes would
     // stay read-only.
     volume.may_begin_writing = volume.read_only && !door.submounts;
+    volume.resumes_replace = true;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
 }

@@ -63,6 +63,27 @@ pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc
     fresh(path, force)
 }
 
+/// Opens the device that replaces another. If this replacement was begun before, the device holds
+/// the mark of that, and may be open already.
+pub(super) fn next_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    let full = |path: &Path| closing::full_name(path).ok();
+    if let Some(target) = fs.replace_target()
+        && full(&path_of(&target.name())).is_some_and(|found| Some(found) == full(path))
+    {
+        return Ok(target);
+    }
+    let name = || path.display().to_string();
+    let is_begun = matches!(fs.replace_status().context(name)?, Some(status)
+        if status.state == ReplaceState::Suspended);
+    if is_begun && !buttress_remote::is_remote(path) {
+        let device = closing::open_device(path, OpenOptions::WRITE)?.device();
+        if fs.is_replace_target(&*device) {
+            return Ok(device);
+        }
+    }
+    fresh_for(fs, path, force)
+}
+
 /// Opens a device that is to become part of a volume, after a check of its content.
 pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     if !force {
@@ -141,19 +162,21 @@ pub(super) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value
 
 /// Returns the status of the running or last replacement of a device, or `null` if there was no
 /// replacement.
-pub(super) fn replacement(fs: &Filesystem) -> Value {
-    let Some(status) = fs.replace_status() else { return Value::Null };
+pub(super) fn replacement(fs: &Filesystem) -> buttress_fs::Result<Value> {
+    let Some(status) = fs.replace_status()? else { return Ok(Value::Null) };
     let state = match status.state {
         ReplaceState::Running => "running",
         ReplaceState::Finished => "finished",
         ReplaceState::Canceled => "canceled",
+        ReplaceState::Suspended => "suspended",
     };
-    json!({
+    Ok(json!({
         "status": state,
         "started": status.started,
         "ended": status.ended,
         "copied_bytes": status.copied,
         "total_bytes": status.total,
+        "write_errors": status.write_errors,
         "uncorrectable_errors": status.lost,
-    })
+    }))
 }

@@ -41,6 +41,7 @@ mod races;
 mod readers;
 mod reads;
 mod repairs;
+mod replaced;
 mod reuse;
 mod room;
 mod scrubs;

@@ -465,9 +465,9 @@ fn power_is_cut_while_groups_move() {
 #[test]
 fn replacements_have_a_status() {
     let fs = mount(&memory(512));
-    assert_eq!(fs.replace_status(), None);
-    assert!(!fs.cancel_replace(), "none is running");
-    let state = || fs.replace_status().map(|status| status.state);
+    assert_eq!(fs.replace_status().expect("the record"), None);
+    assert!(!fs.cancel_replace().expect("the record"), "none is running");
+    let state = || fs.replace_status().expect("the record").map(|status| status.state);
     let mut seen = Vec::new();
     let stopped = fs.replace_device(DeviceId(1), device(512), &mut |_| {
         seen.push(state());
@@ -475,9 +475,9 @@ fn replacements_have_a_status() {
     });
     assert!(stopped.is_err());
     assert_eq!((seen[0], state()), (Some(ReplaceState::Running), Some(ReplaceState::Canceled)));
-    assert!(!fs.cancel_replace(), "it has ended");
+    assert!(!fs.cancel_replace().expect("the record"), "it has ended");
     fs.replace_device(DeviceId(1), device(512), &mut |_| true).expect("a replacement");
-    let status = fs.replace_status().expect("a status");
+    let status = fs.replace_status().expect("the record").expect("a status");
     assert_eq!((status.state, status.lost), (ReplaceState::Finished, 0));
     assert!(status.copied > 0 && status.copied == status.total, "{status:?}");
 
@@ -487,7 +487,7 @@ fn replacements_have_a_status() {
         let fs = &fs;
         let canceller = scope.spawn(move || {
             begins.recv().expect("a replacement");
-            fs.cancel_replace()
+            fs.cancel_replace().expect("the record")
         });
         let done = fs.replace_device(DeviceId(1), device(512), &mut |_| {
             let _ = begun.send(());

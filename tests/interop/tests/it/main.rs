@@ -21,6 +21,7 @@ mod parity;
 mod quota_words;
 mod quotas;
 mod reflinks;
+mod replacing;
 mod rootless;
 mod rounds;
 mod sectors;

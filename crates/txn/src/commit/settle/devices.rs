@@ -5,7 +5,7 @@
 //! - **D1** The device extents of a chunk and the used bytes of its devices are recorded in the
 //!   same round as the chunk.
 
-use buttress_format::{BlockGroupFlags, DeviceItem, Extent, Key, Kind, TreeId, ids};
+use buttress_format::{BlockGroupFlags, DeviceItem, Extent, Key, Kind, ReplaceItem, TreeId, ids};
 use buttress_tree::Cursor;
 
 use super::{Changes, Pending, Settle, over};
@@ -20,6 +20,11 @@ impl Settle<'_> {
             let (id, item) = match change {
                 DeviceChange::Set(item) => (item.devid, Some(item)),
                 DeviceChange::Gone(id) => (id, None),
+                DeviceChange::Replacement(item) => {
+                    let put = Changes::from([(ReplaceItem::KEY, Some(item.to_bytes().into()))]);
+                    self.merge(TreeId::DEV, put)?;
+                    continue;
+                }
             };
             let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, id.0);
             let root = self.must_root(TreeId::CHUNK)?;

@@ -406,6 +406,11 @@ const ELSEWHERE: &[Elsewhere] = &[
         made_here: &[crate::moving::a_paused_balance_goes_on],
     },
     Elsewhere {
+        name: "replacement cut off",
+        made_by_linux: &[crate::replacing::linux_began_to_replace_a_device],
+        made_here: &[crate::replacing::linux_ends_a_replacement_begun_here],
+    },
+    Elsewhere {
         name: "devices under a mount",
         made_by_linux: &[crate::moving::a_balance_that_linux_paused],
         made_here: &[crate::upkeep::devices_change_under_a_mount],

@@ -1,0 +1,89 @@
+//! The record of the last replacement of a device, which Linux and this program keep alike.
+//!
+//! # Invariants
+//!
+//! - **DR1** No write of this program lies before the cursor of an unfinished replacement, unless
+//!   the new device has it, too. The cursor says what Linux need not copy again. So the first
+//!   commit of an opening sets the cursor of a replacement that it found to the beginning.
+//! - **DR2** From the commit that begins a replacement to the one that ends it, the cursor stays at
+//!   the beginning. After a crash the copy begins anew, here or in Linux.
+//!
+//! The volume may be written without the new device, since nothing that it holds is relied upon.
+
+use buttress_format::{ReplaceItem, ReplacePhase, TreeId};
+use buttress_tree::{Cursor, Roots, Store};
+use buttress_volume::Volume;
+
+use crate::transaction::DeviceChange;
+use crate::{Engine, Error, Result};
+
+/// Reads the record, if there is one.
+fn read(store: &Store, roots: &Roots) -> Result<Option<ReplaceItem>> {
+    let (tree, key) = (TreeId::DEV, ReplaceItem::KEY);
+    let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
+    let Some((node, slot)) = Cursor::find(store, tree, root, &key)? else { return Ok(None) };
+    let parsed = ReplaceItem::parse(node.item(slot));
+    parsed.map(Some).map_err(|source| Error::Item { tree, key, source })
+}
+
+/// Why the volume cannot be written, as far as a replacement is concerned.
+pub(crate) fn obstacle(volume: &Volume, store: &Store, roots: &Roots) -> Option<String> {
+    let item = match read(store, roots) {
+        Err(error) => return Some(format!("the record of a replacement cannot be kept: {error}")),
+        Ok(item) => item?,
+    };
+    let target = volume.target()?;
+    // A crash of Linux between two superblocks of its last commit. The device that was replaced
+    // would be taken for its successor.
+    (item.phase == ReplacePhase::Finished).then(|| {
+        let (name, id) = (target.device.name(), item.source);
+        format!("{name} has replaced device {id}, and its superblock does not say so yet")
+    })
+}
+
+impl Engine {
+    /// The record of the last replacement of a device, as of the last commit.
+    ///
+    /// # Errors
+    ///
+    /// When the device tree cannot be read, or the record is invalid.
+    pub fn replacement(&self) -> Result<Option<ReplaceItem>> {
+        read(&self.store, self.view().roots())
+    }
+
+    /// The record of a replacement that has begun and not ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`replacement`](Self::replacement).
+    pub fn unfinished_replacement(&self) -> Result<Option<ReplaceItem>> {
+        Ok(self.replacement()?.filter(ReplaceItem::is_active))
+    }
+
+    /// Sets the cursor of a replacement that was found to the beginning, in the running transaction
+    /// (DR1).
+    pub(crate) fn begin_replacement_anew(&self) -> Result<()> {
+        if let Some(found) = self.unfinished_replacement()?
+            && (found.cursor_left, found.cursor_right) != (0, 0)
+        {
+            let anew = ReplaceItem { cursor_left: 0, cursor_right: 0, ..found };
+            self.change_device(DeviceChange::Replacement(anew));
+        }
+        Ok(())
+    }
+
+    /// Makes it durable that a replacement that was found begins anew (DR1). Must come before the
+    /// first write in place and before the first log of fsync.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    pub fn commit_replacement_anew(&self) -> Result<()> {
+        let is_changed = |found: &ReplaceItem| found.cursor_left != 0 || found.cursor_right != 0;
+        if self.unfinished_replacement()?.is_some_and(|found| is_changed(&found)) {
+            self.check_writable()?;
+            self.commit()?;
+        }
+        Ok(())
+    }
+}
