@@ -32,8 +32,8 @@ impl Filesystem {
         replace(&self.mount(), id, new, watch)
     }
 
-    /// Ends a replacement that was begun before, here or by Linux, if its new device is one of the
-    /// devices that the volume was opened with. Returns the damage that was found, or `None` if
+    /// Ends a replacement that was begun before, here or by Linux. Its new device must be one of
+    /// the devices that the volume was opened with. Returns the damage that was found, or `None` if
     /// there is nothing to do.
     ///
     /// # Errors

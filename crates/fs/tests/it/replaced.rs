@@ -70,8 +70,8 @@ fn expect_still(fs: &Filesystem, when: &str) {
     }
 }
 
-/// After a power cut at any moment of a replacement, the volume is whole on the old device with or
-/// without the new one, or on the new device alone. The replacement can be ended or cancelled.
+/// After a power cut at any moment of a replacement, the volume is whole. It is on the old device,
+/// or on the new device alone. The replacement can be ended or cancelled.
 #[test]
 fn power_is_cut_while_a_device_is_replaced() {
     let base = filled();
@@ -110,8 +110,8 @@ fn power_is_cut_while_a_device_is_replaced() {
         let generation = |device| superblock(device).map(|found| found.generation);
         let devices = match superblock(&new).map(|found| found.dev_item.devid) {
             Some(ReplaceItem::TARGET) => vec![&old, &new],
-            // The new device has everything, and the old one is erased next. If the first superblock
-            // of the last commit is torn, another copy has the commit before, and its record.
+            // The new device has everything, and the old one is erased next. If the first
+            // superblock of the last commit is torn, another copy has the commit before.
             Some(_) if generation(&new) >= generation(&old) => vec![&new],
             _ => vec![&old],
         };

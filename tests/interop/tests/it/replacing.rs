@@ -62,8 +62,8 @@ fsfreeze -u host
 echo "$status"
 "#;
 
-/// The paths of a source, another device and a target that Linux left in the middle of a replacement, and what the
-/// volume holds. `None` if Linux was too fast.
+/// A source, another device and a target as Linux left them in the middle of a replacement, and
+/// what the volume holds. `None` if Linux was too fast.
 fn cut_off(scratch: &Scratch) -> Option<(Vec<PathBuf>, Manifest)> {
     let images = Images::new(2, LEN);
     images.mkfs(&["-m", "raid1", "-d", "single"]);
