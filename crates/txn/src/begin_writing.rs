@@ -20,7 +20,7 @@ use buttress_format::CompatRo;
 use crate::{Engine, Error, Result, found_log, learn, writable};
 
 impl Engine {
-    /// Whether the volume can only be read, and [`Engine::begin_writing`] may change that.
+    /// Whether the volume is read-only and [`Engine::begin_writing`] may make it writable.
     #[must_use]
     pub fn can_begin_writing(&self) -> bool {
         let is_fit = self.learning.unfit().is_none() && self.volume.read_only_reason().is_none();
@@ -31,8 +31,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`] with the reason if the volume cannot be written (K4). The error of
-    /// reading the groups, or of a step of the preparation (K5).
+    /// [`Error::ReadOnly`] with the reason if the volume cannot be written (K4). Fails also when
+    /// the groups cannot be read, or when a step of the preparation fails (K5).
     pub fn begin_writing(&self) -> Result<()> {
         self.health.expect_no_failure()?;
         if self.health.read_only().is_none() {

@@ -155,9 +155,9 @@ impl Engine {
 }
 
 impl Engine {
-    /// Adds a chunk for nodes if all metadata or system groups have parity or are a seed's, since
-    /// nodes are not written to such groups. This is done at the opening, because data could take
-    /// the space later, and a commit would fail.
+    /// Adds a chunk for nodes if all metadata or system groups have parity or belong to a seed.
+    /// Nodes are not written to such groups. The opening adds the chunk: later, data could take the
+    /// space, and a commit would fail.
     pub(crate) fn make_room_for_nodes(&self) -> Result<()> {
         if self.volume.parity() != Parity::Mirror && !self.volume.has_seeds() {
             return Ok(());
@@ -208,7 +208,7 @@ fn open_store(
 }
 
 /// The roots of the trees that the engine uses. With `may_lack`, a tree that cannot be read is left
-/// out, except the root tree and the top-level subvolume.
+/// out. The root tree and the top-level subvolume must be readable even then.
 fn read_roots(store: &Store, sb: &Superblock, may_lack: bool) -> Result<Roots> {
     let mut roots = Roots::new(sb.generation);
     let root_tree = boot::root_tree_root(sb);

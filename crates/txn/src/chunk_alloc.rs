@@ -8,8 +8,9 @@
 //!   still need the remaining device space.
 //! - **A2** Device space and addresses of a removed chunk are used again only after its removal is
 //!   durable.
-//! - **A3** Some chunks are not needed, but give data a better place. Such a chunk is made only
-//!   while more than a quarter of the device space is unallocated, so that metadata keeps the rest.
+//! - **A3** Some chunks are made only so that data gets extents in one piece. Such a chunk is made
+//!   only while more than a quarter of the device space is unallocated, so that metadata can use
+//!   the rest.
 //! - **A4** A balance may move extents in one piece. The chunk for these extents gets the length
 //!   `whole`, if all its devices have holes of this length. `whole` may exceed the usual length of
 //!   a new chunk, because the old chunk may have been made under other limits.
@@ -48,9 +49,9 @@ impl Engine {
     }
 
     /// Adds a data chunk if all groups have only small pieces for an allocation that should be in
-    /// one piece. Linux does so before it splits a write. Each piece costs an extent, an item and a
-    /// request, and is split again when it is overwritten. The chunk is made only while much device
-    /// space is unallocated (A3).
+    /// one piece. Linux also adds a chunk before it splits a write. Each piece costs an extent, an
+    /// item and a request, and is split again when it is overwritten. The chunk is made only while
+    /// much device space is unallocated (A3).
     ///
     /// `groups` is the number of data groups before the allocation searched them. If the number has
     /// changed, another thread has added a chunk, and this call adds none.
@@ -140,7 +141,8 @@ impl Engine {
             chunk_tree_uuid: geometry.chunk_tree_uuid,
         };
         if kind == SpaceKind::Metadata {
-            // The kept bytes move before other threads can see the new space.
+            // The bytes kept for copies move into the chunk before other threads can see the new
+            // space.
             self.space.add_for_copies(devices.move_kept_for_copies(chunk.len));
         }
         self.volume.add_chunk(chunk.clone())?;

@@ -19,8 +19,8 @@ impl Engine {
         self.found_log.take()
     }
 
-    /// Claims the nodes of a log, so that the commit which ends it does not write over them
-    /// (`found_log::J2`).
+    /// Claims the nodes of a log, so that the commit which ends the log does not overwrite these
+    /// nodes (`found_log::J2`).
     pub(crate) fn claim_log(&self, found: Found) -> Result<()> {
         let len = u64::from(self.store.geometry().nodesize);
         for start in found.nodes {
@@ -42,13 +42,13 @@ impl Engine {
     }
 
     /// Prepares a data extent for its first reference. The data was already written. If neither the
-    /// extent tree nor the running transaction has the extent, takes it from free space
-    /// (`found_log::J2`). Returns whether it took the extent.
+    /// extent tree nor the running transaction has the extent, takes the extent from free space
+    /// (`found_log::J2`). Returns whether the extent was taken.
     ///
     /// # Errors
     ///
-    /// When the extent overlaps space in use, or when the running transaction has an extent of
-    /// another length at its start.
+    /// When the extent overlaps space in use, or when the running transaction has an extent with
+    /// the same start and another length.
     pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<bool> {
         let looks = |of: &Transaction| of.refs.look(extent.start, |to| to.extent == extent);
         // Another thread may be committing a transaction that has the extent.

@@ -15,7 +15,8 @@
 //!
 //! # Failure
 //!
-//! A crash at any point leaves the last superblock that became durable, and everything it reaches.
+//! A crash at any point leaves the last superblock that became durable, and everything that this
+//! superblock reaches.
 
 mod addresses;
 mod cluster;
@@ -48,7 +49,8 @@ use crate::unwritten::Barred;
 use crate::{Costs, Engine, Error, Result, View, found_log, transaction::Transaction};
 
 impl Engine {
-    /// Makes everything put before the call durable. Callers that arrive together share a commit.
+    /// Makes all changes durable that were put before the call. Callers that arrive together share
+    /// a commit.
     ///
     /// # Errors
     ///
@@ -71,9 +73,9 @@ impl Engine {
         Ok(changed)
     }
 
-    /// As [`commit`](Self::commit). After the freeze it calls `cut`: everything put from then on
-    /// belongs to the next transaction. If nothing has to be committed, `cut` is called, too. If
-    /// the commit fails before the freeze, `cut` is not called.
+    /// As [`commit`](Self::commit). After the freeze it calls `cut`: all changes that are put from
+    /// then on belong to the next transaction. If nothing has to be committed, `cut` is called,
+    /// too. If the commit fails before the freeze, `cut` is not called.
     ///
     /// # Errors
     ///
@@ -104,7 +106,7 @@ impl Engine {
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
             self.reservations.give_credit_back();
             // No tree has changed. But data written in place may still be in the caches of the
-            // devices, so flush them.
+            // devices, so flush the devices.
             cut();
             self.volume.flush().map_err(|error| self.latch(error.into()))?;
             return Ok(self.published());
@@ -173,8 +175,8 @@ impl Engine {
         let reserve = account.global_reserve - account.for_copies;
         let of_reserve = reserve.saturating_sub(account.free());
         self.counters.note_settled(settled.rounds, of_reserve);
-        // The commit has addresses for all its nodes and allocates no more. Tell reservations now:
-        // writing the nodes may take most of the commit's time.
+        // The commit has addresses for all its nodes and allocates no more. Serve waiting
+        // reservations now, because writing the nodes may take most of the commit's time.
         self.reservations.settled(frozen, settled.nodes.len() as u64);
         let nodes = self.write_nodes(std::mem::take(&mut settled.nodes))?;
         self.volume.write_other_superblocks(&state.superblock)?;
@@ -255,7 +257,7 @@ impl Engine {
     }
 
     /// Seals every node and writes all nodes in one sorted batch. Sealing verifies a node again. A
-    /// node is sealed where it is: copies of all would double the memory of a commit.
+    /// node is sealed in place: copies of all nodes would double the memory of a commit.
     fn write_nodes(&self, nodes: Vec<Arc<Node>>) -> Result<Vec<Arc<Node>>> {
         let geometry = self.store.geometry();
         let mut sealed = Vec::with_capacity(nodes.len());

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** As long as a [`CommitTurn`] lives no commit begins or ends: the superblock of the last
-//!   commit and its trees stay the newest.
+//! - **C1** As long as a [`CommitTurn`] lives, no commit begins or ends. So the superblock and the
+//!   trees of the last commit stay the newest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,8 +41,8 @@ impl CommitTurn<'_> {
         self.state.superblock = superblock;
     }
 
-    /// Runs `look` while no handle is open, so that everything it reads belongs to one moment. This
-    /// waits only for the open handles; `look` itself must not wait.
+    /// Runs `look` while no handle is open, so that everything it reads belongs to one moment. The
+    /// call waits only for the open handles; `look` itself must not wait.
     pub fn between_operations<R>(&self, look: impl FnOnce() -> R) -> R {
         self.engine.gate.alone(look)
     }
@@ -74,7 +74,8 @@ impl Engine {
         CommitTurn { engine: self, state: self.commit.lock() }
     }
 
-    /// The last superblock that is durable. A commit that is being written is not waited for.
+    /// The last superblock that is durable. The call does not wait for a commit that is being
+    /// written.
     #[must_use]
     pub fn last_superblock(&self) -> Arc<Superblock> {
         self.commit.superblock()

@@ -25,7 +25,7 @@ pub struct Stats {
     pub commits: u64,
     /// Time that all commits took together, in nanoseconds.
     pub commit_nanos: u64,
-    /// The longest that a freeze kept operations out, in nanoseconds.
+    /// The longest time for which a freeze kept operations out, in nanoseconds.
     pub freeze_nanos_max: u64,
     /// Tree nodes written, copies counted once.
     pub nodes_written: u64,
@@ -57,8 +57,8 @@ pub struct Stats {
     pub walked: buttress_tree::Steps,
     /// Number of chunks in the chunk map.
     pub chunks: u64,
-    /// Whether all chunks and the used bytes of each block group are known. Before that the
-    /// accounts are empty.
+    /// Whether all chunks and the used bytes of each block group are known. Until they are known,
+    /// the accounts are empty.
     pub groups_known: bool,
 }
 

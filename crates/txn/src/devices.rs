@@ -19,7 +19,7 @@ pub(crate) fn known_item(devices: &DeviceSpace, id: DeviceId) -> Result<DeviceIt
 }
 
 impl Engine {
-    /// The block groups and accounts below.
+    /// The block groups and accounts of the volume.
     #[must_use]
     pub fn space(&self) -> &Arc<Space> {
         &self.space
@@ -46,7 +46,7 @@ impl Engine {
         known_item(&self.devices.lock(), id)
     }
 
-    /// Bytes on all devices that belong to no chunk.
+    /// The bytes of all devices together that belong to no chunk.
     #[must_use]
     pub fn unallocated(&self) -> u64 {
         self.devices.lock().unallocated()
@@ -171,8 +171,8 @@ impl Engine {
     /// Allows allocation again on a device after `from`, except where chunks lie. This call undoes
     /// [`hide_device`](Self::hide_device).
     pub fn show_device(&self, id: DeviceId, from: u64) {
-        // The commit lock excludes a frozen transaction. Each removal is durable or is in the
-        // running transaction.
+        // While the commit lock is held, no transaction is frozen. So each removal is durable or is
+        // in the running transaction.
         let _state = self.commit.lock();
         let (_inside, running) = self.enter();
         let removed = running.removed.lock().clone();
@@ -194,14 +194,15 @@ impl Engine {
     }
 
     /// Removes an empty block group and its chunk in the running transaction; the next commit makes
-    /// this durable. Returns `false` when space in the group is used, reserved or pinned. Returns
-    /// `true` also when no group starts at `start` any more.
+    /// the removal durable. Returns `false` when space in the group is used, reserved or pinned.
+    /// Returns `true` also when no group starts at `start` any more.
     ///
     /// # Errors
     ///
-    /// When the accounts contradict, or the group has no chunk.
+    /// When the accounts contradict each other, or the group has no chunk.
     pub fn remove_group(&self, start: Logical) -> Result<bool> {
-        // The commit lock excludes a frozen transaction that could still touch the group.
+        // While the commit lock is held, there is no frozen transaction that could still change the
+        // group.
         let _state = self.commit.lock();
         let group = self.space.group_at(start).filter(|group| group.start() == start);
         let Some(group) = group else { return Ok(true) };

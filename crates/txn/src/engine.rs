@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **E1** The view that readers get is swapped in two places only: at the freeze (a new running
-//!   transaction, the old one frozen) and at publication (new roots, nothing frozen). Both hold the
-//!   commit lock (`txn::T2`).
+//!   transaction, the old one frozen) and at publication (new roots, nothing frozen). The commit
+//!   lock is held at both places (`txn::T2`).
 //! - **E2** After a failed commit the engine writes no more. It checks the latch before every
 //!   reservation and before every write of a commit.
 //! - **E3** Freed space is handed out again only when every view that could reach it is gone
@@ -190,13 +190,13 @@ impl Engine {
         self.health.aborted()
     }
 
-    /// The volume below.
+    /// The devices and chunks of the volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    /// The nodes below.
+    /// The tree nodes of the volume.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -257,10 +257,10 @@ impl Engine {
         self.gate.enter(|| Arc::clone(self.view.load().running()))
     }
 
-    /// Number of data extents that became free at once with their last reference, because the same
-    /// transaction had allocated them. No view keeps their space from reuse. A reader that did not
-    /// hold the file's extents may therefore have read another file's data. The count rises before
-    /// the space is free.
+    /// Number of data extents that became free as soon as they lost their last reference, because
+    /// the same transaction had allocated them. No view keeps their space from reuse. A reader that
+    /// did not hold the file's extents may therefore have read another file's data. The count rises
+    /// before the space is free.
     #[must_use]
     pub fn freed_at_once(&self) -> u64 {
         self.stamps.freed_at_once()
@@ -285,15 +285,16 @@ impl Engine {
     }
 
     /// The right to write in place into an extent or a part of it. Returns `None` while the
-    /// extent's block group is being emptied or examined as a whole. Take it before you look at the
-    /// data to overwrite. Keep it until the written data is visible.
+    /// extent's block group is being emptied or examined as a whole. Take the right before you look
+    /// at the data to overwrite. Keep the right until the written data is visible.
     #[must_use]
     pub fn begin_nocow(&self, part: Extent) -> Option<NocowWriter> {
         self.know_groups().ok()?;
         self.space.begin_nocow(part)
     }
 
-    /// Stops allocation and writes in place in a block group as long as the returned hold lives.
+    /// Prevents allocations and writes in place in a block group as long as the returned hold
+    /// lives.
     ///
     /// # Errors
     ///
@@ -365,8 +366,8 @@ impl Engine {
         let had_windows = self.close_windows();
         let nodesize = u64::from(self.store.geometry().nodesize);
         let released = self.pinned.release(|extent| {
-            // Nothing reads such a node any more, and in the cache it would displace others. Data
-            // of the same length is not in the cache.
+            // No thread reads such a node any more, and in the cache it would displace other nodes.
+            // Data of the same length is not in the cache.
             if extent.len == nodesize {
                 self.store.forget(extent.start);
             }

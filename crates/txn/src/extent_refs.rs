@@ -84,7 +84,8 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         };
         let item = parse(key, item)?;
         let inline: u64 = item.inline.iter().map(|r| u64::from(r.count())).sum();
-        // Most extents have no keyed references; the count shows this without a search.
+        // Most extents have no keyed references. The count shows it without a search: it equals the
+        // number of inline references.
         let cursor = (inline != item.refs).then_some(cursor);
         Ok(Self { at, key: *key, item, cursor, keyed: BTreeMap::new() })
     }
@@ -180,8 +181,9 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         Ok(None)
     }
 
-    /// The keyed reference of a user, and the key for a new one: the first free key at or after its
-    /// hash. If the reference `must` exist, all keys after the hash are searched, as in Linux.
+    /// The keyed reference of a user, and the key for a new reference: the first free key at or
+    /// after the user's hash. If the reference `must` exist, all keys after the hash are searched,
+    /// as in Linux.
     fn find_keyed(&mut self, user: User, must: bool) -> Result<(Key, Option<(Key, BackRef)>)> {
         let start = user.with_count(1).keyed(self.at).0;
         let reach = match is_hashed(start.kind) {

@@ -23,9 +23,9 @@ use crate::{
 
 pub(crate) use crate::extent_refs::Fate;
 
-/// Whether `user` is the only user of an extent. This must hold in the committed trees, and after
-/// the frozen and the running transaction: a crash may lead to any of these states. A file that was
-/// split into parts of one extent has several references under one name.
+/// Whether `user` is the only user of an extent. The answer must hold in the committed trees, and
+/// after the frozen and the running transaction: a crash may lead to any of these states. A file
+/// that was split into parts of one extent has several references under one name.
 ///
 /// One user in the extent tree may stand for several files: a shared leaf counts once. The caller
 /// has made sure that the leaf is younger than the last snapshot.

@@ -13,12 +13,12 @@
 //!   ticket in the queue makes room.
 //! - **F2** A ticket is refused only after a run of all flush steps that served no ticket. The
 //!   ticket was in the queue when that run began. Tickets are refused in the order of the queue.
-//!   After each refusal the tickets behind it are served if they fit.
+//!   After each refusal the tickets behind the refused ticket are served if they fit.
 //! - **F3** When the engine fails, every waiting ticket is refused.
-//! - **F4** A ticket gives up when its caller is interrupted
-//!   ([`Interrupt`](buttress_base::Interrupt)), if it waits for data or can wait for everything.
-//!   The ticket then keeps no space. Other tickets belong to operations that free space or complete
-//!   writes, so they wait until they are served or refused. Writeback is never interrupted.
+//! - **F4** If a ticket waits for data space or can wait for everything, it gives up when its
+//!   caller is interrupted ([`Interrupt`](buttress_base::Interrupt)). The ticket then keeps no
+//!   space. Other tickets belong to operations that free space or complete writes, so they wait
+//!   until they are served or refused. Writeback is never interrupted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -148,7 +148,8 @@ impl Engine {
     /// The error of a commit or of a chunk allocation.
     pub fn take_step(&self, kind: SpaceKind, step: FlushState) -> Result<Gain> {
         let before = self.served(kind);
-        // Counting is cheaper than any other step, and may make the other step unnecessary.
+        // Counting the needed nodes again is cheaper than any other step, and may make this step
+        // unnecessary.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
             return Ok(Gain { gained: true, served: self.served(kind) - before });
         }
@@ -181,7 +182,7 @@ impl Engine {
                 }
                 helps
             }
-            // Counting was done above.
+            // The nodes were counted again above.
             FlushState::Count => false,
             FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered | FlushState::Clean => {
                 false
@@ -231,7 +232,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The current position in the queue for a kind of space.
+    /// The number that the next ticket in the queue for a kind of space will get.
     #[must_use]
     pub fn next_ticket(&self, kind: SpaceKind) -> TicketNumber {
         match kind {
@@ -308,7 +309,8 @@ impl Engine {
             self.check_writable()?;
             self.check_wanted(ticket)?;
         }
-        // Without a flusher the first in the queue makes room, as far as it can (F1).
+        // Without a flusher the thread of the first ticket makes room, but only by commits and
+        // chunks (F1).
         let mut states = self.flush_states(kind, Reach::Commit);
         loop {
             let is_first = ticket.is_first();
@@ -347,8 +349,8 @@ impl Engine {
     }
 
     /// As [`commit`](Self::commit), but the wait for a running commit ends when the caller is
-    /// interrupted (F4). It starts no commit when another one made the caller's transaction
-    /// durable.
+    /// interrupted (F4). It starts no commit if the commit of another thread has made the caller's
+    /// transaction durable.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **F1** A group's items follow the changes of the extent tree in the same transaction
-//!   (`txn::T11`), never allocations in memory meanwhile.
+//!   (`txn::T11`). The items never follow allocations that happen in memory meanwhile.
 //! - **F2** Items of a group are read once in a commit, and only changed items are written.
 
 use std::collections::BTreeMap;
@@ -113,8 +113,8 @@ pub(crate) fn gaps(store: &Store, roots: &Roots, group: Extent) -> Result<Vec<Ex
     Ok(free)
 }
 
-/// Refuses an extent that begins or ends within a sector. So free extents also begin and end
-/// between sectors.
+/// Refuses an extent that begins or ends within a sector. So free extents also begin and end at the
+/// boundaries of sectors.
 pub(crate) fn expect_whole(group: Extent, extent: Extent, sectorsize: u32) -> Result<()> {
     let whole = |bytes: u64| bytes.is_multiple_of(u64::from(sectorsize));
     if whole(extent.start.0) && whole(extent.len) {

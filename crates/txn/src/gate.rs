@@ -20,7 +20,7 @@ use crate::sync::{CachePadded, RwLock, RwLockReadGuard, SHARDS, shard};
 #[derive(Debug, Default)]
 pub(crate) struct Gate([CachePadded<RwLock<()>>; SHARDS]);
 
-/// A thread inside, until it is dropped.
+/// Keeps its thread inside the gate until this value is dropped.
 pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
 
 impl Gate {

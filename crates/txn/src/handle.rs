@@ -91,8 +91,8 @@ impl<'e> Handle<'e> {
     }
 
     /// Extends an extent by the space that was allocated right after it. The extent must be new in
-    /// this transaction and have no user but `user`. Returns whether the extent was extended; if
-    /// not, nothing has changed.
+    /// this transaction and have no other user than `user`. Returns whether the extent was
+    /// extended; if not, nothing has changed.
     pub fn extend_data(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
         let together = self.engine.space.are_together(extent.start, more.start);
         if !together || !self.join(extent, more, user) {
@@ -107,7 +107,7 @@ impl<'e> Handle<'e> {
         true
     }
 
-    /// Joins two extents of one block group into one. The second has no reference yet.
+    /// Joins two extents of one block group into one. The second extent has no reference yet.
     pub(crate) fn join(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
         // An extent that a log names keeps its length. With parity, extents are not joined: space
         // that is allocated later is not in the rows of an older extent (`space::rows`).
@@ -133,8 +133,8 @@ impl<'e> Handle<'e> {
         self.change(extent, user, -1, false);
     }
 
-    /// Sets the owner of an extent that is new in this transaction, if it is not the subvolume of
-    /// the first user.
+    /// Sets the owner of an extent that is new in this transaction, if the owner is not the
+    /// subvolume of the first user.
     pub fn set_data_owner(&self, at: Logical, owner: Option<TreeId>) {
         self.transaction().refs.set_owner(at, owner);
     }
@@ -192,7 +192,8 @@ impl<'e> Handle<'e> {
             if self.transaction().tracked.keep_if_logged(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {
-                // Count before `free`, because another thread can allocate the extent after it.
+                // Count before the call of `free`, because another thread can allocate the extent
+                // right after that call.
                 self.engine.note_freed_at_once();
                 self.engine.space.free(extent);
             }

@@ -16,7 +16,8 @@ use crate::{Engine, found_log};
 #[derive(Debug)]
 pub struct HeldCommit {
     superblock: Superblock,
-    /// The committed roots. As long as they are referenced, their space is not allocated again.
+    /// The committed roots. As long as the roots are referenced, the space of their trees is not
+    /// allocated again.
     _roots: Arc<Roots>,
 }
 

@@ -19,8 +19,8 @@
 //!
 //! # Locks
 //!
-//! `turn` is a long lock, across I/O. A thread that holds the commit lock has called
-//! `check_writable` before, and does not come here.
+//! `turn` is a long lock, held across I/O. A thread that holds the commit lock has called
+//! `check_writable` before, so it does not take `turn`.
 
 use std::collections::BTreeMap;
 
@@ -101,8 +101,8 @@ impl Engine {
         self.learning.is_known()
     }
 
-    /// Stops the reading of block groups permanently, because the volume is about to be closed.
-    /// Nothing was written.
+    /// Stops the reading of block groups permanently, because the volume is about to be closed. By
+    /// K1 nothing was written before.
     pub fn stop_learning(&self) {
         self.learning.stop();
     }
@@ -200,7 +200,7 @@ fn read_groups(
     Ok(records.into_iter().collect())
 }
 
-/// Reads the extents of each device that belong to chunks.
+/// Reads, for each device, the extents that belong to chunks.
 fn read_device_extents(
     store: &Store,
     roots: &Roots,
@@ -228,8 +228,8 @@ fn read_device_extents(
     Ok(())
 }
 
-/// Reads the error counts of devices that earlier sessions stored. They are at the start of the
-/// device tree.
+/// Reads the error counts that earlier sessions stored for each device. The counts are at the start
+/// of the device tree.
 pub(crate) fn read_device_stats(store: &Store, roots: &Roots) -> Result<()> {
     let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
     let from = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, 0);
@@ -252,7 +252,7 @@ pub(crate) fn read_device_stats(store: &Store, roots: &Roots) -> Result<()> {
 }
 
 /// Returns why the volume must not be written if the device tree lacks the extent of a chunk. The
-/// next new chunk would overwrite it.
+/// next new chunk would overwrite the data in that extent.
 fn unrecorded_stripe(volume: &Volume, devices: &DeviceSpace) -> Option<String> {
     volume.chunks().iter().find_map(|chunk| {
         let len = chunk.stripe_bytes();
@@ -280,8 +280,8 @@ pub(crate) fn add_groups(
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            // No data is allocated in a read-only group. The data would lie on a seed, or beside
-            // parity without whole rows.
+            // No data is allocated in a group on a seed, or in a group with parity in which writes
+            // cannot be whole rows.
             read_only: volume.is_never_rewritten(*start) && row.is_none(),
             superblock_stripes: stripes,
             row,

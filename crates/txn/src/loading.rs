@@ -12,7 +12,8 @@ use std::time::Duration;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_space::Group;
 
-/// Maximum number of queued groups. A thread that requests more does not wait for them.
+/// Maximum number of queued groups. A group beyond this number is not queued, so no thread waits
+/// for it.
 const WANTED_MAX: usize = 64;
 
 #[derive(Debug, Default)]

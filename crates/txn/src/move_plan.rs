@@ -38,7 +38,7 @@ pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, No
     Ok(found.into_iter().collect())
 }
 
-/// A key and level; the plan visits the nodes on the path to them.
+/// A key and a level. The plan visits the nodes on the path to the key, down to the level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Want {
     key: Key,

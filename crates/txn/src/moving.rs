@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** Each move is reserved before it is requested: one node for each node that the commit
-//!   will make.
+//! - **M1** Space for a move is reserved before the move is requested: one node for each node that
+//!   the commit will make.
 
 use buttress_format::{Key, TreeId};
 use buttress_tree::{Expect, NodePtr, NodeSource};

@@ -18,7 +18,7 @@ use buttress_tree::Roots;
 /// The pinned space of all commits, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Pinned {
-    /// Unranked: groups and the devices are used under it.
+    /// Unranked: locks of groups and of devices are taken under it.
     freed: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
     /// The oldest trees, and the time since which a thread has waited for their readers. Unranked:
     /// nothing is taken under it.

@@ -5,8 +5,8 @@
 //! - **C1** The bytes of a charge are on the way for one subvolume until the charge ends
 //!   (`quota_limits::L4`). A charge ends once: when it is dropped, or when a transaction makes an
 //!   extent of its bytes.
-//! - **C2** A reservation has no larger charge than its own bytes. An allocation takes the charge
-//!   of the allocated bytes out of the reservation.
+//! - **C2** The charge of a reservation has at most as many bytes as the reservation. An allocation
+//!   takes the charge of the allocated bytes out of the reservation.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use buttress_format::{Generation, Logical, TreeId};
 
 use crate::quota_limits::QuotaLimits;
 
-/// Bytes of a subvolume for which quotas admitted a writer. A charge is empty where no limit was
-/// set.
+/// Bytes of a subvolume for which quotas admitted a writer. A charge is empty if no limit was set.
 #[derive(Debug, Default)]
 #[must_use = "a dropped charge is no longer on the way"]
 pub struct QuotaCharge {

@@ -9,7 +9,7 @@
 //!   exclusive to a group if every subvolume that reaches it is a member. Data extents count with
 //!   the bytes that they take on the devices, nodes with their size.
 //! - **N2** Each node is read once, however many subvolumes share it: the nodes of a level are read
-//!   only after all higher levels. Then it is known which subvolumes reach each node.
+//!   only after all higher levels. By then all subvolumes that reach the node are known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,7 +44,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When a node cannot be read, or an item makes no sense. Nothing has changed then.
+    /// When a node cannot be read, or an item makes no sense. In this case nothing has changed.
     pub fn count_quotas(&self) -> Result<QuotaCounts> {
         let view = self.view();
         let roots = view.roots();
@@ -104,7 +104,7 @@ fn groups_of(tree: TreeId, groups: &[QuotaUse]) -> BTreeSet<QuotaGroup> {
     found
 }
 
-/// The bytes that each set of subvolumes reaches together (N2).
+/// For each set of subvolumes, the bytes that all subvolumes of the set and no others reach (N2).
 fn sums(
     source: &Store,
     trees: &[(TreeId, NodePtr)],

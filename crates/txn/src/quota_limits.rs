@@ -13,14 +13,14 @@
 //!   commit once, which shows the real use.
 //! - **L3** Where no limit was set, writers take no lock for limits. The quota tree is read again
 //!   only after a commit that changed limits or memberships.
-//! - **L4** Each admitted byte is on the way until its charge ends, or the commit of its extent is
-//!   durable. The byte counts once, for the subvolume that asked for it.
+//! - **L4** Each admitted byte is on the way until its charge ends without an extent, or until the
+//!   commit of its extent is durable. The byte counts once, for the subvolume that asked for it.
 //! - **L5** No device is read while the lock is held. The result of a read is used only if no
 //!   commit was published meanwhile.
 //!
 //! A group of full quotas has a limit for all bytes and one for exclusive bytes. New bytes count
-//! for both, since no other subvolume reaches them. Limits of full quotas apply only while the
-//! counts are right. With simple quotas all bytes are exclusive.
+//! for both limits, since no other subvolume reaches these bytes. Limits of full quotas apply only
+//! while the counts are right. With simple quotas all bytes are exclusive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -74,12 +74,13 @@ pub(crate) struct QuotaLimits {
 struct State {
     /// The last commit that was published.
     published: Generation,
-    /// Whether `groups` and `above` are those of that commit.
+    /// Whether `groups` and `above` are as the commit `published` left them.
     is_known: bool,
     groups: HashMap<QuotaGroup, Limited>,
-    /// Whether a new subvolume joins the groups above the one that contains it (simple quotas).
+    /// Whether a new subvolume joins the parent groups of the subvolume that contains it (simple
+    /// quotas).
     joins: bool,
-    /// The limited groups that count for a subvolume.
+    /// For each subvolume, the groups with limits that apply to it.
     above: HashMap<TreeId, Vec<QuotaGroup>>,
     /// Subvolumes that are not committed yet, each with the subvolume that contains it, and the
     /// transaction that makes it.
@@ -152,15 +153,15 @@ impl State {
         found.into_iter().filter(|group| self.groups.contains_key(group)).collect()
     }
 
-    /// Calls `change` for each limited group that counts for a subvolume. With simple quotas, a new
-    /// subvolume will join the groups above the group of the subvolume that contains it.
+    /// Calls `change` for each group with a limit that applies to a subvolume. With simple quotas,
+    /// a new subvolume will join the groups above the group of the subvolume that contains it.
     fn each(&mut self, tree: TreeId, mut change: impl FnMut(&mut Limited)) {
         let mut home = tree;
         while let Some((within, _)) = self.made.get(&home) {
             home = *within;
         }
         for group in self.above.get(&home).into_iter().flatten() {
-            // The group of the containing subvolume itself does not count for a new subvolume.
+            // The limits of the containing subvolume's own group do not apply to a new subvolume.
             let counts = home == tree || self.joins && group.level() > 0;
             if let Some(group) = self.groups.get_mut(group).filter(|_| counts) {
                 change(group);
@@ -297,7 +298,7 @@ impl QuotaLimits {
         QuotaCharge::new(Arc::clone(self), tree, bytes)
     }
 
-    /// Ends a charge, or a part of a charge, if no extent was made of these bytes.
+    /// Ends a charge, or a part of a charge, because no extent was made of these bytes.
     pub(crate) fn release(&self, tree: TreeId, bytes: u64) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);
@@ -333,7 +334,8 @@ impl QuotaLimits {
         }
     }
 
-    /// Says whether anything of a subvolume is not in the counts of the last commit.
+    /// Whether a subvolume has bytes on the way, which the counts of the last commit do not
+    /// include.
     pub(crate) fn is_any_on_the_way(&self, tree: TreeId) -> bool {
         let mut is_any = false;
         self.state.lock().each(tree, |group| is_any |= group.coming > 0);

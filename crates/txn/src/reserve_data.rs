@@ -60,8 +60,8 @@ impl Engine {
         self.space.no_reserve(bytes)
     }
 
-    /// Reserves space for data of a subvolume that cannot be written in place after all, and
-    /// `slack` bytes more. The data counts for the limits of quotas without a check, because it was
+    /// Reserves space for a subvolume's data that cannot be written in place after all, and `slack`
+    /// bytes more. The data counts for the limits of quotas without a check, because it was
     /// accepted before.
     ///
     /// # Errors

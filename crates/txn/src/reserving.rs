@@ -20,7 +20,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
+    /// [`Error::ReadOnly`], [`Error::Aborted`]. A lack of space is no error: the result is then
+    /// `None`.
     pub fn reserve_at_once(&self, cost: Cost, urgency: Urgency) -> Result<Option<MetaReservation>> {
         held::expect_none("reserve::P2: space is asked for");
         self.check_writable()?;

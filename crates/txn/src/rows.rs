@@ -1,4 +1,4 @@
-//! Data with parity: the writes of one call share whole rows.
+//! Data with parity: the writes of one call share whole rows (full stripes).
 //!
 //! # Invariants
 //!
@@ -54,8 +54,8 @@ impl Engine {
         SharedRows { engine: self, rows: Rows::default() }
     }
 
-    /// Bytes that a data reservation needs for each separate write beyond the data: the rest of its
-    /// last row.
+    /// Bytes that a data reservation needs for each separate write beyond the data: the rest of the
+    /// write's last row.
     #[must_use]
     pub fn row_slack(&self) -> u64 {
         self.groups.row_bytes()
@@ -87,8 +87,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Reads the free space of groups with parity when the volume is opened. Before that, the
-    /// number of whole rows is unknown, so no rows can be reserved.
+    /// Reads the free space of groups with parity when the volume is opened. Until then, the number
+    /// of whole rows is unknown, so no rows can be reserved.
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());

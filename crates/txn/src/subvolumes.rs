@@ -21,8 +21,8 @@ impl Handle<'_> {
         self.engine().quota_limits.note_made(tree, within, self.generation());
     }
 
-    /// Asks the commit of this transaction to change quotas. `items` is the most items of the quota
-    /// tree that the commit may set or delete for the change. These items count as items of the
+    /// Asks the commit of this transaction to change quotas. For the change, the commit may set or
+    /// delete at most `items` items of the quota tree. These items count as items of the
     /// transaction.
     pub fn change_quotas(&self, change: QuotaChange, items: u64) {
         let wanted = WantedQuota { change, items };
@@ -51,9 +51,9 @@ impl Engine {
         self.inos_of(TreeId::ROOT).map(drop)
     }
 
-    /// The transaction of a subvolume's last snapshot, including one that is being made; 0 if there
-    /// is no snapshot. A snapshot may share data that the files had at that time, even if reference
-    /// counts do not show it.
+    /// The transaction of a subvolume's last snapshot, including a snapshot that is being made; 0
+    /// if there is no snapshot. A snapshot may share data that the files had at that time, even if
+    /// reference counts do not show it.
     ///
     /// # Errors
     ///

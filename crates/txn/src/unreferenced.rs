@@ -34,7 +34,7 @@ impl Unreferenced {
     }
 }
 
-/// Spreads addresses over shards. They are multiples of a sector, and often neighbours.
+/// Spreads addresses over shards. The addresses are multiples of a sector, and often neighbours.
 fn spread(at: u64) -> u64 {
     (at >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

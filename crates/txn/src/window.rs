@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - **W1** Space that a window holds counts as used in its group and account. So no other thread
-//!   allocates this space, and no reservation counts on it. An allocation from the window leaves
+//!   allocates this space, and no reservation relies on it. An allocation from the window leaves
 //!   the figures of group and account as they are. A window withholds space from other threads, so
 //!   it is opened only if much space is free and no ticket waits. Every commit closes all windows.
 //!   They are also closed before a request for data is refused or waits for a later flush step.

@@ -53,7 +53,7 @@ fn quota_obstacle(store: &Store, roots: &Roots) -> Option<String> {
     }
 }
 
-/// The reason in the root tree why the volume cannot be written. The check is one walk over
+/// The reason, found in the root tree, why the volume cannot be written. The check is one walk over
 /// subvolumes.
 fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
     let root = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;

@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! - **L1** Every address that was allocated is in the end used by a node, or freed.
-//! - **L2** If an address already has an item in the working extent tree, the next round deletes
-//!   the item. After that the address can be allocated again.
+//! - **L2** If a freed address has an item in the working extent tree, the next round deletes the
+//!   item. After that the address can be allocated again.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -41,10 +41,10 @@ pub(super) struct Addresses<'e> {
     /// Nodes and data of subvolumes that may have several users.
     pub(super) sharing: Sharing,
     last_snapshots: HashMap<TreeId, Generation>,
-    /// For each node that a tree stopped using, the tree that made the node, and the time. `None`
-    /// without simple quotas.
+    /// For each node that a tree stopped using, the tree and the transaction that made the node.
+    /// `None` without simple quotas.
     makers: Option<HashMap<Logical, Origin>>,
-    /// What subvolumes gain and lose. `None` unless full quotas are counted.
+    /// The nodes and data that subvolumes gain and lose. `None` unless full quotas are counted.
     pub(super) trail: Option<Box<Trail<'e>>>,
 }
 
@@ -69,7 +69,8 @@ impl<'e> Addresses<'e> {
         }
     }
 
-    /// The tree that made a node, and the time, if some tree stopped using the node in this commit.
+    /// The tree and the transaction that made a node, if some tree stopped using the node in this
+    /// commit.
     pub(super) fn maker(&self, at: Logical) -> Option<Origin> {
         self.makers.as_ref()?.get(&at).copied()
     }
@@ -134,7 +135,8 @@ impl<'e> Addresses<'e> {
     pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {
         let generation = node.header().generation;
         let moved = node.header().flags & FLAG_RELOC != 0;
-        // All nodes of a tree that an interrupted balance left may also belong to a subvolume.
+        // An interrupted balance may leave a tree behind. All nodes of such a tree may also belong
+        // to a subvolume.
         let is_leftover = tree == TreeId::TREE_RELOC;
         if !is_leftover && (!tree.is_fs_tree() || generation > self.last_snapshot(tree)? && !moved)
         {
@@ -160,7 +162,8 @@ impl<'e> Addresses<'e> {
         }
         if let Some(trail) = self.trail.as_mut().filter(|_| tree.is_fs_tree()) {
             if from > 0 {
-                // Linux has dropped a part of this node. Its counts are those of Linux.
+                // Linux has dropped a part of this node. The trail does not know how Linux counted
+                // this drop.
                 trail.spoil(Error::Extents { at, what: "Linux has begun to drop this tree" });
             }
             trail.lose(tree, node, born);
@@ -208,8 +211,8 @@ impl NodeAlloc for Addresses<'_> {
                 return Ok(at);
             }
             if !self.engine.add_chunk_to(self.transaction, kind, 0).map_err(above)? {
-                // Reservations should have prevented this. `no_space` reports all accounts, to show
-                // the reason.
+                // Reservations should have prevented this lack of space. `no_space` reports all
+                // accounts, to show the reason.
                 let _ = self.engine.no_space(kind, size);
                 return Err(buttress_tree::Error::NoSpace);
             }

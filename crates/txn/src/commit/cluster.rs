@@ -11,8 +11,8 @@
 //!
 //! - **K1** When the trees are settled, or the commit has failed, the unused rest of each run is
 //!   free again. The next commit begins to allocate at the start of that rest.
-//! - **K2** No reservation covers a run. In mixed groups there are no runs, because data would lack
-//!   the rest of a run as long as the commit runs.
+//! - **K2** No reservation covers a run. In mixed groups there are no runs, because data could not
+//!   use the rest of a run until the commit ends.
 
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
@@ -22,13 +22,13 @@ use crate::Engine;
 /// Bytes of the first run of a commit. Each further run is as long as all runs before it together.
 const RUN_BYTES_MIN: u64 = 1 << 20;
 
-/// Most bytes of a run: as many as one request to a device has.
+/// The longest run, in bytes: as long as the longest request to a device.
 const RUN_BYTES_MAX: u64 = 4 << 20;
 
 /// Number of groups that may be loaded to find a longer run. After that a shorter run is taken.
 const LOADED_MAX: u32 = 1;
 
-/// Where the next nodes of a commit lie.
+/// The source of addresses for the next nodes of a commit.
 pub(super) struct Cluster<'e> {
     engine: &'e Engine,
     kind: SpaceKind,
@@ -73,9 +73,9 @@ impl<'e> Cluster<'e> {
                 Outcome::Got(run) => {
                     if run.len < want {
                         // This run is shorter than wanted, so it was the longest free piece. Other
-                        // pieces may be nearly as long, and their extent items lie close to those
-                        // of this run. A search for half of the run's length finds these pieces,
-                        // too.
+                        // pieces may be nearly as long. Extent items of nodes in such pieces lie
+                        // close to the extent items of this run's nodes. A search for half of the
+                        // run's length finds these pieces, too.
                         self.run_max = run.len / 2;
                     }
                     self.engine.reservations.take_frozen(run.len);

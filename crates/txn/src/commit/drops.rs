@@ -8,8 +8,9 @@
 //! # Invariants
 //!
 //! - **D1** A step changes no more references than its limit allows, and may end at any node of the
-//!   tree. It stops one node early, because a node is dropped or handed over as a whole. A step
-//!   that may change no more than [`Engine::drop_min`] references goes one node further.
+//!   tree. It stops one node early, because a node is dropped or handed over as a whole. If the
+//!   limit is below [`Engine::drop_min`], a step may exceed it by one node, so that each step makes
+//!   progress.
 //! - **D2** A node that the dead tree wrote and that other trees still use is handed over before
 //!   the tree's reference to it is dropped. The node gets the flag FULL_BACKREF, so that it refers
 //!   to its children or data by its own address (B2 of `sharing`). The nodes below are handed over
@@ -17,11 +18,11 @@
 //! - **D3** If Linux began a drop, the root item has the key where the drop continues. Everything
 //!   before that key is already gone.
 //! - **D4** A crash may end a balance of Linux in the middle of a group. Such a balance leaves a
-//!   tree for each subvolume. This tree shares nodes with the subvolume like a snapshot. A drop
-//!   frees the nodes that the subvolume does not use. Owner and flag of each node already say which
-//!   name its references carry (B1 of `sharing`). So nothing has to be handed over. From the first
-//!   step on, the root item says that a drop has begun. So Linux does not try to merge the rest of
-//!   this tree into the subvolume.
+//!   tree for each subvolume. This tree shares nodes with the subvolume like a snapshot. A drop of
+//!   this tree frees the nodes that the subvolume does not use. Owner and flag of each node already
+//!   say which name its references carry (B1 of `sharing`). So nothing has to be handed over. From
+//!   the first step on, the root item says that a drop has begun. So Linux does not try to merge
+//!   the rest of this tree into the subvolume.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ struct Step {
     tree: TreeId,
     /// References that may still be changed.
     budget: i64,
-    /// Whether shared nodes were read, to count what the tree does not reach any more.
+    /// Whether shared nodes were read, to count the nodes and data that the tree no longer reaches.
     has_followed: bool,
     /// Nodes up to this generation are older than the tree, so the tree did not write them.
     birth: Generation,
@@ -49,8 +50,8 @@ struct Step {
     handed: Key,
 }
 
-/// References that a step changes besides those of one node: for new nodes on the path to the rest,
-/// and for the root item.
+/// References that a step changes besides the references of one node: for new nodes on the path to
+/// the remaining tree, and for the root item.
 const PATH_REFS: u64 = 32;
 /// The fewest references that a step changes before it stops.
 const PROGRESS_REFS: u64 = 64;
@@ -237,7 +238,7 @@ impl Settle<'_> {
         Ok(None)
     }
 
-    /// Notes for full quotas that the dead tree does not reach a shared subtree any more.
+    /// Records in the trail of full quotas that the dead tree no longer reaches a shared subtree.
     fn follow(&mut self, step: &mut Step, at: &Expect) -> Result<()> {
         if self.addresses.trail.is_none() || !step.tree.is_fs_tree() {
             return Ok(());
@@ -278,8 +279,8 @@ impl Settle<'_> {
         Ok(Some((first_key, ptr)))
     }
 
-    /// Hands over a shared node and all nodes below it, as far as the dead tree wrote them (D2).
-    /// Returns false if the budget was spent first. `end` is the first key after the node.
+    /// Hands over a shared node and the nodes below it, except for nodes that another tree wrote
+    /// (D2). Returns false if the budget was spent first. `end` is the first key after the node.
     fn hand_over(
         &mut self,
         step: &mut Step,

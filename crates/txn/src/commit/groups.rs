@@ -59,8 +59,9 @@ impl Groups {
         self.dirty.insert(group.start);
     }
 
-    /// Adds an extent to a list. It extends the last extent of the list if the two are adjacent.
-    /// Both must be whole sectors, and no group may begin between them.
+    /// Adds an extent to a list. If it is adjacent to the last extent of the list, it extends the
+    /// last extent. For this, both extents must be whole sectors, and no group may begin between
+    /// the extents.
     pub(super) fn join(&self, all: &mut Vec<Extent>, extent: Extent, sectorsize: u32) {
         let sector = u64::from(sectorsize);
         let is_whole = extent.start.0.is_multiple_of(sector) && extent.len.is_multiple_of(sector);

@@ -5,11 +5,11 @@
 //!
 //! - **V1** References only change the address of their user. A user that is a tree stays the same.
 //!   A user that is the address of a moved node becomes the new address (`move_plan::O1`).
-//! - **V2** A leaf changes here only for moved data, and only if every item and reference is as the
-//!   mover left it. The mover must also have read every tree. Until the commit is published,
-//!   operations of the next transaction see the move only by the items that the mover put. If all
-//!   this holds, the overlay's items and references for that data are not applied. Otherwise they
-//!   are applied like those of any other operation, and each tree gets leaves of its own.
+//! - **V2** A leaf changes here only for moved data. For this, every item and reference must be as
+//!   the mover left it, and the mover must have read every tree. The overlay's items and references
+//!   for that data are then not applied. Otherwise they are applied like the items and references
+//!   of any other operation, and each tree gets leaves of its own. Until the commit is published,
+//!   operations of the next transaction see the move only by the items that the mover put.
 //! - **V3** Moved nodes may be shared although they are new. So a tree that may share moved nodes
 //!   counts as snapshotted in this transaction, as with a balance of Linux.
 //! - **V4** A new node that several trees may use never changes in place. Such nodes are all nodes
@@ -61,7 +61,7 @@ impl Settle<'_> {
             return Ok(());
         }
         let roots = file_roots(&self.engine.store, &self.roots)?;
-        // A snapshot may have been made that the mover did not read.
+        // The mover may not have read a snapshot that was made since.
         let knows_all =
             |trees: &[TreeId]| roots.iter().all(|(tree, _)| trees.binary_search(tree).is_ok());
         // Extents that moved one after the other have the same list of trees.
@@ -77,8 +77,8 @@ impl Settle<'_> {
             wanted.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
         }
         let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
-            // The next round of the mover finds these nodes again. Then each tree builds its own
-            // node.
+            // The next round of the mover finds these nodes again. In that round each tree builds
+            // its own node.
             tracing::debug!("nodes of a balance cannot move as they are shared");
             return Ok(());
         };
@@ -240,7 +240,7 @@ impl Settle<'_> {
 /// that do not move.
 fn shared(movers: &[Mover]) -> HashSet<Logical> {
     let mut shared = HashSet::new();
-    // Children come before the nodes above them.
+    // In `movers`, children come before the nodes above them.
     for Mover { node, users, full } in movers.iter().rev() {
         let has_more = *full || users.len() > 1 || users.iter().any(|(_, count)| *count != 1);
         if has_more {

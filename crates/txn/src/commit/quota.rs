@@ -2,19 +2,19 @@
 //!
 //! Simple quotas charge each extent to the subvolume that made it. The commit knows that subvolume
 //! for each extent that is made or freed, so it counts as Linux does. Full quotas charge an extent
-//! to every subvolume that can reach it. The commit follows what each subvolume gains and loses
-//! (`trail`). Where it cannot, it marks the counts as inconsistent, and the user runs `quota
-//! rescan`. The groups themselves stay correct.
+//! to every subvolume that can reach it. The commit follows the nodes and data that each subvolume
+//! gains and loses (`trail`). If the commit cannot follow them, it marks the counts as
+//! inconsistent, and the user runs `quota rescan`. The groups themselves stay correct.
 //!
 //! # Invariants
 //!
 //! - **Q1** With simple quotas, the use of a group is a sum of extent lengths. It includes each
 //!   extent that still exists and that a member of the group made after quotas were enabled. The
 //!   maker of data is the owner in its item; the maker of a node is the tree in its header.
-//! - **Q2** With full quotas, counts without the flag INCONSISTENT are those of the commit that
-//!   has them. A commit counts only if the counts of the last commit were right, or if it gets
-//!   counts of that commit. Otherwise it sets the flag, and ends a running rescan if it changes a
-//!   subvolume.
+//! - **Q2** With full quotas, counts without the flag INCONSISTENT are right for the commit that
+//!   stores them. A commit counts only if the counts of the last commit were right, or if a rescan
+//!   has counted the last commit. Otherwise the commit sets the flag. If such a commit changes a
+//!   subvolume, it also ends a running rescan.
 //! - **Q3** The transaction that makes a subvolume also makes its group.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::Quota
 #[derive(Default)]
 pub(super) struct Quotas {
     pub(super) status: Option<QuotaStatus>,
-    /// Whether the counts of full quotas are those of the last commit.
+    /// Whether the stored counts of full quotas are right for the last commit.
     are_right: bool,
     /// Change of the bytes charged to each subvolume.
     deltas: BTreeMap<TreeId, i64>,
@@ -66,7 +66,7 @@ impl Quotas {
         Ok(Self { status, are_right, ..Self::default() })
     }
 
-    /// Whether the commit follows what subvolumes gain and lose (Q2).
+    /// Whether the commit follows the nodes and data that subvolumes gain and lose (Q2).
     pub(super) fn needs_trail(&self, wanted: &[WantedQuota], last: Generation) -> bool {
         if !self.status.is_some_and(|status| status.is_full()) {
             return false;
@@ -222,9 +222,9 @@ impl Work<'_> {
         Ok(self.put_info(group, info) && can_be)
     }
 
-    /// Deletes the group of a dropped subvolume. With simple quotas, keeps it as long as extents
-    /// that the subvolume made are in use. Returns whether its counts were zero, as they must be
-    /// if full quotas were counted.
+    /// Deletes the group of a dropped subvolume. With simple quotas, keeps the group as long as
+    /// extents that the subvolume made are in use. Returns whether the group's counts were zero.
+    /// With full quotas, right counts are zero here.
     fn gone(&mut self, tree: TreeId, simple: bool) -> Result<bool> {
         let group = QuotaGroup::of(tree);
         let Some(info) = self.info(group)? else { return Ok(true) };
@@ -283,8 +283,8 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
     Ok(found.map(|key| TreeId(key.offset)))
 }
 
-/// The effect that changes of the quota tree have on limits. `is_new` says whether the counts were
-/// not right before.
+/// The effect that changes of the quota tree have on limits. `is_new` is true if the counts become
+/// right with this commit.
 fn news(changes: &Changes, is_new: bool) -> Result<QuotaNews> {
     let mut news =
         QuotaNews { is_kept: true, sets_limit: is_new, regroups: is_new, ..QuotaNews::default() };
@@ -336,11 +336,11 @@ impl Settle<'_> {
         let (changes, is_kept) = self.reading(|source| {
             let mut work = Work { source, root, generation, changes: Changes::new() };
             let mut status = before;
-            // Counts of quotas that this commit switches on are marked.
+            // If this commit switches quotas on, their counts are marked as inconsistent.
             let mut are_right = quotas.are_right && status.flags & QuotaStatus::INCONSISTENT == 0;
             for WantedQuota { change, .. } in &wanted {
                 let QuotaChange::Count(counts) = change else { continue };
-                // Right counts are better than counts of an older commit.
+                // Counts of an older commit replace only wrong counts.
                 if status.is_full() && (counts.of == last || !are_right) {
                     work.put_counts(counts)?;
                     are_right = counts.of == last;
@@ -404,7 +404,7 @@ impl Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// Sums the trail. More may be noted after that if it `goes_on`.
+    /// Sums the trail. With `goes_on`, more changes may be noted afterwards.
     pub(super) fn sum_trail(&mut self, goes_on: bool) {
         let Some(mut trail) = self.addresses.trail.take() else { return };
         let nodesize = u64::from(self.nodesize());

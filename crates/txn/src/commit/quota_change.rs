@@ -4,10 +4,10 @@
 //!
 //! - **C1** A change that contradicts the present quotas is left out. The caller has checked the
 //!   quotas, so only a concurrent change can cause this.
-//! - **C2** Simple quotas count from the transaction on that follows the one that enables them. So
+//! - **C2** Simple quotas begin to count in the transaction after the one that enables them. So
 //!   each extent that is subtracted from a group was added to the group before.
 //! - **C3** A group counts each subvolume below it once. So a membership changes the counts of a
-//!   group above only by the subvolumes that are below it in no other way.
+//!   group above only by the subvolumes that no other path puts below that group.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ use buttress_transaction::WantedQuota;
 use crate::{Error, QuotaChange, Result};
 
 impl Work<'_> {
-    /// Makes one change of groups (C1). Returns false if full counts are not right after that.
+    /// Makes one change of groups (C1). Returns false if full counts are wrong afterwards.
     pub(super) fn change(&mut self, change: &QuotaChange, status: &QuotaStatus) -> Result<bool> {
         let is_simple = status.is_simple();
         match *change {
@@ -68,9 +68,10 @@ impl Work<'_> {
         self.put(group.limit_key(), QuotaLimit::default().to_bytes());
     }
 
-    /// Begins or ends a membership. Each group above counts a subvolume once, by however many paths
-    /// it is below the group (C3). Returns false if full counts are not right after that: a part of
-    /// the child's use is shared, or only some of its subvolumes are new to a group.
+    /// Begins or ends a membership. Each group above counts a subvolume once, even if several paths
+    /// lead to the subvolume (C3). Returns false if full counts are wrong afterwards. The cause is
+    /// that a part of the child's use is shared, or that only some of the child's subvolumes are
+    /// new to a group.
     fn relate(
         &mut self,
         child: QuotaGroup,
@@ -116,8 +117,8 @@ impl Work<'_> {
 }
 
 impl Settle<'_> {
-    /// Switches quotas on or off as this transaction requests. Returns the status of quotas after
-    /// that; `None` if quotas are off.
+    /// Switches quotas on or off as this transaction requests. Returns the new status of quotas;
+    /// `None` if quotas are off.
     pub(super) fn quotas_by_now(&mut self, wanted: &[WantedQuota]) -> Result<Option<QuotaStatus>> {
         let mut now = self.quotas.status;
         for WantedQuota { change, .. } in wanted {

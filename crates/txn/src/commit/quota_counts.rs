@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **N1** A group references what at least one of its subvolumes reaches. What no other subvolume
-//!   reaches is exclusive to the group. Memberships count as the last commit left them; changes of
-//!   memberships in this commit follow afterwards.
-//! - **N2** A count that would fall below zero, or below the exclusive count, shows that the counts
-//!   were wrong. Then they are marked as inconsistent.
+//! - **N1** A group references the nodes and data that at least one of its subvolumes reaches.
+//!   Nodes and data that no other subvolume reaches are exclusive to the group. Memberships count
+//!   as the last commit left them; changes of memberships in this commit follow afterwards.
+//! - **N2** If a count would fall below zero, or the referenced count below the exclusive count,
+//!   the old counts were wrong. The commit then marks the counts as inconsistent.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,7 +23,7 @@ use crate::quota_sets::{Set, Sets};
 struct Above(HashMap<TreeId, BTreeSet<QuotaGroup>>);
 
 impl Above {
-    /// The groups that count for a subvolume: its own, and those above.
+    /// The groups that count a subvolume: its own group, and the groups above.
     fn of(&mut self, work: &Work<'_>, tree: TreeId) -> Result<&BTreeSet<QuotaGroup>> {
         Ok(match self.0.entry(tree) {
             Entry::Occupied(known) => known.into_mut(),
@@ -114,7 +114,7 @@ impl Work<'_> {
         exclusive <= referenced
     }
 
-    /// Counts a snapshot. The copy shares everything but its root node with the source.
+    /// Counts a snapshot. The copy shares everything except its root node with the source.
     fn count_cut(&mut self, source: TreeId, target: TreeId, nodesize: u64) -> Result<bool> {
         let (old, new) = (QuotaGroup::of(source), QuotaGroup::of(target));
         let is_known = self.info(new)?.is_some();
@@ -124,8 +124,9 @@ impl Work<'_> {
         let was_alone = info.exclusive == info.referenced;
         for group in self.groups_above(old)? {
             let Some(mut info) = self.info(group)? else { continue };
-            // If the source shared nothing, the group loses all of it but the root node. If the
-            // source is the only subvolume of the group, the root node is left.
+            // If the source shared nothing before, all its nodes and data except the root node are
+            // no longer exclusive to the group. If the source is the only subvolume of the group,
+            // only the root node stays exclusive.
             if was_alone {
                 let Some(left) = info.exclusive.checked_sub(shared) else { return Ok(false) };
                 info.exclusive = left;
@@ -142,7 +143,8 @@ impl Work<'_> {
         Ok(!is_known && self.put_info(new, info))
     }
 
-    /// The groups of subvolumes that count for a group: itself, or all of them below it.
+    /// The subvolumes that a group counts, by their own groups: all such groups at or below the
+    /// group.
     pub(super) fn subvolumes_below(&self, group: QuotaGroup) -> Result<BTreeSet<QuotaGroup>> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::from([group]));
         let mut waiting = vec![group];

@@ -4,12 +4,12 @@
 //!
 //! - **R1** The answer comes from committed trees only, which do not change. So it does not depend
 //!   on the steps of the present commit.
-//! - **R2** A node of a tree that is younger than the tree's last snapshot is reached by this tree
-//!   only, unless a balance moved it. For such a node no item is read.
+//! - **R2** If a tree's node is younger than the tree's last snapshot, only this tree reaches the
+//!   node, unless a balance moved it. For such a node no item is read.
 //! - **R3** Any other node is reached by the trees that reach the parents which its references
 //!   name. A reference that names a tree stands for the parent on this tree's path.
-//! - **R4** A commit looks at no more than [`LOOKS_MAX`] nodes and items. After that, it does not
-//!   count.
+//! - **R4** A commit looks at no more than [`LOOKS_MAX`] nodes and items. A commit that would need
+//!   more looks does not count.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,11 +35,11 @@ struct Known {
     last_snapshot: Generation,
 }
 
-/// What is known of a node that several trees may reach.
+/// The trees that reach a node, and the form of the node's references.
 #[derive(Clone, Copy)]
 struct Seen {
     set: Set,
-    /// Whether the references of its entries name its address.
+    /// Whether the references of the node's entries name the node's address.
     full: bool,
 }
 
@@ -122,7 +122,8 @@ impl<'e> Reach<'e> {
         for (user, _) in users {
             let set = match user {
                 User::Tree(tree) => self.through(tree, at, level, key)?,
-                // Levels grow, and a node of a level that does not exist has no item.
+                // The recursion ends: each parent has a higher level, and no node above the highest
+                // level has an item.
                 User::Node(parent) if level < u8::MAX => self.node(parent, level + 1, key)?,
                 _ => return odd(at, "a tree node has a user of another kind"),
             };
@@ -208,11 +209,12 @@ impl<'e> Reach<'e> {
         self.node(at, 0, &leaf.key(0))
     }
 
-    /// Adds the references of one file. The leaves with its items may be shared. Then each tree
-    /// that reaches such a leaf has the references in it.
+    /// Adds the references of one file. The leaves with the file's items may be shared. Each tree
+    /// that reaches a shared leaf has the references in this leaf.
     fn of_file(&mut self, of: Extent, file: DataRef, count: i64, to: &mut Counts) -> Result<()> {
         let root = self.tree(file.root)?.root;
-        // The number is that of the extent's first byte. It wraps if only later bytes are used.
+        // `offset` is the file position of the extent's first byte. It wraps below zero if the file
+        // uses only later bytes of the extent.
         let first = if i64::try_from(file.offset).is_ok() { file.offset } else { 0 };
         let key = Key::new(file.ino.0, Kind::EXTENT_DATA, first);
         let store = self.store;
@@ -238,7 +240,7 @@ impl<'e> Reach<'e> {
             } else {
                 self.seen(leaf.logical(), 0, &leaf.key(0))?
             };
-            // The references in a leaf with this flag name the leaf.
+            // With `full`, the references in the leaf name the leaf, not the file.
             if !seen.full {
                 self.add(seen.set, 1, to);
                 left -= 1;

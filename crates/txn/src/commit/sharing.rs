@@ -128,7 +128,7 @@ impl Sharing {
     }
 
     /// Sets FULL_BACKREF on a node, and adds one reference by the node's address to each of its
-    /// entries. The references that name the tree stay; the caller decides about them.
+    /// entries. The references that name the tree stay; the caller may drop them.
     pub(super) fn make_full(&mut self, node: &Node) -> Result<()> {
         let change = self.blocks.entry(node.logical()).or_default();
         change.level = node.level();
@@ -137,7 +137,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Adds to the references of a node itself.
+    /// Adds `delta` to the number of references to a node under one name.
     pub(super) fn refer(&mut self, at: Logical, level: u8, name: RefName, delta: i64) {
         let change = self.blocks.entry(at).or_default();
         change.level = level;
@@ -165,7 +165,8 @@ impl Sharing {
         change.level = node.level();
         change.make_full |= full;
         users.iter().for_each(|(user, count)| change.deltas.add(renamed(*user), *count));
-        // The item of the copy is made with this reference, so it must not be added again.
+        // The item of the copy is made with the reference of its owner, so that reference must not
+        // be added again.
         change.deltas.add(User::Tree(node.owner()), -1);
         self.known.insert(new, State { refs: 1, full });
     }

@@ -1,11 +1,12 @@
-//! Subvolumes in a commit: it makes snapshots by copying root nodes of merged trees (the cut).
+//! Subvolumes in a commit. The commit makes snapshots by copying root nodes of merged trees (the
+//! cut).
 //!
 //! # Invariants
 //!
 //! - **V1** Only the commit sets the root address, generation and last snapshot in a root item.
 //!   Values that an operation put there are older, so the commit replaces them.
 //! - **V2** Snapshots are cut after the changes of the transaction's operations are merged, and
-//!   before the late items are put.
+//!   before the late items (`Snapshot::late`) are put.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,20 +1,22 @@
-//! What subvolumes gain and lose in a commit: nodes and data extents, for full quotas.
+//! The nodes and data extents that subvolumes gain and lose in a commit, for full quotas.
 //!
 //! A commit makes a trail only while the counts of full quotas are right. The trees that change
-//! report every node that they stop using. New nodes are found among the fresh nodes. Their leaves
-//! say which references to data were lost and gained. A step of the trail says how many bytes moved
-//! from one set of subvolumes to another, or that a snapshot was cut.
+//! report every node that they stop using. New nodes are found among the fresh nodes. The leaves
+//! among the lost and new nodes show the references to data that were lost and gained. A step of
+//! the trail says how many bytes moved from one set of subvolumes to another, or that a snapshot
+//! was cut.
 //!
 //! # Invariants
 //!
 //! - **T1** A subvolume reaches a node that it made, or that it reached in the last commit, unless
 //!   it reports the node lost. The same holds for a data extent, by the number of references.
-//! - **T2** A cut adds the copy to each set with the source, except for the set of the source's
-//!   root node. Everything that is noted before the first cut is summed before it.
+//! - **T2** A cut adds the copy to each set that contains the source, except for the set of the
+//!   source's root node. All changes that are noted before the first cut are summed before that
+//!   cut.
 //! - **T3** A node of this transaction that no other tree may use changes in place, without a
 //!   report. The trail keeps such nodes, and finds the change when it sums.
-//! - **T4** What cannot be followed exactly spoils the trail. Then the commit marks the counts as
-//!   inconsistent.
+//! - **T4** A change that cannot be followed exactly spoils the trail. The commit then marks the
+//!   counts as inconsistent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -40,11 +42,11 @@ pub(super) enum Step {
 /// How the trees that reach a node are found.
 #[derive(Clone, Copy)]
 enum Basis {
-    /// It is committed, and only the tree that lost it reached it.
+    /// The node is committed, and only the tree that lost the node reached it.
     Alone,
-    /// It is committed, at this address.
+    /// The node is committed, at this address.
     Committed(Logical),
-    /// This transaction made it for one tree.
+    /// This transaction made the node for one tree.
     Made(TreeId),
 }
 
@@ -69,7 +71,7 @@ struct Ref {
 
 pub(super) struct Trail<'e> {
     reach: Reach<'e>,
-    /// Why the trail cannot be followed (T4).
+    /// The reason why the trail is spoiled (T4).
     spoiled: Option<Error>,
     lost: Vec<Lost>,
     refs: Vec<Ref>,
@@ -83,10 +85,10 @@ pub(super) struct Trail<'e> {
     cuts: Vec<(TreeId, TreeId)>,
     /// Root nodes that a cut did not share (T2).
     roots: HashMap<Logical, TreeId>,
-    /// The trees that reach nodes after the first sum, and the references of extents then.
+    /// After the first sum: the trees that reach each node, and the references to each extent.
     nodes_then: HashMap<Logical, Set>,
     data_then: HashMap<Logical, Counts>,
-    /// Changes before the first sum of references to extents that were not looked up.
+    /// Changes of references before the first sum, for extents that were not looked up.
     drift: HashMap<Logical, Counts>,
     steps: Vec<Step>,
 }
@@ -129,7 +131,7 @@ impl<'e> Trail<'e> {
         }
     }
 
-    /// Notes that a tree stops using a node. A node below it is noted by itself. `born` says
+    /// Notes that a tree stops using a node. Each node below is noted separately. `born` says
     /// whether this transaction made the node.
     pub(super) fn lose(&mut self, tree: TreeId, node: &Node, born: bool) {
         let at = node.logical();
@@ -155,18 +157,19 @@ impl<'e> Trail<'e> {
         });
     }
 
-    /// Notes that a tree stops using a node below one that it shares. Unlike [`Self::lose`], the
-    /// caller may read many such nodes. Returns whether to go on.
+    /// Notes that a tree stops using a node below a shared node. Unlike [`Self::lose`], the caller
+    /// may read many such nodes. Returns whether to go on.
     pub(super) fn lose_below(&mut self, tree: TreeId, node: &Node) -> bool {
         self.guard(|trail| trail.reach.look(node.logical()));
         self.lose(tree, node, false);
         self.spoiled.is_none()
     }
 
-    /// Whether a drop may read more shared nodes in this commit, so that what it lost is summed
-    /// within the looks of a commit (`reach::R4`). A trail that is given up bounds no drop.
+    /// Whether a drop may read more shared nodes in this commit. The lost nodes and references must
+    /// be summed within the looks of a commit (`reach::R4`). A spoiled trail sets no limit.
     pub(super) fn has_room(&self) -> bool {
-        // A node is looked at once. An extent is, and so are its user and the user's leaf.
+        // A lost node costs one look. A reference costs three looks: the extent, the extent's user
+        // and the user's leaf.
         let wanted = self.lost.len() as u64 + 3 * self.refs.len() as u64;
         self.spoiled.is_some() || self.reach.looks() + wanted <= LOOKS_MAX / 2
     }
@@ -196,8 +199,8 @@ impl<'e> Trail<'e> {
         self.moved_data.insert(new, old);
     }
 
-    /// Notes the cut of a snapshot. `root` is the root node of the source, `copy` that of the
-    /// target.
+    /// Notes the cut of a snapshot. `root` is the root node of the source, `copy` is the root node
+    /// of the target.
     pub(super) fn cut(&mut self, source: TreeId, target: TreeId, root: Logical, copy: Arc<Node>) {
         self.cuts.push((source, target));
         self.roots.insert(root, source);
@@ -206,8 +209,8 @@ impl<'e> Trail<'e> {
         self.steps.push(Step::Cut { source, target });
     }
 
-    /// Sums what was noted. `has_born` says whether this transaction allocated an extent, and
-    /// `goes_on` whether more will be noted.
+    /// Sums the noted changes. `has_born` says whether this transaction allocated an extent. With
+    /// `goes_on`, more changes will be noted.
     pub(super) fn sum(
         &mut self,
         fresh: &Fresh,
@@ -408,7 +411,8 @@ impl<'e> Trail<'e> {
         Ok(Some(counts))
     }
 
-    /// Ends the trail. Returns its steps and the sets that they name; `None` if it is spoiled.
+    /// Ends the trail. Returns its steps and the sets that the steps name; `None` if the trail is
+    /// spoiled.
     pub(super) fn end(self) -> Option<(Vec<Step>, Sets)> {
         if let Some(error) = self.spoiled {
             tracing::info!(%error, "this commit does not count quotas");
@@ -424,7 +428,8 @@ struct Change {
     deltas: Counts,
     /// The sum of the lost references, negative.
     lost: i64,
-    /// The only tree that changes references, if it only loses some, all in leaves of its own.
+    /// The only tree that changes references, if it only loses references, all in leaves that no
+    /// other tree reaches.
     alone: Option<TreeId>,
     trees: u32,
     /// Whether a tree lost references and gained none.
@@ -457,7 +462,8 @@ impl Change {
         self.loses || !self.gains.is_empty()
     }
 
-    /// Whether the users of the extent show that each tree with new references had some before.
+    /// Whether the users of the extent show that each tree with new references had a reference
+    /// before.
     fn is_known(&self, users: &[(crate::delayed_ref::User, i64)]) -> bool {
         use crate::delayed_ref::User;
         let has = |tree: &TreeId| {

@@ -5,8 +5,8 @@
 //!
 //! - **R1** A reader that sees the count of a refusal also finds its record, because the record is
 //!   stored before the count rises.
-//! - **R2** A thread that refuses holds no short lock, because it reads all accounts. The lock of
-//!   the record is held only for a copy.
+//! - **R2** A thread that refuses a request holds no short lock, because it takes short locks to
+//!   read all accounts. The lock of the record is held only for a copy.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub struct Refusal {
     pub bytes: u64,
     /// Time since the refusal.
     pub ago: Duration,
-    /// All accounts at that moment.
+    /// All accounts at the moment of the refusal.
     pub accounts: Accounts,
 }
 

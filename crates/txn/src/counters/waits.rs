@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** Each reported wait is counted in exactly one line with the same figures, even when
-//!   there is no subscriber.
+//! - **W1** Each reported wait is counted in exactly one entry of `WaitsByQueue` with the same
+//!   figures, even when there is no subscriber.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -90,7 +90,8 @@ impl WaitCounter {
     }
 }
 
-/// Index, in arrays of waits, of a kind of space and a reach. A thread with a handle never waits.
+/// Index, in arrays of waits, of a kind of space and a reach. A thread with a handle never waits,
+/// so its reach has no index.
 fn place(kind: SpaceKind, reach: Reach) -> usize {
     2 * usize::from(kind == SpaceKind::Data) + usize::from(reach != Reach::All)
 }

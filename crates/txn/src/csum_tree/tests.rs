@@ -78,7 +78,8 @@ fn sums_of(model: &Model, from: u64, to: u64) -> Vec<u8> {
     (from..to).flat_map(|sector| [model[&sector]; 4]).collect()
 }
 
-/// Runs of adjacent sectors of the model. A run ends where `cuts` is true, and at the longest item.
+/// Runs of adjacent sectors of the model. A run ends where `cuts` is true, or when it is as long as
+/// the longest item.
 fn items_of(model: &Model, cuts: &[bool]) -> Vec<(u64, Vec<u8>)> {
     let mut items: Vec<(u64, Vec<u8>)> = Vec::new();
     for (&sector, &sum) in model {

@@ -87,7 +87,7 @@ fn user(ino: u64, offset: u64) -> User {
 }
 
 /// Groups of four users with the same hash. Two differences of offsets leave the hash unchanged, so
-/// each base offset gives four.
+/// each base offset gives four users.
 fn colliding() -> Vec<User> {
     let hash = |offset| user(300, offset).with_count(1).hash();
     let mut seen: HashMap<u64, u64> = HashMap::new();
@@ -153,7 +153,7 @@ fn born(first: User) -> Items {
     refs.write(true, &mut out).expect("items");
     let mut items: Items =
         out.into_iter().map(|(key, item)| (key, item.expect("an item").to_vec())).collect();
-    // Add extent items before and after it.
+    // Add items of other extents before and after this extent.
     let other = items[&key()].clone();
     items.insert(Key::new(AT.0 - 4096, Kind::EXTENT_ITEM, 4096), other.clone());
     items.insert(Key::new(AT.0 + 65536, Kind::EXTENT_ITEM, 4096), other);
@@ -205,7 +205,7 @@ fn references_follow_a_map_of_users_when_hashes_collide() {
     }
 }
 
-/// Dropping a reference that no user holds fails, even among many others.
+/// Dropping a reference that no user holds fails, even if the extent has many other references.
 #[test]
 fn dropping_a_reference_fails_when_no_file_holds_it() {
     let mut items = born(user(1, 0));
@@ -221,8 +221,8 @@ fn dropping_a_reference_fails_when_no_file_holds_it() {
     }
 }
 
-/// The cost of changing ten references, and of looking for other users, does not depend on their
-/// number.
+/// The cost of changing ten references, and of looking for other users, does not depend on the
+/// number of references.
 #[test]
 fn changing_few_references_costs_the_same_however_many_there_are() {
     for count in [500, 2_000, 8_000] {

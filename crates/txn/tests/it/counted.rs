@@ -180,8 +180,8 @@ fn extent_key(ino: Ino, block: u64) -> Key {
     Key::new(ino.0, Kind::EXTENT_DATA, block * 4096)
 }
 
-/// Puts an extent of one inode anywhere, splits an extent in two, or removes an extent; each with
-/// its share of the reservation. Without `grows`, all extents exist already.
+/// Puts an extent of one inode anywhere, splits an extent in two, or removes an extent. Each change
+/// uses its share of the reservation. Without `grows`, all extents exist already.
 fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
     let key = |block| extent_key(ino, block);
     let at = rng.below(blocks);
@@ -197,9 +197,9 @@ fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool
     }
 }
 
-/// Inodes reserve as much as fits: thousands of items, in leaves that the inodes share. Any part of
-/// the data is finished, in this transaction or in later ones. No commit needs any of the global
-/// reserve.
+/// Inodes reserve as much as fits: thousands of items, in leaves that the inodes share. Random
+/// parts of the data are finished, in this transaction or in later ones. No commit needs any of the
+/// global reserve.
 fn inodes(seed: u64, nodesize: u32, asked: bool) {
     let grows = seed.is_multiple_of(3);
     let cost = if grows { Cost { items: 4, commit_items: 8, bytes: 456 } } else { Cost::of(2, 0) };
@@ -296,7 +296,7 @@ fn reservations_of_inodes_cover_what_is_finished() {
     }
 }
 
-/// The seeds from `first` on: `count`, or as many as `BUTTRESS_COUNTS` says.
+/// `count` seeds from `first` on, or as many seeds as `BUTTRESS_COUNTS` says.
 fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     let asked = std::env::var("BUTTRESS_COUNTS").ok().and_then(|count| count.parse().ok());
     first..first + asked.unwrap_or(count)

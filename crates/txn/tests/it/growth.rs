@@ -122,8 +122,8 @@ fn queue_costs_the_same_for_each_entry_however_many_went_before() {
     }
 }
 
-/// A writer finds each key that it has put, while other threads walk over the deletions around it
-/// and note them.
+/// A writer finds each key that it has put. Meanwhile other threads walk over the deletions around
+/// this key and note them.
 #[test]
 fn puts_are_found_while_walks_note_the_gaps_around_them() {
     const KEYS: u64 = 160;

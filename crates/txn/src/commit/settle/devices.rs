@@ -52,7 +52,7 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// Records error counts of devices that changed since the last commit.
+    /// Records the error counts that changed since the last commit, by device.
     pub(super) fn device_stats(&mut self) -> Result<()> {
         let mut items = Changes::new();
         for device in self.engine.volume.devices().iter() {

@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Settle<'_> {
-    /// Turns the merges' reference changes of possibly shared nodes into changes of the extent
-    /// tree.
+    /// The merges changed references of nodes that may be shared. Turns these changes into changes
+    /// of the extent tree.
     pub(super) fn shared_nodes(&mut self, pending: &mut Changes) -> Result<()> {
         let root = self.must_root(TreeId::EXTENT)?;
         let form = self.form();

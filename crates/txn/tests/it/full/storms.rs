@@ -190,9 +190,10 @@ fn number(count: usize) -> Vec<u8> {
     format!("{count}").into_bytes()
 }
 
-/// Keeps a full volume full for a while. Threads create files, through memory and directly, and
-/// overwrite, clone, cut and remove them, in the live tree and in snapshots. They also take and
-/// delete snapshots. Debug builds compare the accounts with groups and tokens at every commit.
+/// Keeps a full volume full for a while. Threads create files, through the page cache and by direct
+/// I/O. They overwrite, clone, truncate and remove files, in the live tree and in snapshots. They
+/// also take and delete snapshots. Debug builds compare the accounts with groups and tokens at
+/// every commit.
 ///
 /// Before the storm, the volume is filled, except for `left` bytes of the devices and some
 /// metadata, according to `nodes`.

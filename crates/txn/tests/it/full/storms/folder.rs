@@ -143,7 +143,7 @@ impl Folder {
         self.model.leaves.remove(name);
     }
 
-    /// Overwrites a whole file with `len` bytes. The file is no longer than that.
+    /// Overwrites a whole file with `len` bytes. The old file has at most `len` bytes.
     fn overwrite(&mut self, name: &str, len: usize, rng: &mut Rng) {
         let put_now = (rng.next_u64(), len);
         // A write is done as a whole, or not at all, or the result is unknown. In the last case the
@@ -192,8 +192,8 @@ impl Folder {
     }
 }
 
-/// Writes all of a file: through memory, or directly except for a last sector that is not whole.
-/// Returns whether the write succeeded.
+/// Writes all of a file: through the page cache, or by direct I/O except for a last sector that is
+/// not whole. Returns whether the write succeeded.
 pub(super) fn put(file: &Inode, (seed, len): (u64, usize), direct: bool) -> bool {
     let data = content(seed, len);
     let whole = if direct { len / SECTOR * SECTOR } else { 0 };
