@@ -30,7 +30,7 @@ pub struct Accounts {
     pub frozen: u64,
     /// Bytes of the devices that belong to no chunk.
     pub unallocated: u64,
-    /// Bytes kept for copies of shared nodes in chunks that are not allocated yet.
+    /// Bytes that are kept for copies of shared nodes, and for which no chunk is allocated yet.
     /// `metadata.for_copies` has the bytes kept in block groups.
     pub for_copies: u64,
     /// How many tickets wait for data, and for metadata.

@@ -5,8 +5,8 @@
 //!
 //! - **A1** Only a thread that got its reservation at once wakes the flusher. While a ticket waits,
 //!   the flusher already works.
-//! - **A2** However many reservations are made during one sleep of the flusher, they wake it at
-//!   most once.
+//! - **A2** However many reservations are made during one sleep of the flusher, they wake the
+//!   flusher at most once.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -112,8 +112,8 @@ impl Reservations {
         let need = known.trees.sums().need(self.room_of(account, &known.trees, devices));
         let coming = known.coming.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let need = need.saturating_add(coming);
-        // Neither pinned nor allocated space is subtracted. Pinned space becomes free again. Space
-        // that a commit has allocated is later counted as used, or becomes free.
+        // Pinned space is not subtracted, because it becomes free again. Space that a commit has
+        // just allocated is not subtracted either: it later counts as used, or becomes free.
         let there =
             account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
         let lacks = reserve.saturating_sub(there);
@@ -122,7 +122,7 @@ impl Reservations {
         let left = (there + to_come).saturating_sub(reserve);
         known.kept = kept(need, left, known.kept);
         // In mixed groups data would use new chunks as well, so nothing is kept in chunks to come.
-        // Only the global reserve keeps data out.
+        // Only the global reserve withholds space from data.
         let most = if self.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
         let of_devices = known.kept.min(most);
         (of_devices, known.kept - of_devices)
@@ -184,9 +184,9 @@ impl Reservations {
     }
 
     /// Sets the size of the global reserve. It is an eighth of the trees' bytes, between 4 MiB and
-    /// 128 MiB, and at most a quarter of all metadata. If trees share nodes, it may be up to half,
-    /// for deletes that are the first to change many nodes (S2 of `reserve::shared`). The bytes
-    /// kept for copies come on top (`reserve::copies`).
+    /// 128 MiB, and at most a quarter of all metadata. If trees share nodes, the reserve may be up
+    /// to half of all metadata. This is for deletes that are the first to change many nodes (S2 of
+    /// `reserve::shared`). The bytes kept for copies come on top (`reserve::copies`).
     pub fn size_global_reserve(&self) {
         // The lock of the devices serializes these computations, and no chunk is allocated
         // meanwhile.

@@ -27,7 +27,7 @@ pub struct Tree {
     bytes: u64,
     /// Whether the tree can be changed: it is not deleted and not read-only.
     is_writable: bool,
-    /// Whether a snapshot was taken of the subvolume, or it is a snapshot.
+    /// Whether a snapshot was taken of the subvolume, or the subvolume is a snapshot.
     is_cut: bool,
 }
 
@@ -143,7 +143,7 @@ impl Sums {
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
         // One more reference may split a full leaf of the extent tree. So each leaf counts once
         // more. The global reserve grows by four thirds of these leaves, because deletes use only
-        // three quarters of it (`shared_reserve`).
+        // three quarters of the reserve (`shared_reserve`).
         let references = self.extents.min(nodes.saturating_mul(room.each));
         let references = references.saturating_mul(7) / 3;
         let others = nodes / RECORDS + nodes / RESERVE;
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(sums(&[extents, one, (a, 100, false)]).need(mixed) / MIB, 115);
     }
 
-    /// The sums equal those of the current trees, whatever trees were known before.
+    /// The sums equal the sums over the current trees, whatever trees were known before.
     #[test]
     fn sums_follow_their_trees() {
         let mut rng = buttress_base::Rng::new(7);

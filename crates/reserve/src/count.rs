@@ -1,5 +1,5 @@
-//! Counts the nodes that a commit makes, used when a request does not fit by the crude bound of
-//! `fits`.
+//! Counts the nodes that a commit makes. The count is used when a request does not fit by the crude
+//! bound of `fits`.
 //!
 //! A ledger of dirty leaves (`ledger`) bounds the nodes for the items that were put before the last
 //! count. Each item put since, and each reserved item, costs a whole path.
@@ -147,7 +147,7 @@ impl Reservations {
         let work = if waits { Some(work.lock()) } else { work.try_lock() };
         let Some(mut work) = work else { return false };
         // The transaction may have been frozen since the view was loaded, and counted completely. A
-        // new count would not help reservations, and would replace the complete one.
+        // new count would not help reservations, and would replace the complete count.
         if !Arc::ptr_eq(self.view.load().running(), running) {
             return false;
         }

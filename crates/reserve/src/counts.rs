@@ -88,7 +88,7 @@ pub(crate) struct Counts {
 type Slot = Option<(Generation, Arc<Counted>)>;
 
 impl Counts {
-    /// Returns the count of a transaction, or an empty one if it has none yet.
+    /// Returns the count of a transaction, or an empty count if the transaction has none yet.
     pub(crate) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
         let generation = transaction.generation;
         let mut slot = self.slots[(generation.0 % 2) as usize].lock();

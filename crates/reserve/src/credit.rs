@@ -14,14 +14,15 @@
 //!   the reservations that operations hold.
 //! - **B2** A reservation that came back is not used for another operation. Each new batch must fit
 //!   in the space that is free when the batch is reserved.
-//! - **B3** Shards keep nothing while a ticket waits for metadata. A request first makes all shards
-//!   give back before it waits or is refused. A thread that puts something into its shard checks
-//!   afterwards for waiting tickets. A waiting request joins the queue before it empties the
-//!   shards. So the thread sees the request, or the request finds the reservation in the shard.
+//! - **B3** Shards keep nothing while a ticket waits for metadata. Before a request waits or is
+//!   refused, it makes all shards give back their reservations. A thread that puts a reservation
+//!   into its shard checks afterwards for waiting tickets. A waiting request joins the queue before
+//!   it empties the shards. So the thread sees the request, or the request finds the reservation in
+//!   the shard.
 //! - **B4** A batch is reserved only if at least half of the free space stays free, by the crude
 //!   bound. The policy `Levels`, a baseline, never reserves batches. A shard that was refused a
-//!   batch keeps nothing for the next `REST` reservations. Otherwise other requests would have to
-//!   count nodes and wait.
+//!   batch keeps nothing for the next `REST` reservations. Without these rules, other requests
+//!   would have to count nodes and wait.
 
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -49,7 +50,7 @@ const REST: u32 = 256;
 struct Credit {
     unused: Option<MetaReservation>,
     spent: Option<MetaReservation>,
-    /// Reservations that came back since the shard last gave `spent` back.
+    /// Number of reservations that came back since the shard last gave `spent` back.
     came_back: u32,
 }
 

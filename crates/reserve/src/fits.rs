@@ -55,7 +55,7 @@ impl Reservations {
     /// [`need_by_count`](Self::need_by_count).
     pub(crate) fn excess(&self, to_come: Costs, urgency: Urgency, by_inodes: bool) -> u64 {
         let running = self.view.load();
-        // An operation that frees space does not make writeback hurry.
+        // A request of an operation that frees space does not start writeback early.
         let note_pressure = |pressure| {
             if !urgency.frees() {
                 self.note_pressure(pressure);
@@ -66,8 +66,9 @@ impl Reservations {
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
             // The first change of a shared leaf dirties leaves of the extent tree. A part of the
-            // reserve is kept for them. All operations share this part. The need already includes
-            // such leaves for the known changes, so they are subtracted here.
+            // reserve is kept for these leaves. All operations share this part. The need already
+            // includes the leaves for the known changes, so these leaves are subtracted from the
+            // reserve here.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
@@ -182,10 +183,10 @@ impl Reservations {
     }
 
     /// Whether chunks not allocated yet can back `excess` bytes beyond the metadata groups. A
-    /// commit adds these chunks as it needs them. The limit is half of the unallocated space, and
-    /// the bytes kept for copies must stay unallocated. While bytes are kept for copies, an
-    /// operation that frees space may use all unallocated space. The space is withheld from data as
-    /// long as it is reserved (F2).
+    /// commit adds these chunks as it needs them. Ordinary writers may use half of the unallocated
+    /// space, and must leave the bytes kept for copies unallocated. While bytes are kept for
+    /// copies, an operation that frees space may use all unallocated space. The space is withheld
+    /// from data as long as it is reserved (F2).
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -196,8 +197,8 @@ impl Reservations {
         true
     }
 
-    /// The most bytes of metadata that the commit of `items` and `bytes` may allocate before it
-    /// frees any. The need of shared nodes is not included (`shared_need`).
+    /// The most bytes of metadata that a commit of `items` items with `bytes` bytes may allocate
+    /// before it frees any. The need of shared nodes is not included (`shared_need`).
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
@@ -253,10 +254,10 @@ impl Reservations {
     }
 }
 
-/// The most bytes of nodes that `items` of `bytes` may dirty. Each item dirties at most a path, and
-/// all together dirty at most the `used` bytes. Twice `bytes` is added to the smaller of the two,
-/// because a leaf may stay half full. This addition matters for the checksums of one large extent,
-/// which are few items but fill many leaves.
+/// The most bytes of nodes that `items` items with `bytes` bytes may dirty. Each item dirties at
+/// most a path, and all items together dirty at most the `used` bytes. Twice `bytes` is added to
+/// the smaller number, because a leaf may stay half full. This addition matters for the checksums
+/// of one large extent, which are few items but fill many leaves.
 fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     let fills = bytes.saturating_mul(2);
     items.saturating_mul(path).min(used).saturating_add(fills)

@@ -24,9 +24,9 @@
 //! - **I4** Each transaction that finishes a part of an inode's ordered extents dirties the same
 //!   leaves again. The bounds rely on the nodes of one such transaction becoming free. The next
 //!   transaction replaces these nodes, and no reader needs the older trees any more. A transaction
-//!   about to freeze may leave too little room for ordered extents that would finish after it. Then
-//!   the commit waits until they finish (`finishing`). Within this one transaction the bound is
-//!   enough.
+//!   about to freeze may leave too little room for ordered extents that would finish after it. In
+//!   this case the commit waits until these ordered extents finish (`finishing`). Within this one
+//!   transaction the bound is enough.
 //! - **I5** Bytes added to an inode's leaves after its bound was made need no new bound. All bytes
 //!   are reserved twice: once for the leaf that they fill, and once for changing that leaf again.
 
@@ -178,9 +178,9 @@ impl InodeReserves {
         new
     }
 
-    /// Whether bounds are missing for the committed trees `roots`: one was not computed yet, or
-    /// they are those of older trees, or the commit under way was not counted completely. A count
-    /// made while nothing was reserved leaves the bounds of older trees.
+    /// Whether bounds are missing for the committed trees `roots`. Either a bound was not computed
+    /// yet, the bounds belong to older trees, or the commit under way was not counted completely. A
+    /// count made while nothing was reserved leaves bounds of older trees in place.
     pub(crate) fn are_missing(&self, roots: Generation) -> bool {
         let are_good = |looked: Moment| looked.is_sure && looked.roots == roots;
         self.fresh.load(Ordering::Relaxed)
@@ -278,7 +278,7 @@ mod tests {
     }
 
     /// An inode finishes all its data, and reserves again after a commit. If a count in between had
-    /// nothing to bound, the old bounds are missing for the new trees.
+    /// nothing to bound, the bounds count as missing for the new trees.
     #[test]
     fn bounds_of_older_trees_are_missing_for_newer_ones() {
         let all = Arc::new(InodeReserves::default());

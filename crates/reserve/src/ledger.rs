@@ -14,8 +14,8 @@
 //!   (`tree`). The checksum tree and the leaves of the extent tree that record data are merged
 //!   once, too.
 //! - **G2** Leaves that record metadata may change in each round of the commit, each time in other
-//!   runs. So each of these leaves counts as three. The bytes of new records are counted as a share
-//!   of all nodes.
+//!   runs. So each of these leaves counts as three. The bytes of new records are counted in
+//!   proportion to the number of all nodes.
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
 //!   describe its free space. The commit converts a group to bitmaps before its extents take more
 //!   bytes.
@@ -23,9 +23,9 @@
 //!   node points to. It adds up to two references for each extent and each child. The bytes of the
 //!   references count in the leaves that record these extents and children.
 //! - **G5** If a transaction commits behind an older one, it makes no more nodes than
-//!   `nodes_beside` says. Both transactions were noted on the trees before the older commit. The
-//!   younger transaction may change leaves again that the older one makes (`tree::L5`). Nodes that
-//!   every commit changes count for both transactions.
+//!   `nodes_beside` says. Both transactions were noted on the trees from before the older commit.
+//!   The younger transaction may change leaves again that the older transaction makes (`tree::L5`).
+//!   Nodes that every commit changes count for both transactions.
 //! - **G6** Later items change records, checksums and free space only in leaves that exist. So they
 //!   make at most `rest` nodes, and the nodes that their bytes fill. A tree with more than
 //!   `LEAVES_MAX` leaves has no such bound.

@@ -53,8 +53,7 @@ pub struct Beneath {
 }
 
 /// The metadata that is reserved, the metadata that commits may still allocate, and the rules for
-/// granting more. This code reads trees and accounts. It neither commits nor makes room; the engine
-/// above does.
+/// granting more. This code reads trees and accounts. Only the engine above commits and makes room.
 pub struct Reservations {
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,

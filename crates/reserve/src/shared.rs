@@ -2,7 +2,8 @@
 //!
 //! A snapshot uses the nodes of its source. The first tree that changes a shared node gets its own
 //! copy. Everything that the copy points to gets one more user. A leaf's copy adds up to two
-//! references for each extent that it names, and each may lie in another leaf of the extent tree.
+//! references for each extent that it names. Each of these references may lie in another leaf of
+//! the extent tree.
 //!
 //! # Invariants
 //!

@@ -33,7 +33,8 @@ pub struct MetaReservation {
     held: Costs,
     /// The part of `held` that belongs to operations which free space.
     freeing: Costs,
-    /// The inode that bounds these items, if the reservation is for its dirty data (`inode`).
+    /// The inode that bounds these items, if the reservation is for the inode's dirty data
+    /// (`inode`).
     of: Option<Arc<InodeReserve>>,
     /// The id of the token in the list of live tokens.
     #[cfg(debug_assertions)]
@@ -54,9 +55,9 @@ impl MetaReservation {
         }
     }
 
-    /// Attaches the reservation to the inode that its dirty data belongs to, so that the inode's
-    /// bound limits it. This also holds for reservations merged into it later. All items of the
-    /// reservation must be for this inode.
+    /// Attaches the reservation to the inode that its dirty data belongs to. From then on, the
+    /// inode's bound limits the reservation and all reservations that are merged into it later. All
+    /// items of the reservation must be for this inode.
     pub fn bind(&mut self, of: &Arc<InodeReserve>) {
         if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
             self.unbind();

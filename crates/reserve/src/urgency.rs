@@ -9,7 +9,8 @@ pub enum Urgency {
     Normal,
     /// An operation that frees space in the end, such as unlink or truncate. It may use all space
     /// kept for copies of nodes, and seven eighths of the global reserve. If trees share nodes, the
-    /// operation may use three quarters, because it takes much space before it frees any.
+    /// operation may use only three quarters of the reserve, because it takes much space before it
+    /// frees any.
     Frees,
     /// An operation that deletes a subvolume, or drops a part of it. It may use the space for
     /// copies and all of the global reserve. A full volume with snapshots gets its space back by

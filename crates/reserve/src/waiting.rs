@@ -1,5 +1,5 @@
 //! The interface to waiting tickets of the data queue and of the metadata queue. The code that
-//! makes room uses it.
+//! makes room uses this interface.
 
 use std::time::Duration;
 

@@ -105,8 +105,8 @@ impl Learning {
     }
 }
 
-/// Whether the groups are read after the opening. A replay, a rebuilt free-space tree or a move
-/// during the opening needs the groups at once.
+/// Whether the groups are read after the opening. A replay, a rebuild of the free-space tree, and
+/// parity need the groups at once.
 pub(crate) fn is_behind(when: GroupsRead, superblock: &Superblock, needed: bool) -> bool {
     let may = !needed && !superblock.incompat.has(Incompat::RAID56);
     may && match when {

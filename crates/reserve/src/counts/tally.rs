@@ -44,7 +44,7 @@ pub(crate) struct Count {
     /// is settled, this is the number of nodes that it made.
     pub(crate) nodes: u64,
     /// The most nodes that later items may add in the extent, checksum and free-space trees
-    /// (`ledger::G6`). `None` if this is unbounded.
+    /// (`ledger::G6`). `None` if their number is unbounded.
     pub(crate) rest: Option<u64>,
     /// The part of `nodes` in trees that operations change. `None` if operations also changed a
     /// tree that commits change on their own.
@@ -52,8 +52,8 @@ pub(crate) struct Count {
     /// Whether the transaction was already frozen when it was counted, so that no changes can
     /// follow.
     pub(crate) is_whole: bool,
-    /// The committed trees on which the count is based, and the bytes that the commit then under
-    /// way still needed.
+    /// The committed trees on which the count is based, and the bytes that the commit under way at
+    /// that time still needed.
     pub(crate) roots: Generation,
     pub(crate) below: u64,
     /// Whether the commit has made all nodes of the transaction.
@@ -63,7 +63,7 @@ pub(crate) struct Count {
 
 impl Count {
     /// Creates an empty count. The count records the present content of the transaction; later
-    /// changes are measured against it.
+    /// changes are measured against that content.
     pub(crate) fn begin(transaction: &Transaction, roots: Generation) -> Self {
         Self {
             nodes: 0,

@@ -19,18 +19,20 @@
 //!   for each half node that the new children fill. A node that may lose most of its children takes
 //!   in a neighbour. For such a node one more node is counted, and one for each level above.
 //! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
-//!   The younger transaction then changes the tree that the older one makes. The leaves that the
-//!   younger one makes have two bounds, and the smaller bound counts.
+//!   The younger transaction then changes the tree that the older transaction makes. The leaves
+//!   that the younger transaction makes have two bounds, and the smaller bound counts.
 //!
-//! By leaves: each leaf that the older one makes is at most full. So it becomes at most three when
-//! the younger one changes it. Bytes that the younger one adds to such leaves count twice. Leaves
-//! that only the younger one changes count as in L2.
+//! By leaves: each leaf that the older transaction makes is at most full. So the leaf becomes at
+//! most three leaves when the younger transaction changes it. Bytes that the younger transaction
+//! adds to such leaves count twice. Leaves that only the younger transaction changes count as in
+//! L2.
 //!
-//! By weight: leaves that the older one makes count as full. They are packed in runs, together with
-//! all items that the younger one adds or changes. A dirty leaf of either transaction may become
-//! less than a quarter full, and take in neighbours. Each such leaf counts two more leaves.
+//! By weight: leaves that the older transaction makes count as full. They are packed in runs,
+//! together with all items that the younger transaction adds or changes. A dirty leaf of either
+//! transaction may become less than a quarter full, and take in neighbours. For each such leaf two
+//! more leaves count.
 //!
-//! Each inner node that the older one makes counts as three.
+//! Each inner node that the older transaction makes counts as three.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,8 +55,8 @@ struct Leaf {
     /// The weight of the leaf's items as committed, and with all noted changes.
     committed: u64,
     weight: u64,
-    /// `put`: the bytes put into the leaf, whether or not they replace others. `lost`: the most
-    /// bytes that the leaf lost.
+    /// `put`: the bytes put into the leaf, whether or not they replace other bytes. `lost`: the
+    /// most bytes that the leaf lost.
     put: u64,
     lost: u64,
     /// The weight of the heaviest item, committed or put.
@@ -213,7 +215,8 @@ impl Tree {
     }
 
     /// Notes a change in a range of keys. It adds `after` bytes in total, of which `before` bytes
-    /// were noted already. No item is over `heaviest`. Returns the number of leaves in the range.
+    /// were noted already. No item is heavier than `heaviest`. Returns the number of leaves in the
+    /// range.
     pub(crate) fn note_range(
         &mut self,
         store: &Store,
