@@ -54,8 +54,8 @@ impl Csums {
         while at < end {
             let to = ((at - self.extent.start.0) / self.sector) as usize;
             let from = ((at - run.start.0) / self.sector) as usize;
-            // A damaged item can start a run or a range between sectors. A sector without a whole
-            // checksum in `sums` is skipped.
+            // A damaged item can make a run or a range begin within a sector. A sector without a
+            // whole checksum in `sums` is skipped.
             if let Some(source) = sums.get(from * self.size..(from + 1) * self.size)
                 && self.known.get(to) == Some(&false)
             {

@@ -133,7 +133,7 @@ impl Default for Deltas {
 }
 
 impl Deltas {
-    /// Adds to the references of a user.
+    /// Adds `delta` to the references of a user.
     pub fn add(&mut self, user: User, delta: i64) {
         let few = match self {
             Self::Many(many) => return many.add(user, delta),
@@ -274,7 +274,8 @@ pub struct RecordChange {
     pub before: u64,
     /// The most bytes that the transaction adds now.
     pub bytes_max: u64,
-    /// Whether the extent may be freed now, together with its checksums, and could not before.
+    /// Whether the extent may be freed now, together with its checksums, and could not be freed
+    /// before.
     pub loses_users: bool,
 }
 
@@ -301,7 +302,7 @@ struct Shard {
 }
 
 /// Totals over all shards. Reservations read them at every operation if metadata is counted.
-/// Without the totals they would have to lock every shard.
+/// Without the totals, reservations would have to lock every shard.
 #[derive(Debug, Default)]
 struct Sums {
     len: AtomicU64,
@@ -401,8 +402,8 @@ impl DelayedRefs {
         may
     }
 
-    /// Sets the subvolume that made an extent born in this transaction, if it is not the subvolume
-    /// of the first user.
+    /// Sets the subvolume that made an extent born in this transaction. Needed only if that
+    /// subvolume is not the subvolume of the first user.
     pub fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
         if let Some(change) = self.shard(at).lock().changes.get_mut(&at) {
             change.owner = owner;

@@ -12,8 +12,8 @@
 //!   commit.
 //! - **T8** After a crash the volume has the last committed transaction and all changes that fsync
 //!   logged.
-//! - **T11** Changes of block groups, free space and references belong to the transaction of the
-//!   overlay that they came with.
+//! - **T11** Changes of block groups, free space and references belong to the same transaction as
+//!   the overlay changes that caused them.
 
 pub mod cost;
 pub mod csums;

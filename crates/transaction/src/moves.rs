@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **V1** Every item that points to moved data is put into the overlay, and every reference is
-//!   counted, as for a change by any operation. [`MovedExtent`] repeats these changes. With it, the
-//!   commit changes a shared leaf only once, for all trees that share the leaf. A commit that
-//!   ignores the `MovedExtent` is correct, too.
+//!   counted, as for a change by any operation. [`MovedExtent`] repeats these changes. With a
+//!   `MovedExtent`, the commit changes a shared leaf only once, for all trees that share the leaf.
+//!   A commit that ignores the `MovedExtent` is correct, too.
 
 use std::sync::Arc;
 

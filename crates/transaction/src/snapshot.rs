@@ -1,4 +1,5 @@
-//! The description of a snapshot. An operation writes it, and the commit makes the snapshot.
+//! The description of a snapshot. An operation writes the description, and the commit makes the
+//! snapshot.
 //!
 //! # Invariants
 //!
@@ -21,9 +22,9 @@ pub struct Snapshot {
     pub uuid: [u8; 16],
     /// Whether the copy cannot be changed.
     pub read_only: bool,
-    /// The time at which it was made.
+    /// The time at which the copy was made.
     pub time: Timespec,
     /// Items set or deleted after the cut: the name of the copy, and its references. No other
-    /// operation changes them until the commit is published.
+    /// operation changes these items until the commit is published.
     pub late: Vec<(TreeId, Key, Option<Vec<u8>>)>,
 }

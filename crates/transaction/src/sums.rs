@@ -101,7 +101,8 @@ impl Runs {
         }
     }
 
-    /// Notes whether a run continues the item of the run before it or begins an item now.
+    /// Notes that a run now begins an item, or, without `begins`, now continues the item of the run
+    /// before.
     fn note_next(&mut self, start: Logical, begins: bool) {
         if let Some(run) = self.map.get(&start) {
             let (before, bytes_max) = (run.bytes_max(begins), run.bytes_max(!begins));
@@ -140,7 +141,7 @@ impl Run {
 pub struct PendingSums {
     /// Unranked: readers share it, and no other lock is taken under it.
     runs: CachePadded<RwLock<Runs>>,
-    /// [`Runs::planned`], for reservations, which read it at every operation.
+    /// [`Runs::planned`], for reservations, which read this number at every operation.
     planned: CachePadded<AtomicU64>,
     bytes: AtomicU64,
 }
@@ -211,7 +212,7 @@ impl PendingSums {
         self.runs.read().map.is_empty()
     }
 
-    /// The runs that touch a range, whole, ascending.
+    /// All runs that touch a range, uncut and in ascending order.
     pub fn touching(&self, range: Extent) -> Vec<(Extent, std::sync::Arc<[u8]>)> {
         let runs = &self.runs.read().map;
         let before = runs.range(..=range.start).next_back();
@@ -222,7 +223,7 @@ impl PendingSums {
             .collect()
     }
 
-    /// Calls `show` with each run that overlaps a range, whole, ascending.
+    /// Calls `show` with each run that overlaps a range, uncut and in ascending order.
     pub fn for_each(&self, range: Extent, mut show: impl FnMut(Extent, &[u8])) {
         let runs = &self.runs.read().map;
         let before = runs.range(..=range.start).next_back();

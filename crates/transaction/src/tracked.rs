@@ -6,8 +6,8 @@
 //!   takes the notes. No changes of other inodes are noted. Without any fsync, a note costs one
 //!   load.
 //! - **K2** An extent that the log references keeps its space until the transaction is durable.
-//!   This also holds after its last user is removed, because a crash would bring the log back
-//!   (`transaction::T8`).
+//!   This also holds after the last user of the extent is removed, because a crash would bring the
+//!   log back (`transaction::T8`).
 //! - **K3** Such an extent is also not written in place, except by the file for which the log
 //!   references the extent.
 
@@ -49,9 +49,9 @@ fn holds_names(key: &Key) -> bool {
 /// An extent that the log names.
 #[derive(Debug)]
 struct Named {
-    /// The file that the log references it for; `None` if there are several.
+    /// The file for which the log references the extent; `None` if there are several such files.
     owner: Option<DataRef>,
-    /// Whether the log references it for a file as preallocated, at least in part.
+    /// Whether the log references the extent as preallocated, for at least a part of a file.
     preallocated: bool,
 }
 
@@ -142,7 +142,8 @@ impl Tracked {
         std::mem::take(&mut self.inner.lock().renamed)
     }
 
-    /// Notes that the log references an extent for a file, and whether as preallocated.
+    /// Notes that the log references an extent for a file, and whether the reference says
+    /// preallocated.
     pub fn log_extent(&self, start: Logical, user: DataRef, preallocated: bool) {
         let mut inner = self.inner.lock();
         let named = inner.extents.entry(start).or_insert(Named { owner: Some(user), preallocated });
@@ -152,7 +153,7 @@ impl Tracked {
         named.preallocated |= preallocated;
     }
 
-    /// Whether the log references an extent as preallocated for another file, or for several.
+    /// Whether the log references an extent as preallocated for another file, or for several files.
     pub fn is_anothers_preallocated(&self, start: Logical, user: DataRef) -> bool {
         let inner = self.inner.lock();
         inner
@@ -161,8 +162,8 @@ impl Tracked {
             .is_some_and(|named| named.preallocated && named.owner != Some(user))
     }
 
-    /// Whether the log references an extent for another file, or for several. Its content must then
-    /// not change (K3).
+    /// Whether the log references an extent for another file, or for several files. If so, the
+    /// content of the extent must not change (K3).
     pub fn is_anothers(&self, start: Logical, user: DataRef) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;

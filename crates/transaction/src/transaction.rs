@@ -94,14 +94,14 @@ pub struct QuotaCounts {
 pub struct WantedQuota {
     /// The change.
     pub change: QuotaChange,
-    /// The number of items that the commit may set or delete for it.
+    /// The number of items that the commit may set or delete for the change.
     pub items: u64,
 }
 
 /// A transaction, running or frozen.
 #[derive(Debug)]
 pub struct Transaction {
-    /// Its number.
+    /// The number of the transaction.
     pub generation: Generation,
     /// Items that were set and deleted.
     pub overlay: Arc<Overlay>,
@@ -129,8 +129,8 @@ pub struct Transaction {
     pub snapshots: Seldom<Vec<Snapshot>>,
     /// The changes of inodes that are in a log.
     pub tracked: Tracked,
-    /// Deleted subvolumes of which the commit drops a further part, with the number of references
-    /// that it may change.
+    /// Deleted subvolumes of which the commit drops a further part, each with the number of
+    /// references that the commit may change.
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
     /// Changes of quotas, in order.
     pub quotas: Seldom<Vec<WantedQuota>>,
@@ -204,8 +204,8 @@ impl Transaction {
         self.quotas.count(|changes| changes.iter().map(|wanted| wanted.items).sum())
     }
 
-    /// The number of changes that may each be the first change of a shared leaf, at most. Such a
-    /// change must copy the leaf.
+    /// The most changes that may each be the first change of a shared leaf. Such a change must copy
+    /// the leaf.
     pub fn shared_leaf_changes_max(&self) -> u64 {
         self.overlay.items()
             + self.to_rebuild.count(|places| places.len() as u64)

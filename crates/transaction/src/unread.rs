@@ -56,7 +56,7 @@ impl<C: Change> Unread<C> {
         self.list.append(&mut other.list);
     }
 
-    /// The changes by address, one for each.
+    /// The changes by address, one for each address.
     pub(crate) fn into_sorted(mut self) -> Vec<C> {
         self.join();
         self.list

@@ -19,7 +19,7 @@ pub struct View {
 }
 
 impl View {
-    /// The trees of `roots` below the transactions that are not durable yet.
+    /// Joins the trees of `roots` with the transactions above them that are not durable yet.
     pub fn new(
         store: Arc<Store>,
         running: Arc<Transaction>,

@@ -47,8 +47,8 @@ impl LeafBuilder {
     ///
     /// # Panics
     ///
-    /// When the key is not greater than the last, or the payload does not fit (B1): a bug of the
-    /// caller.
+    /// When the key is not greater than the last key, or the payload does not fit (B1): a bug of
+    /// the caller.
     pub fn push(&mut self, key: &Key, payload: &[u8]) {
         assert!(self.last.is_none_or(|last| last < *key), "B1: {key} after {:?}", self.last);
         let at = HEADER_LEN + self.count * ITEM_LEN;
@@ -88,7 +88,8 @@ impl PtrBuilder {
     ///
     /// # Panics
     ///
-    /// When the key is not greater than the last, or the node is full (B1): a bug of the caller.
+    /// When the key is not greater than the last key, or the node is full (B1): a bug of the
+    /// caller.
     pub fn push(&mut self, key: &Key, child: &NodePtr) {
         assert!(self.last.is_none_or(|last| last < *key), "B1: {key} after {:?}", self.last);
         let at = HEADER_LEN + self.count * PTR_LEN;
@@ -103,7 +104,7 @@ impl PtrBuilder {
     ///
     /// # Panics
     ///
-    /// When it has no children: such a node must not exist.
+    /// When the node has no children: such a node must not exist.
     #[must_use]
     pub fn finish(self, geometry: &Geometry, stamp: &NodeStamp, level: u8) -> Node {
         assert!(self.count > 0 && level > 0, "an inner node has children");

@@ -1,4 +1,4 @@
-//! Verified nodes kept in memory, bounded, evicted by second chance.
+//! A bounded cache of verified nodes. Nodes are evicted by second chance.
 //!
 //! # What must hold
 //!
@@ -156,8 +156,8 @@ mod tests {
         Arc::new(leaf.finish(&GEOMETRY, &NodeStamp { logical, generation, owner: TreeId::FS }))
     }
 
-    /// Nodes come, are found, are dropped and are evicted in any order. The ring has each node once
-    /// at its place.
+    /// Nodes are inserted, found, dropped and evicted in any order. The ring has each node once at
+    /// its place.
     #[test]
     fn a_dropped_node_leaves_the_ring() {
         let mut rng = Rng::new(7);

@@ -20,7 +20,7 @@ use crate::{
 /// A cursor over a tree, at an item or past an end. Holds one node of each level.
 ///
 /// A tree of n items has O(log n) levels. A search reads one node of each level, and does a binary
-/// search in it.
+/// search in each of these nodes.
 pub struct Cursor<'s, S: NodeSource + ?Sized> {
     source: &'s S,
     tree: TreeId,
@@ -46,8 +46,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     }
 
     /// Moves to the first item at or after a key. If that item is in the same leaf, the cursor
-    /// reads no other node. So a search for many ascending keys reads each leaf once. Otherwise the
-    /// cost is that of [`seek`](Self::seek).
+    /// reads no other node. So a search for many ascending keys reads each leaf once. If the item
+    /// is in another leaf, the cost is that of [`seek`](Self::seek).
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ pub enum Mismatch {
     /// The keys are out of order at this slot, so a search could miss items.
     #[error("its keys are out of order at slot {0}")]
     Order(u32),
-    /// An item's bytes lie outside the leaf or overlap those of another item.
+    /// An item's bytes lie outside the leaf or overlap the bytes of another item.
     #[error("item {0} lies outside its place")]
     ItemBounds(u32),
     /// A child pointer is zero or not a multiple of the sector size.

@@ -7,10 +7,10 @@
 //! # Invariants
 //!
 //! - **G1** A gap holds no item of the view that it was learned from. A put takes its key out of
-//!   the gap under the same lock that shows the item to readers.
+//!   the gap under the same lock under which readers begin to see the item.
 //! - **G2** A walk notes a gap only if no put made an item in the shard since the walk began to
 //!   count deletions. So a put during the walk cannot leave an item in a gap.
-//! - **G3** All gaps are of one committed state. A commit that publishes another state makes all
+//! - **G3** All gaps belong to one committed state. A commit that publishes another state makes all
 //!   gaps void, because the commit may also make changes that the overlay does not have.
 //! - **G4** Gaps of one tree never overlap or touch, and each lies within one object.
 

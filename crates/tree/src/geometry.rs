@@ -86,9 +86,9 @@ impl Geometry {
 pub struct NodeStamp {
     /// The address at which the node will lie.
     pub logical: Logical,
-    /// The transaction that writes it.
+    /// The transaction that writes the node.
     pub generation: Generation,
-    /// The tree it is written for.
+    /// The tree that the node is written for.
     pub owner: TreeId,
 }
 

@@ -117,8 +117,8 @@ impl Fresh {
         self.nodes.insert(node.logical(), node);
     }
 
-    /// Protects all nodes of a tree but its root from changes, because a snapshot of the tree was
-    /// made. A later change of the tree makes new nodes, as with committed nodes.
+    /// Protects all nodes of a tree except the root from changes, because a snapshot of the tree
+    /// was made. A later change of the tree makes new nodes, as with committed nodes.
     pub fn protect_tree(&mut self, tree: TreeId, root: Logical) {
         let mine = self.nodes.values().filter(|node| node.owner() == tree);
         self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
@@ -461,8 +461,8 @@ impl Walk<'_, '_> {
         if level == 0 {
             while self.levels[0].weight > 0 {
                 let weight = self.levels[0].weight;
-                // If this leaf gets half of the bytes, the rest fits into the next one. If it gets
-                // less, the next item is so large that fewer leaves are impossible (M6).
+                // If this leaf gets half of the bytes, the rest fits into the next leaf. If this
+                // leaf gets less, the next item is so large that fewer leaves are impossible (M6).
                 let least = if weight > room { weight.div_ceil(2) } else { room };
                 self.cut_leaf(least, room)?;
             }

@@ -55,9 +55,9 @@ struct Shard {
 /// The result of a look at one shard.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The entry, deletions included.
+    /// The entry that was found; it may be a deletion.
     pub(crate) found: Option<(Key, Option<Payload>)>,
-    /// The shard's count of items made, at that time.
+    /// The shard's count of items made, at the time of the look.
     pub(crate) items_made: u64,
 }
 
@@ -65,8 +65,8 @@ pub(crate) struct Seen {
 /// or a payload of this length.
 pub type Before = Option<Option<usize>>;
 
-/// A changed item: its tree and key, its state in the overlay before, and the length of its new
-/// payload. The length is `None` for a deletion.
+/// A changed item: its tree and key, its state in the overlay before the change, and the length of
+/// its new payload. The length is `None` for a deletion.
 pub type Changed = (TreeId, Key, Before, Option<usize>);
 
 /// Indices into [`Overlay::held`].

@@ -72,7 +72,7 @@ impl Store {
         &self.geometry
     }
 
-    /// The volume below.
+    /// The volume that has the nodes.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
@@ -124,8 +124,8 @@ impl Store {
     fn read_checked(&self, owner: TreeId, expect: &Expect, check_csum: bool) -> Result<Arc<Node>> {
         let mut buf = AlignedBuf::zeroed(self.geometry.nodesize as usize);
         let mut why: Option<Mismatch> = None;
-        // Each copy is verified as a whole node: a mirror that missed a write has a good checksum
-        // and an old generation.
+        // Each copy is verified as a whole node. If a mirror missed a write, its copy has a good
+        // checksum, and only the old generation shows the fault.
         let outcome = self.volume.read_verified(expect.ptr.logical, &mut buf, |bytes| {
             Node::inspect(bytes, &self.geometry, expect, check_csum)
                 .map(|_| ())

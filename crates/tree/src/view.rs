@@ -257,7 +257,7 @@ impl Stepped {
     }
 
     /// Notes a look at the shard from `key` on. If an item was put since the last look, this item
-    /// may lie between the deletions, so their count begins again.
+    /// may lie between the deletions, so the count of deletions begins again.
     fn look(&mut self, key: Key, items_made: u64) {
         if self.since.is_none_or(|(_, since)| since != items_made) {
             self.since = Some((key, items_made));
