@@ -19,8 +19,8 @@
 //!   growth, too. A snapshot reserves this room before it is taken, up to `ASKED_MAX`. A read-only
 //!   snapshot reserves this room before it becomes writable. The copies have an upper bound: twice
 //!   the space of all subvolume nodes, or 1/32 of the devices, whichever is more. At that bound,
-//!   further writable snapshots need no more room, but then not all of them can be emptied file by
-//!   file.
+//!   further writable snapshots reserve no more room. In that case not all snapshots can be emptied
+//!   file by file.
 //! - **Y2** A volume may have too little space for this room when it is mounted. Then a part of
 //!   this room is kept. Let M be the bytes by which the need exceeds the space left. The part is
 //!   the space left minus M, but at least half of the space left. Operations that free space use up
@@ -29,9 +29,9 @@
 //!   data and from reservations of ordinary writers. Only the rest is kept in block groups, where
 //!   it enlarges the global reserve. So a volume with enough unallocated space keeps nothing in
 //!   block groups.
-//! - **Y4** The root items are those of the last published commit. They do not bound the space that
-//!   a commit takes; `shared` has that bound. If root items are wrong, the volume only keeps too
-//!   much or too little room.
+//! - **Y4** The root items come from the last published commit. They do not bound the space that a
+//!   commit takes; `shared` has that bound. If root items are wrong, the volume only keeps too much
+//!   or too little room.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! Computes from the root items how much room copies may need (Y1, Y2 of `copies`). This file has
-//! the known facts about trees, their sums, and the rules.
+//! the known facts about trees, the sums of these facts, and the rules.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const PART_OF_DEVICES: u64 = 32;
 /// more.
 const COPIES_MAX: u128 = 2;
 /// Divisors of the bytes that all copies may take. Records of the copies take at most 1/32 of these
-/// bytes, and the global reserve grows by 1/8 of them.
+/// bytes, and the global reserve grows by 1/8 of these bytes.
 const RECORDS: u64 = 32;
 const RESERVE: u64 = 8;
 /// Metadata in use that no root item counts: `ROOT_BYTES` of the root tree for each root item, and

@@ -19,8 +19,8 @@
 //!   older transaction was counted completely. Otherwise each node of the older transaction counts
 //!   two more times, because the younger transaction may change the node again and split it.
 //! - **N4** A transaction with changes that the ledger does not cover has no count. The crude bound
-//!   applies to it. Such changes are nodes that a balance moves, snapshots, drops, device changes,
-//!   quota changes, and a rebuilt free-space tree.
+//!   applies to such a transaction. The ledger does not cover nodes that a balance moves,
+//!   snapshots, drops, device changes, quota changes, and a rebuilt free-space tree.
 //! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
 //!   from the first extent to the last. So the reservations of the inode together count as no more
 //!   than the nodes that these leaves become. The limit covers this transaction and the next

@@ -97,8 +97,8 @@ impl Reservations {
         }
         let known = self.known(running.running());
         let closer = known.map(|known| self.need_by_count(&known, to_come, by_inodes));
-        // The need without reservations. It matters because operations that put less than they
-        // reserved give the rest back.
+        // The need of the changes already put. The pressure excludes this need, because only unused
+        // reservations are given back.
         let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));

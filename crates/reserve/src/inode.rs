@@ -214,7 +214,7 @@ impl InodeReserves {
         *self.looked.lock() = Some(moment);
     }
 
-    /// The spared items (I1), if the bounds are those of the committed trees `roots` (I2);
+    /// The spared items (I1), if the bounds were made for the committed trees `roots` (I2);
     /// otherwise 0.
     pub(crate) fn spared(&self, roots: Generation) -> u64 {
         let are_of_these = self.looked.lock().is_some_and(|looked| looked.roots == roots);

@@ -20,8 +20,8 @@
 //!   describe its free space. The commit converts a group to bitmaps before its extents take more
 //!   bytes.
 //! - **G4** The first change of a node that may be shared adds references for everything that the
-//!   node points to. It adds up to two references for each extent and each child. The bytes of the
-//!   references count in the leaves that record these extents and children.
+//!   node points to. The change adds at most two references for each extent and each child. The
+//!   bytes of the references count in the leaves that record these extents and children.
 //! - **G5** If a transaction commits behind an older one, it makes no more nodes than
 //!   `nodes_beside` says. Both transactions were noted on the trees from before the older commit.
 //!   The younger transaction may change leaves again that the older transaction makes (`tree::L5`).
@@ -58,7 +58,7 @@ use buttress_transaction::sums::SumsChange;
 const NODE_BYTES: u64 = 84;
 /// The heaviest item of the free-space tree, a bitmap.
 const FREE_SPACE_ITEM: u64 = free_space_form::BITMAP_BITS / 8 + ITEM_LEN as u64;
-/// Root items that a commit changes, besides those of subvolumes.
+/// Root items that a commit changes, besides the root items of subvolumes.
 const ROOTS_MOVED: u64 = 12;
 /// Nodes added as a margin. They cover a chunk that the commit adds itself.
 const SLACK: u64 = 12;

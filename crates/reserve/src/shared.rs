@@ -1,7 +1,7 @@
 //! The metadata that the first change of a shared node takes.
 //!
 //! A snapshot uses the nodes of its source. The first tree that changes a shared node gets its own
-//! copy. Everything that the copy points to gets one more user. A leaf's copy adds up to two
+//! copy. Everything that the copy points to gets one more user. A leaf's copy adds at most two
 //! references for each extent that it names. Each of these references may lie in another leaf of
 //! the extent tree.
 //!
@@ -13,10 +13,10 @@
 //!   of Linux moved takes the same space, though the node is not shared. Linux marks the root of
 //!   such nodes like the root of a snapshot (`last_snapshot`), so these nodes are counted, too.
 //! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
-//!   half of all metadata. Linux does the same. So a delete finds space, however many shared leaves
-//!   it is the first to change. While a snapshot shares the deleted data, the delete takes more
-//!   than it frees. `copies` keeps space so that the next delete finds space, too. The drop of the
-//!   snapshot uses the space that the deletes leave.
+//!   half of all metadata, as in Linux. So a delete finds space, however many shared leaves it is
+//!   the first to change. While a snapshot shares the deleted data, the delete takes more than it
+//!   frees. `copies` keeps space so that the next delete finds space, too. The drop of the snapshot
+//!   uses the space that the deletes leave.
 
 use buttress_format::TreeId;
 use buttress_tree::{Roots, Store};

@@ -55,9 +55,9 @@ impl MetaReservation {
         }
     }
 
-    /// Attaches the reservation to the inode that its dirty data belongs to. From then on, the
-    /// inode's bound limits the reservation and all reservations that are merged into it later. All
-    /// items of the reservation must be for this inode.
+    /// Attaches the reservation to the inode of its dirty data. From then on, the inode's bound
+    /// limits the reservation and all reservations that are merged into it later. All items of the
+    /// reservation must be for this inode.
     pub fn bind(&mut self, of: &Arc<InodeReserve>) {
         if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
             self.unbind();
@@ -73,8 +73,8 @@ impl MetaReservation {
         }
     }
 
-    /// Merges `other` into this reservation. If one of the two is attached to an inode, the result
-    /// is attached, too. In this case both reservations must be for this inode.
+    /// Merges `other` into this reservation. If one of the two reservations is attached to an
+    /// inode, the result is attached, too. In this case both reservations must be for this inode.
     ///
     /// # Panics
     ///

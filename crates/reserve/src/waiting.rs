@@ -33,8 +33,8 @@ pub trait Waits {
 pub enum Look<P> {
     /// The ticket has its reservation.
     Served(P),
-    /// Other operations that free space have ended. A commit may now write their puts, so the flush
-    /// steps run again.
+    /// Other operations that free space have ended. A commit may now write the puts of these
+    /// operations, so the flush steps run again.
     MakeRoom,
     /// There is no space.
     InVain,

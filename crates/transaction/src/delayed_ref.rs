@@ -74,8 +74,8 @@ impl User {
         }
     }
 
-    /// Most references that one entry can count. It is 1 for users of tree nodes, since their
-    /// entries have no count.
+    /// Most references that one entry can count. The number is 1 for users of tree nodes, since
+    /// entries of such users have no count.
     #[must_use]
     pub fn count_max(self) -> u32 {
         match self {

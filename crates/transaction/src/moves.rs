@@ -17,7 +17,8 @@ use buttress_tree::NodePtr;
 pub struct Moves {
     /// Committed nodes of subvolumes that must move, each with its first key.
     pub nodes: Vec<(NodePtr, Key)>,
-    /// Number of nodes that the commit will make for these moves, including the nodes above them.
+    /// Number of nodes that the commit will make for these moves, including the nodes above the
+    /// moved nodes.
     pub cost: u64,
     /// Extents that the transaction replaces by copies elsewhere.
     pub moved: Vec<MovedExtent>,

@@ -40,7 +40,7 @@ impl<T> Seldom<T> {
 mod tests {
     use super::*;
 
-    /// S1: the count includes all added entries and no removed ones.
+    /// S1: the count includes all added entries and no removed entries.
     #[test]
     fn counts_what_is_there() {
         let list = Seldom::<Vec<u64>>::default();

@@ -187,7 +187,7 @@ impl LeafEdit {
         true
     }
 
-    /// Removes an item. Returns whether the leaf had it.
+    /// Removes an item. Returns whether the leaf had the item.
     pub fn remove(&mut self, key: &Key) -> bool {
         let Ok(slot) = self.search(key) else { return false };
         self.resize(slot, self.item(slot).len(), 0);

@@ -1,4 +1,4 @@
-//! Gaps: ranges of keys that hold no item. Walks note them, so that no later walk steps over the
+//! Gaps: ranges of keys that hold no item. Walks note gaps, so that no later walk steps over the
 //! same deletions again.
 //!
 //! A walk that steps over many deletions notes their first and last key as a gap. A later walk that
@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A gap holds no item of the view that it was learned from. A put takes its key out of
-//!   the gap under the same lock under which readers begin to see the item.
+//! - **G1** A gap holds no item of the view in which a walk found the gap. A put takes its key out
+//!   of the gap under the same lock under which readers begin to see the item.
 //! - **G2** A walk notes a gap only if no put made an item in the shard since the walk began to
 //!   count deletions. So a put during the walk cannot leave an item in a gap.
 //! - **G3** All gaps belong to one committed state. A commit that publishes another state makes all

@@ -2,7 +2,7 @@
 //!
 //! The merge walks the old tree in key order together with the changes. Unchanged subtrees are kept
 //! as pointers. The items of dirty leaves, with the changes applied, go into one builder for each
-//! level. The builder splits them into new nodes.
+//! level. The builders split the entries into new nodes.
 //!
 //! # Invariants
 //!
@@ -14,8 +14,8 @@
 //!   again or goes to [`NodeAlloc::cancel`].
 //! - **M4** A child's key in its parent is always the child's first key.
 //! - **M5** If a rebuilt node is less than a quarter full, the walk also rebuilds its right
-//!   neighbour and joins the two. A node without a right neighbour stays small. So deletions do not
-//!   leave many nearly empty leaves.
+//!   neighbour and joins the two nodes. A node without a right neighbour stays small. So deletions
+//!   do not leave many nearly empty leaves.
 //! - **M6** The items between two unchanged subtrees are split into as few leaves as possible. The
 //!   bounds on the nodes that a commit makes rely on this (`reserve::ledger`).
 //!
@@ -57,8 +57,8 @@ pub trait NodeAlloc {
     fn allocate(&mut self, tree: TreeId, level: u8) -> Result<Logical>;
 
     /// Releases a node that this tree no longer uses, because its items and children move to new
-    /// nodes. The merge calls this from the root down, for a node before its children. Returns
-    /// whether this was the last use of the node.
+    /// nodes. The merge calls this method from the root down, for a node before its children.
+    /// Returns whether this was the last use of the node.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Fresh {
     }
 }
 
-/// The sources of nodes for a merge: first the fresh nodes, then the committed ones.
+/// The sources of nodes for a merge: first the fresh nodes, then the committed nodes.
 pub struct Merge<'a> {
     /// The committed nodes.
     pub store: &'a Store,
@@ -383,8 +383,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Builds one leaf from the front of the pending items. It has at least `least` bytes, or fewer
-    /// if one more item would exceed `most`.
+    /// Builds one leaf from the front of the pending items. The leaf has at least `least` bytes, or
+    /// fewer if one more item would exceed `most`.
     fn cut_leaf(&mut self, least: usize, most: usize) -> Result<()> {
         let geometry = *self.merge.store.geometry();
         let mut builder = LeafBuilder::new(&geometry);
@@ -408,7 +408,8 @@ impl Walk<'_, '_> {
         self.adopt(first, node)
     }
 
-    /// Builds one inner node from at most `target` children at the front of the pending ones.
+    /// Builds one inner node from the first `target` pending children, or from all if there are
+    /// fewer.
     fn cut_inner(&mut self, level: u8, target: usize) -> Result<()> {
         let geometry = *self.merge.store.geometry();
         let mut builder = PtrBuilder::new(&geometry);

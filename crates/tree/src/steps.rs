@@ -19,7 +19,7 @@ pub struct Steps {
     pub nodes: u64,
     /// Nodes that came from a device and were verified.
     pub nodes_read: u64,
-    /// Keys that cursors, views and merges visited, including deleted ones.
+    /// Keys that cursors, views and merges visited, including deleted keys.
     pub keys: u64,
 }
 

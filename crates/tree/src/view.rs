@@ -21,7 +21,7 @@ use crate::{
     store::{NodeSource, Store},
 };
 
-/// An item's bytes, borrowed from wherever they live.
+/// An item's bytes, shared with the overlay or the node that has them.
 #[derive(Clone, Debug)]
 pub struct Item(Inner);
 

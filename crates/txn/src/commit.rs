@@ -11,7 +11,7 @@
 //! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
 //!   is written from then on.
 //! - **G1** (of `reserve::ledger`) A commit makes no more nodes than were counted. Debug builds
-//!   check it.
+//!   check this bound.
 //!
 //! # Failure
 //!
@@ -293,8 +293,8 @@ impl Engine {
             }
         }
         drop(devices);
-        // Views of the old roots may still read the space that this commit freed. It stays pinned
-        // until these views are gone.
+        // Views of the old roots may still read the space that this commit freed. This space stays
+        // pinned until these views are gone.
         self.pinned.push(old.roots(), settled.pinned);
         self.view.store(Arc::new(View::new(
             Arc::clone(&self.store),

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **C1** A count only grows. Readers take no lock. So of two counts that change together, a
-//!   reader may see a new value of one and an old value of the other.
+//!   reader may see a new value of one count and an old value of the other count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -12,7 +12,7 @@
 //!
 //! # Locks
 //!
-//! Outermost first: commit, gate, then short ones (reservations, pinned list, device space).
+//! Outermost first: commit, gate, then short locks (reservations, pinned list, device space).
 
 use std::sync::{
     Arc,

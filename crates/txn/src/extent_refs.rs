@@ -60,7 +60,7 @@ struct Edit {
     entry: Option<BackRef>,
 }
 
-/// The items of one extent. Its own item is read at once, keyed items on demand.
+/// The items of one extent. The extent's own item is read at once, keyed items on demand.
 pub(crate) struct Refs<'s, S: NodeSource + ?Sized> {
     at: Logical,
     key: Key,
@@ -84,8 +84,8 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         };
         let item = parse(key, item)?;
         let inline: u64 = item.inline.iter().map(|r| u64::from(r.count())).sum();
-        // Most extents have no keyed references. The count shows it without a search: it equals the
-        // number of inline references.
+        // Most extents have no keyed references. The count of the item shows this without a search,
+        // because it equals the number of inline references.
         let cursor = (inline != item.refs).then_some(cursor);
         Ok(Self { at, key: *key, item, cursor, keyed: BTreeMap::new() })
     }

@@ -87,7 +87,7 @@ fn walk(
 #[derive(Debug, Default)]
 pub(crate) struct FoundLog {
     waits: AtomicBool,
-    /// Unranked: no lock is taken under it. Each session uses it only twice.
+    /// Unranked: no lock is taken under it. Each session takes this lock only twice.
     logs: Mutex<Option<Vec<SubvolumeLog>>>,
 }
 

@@ -64,8 +64,8 @@ fn parse(
     Ok((form, free))
 }
 
-/// The free extents of a group as of the last commit. They come from the free-space tree if it is
-/// `trusted`, otherwise from the gaps between extents.
+/// The free extents of a group as of the last commit. With `trusted`, they come from the free-space
+/// tree, otherwise from the gaps between used extents.
 pub(crate) fn read_committed(view: &View, group: Extent, trusted: bool) -> Result<Vec<Extent>> {
     let geometry = *view.store().geometry();
     match view.roots().find(TreeId::FREE_SPACE).filter(|_| trusted) {

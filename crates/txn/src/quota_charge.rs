@@ -128,8 +128,8 @@ impl DataReservation {
         self.charge.shrink_to(bytes);
     }
 
-    /// Takes the charge of allocated bytes. The rest of the charge shrinks to the bytes that are
-    /// still reserved.
+    /// Takes the charge of allocated bytes. If the rest of the charge has more bytes than are still
+    /// reserved, it shrinks to the reserved bytes.
     pub fn take_charge(&mut self, bytes: u64) -> QuotaCharge {
         let taken = self.charge.split(bytes);
         self.charge.shrink_to(self.space.bytes());

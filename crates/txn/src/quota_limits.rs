@@ -18,9 +18,9 @@
 //! - **L5** No device is read while the lock is held. The result of a read is used only if no
 //!   commit was published meanwhile.
 //!
-//! A group of full quotas has a limit for all bytes and one for exclusive bytes. New bytes count
-//! for both limits, since no other subvolume reaches these bytes. Limits of full quotas apply only
-//! while the counts are right. With simple quotas all bytes are exclusive.
+//! A group of full quotas has a limit for all bytes and a limit for exclusive bytes. New bytes
+//! count for both limits, since no other subvolume reaches these bytes. Limits of full quotas apply
+//! only while the counts are right. With simple quotas all bytes are exclusive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(crate) struct QuotaNews {
 /// The limits of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaLimits {
-    /// Whether there may be a limit. It changes under the lock.
+    /// Whether there may be a limit. The flag changes under the lock.
     is_on: AtomicBool,
     /// Unranked: nothing is taken under it.
     state: Mutex<State>,
@@ -235,9 +235,9 @@ impl QuotaLimits {
         self.is_on.load(Ordering::Acquire)
     }
 
-    /// Notes that a transaction makes a subvolume within another. This is noted even while no limit
-    /// is set, because a commit under way may set the first limit. If that commit sets no limit,
-    /// [`Self::publish`] forgets the note.
+    /// Notes that a transaction makes a subvolume within another. The note is made even while no
+    /// limit is set, because a commit under way may set the first limit. If that commit sets no
+    /// limit, [`Self::publish`] forgets the note.
     pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
         if tree != within {
             self.state.lock().made.insert(tree, (within, generation));
@@ -305,8 +305,8 @@ impl QuotaLimits {
         state.no_longer(tree, bytes);
     }
 
-    /// Ends a charge, because a transaction made an extent of it. `at` is the start of the extent,
-    /// which may have grown by these bytes.
+    /// Ends a charge, because a transaction made an extent of its bytes. `at` is the start of the
+    /// extent, which may have grown by these bytes.
     pub(crate) fn bear(&self, tree: TreeId, bytes: u64, at: Logical, generation: Generation) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);

@@ -117,9 +117,9 @@ impl Engine {
         self.quota_limits.charge(tree, bytes, look)?.ok_or(Error::Quota)
     }
 
-    /// Says whether a commit could show that a subvolume uses less than it seems to. This is
-    /// possible if bytes are on the way, if extents were freed since the last commit, or if a
-    /// commit is under way.
+    /// Whether the next commit may show that a subvolume uses less than the present figures say.
+    /// This is possible if bytes are on the way, if extents were freed since the last commit, or if
+    /// a commit is under way.
     #[must_use]
     pub fn commit_may_free_quota(&self, tree: TreeId) -> bool {
         let view = self.view.load();

@@ -15,7 +15,7 @@ use buttress_space::{Group, SpaceKind};
 use crate::{Engine, commit_state::CommitState};
 
 impl Engine {
-    /// Notes the group at an address if nothing in it is used any more.
+    /// Notes the group at an address if no space in the group is used any more.
     pub(crate) fn note_freed(&self, at: Logical) {
         if let Some(group) = self.space.group_at(at)
             && group.used() == 0
@@ -25,7 +25,7 @@ impl Engine {
     }
 
     /// Removes the noted groups in the running transaction. The caller holds the commit lock, so no
-    /// frozen transaction can still use them.
+    /// frozen transaction can still use these groups.
     pub(crate) fn remove_empty_groups(&self, state: &CommitState) {
         let noted = self.groups.take_empties();
         for start in noted {

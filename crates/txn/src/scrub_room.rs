@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **U4** A group is held only if the other groups have room for all reservations. They must also
-//!   have room for dirty data without a reservation, which would be written in place. The first
-//!   flush step releases the group. So a scrub causes no refusal.
+//! - **U4** A group is held only if the other groups have room for all reservations. The other
+//!   groups must also have room for dirty data without a reservation, which would be written in
+//!   place. The first flush step releases the group. So a scrub causes no refusal.
 
 use buttress_format::Logical;
 use buttress_space::SpaceKind;

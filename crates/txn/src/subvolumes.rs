@@ -40,7 +40,7 @@ impl Engine {
         Ok(TreeId(self.next_ino(TreeId::ROOT)?.0))
     }
 
-    /// Begins to count subvolume numbers. This is called before the last part of a dropped
+    /// Begins to count subvolume numbers. The caller does so before the last part of a dropped
     /// subvolume is deleted. Otherwise the count could begin at or below the number of that
     /// subvolume, which a caller may still remember.
     ///

@@ -1,7 +1,7 @@
 //! Extents that the running transaction names before their data is on a device.
 //!
-//! An fsync puts the extents of its data into the running transaction. It writes the data together
-//! with the log. No commit may begin before the data is written.
+//! An fsync puts the extents of its data into the running transaction. The fsync writes the data
+//! together with the log. No commit may begin before the data is written.
 //!
 //! # Invariants
 //!

@@ -7,13 +7,14 @@
 //!   allocates this space, and no reservation relies on it. An allocation from the window leaves
 //!   the figures of group and account as they are. A window withholds space from other threads, so
 //!   it is opened only if much space is free and no ticket waits. Every commit closes all windows.
-//!   They are also closed before a request for data is refused or waits for a later flush step.
+//!   The windows are also closed before a request for data is refused or waits for a later flush
+//!   step.
 //! - **W2** A thread that drains a group first marks the group, then closes the windows. A thread
 //!   that opens a window first puts it on the list, then checks the mark. So one of the two threads
 //!   closes the window. Until then the window's space is only reserved, and the drain waits for
 //!   this space.
-//! - **W3** Space is taken from a window inside the handle that adds the reference to it. So a
-//!   commit sees both changes or neither.
+//! - **W3** Space is taken from a window inside the handle that adds the reference to this space.
+//!   So a commit sees both changes or neither.
 //!
 //! # Locks
 //!

@@ -82,7 +82,7 @@ impl Engine {
 impl Handle<'_> {
     /// Takes the first `want` bytes of a window and adds a reference to them (`window::W3`). If the
     /// bytes lie right after `last` and `last` may grow, they extend `last`. Otherwise they become
-    /// an extent of `user`. Returns the extent that contains them, or `None` if the window has
+    /// an extent of `user`. Returns the extent that contains the bytes, or `None` if the window has
     /// fewer bytes. The bytes take their part of `charge`.
     pub fn take_ahead(
         &self,

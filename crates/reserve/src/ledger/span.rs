@@ -15,7 +15,7 @@
 //!   So the leaves that the bytes of those dirty leaves fill are subtracted, except two leaves.
 //!   These two remain, because other dirty leaves could form up to two more runs without this
 //!   inode's leaves. Leaves that are dirty in a commit under way are subtracted, too. That commit
-//!   frees them, or the next freeze waits for the data (I4 of `reserve::inode`).
+//!   frees these leaves, or the next freeze waits for the data (I4 of `reserve::inode`).
 //! - **D3** During a commit, the bound counts the new leaves that this commit makes from the
 //!   committed leaves. The new leaves are packed, with all bytes that the commit adds to them
 //!   (`ledger::G5`).

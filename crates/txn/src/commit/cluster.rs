@@ -1,4 +1,5 @@
-//! Runs of free space that a commit takes its nodes from, so that it writes them in few requests.
+//! Runs of free space. A commit takes space for its nodes from runs, so that it writes the nodes in
+//! few requests.
 //!
 //! # Place
 //!

@@ -8,21 +8,21 @@
 //! # Invariants
 //!
 //! - **D1** A step changes no more references than its limit allows, and may end at any node of the
-//!   tree. It stops one node early, because a node is dropped or handed over as a whole. If the
+//!   tree. A step stops one node early, because a node is dropped or handed over as a whole. If the
 //!   limit is below [`Engine::drop_min`], a step may exceed it by one node, so that each step makes
 //!   progress.
 //! - **D2** A node that the dead tree wrote and that other trees still use is handed over before
-//!   the tree's reference to it is dropped. The node gets the flag FULL_BACKREF, so that it refers
-//!   to its children or data by its own address (B2 of `sharing`). The nodes below are handed over
-//!   in the same way, down to the leaves.
+//!   the tree's reference to the node is dropped. The node gets the flag FULL_BACKREF, so that it
+//!   refers to its children or data by its own address (B2 of `sharing`). The nodes below are
+//!   handed over in the same way, down to the leaves.
 //! - **D3** If Linux began a drop, the root item has the key where the drop continues. Everything
 //!   before that key is already gone.
 //! - **D4** A crash may end a balance of Linux in the middle of a group. Such a balance leaves a
-//!   tree for each subvolume. This tree shares nodes with the subvolume like a snapshot. A drop of
-//!   this tree frees the nodes that the subvolume does not use. Owner and flag of each node already
-//!   say which name its references carry (B1 of `sharing`). So nothing has to be handed over. From
-//!   the first step on, the root item says that a drop has begun. So Linux does not try to merge
-//!   the rest of this tree into the subvolume.
+//!   tree for each subvolume. Each such tree shares nodes with its subvolume like a snapshot. A
+//!   drop of the tree frees the nodes that the subvolume does not use. Owner and flag of each node
+//!   already say which name its references carry (B1 of `sharing`). So nothing has to be handed
+//!   over. From the first step on, the root item says that a drop has begun. So Linux does not try
+//!   to merge the rest of this tree into the subvolume.
 
 use std::sync::Arc;
 

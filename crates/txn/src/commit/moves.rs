@@ -172,8 +172,8 @@ impl Settle<'_> {
         Ok(done)
     }
 
-    /// Makes the new nodes. Updates the references of their users, and the references to their
-    /// children and data (V1).
+    /// Makes the new nodes. Updates the references to these nodes, and the references from these
+    /// nodes to children and data (V1).
     fn copy(
         &mut self,
         movers: &[Mover],

@@ -15,7 +15,7 @@
 //!
 //! The merge reports the nodes that a tree stops using, from the root down. The entries of such a
 //! node move to new nodes, which belong to that tree alone. This module sums the resulting changes
-//! of references. When the commit settles, they become items of the extent tree.
+//! of references. When the commit settles, these changes become items of the extent tree.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -97,8 +97,9 @@ impl Sharing {
         if state.full { RefName::Node(node.logical()) } else { RefName::Tree(node.owner()) }
     }
 
-    /// Notes that a tree stops using a node. Its entries from slot `from` on move to new nodes of
-    /// the tree. An earlier drop of the tree has already removed the entries before `from`.
+    /// Notes that a tree stops using a node. The node's entries from slot `from` on move to new
+    /// nodes of the tree. An earlier drop of the tree has already removed the entries before
+    /// `from`.
     pub(super) fn stop_using(
         &mut self,
         tree: TreeId,

@@ -25,7 +25,7 @@ pub(super) fn parse_root(key: Key, bytes: &[u8]) -> Result<RootItem> {
 }
 
 impl Settle<'_> {
-    /// Notes the new contents of root items. The snapshot headroom is computed from them.
+    /// Notes the new contents of root items. The snapshot headroom is computed from these contents.
     pub(super) fn note_trees(&mut self, changes: &[(Key, Change)]) {
         for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
             let item = change.as_ref().and_then(|bytes| RootItem::parse(bytes).ok());

@@ -39,7 +39,7 @@ impl Engine {
         Arc::clone(&self.running.lock().expect("the view"))
     }
 
-    /// Makes two puts that belong together. Returns the transaction that they are in.
+    /// Makes two puts that belong together. Returns the transaction that has both puts.
     fn operate(&self) -> u64 {
         let (inside, transaction) = self.gate.enter(|| self.running());
         for _ in 0..2 {

@@ -150,10 +150,10 @@ fn race_step(
 }
 
 /// Threads of several shards reserve batches, use them up, and give reservations back. Refused
-/// requests make all shards give back what they keep. A seed decides the steps, which the threads
-/// begin together. Between the steps no thread acts. At these times at least the items that
-/// operations hold are reserved, and at most two batches more for each thread. In the end nothing
-/// is reserved.
+/// requests make all shards give back the reservations that they keep. A seed decides the steps,
+/// which the threads begin together. Between the steps no thread acts. At these times at least the
+/// items that operations hold are reserved, and at most two batches more for each thread. In the
+/// end nothing is reserved.
 fn race(seed: u64, mib: u64, steps: usize) {
     let engine = engine(mib);
     let meeting = Meeting::of(THREADS + 1);

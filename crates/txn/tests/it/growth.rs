@@ -237,8 +237,9 @@ fn views_find_what_a_model_has_between_puts_deletions_and_commits() {
     }
 }
 
-/// Ranges over objects, which lie in shards of their own, in both directions, while another thread
-/// commits. Walks pass the gaps that walks within an object noted, and miss nothing.
+/// Walks in both directions over ranges of several objects, while another thread commits. Each
+/// object lies in a shard of its own. Walks pass the gaps that walks within an object noted, and
+/// miss nothing.
 #[test]
 fn ranges_over_objects_find_what_a_model_has_beside_commits() {
     const OBJECTS: u64 = 5;

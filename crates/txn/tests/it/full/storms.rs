@@ -161,7 +161,7 @@ fn crowd(fs: &Filesystem, nodes: Nodes) {
 fn share(fs: &Filesystem) -> usize {
     let dir = fs.root().mkdir(SHARED_CROWD, 0o755, 0, 0).expect("a folder");
     let has_room = |count: usize| {
-        // The used bytes are those of the last commit.
+        // The number of used bytes is the number at the last commit.
         if count.is_multiple_of(100) {
             fs.sync().expect("durable");
         }
