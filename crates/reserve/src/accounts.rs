@@ -14,7 +14,7 @@ pub struct Accounts {
     /// The account of data.
     pub data: Account,
     /// The account of metadata. Here `may_use` also includes the bytes that the running
-    /// transaction, the frozen one and all reservations may still need.
+    /// transaction, the frozen transaction and all reservations may still need.
     pub metadata: Account,
     /// The account of the chunk tree.
     pub system: Account,

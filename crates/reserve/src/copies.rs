@@ -15,7 +15,7 @@
 //! # Invariants
 //!
 //! - **Y1** Room is kept for a copy of every node that a writable tree shares. Copies add
-//!   references, which make the extent tree and the global reserve grow; there is room for this
+//!   references, which make the extent tree and the global reserve grow. Room is kept for this
 //!   growth, too. A snapshot reserves this room before it is taken, up to `ASKED_MAX`. A read-only
 //!   snapshot reserves this room before it becomes writable. The copies have an upper bound: twice
 //!   the space of all subvolume nodes, or 1/32 of the devices, whichever is more. At that bound,

@@ -15,12 +15,13 @@
 //!   item in a tree that only commits change. That item also costs a path. All such items together
 //!   cost no more than `ledger::G6` says. Later bytes count twice, because leaves may be only half
 //!   full: two neighbours together hold more than one leaf can.
-//! - **N3** While a commit is under way, the bound of `ledger::G5` applies. It requires that the
-//!   older transaction was counted completely. Otherwise each node of the older transaction counts
-//!   two more times, because the younger transaction may change the node again and split it.
+//! - **N3** While a commit is under way, the bound of `ledger::G5` applies. This bound requires
+//!   that the older transaction was counted completely. Otherwise each node of the older
+//!   transaction counts two more times, because the younger transaction may change the node again
+//!   and split it.
 //! - **N4** A transaction with changes that the ledger does not cover has no count. The crude bound
-//!   applies to such a transaction. The ledger does not cover nodes that a balance moves,
-//!   snapshots, drops, device changes, quota changes, and a rebuilt free-space tree.
+//!   applies to such a transaction. The ledger does not cover snapshots, drops, device changes,
+//!   quota changes, a rebuilt free-space tree, and nodes that a balance moves.
 //! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
 //!   from the first extent to the last. So the reservations of the inode together count as no more
 //!   than the nodes that these leaves become. The limit covers this transaction and the next
@@ -182,8 +183,9 @@ impl Reservations {
         true
     }
 
-    /// Adds the need of the frozen transaction to a count of the running one (`ledger::G5`). The
-    /// commit of the frozen one allocates at most `below` bytes for nodes.
+    /// Adds the need of the frozen transaction to a count of the running transaction
+    /// (`ledger::G5`). The commit of the frozen transaction allocates at most `below` bytes for
+    /// nodes.
     fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
         let geometry = self.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));

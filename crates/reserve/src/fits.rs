@@ -22,8 +22,8 @@ use crate::{Cost, Costs, Result, View, transaction::Transaction};
 /// With less unallocated space than this, no chunk can be made.
 const CHUNK_MIN: u64 = 1 << 20;
 
-/// The reserved part of the free metadata, in thousandths, above which metadata is tight. Then
-/// `pressure` reports a value, and shards keep no reservations that come back.
+/// The reserved part of the free metadata, in thousandths, above which metadata is tight. Above
+/// this part, `pressure` reports a value, and shards keep no reservations that come back.
 const TIGHT: u64 = 500;
 
 impl Reservations {
@@ -210,8 +210,8 @@ impl Reservations {
         self.need(items, 0, used)
     }
 
-    /// Bytes that reservations take under the policy `Levels`; 0 under `Counted`, where all of them
-    /// are bounded together.
+    /// Bytes that reservations take under the policy `Levels`; 0 under `Counted`, where all
+    /// reservations are bounded together.
     pub(crate) fn reserved_apart(&self, reserved: Costs) -> u64 {
         self.policy.alone(reserved, u64::from(self.store.geometry().nodesize))
     }

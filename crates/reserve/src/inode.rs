@@ -12,9 +12,9 @@
 //! # Invariants
 //!
 //! - **I1** The spared items are the items reserved beyond the bound of their inode, summed over
-//!   all inodes. A count leaves them out. The sum grows after a reservation was counted, and
-//!   shrinks before a reservation is given back. So the sum never exceeds the number of reserved
-//!   items.
+//!   all inodes. A count leaves out the spared items. The sum grows after a reservation was
+//!   counted, and shrinks before a reservation is given back. So the sum never exceeds the number
+//!   of reserved items.
 //! - **I2** A bound is valid for the committed trees on which a count was made, and for the commit
 //!   then under way. It is used only with a count on these trees. Bounds change only under the lock
 //!   of `Outstanding`.
@@ -228,7 +228,7 @@ impl InodeReserves {
         self.awaited.load(Ordering::Relaxed)
     }
 
-    /// Whether any item is spared, on whatever trees.
+    /// Whether any item is spared, by bounds of any committed trees.
     pub(crate) fn has_spared(&self) -> bool {
         self.spared.load(Ordering::Relaxed) > 0
     }

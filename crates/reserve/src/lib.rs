@@ -7,7 +7,7 @@
 //! more than the volume has.
 //!
 //! If a request does not fit by these bounds, the nodes are counted (`count`). Then paths are
-//! reserved only for items since the count. The bounds are in `fits`.
+//! reserved only for items put since the count. The bounds are in `fits`.
 //!
 //! # Invariants
 //!
@@ -20,12 +20,12 @@
 //! - **P3** The sum of all reservations equals the sum of the live tokens. Debug builds check this
 //!   at every commit.
 //! - **P4** An operation that frees space may use seven eighths of the global reserve, which
-//!   ordinary writers may not use. It may use three quarters if trees share nodes; the drop of a
-//!   subvolume may use the whole reserve. These operations may also use all space that is kept for
-//!   copies, since together they fit in it. If no flush step made room, such an operation ignores
-//!   the reservations of writers. It must fit beside the reservations of other operations that free
-//!   space. If it has also waited for those other operations to end, it ignores all reservations.
-//!   So unused reservations of others never make a delete fail.
+//!   ordinary writers may not use. It may use only three quarters if trees share nodes; the drop of
+//!   a subvolume may use the whole reserve. These operations may also use all space that is kept
+//!   for copies, since together they fit in this space. If no flush step made room, such an
+//!   operation ignores the reservations of writers. It must fit beside the reservations of other
+//!   operations that free space. If it has also waited for those other operations to end, it
+//!   ignores all reservations. So unused reservations of others never make a delete fail.
 
 mod accounts;
 mod ahead;

@@ -9,9 +9,10 @@
 //!
 //! - **S1** Before a tree is changed or snapshotted, reservations know whether its nodes may be
 //!   shared. If so, each request includes the added references. It also includes the extent-tree
-//!   leaves that record them, at most as many as exist. The first change of a node that a balance
-//!   of Linux moved takes the same space, though the node is not shared. Linux marks the root of
-//!   such nodes like the root of a snapshot (`last_snapshot`), so these nodes are counted, too.
+//!   leaves that record these references, at most as many as exist. The first change of a node that
+//!   a balance of Linux moved takes the same space, though the node is not shared. Linux marks the
+//!   root of such nodes like the root of a snapshot (`last_snapshot`), so these nodes are counted,
+//!   too.
 //! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
 //!   half of all metadata, as in Linux. So a delete finds space, however many shared leaves it is
 //!   the first to change. While a snapshot shares the deleted data, the delete takes more than it

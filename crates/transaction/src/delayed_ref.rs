@@ -31,8 +31,8 @@ pub struct DataRef {
     pub root: TreeId,
     /// The file.
     pub ino: Ino,
-    /// File offset of the extent's first byte: key offset of the file extent less its offset within
-    /// the extent, wrapping.
+    /// File offset of the extent's first byte: the key offset of the file extent item minus the
+    /// item's offset within the extent. The difference wraps.
     pub offset: u64,
 }
 

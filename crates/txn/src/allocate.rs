@@ -74,7 +74,7 @@ impl Engine {
                 Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }
             // A fragmented volume may have very many groups, none with enough contiguous space.
-            // After a few loaded groups the search takes less from a loaded group instead.
+            // After a few loaded groups the search accepts fewer bytes from a loaded group.
             request.hurry = loaded >= LOADED_IN_VAIN_MAX;
         }
         unreachable!("the loop is left by an answer")

@@ -173,8 +173,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the first commit of a sprout. Its chunk tree gets the new device, and names the
-    /// generations of the seeds, which Linux compares.
+    /// Makes the first commit of a sprout. The sprout's chunk tree gets the new device, and names
+    /// the generations of the seeds, which Linux compares.
     fn commit_sprout(&self, item: DeviceItem) -> Result<()> {
         self.change_device(DeviceChange::Set(item));
         for device in self.volume.devices().iter() {

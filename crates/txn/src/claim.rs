@@ -1,5 +1,5 @@
 //! Claims the space of an fsync log that was found at the opening (`found_log`), so that no other
-//! use gets it.
+//! allocation gets this space.
 
 use buttress_format::{Extent, Key, Kind, TreeId};
 use buttress_space::{Outcome, SpaceKind};
@@ -11,9 +11,9 @@ use crate::found_log::{Found, SubvolumeLog};
 use crate::{Engine, Error, Result, View};
 
 impl Engine {
-    /// Takes the log that was found when the volume was opened. The caller puts its content into
-    /// the running transaction and commits. Until this commit is durable the caller does nothing
-    /// else, and no other commit may run.
+    /// Takes the log that was found when the volume was opened. The caller puts the log's content
+    /// into the running transaction and commits. Until this commit is durable the caller does
+    /// nothing else, and no other commit may run.
     #[must_use]
     pub fn take_log(&self) -> Option<Vec<SubvolumeLog>> {
         self.found_log.take()

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** One commit at a time. Operations go on in the next transaction and wait only for the
-//!   freeze (`txn::T2`).
+//! - **W1** Only one commit runs at a time. Operations go on in the next transaction and wait only
+//!   for the freeze (`txn::T2`).
 //! - **W2** A commit writes the new superblock to its first copy only. The next commit writes this
 //!   superblock to the other copies. So the order is: nodes to every mirror, and the last
 //!   superblock to its other copies; flush; the new superblock to its first copy; flush. Before the
@@ -87,7 +87,7 @@ impl Engine {
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
         if !self.learning.is_known() && !is_counted() {
-            // By `learn::K1` nothing was changed or written before the groups are known.
+            // The groups are not known yet. By `learn::K1`, nothing was changed or written so far.
             cut();
             return Ok(self.published());
         }
@@ -209,7 +209,7 @@ impl Engine {
         }
     }
 
-    /// Brings all copies of the superblock up to the last commit.
+    /// Writes the superblock of the last commit to all copies.
     pub fn settle_superblocks(&self) -> Result<()> {
         let state = self.commit.lock();
         self.volume.write_superblocks(&state.superblock)?;

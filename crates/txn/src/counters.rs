@@ -49,7 +49,7 @@ pub struct Stats {
     pub audits: u64,
     /// See [`audits`](Self::audits).
     pub audits_overtaken: u64,
-    /// Number of block groups with free extents that were read.
+    /// Number of block groups for which the free extents were read.
     pub groups_loaded: u64,
     /// Number of block groups that could not be read. Nothing is allocated in them.
     pub groups_unreadable: u64,
@@ -132,14 +132,14 @@ impl Counters {
         add(&self.interrupted, 1);
     }
 
-    /// Counts a comparison of the accounts with groups and tokens, or an attempt that the accounts
-    /// overtook.
+    /// Counts a comparison of the accounts with groups and tokens, or an attempt that failed
+    /// because the accounts changed too fast.
     #[cfg(debug_assertions)]
     pub(crate) fn note_audit(&self, is_done: bool) {
         add(if is_done { &self.audits } else { &self.audits_overtaken }, 1);
     }
 
-    /// Counts one more block group with free extents that were read.
+    /// Counts one more block group for which the free extents were read.
     pub(crate) fn note_loaded(&self) {
         add(&self.groups_loaded, 1);
     }

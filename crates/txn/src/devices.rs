@@ -76,8 +76,8 @@ impl Engine {
         self.devices.lock().set_usable(id, true);
     }
 
-    /// Stops the allocation of space on a device at and after `from`. With `from` 0 it stops on the
-    /// whole device.
+    /// Stops the allocation of space on a device at and after `from`. With `from` 0, no space on
+    /// the device is allocated any more.
     pub fn hide_device(&self, id: DeviceId, from: u64) {
         self.devices.lock().hide(id, from);
     }
@@ -128,7 +128,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the device refuses.
+    /// When the device refuses the discard.
     pub fn discard_unallocated(
         &self,
         id: DeviceId,

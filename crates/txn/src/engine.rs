@@ -70,7 +70,7 @@ pub struct Engine {
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) gate: Gate,
     pub(crate) commit: Commits,
-    /// Threads that put extents before their data is written.
+    /// The number of threads that put extents before the data of these extents is written.
     pub(crate) unwritten: UnwrittenCount,
     /// Extents allocated and not yet referenced. The first reference of an extent makes the
     /// extent's item.
@@ -313,8 +313,8 @@ impl Engine {
         }
     }
 
-    /// The stamp of the extent that begins at `at`. Take the stamp before the view in which you
-    /// look at the extent. Take it again before you rely on the result.
+    /// The stamp of the extent that begins at `at`. Take the stamp before you take the view in
+    /// which you look at the extent. Take the stamp again before you rely on the result.
     #[must_use]
     pub fn stamp(&self, at: Logical) -> Stamp {
         self.stamps.stamp(at)
@@ -367,7 +367,8 @@ impl Engine {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let released = self.pinned.release(|extent| {
             // No thread reads such a node any more, and in the cache it would displace other nodes.
-            // Data of the same length is not in the cache.
+            // If the extent is data of the same length, it is not in the cache, and the call does
+            // nothing.
             if extent.len == nodesize {
                 self.store.forget(extent.start);
             }

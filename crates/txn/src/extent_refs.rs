@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **R2** A count that would fall below zero means that the volume was inconsistent: the commit
-//!   fails, nothing is written.
-//! - **R3** One user has either an inline reference or a keyed one, never two references. Before a
+//!   fails, and nothing is written.
+//! - **R3** One user has either an inline reference or a keyed reference, never both. Before a
 //!   reference is made, the references of both forms are searched.
 //! - **R4** The cost grows with the number of changed references, not with the number of all
 //!   references. Each keyed reference is found by its own key, and only changes are written.
@@ -47,9 +47,9 @@ pub(crate) enum Fate {
     Freed,
 }
 
-/// A keyed reference is searched within this distance after its hash. A reference that is not found
-/// there counts as new. References with colliding hashes follow one another, and some between them
-/// may be deleted.
+/// A keyed reference is searched for within this distance after its hash. A reference that is not
+/// found there counts as new. References with colliding hashes follow one another, with gaps where
+/// references were deleted.
 const HASHES_LOOKED_AT: u64 = 64;
 
 /// A keyed reference that changes.

@@ -5,7 +5,7 @@
 //! - **R1** An item's count is the sum of its inline and keyed references, before and after every
 //!   change.
 //!
-//! [`Refs`] holds the references of one extent and has their invariants.
+//! [`Refs`] holds the references of one extent and states the invariants of these references.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,9 @@ use crate::{
 pub(crate) use crate::extent_refs::Fate;
 
 /// Whether `user` is the only user of an extent. The answer must hold in the committed trees, and
-/// after the frozen and the running transaction: a crash may lead to any of these states. A file
-/// that was split into parts of one extent has several references under one name.
+/// after the frozen and the running transaction: a crash may lead to any of these states. If
+/// several file extent items of one file point to the extent, the file has several references under
+/// one name.
 ///
 /// One user in the extent tree may stand for several files: a shared leaf counts once. The caller
 /// has made sure that the leaf is younger than the last snapshot.

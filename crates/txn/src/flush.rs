@@ -43,7 +43,8 @@ const READERS_ONCE: Duration = Duration::from_millis(500);
 /// would wait for such a reader in every run of the flush steps, nine seconds in total.
 const READERS_EVER: Duration = Duration::from_secs(2);
 
-/// A flusher that writes dirty data back for tickets that wait, for as long as it lives.
+/// An attached flusher, which writes dirty data back for tickets that wait, until this value is
+/// dropped.
 #[derive(Debug)]
 #[must_use = "it is detached when dropped"]
 pub struct Flusher {
@@ -141,7 +142,7 @@ impl Engine {
         FlushStates::new(kind, reach, account.used > account.total / 10 * 7)
     }
 
-    /// Takes one of the flush steps that the engine carries out. Any other step gains nothing.
+    /// Takes one of the flush steps that the engine carries out. All other steps gain nothing here.
     ///
     /// # Errors
     ///
@@ -164,8 +165,8 @@ impl Engine {
                     self.add_chunk(kind)?
                 }
             }
-            // During the commit another thread may have served tickets, even the ticket of these
-            // steps, and tickets may have left the queue.
+            // During the commit another thread may have served tickets, even the ticket for which
+            // these steps run, and tickets may have left the queue.
             FlushState::Commit
                 if self.wait_for_commit()
                     && (self.served_since(kind, before) || !self.has_waiters(kind)) =>

@@ -15,7 +15,7 @@ use buttress_tree::{Change, Cursor, NodePtr, NodeSource, Payload, Roots, Store};
 
 use crate::{Error, Result, View};
 
-/// One group's part of the tree while a commit changes it.
+/// One group's part of the tree while a commit changes this part.
 pub(crate) struct GroupFreeSpace {
     group: Extent,
     form: Form,
@@ -180,8 +180,8 @@ impl GroupFreeSpace {
         Ok(())
     }
 
-    /// Adds the items that differ from the working tree to `out`. Later calls count them as part of
-    /// the tree.
+    /// Adds the items that differ from the working tree to `out`. Later calls count these items as
+    /// part of the tree.
     pub(crate) fn changes(&mut self, sectorsize: u32, out: &mut BTreeMap<Key, Change>) {
         if !std::mem::take(&mut self.dirty) {
             return;

@@ -24,7 +24,7 @@ pub(crate) struct Gate([CachePadded<RwLock<()>>; SHARDS]);
 pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
 
 impl Gate {
-    /// Enters the gate. Calls `running` inside it, to get the running transaction (G1).
+    /// Enters the gate. Calls `running` inside the gate, to get the running transaction (G1).
     pub(crate) fn enter<T>(&self, running: impl FnOnce() -> T) -> (Inside<'_>, T) {
         let inside = self.0[shard()].read();
         let running = running();

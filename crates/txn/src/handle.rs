@@ -17,7 +17,8 @@ use buttress_tree::NodePtr;
 
 use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
 
-/// The right to put changes into the running transaction. Drop it so that a freeze can go on.
+/// The right to put changes into the running transaction. Drop the handle so that a freeze can go
+/// on.
 #[must_use = "a handle that is dropped at once changes nothing"]
 pub struct Handle<'e> {
     engine: &'e Engine,

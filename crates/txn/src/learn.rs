@@ -252,7 +252,7 @@ pub(crate) fn read_device_stats(store: &Store, roots: &Roots) -> Result<()> {
 }
 
 /// Returns why the volume must not be written if the device tree lacks the extent of a chunk. The
-/// next new chunk would overwrite the data in that extent.
+/// next new chunk could overwrite the data in that extent.
 fn unrecorded_stripe(volume: &Volume, devices: &DeviceSpace) -> Option<String> {
     volume.chunks().iter().find_map(|chunk| {
         let len = chunk.stripe_bytes();

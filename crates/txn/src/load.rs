@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** One thread at a time reads a group, even if many threads wait for it. The loader reads
-//!   it only once.
+//! - **D1** One thread at a time reads a group, even if many threads wait for the group. The loader
+//!   reads the group only once.
 //! - **D2** A thread that waits for a group is woken when the group was read or cannot be read, and
 //!   when the last loader leaves.
 //! - **D3** A group that cannot be read serves no allocation in this session and is not requested
@@ -25,7 +25,7 @@ use crate::{Engine, Result, free_space_tree};
 /// Number of groups after the needed group that are read as well.
 const AHEAD: usize = 3;
 
-/// A loader that reads groups for allocating threads, for as long as it lives.
+/// An attached loader, which reads groups for allocating threads, until this value is dropped.
 #[derive(Debug)]
 #[must_use = "it is detached when dropped"]
 pub struct Loader {

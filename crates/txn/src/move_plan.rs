@@ -102,7 +102,7 @@ pub(crate) fn data_at(node: &Node, slot: usize) -> Result<Option<(FileExtent, Lo
 }
 
 impl Walk<'_> {
-    /// Returns whether the node at a pointer moves. Adds the moving nodes to the order.
+    /// Returns whether the node at a pointer moves. Adds the moving nodes to `order`.
     fn visit(&mut self, tree: TreeId, at: &Expect, wants: &[Want]) -> Result<bool> {
         let ptr = at.ptr;
         if let Some(known) = self.seen.get(&ptr.logical) {

@@ -22,7 +22,8 @@ pub struct EngineOptions {
     pub cache_bytes: u64,
     /// Memory that a running transaction may hold before a commit starts on its own, in bytes.
     pub overlay_max: u64,
-    /// Rebuild the record of all free space as a free-space tree, even if the volume had none.
+    /// Rebuild the record of all free space as a free-space tree, even if the volume had no such
+    /// tree.
     pub rebuild_free_space: bool,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,

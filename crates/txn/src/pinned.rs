@@ -47,13 +47,13 @@ impl Pinned {
         any
     }
 
-    /// The oldest trees that hold space back.
+    /// The oldest trees that keep space pinned.
     pub(crate) fn oldest(&self) -> Option<Weak<Roots>> {
         self.freed.lock().front().map(|(roots, _)| Weak::clone(roots))
     }
 
-    /// Time since a thread first waited for the readers of these trees. `oldest` are the oldest
-    /// trees with pinned space.
+    /// Time since a thread first waited for the readers of the trees `oldest`. These are the oldest
+    /// trees that keep space pinned.
     pub(crate) fn awaited_for(&self, oldest: Weak<Roots>) -> Duration {
         let mut awaited = self.awaited.lock();
         match &*awaited {

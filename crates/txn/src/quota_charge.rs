@@ -118,7 +118,7 @@ impl DataReservation {
         self.charge.merge(charge);
     }
 
-    /// Gives back all but `bytes`.
+    /// Keeps `bytes` and gives the rest back.
     ///
     /// # Panics
     ///

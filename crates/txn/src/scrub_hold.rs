@@ -5,8 +5,8 @@ use std::sync::Arc;
 use buttress_base::sync::Mutex;
 use buttress_space::ReadOnlyHold;
 
-/// The group that a scrub holds. A thread that makes room finds it here and can release it. Only
-/// one scrub holds a group at a time.
+/// The group that a scrub holds. A thread that makes room finds the group here and can release it.
+/// Only one scrub holds a group at a time.
 ///
 /// Unranked: the group is marked read-only while this lock is held.
 #[derive(Debug, Default)]

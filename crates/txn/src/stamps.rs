@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **S1** A stamp changes before a change that could give the extent another user: a reference
-//!   gained or lost, or a snapshot. Only handles add references and request snapshots, so they
+//!   gained or lost, or a snapshot. Only handles add references and request snapshots, so handles
 //!   change the stamps.
 //! - **S2** An unchanged stamp proves only that the users of the extent have not *changed* since
 //!   the stamp was taken. So a second check of the extent would give the same result.
@@ -30,7 +30,7 @@ pub struct Stamp {
 pub(crate) struct Stamps {
     references: Box<[AtomicU64]>,
     snapshots: AtomicU64,
-    /// Number of extents that became free at once with their last reference.
+    /// Number of extents that became free as soon as they lost their last reference.
     freed_at_once: CachePadded<AtomicU64>,
 }
 
@@ -52,12 +52,12 @@ impl Stamps {
         self.of(at).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts an extent that is about to become free with its last reference.
+    /// Counts an extent that is about to become free because it lost its last reference.
     pub(crate) fn note_freed_at_once(&self) {
         self.freed_at_once.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Number of extents that became free at once with their last reference.
+    /// Number of extents that became free as soon as they lost their last reference.
     pub(crate) fn freed_at_once(&self) -> u64 {
         self.freed_at_once.load(Ordering::SeqCst)
     }

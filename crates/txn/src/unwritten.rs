@@ -50,7 +50,7 @@ impl Drop for Unwritten<'_> {
     }
 }
 
-/// Keeps new rights from opening (B1).
+/// While this value lives, no right can be opened (B1).
 #[derive(Debug)]
 pub(crate) struct Barred<'e> {
     count: &'e UnwrittenCount,
@@ -63,7 +63,7 @@ impl Drop for Barred<'_> {
 }
 
 impl UnwrittenCount {
-    /// Waits until no [`Unwritten`] is open. No new one can be opened while the result lives.
+    /// Waits until no [`Unwritten`] is open. No `Unwritten` can be opened while the result lives.
     pub(crate) fn bar(&self) -> Barred<'_> {
         let mut state = self.state.lock();
         state.commits += 1;

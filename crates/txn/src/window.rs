@@ -30,7 +30,7 @@ use buttress_space::Space;
 /// The window of one file. A dropped window gives its space back.
 pub struct Window {
     space: Arc<Space>,
-    /// Unranked: taken inside the list; accounts of `space` are changed inside.
+    /// Unranked: taken under the lock of the list; accounts of `space` are changed under it.
     rest: Mutex<Rest>,
 }
 
@@ -131,8 +131,9 @@ impl Windows {
         let mut open = self.open.lock();
         self.any.store(false, Ordering::Relaxed);
         let all = std::mem::take(&mut *open);
-        // The windows are closed under the lock of the list, so that the next caller finds all of
-        // them closed. `count` closes every window; `any` would stop at the first one with space.
+        // The windows are closed under the lock of the list, so that the next caller finds all
+        // windows closed. `count` closes every window; `any` would stop at the first window with
+        // space.
         let closed = all.iter().filter_map(Weak::upgrade).filter(|window| window.close()).count();
         closed > 0
     }

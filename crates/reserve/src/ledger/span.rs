@@ -13,9 +13,9 @@
 //!   may dirty all these leaves. In the next transaction, these leaves include the items that this
 //!   transaction adds. Leaves that are already dirty in this transaction are in the ledger's count.
 //!   So the leaves that the bytes of those dirty leaves fill are subtracted, except two leaves.
-//!   These two remain, because other dirty leaves could form up to two more runs without this
-//!   inode's leaves. Leaves that are dirty in a commit under way are subtracted, too. That commit
-//!   frees these leaves, or the next freeze waits for the data (I4 of `reserve::inode`).
+//!   These two leaves remain, because other dirty leaves could form up to two more runs without
+//!   this inode's leaves. Leaves that are dirty in a commit under way are subtracted, too. That
+//!   commit frees these leaves, or the next freeze waits for the data (I4 of `reserve::inode`).
 //! - **D3** During a commit, the bound counts the new leaves that this commit makes from the
 //!   committed leaves. The new leaves are packed, with all bytes that the commit adds to them
 //!   (`ledger::G5`).

@@ -85,7 +85,7 @@ pub(crate) struct Tree {
     room: u64,
     ptrs_max: u64,
     leaves: BTreeMap<Key, Leaf>,
-    /// The leaf of the last lookup: keys arrive in order.
+    /// The leaf of the last lookup, kept because keys arrive in order.
     last: Option<(Key, Arc<Node>)>,
     /// The first key of the dirty leaf that was noted last, and the first key of the next leaf.
     hand: Option<(Key, Option<Key>)>,
@@ -413,7 +413,7 @@ impl Tree {
         self.becomes.min(packed) + self.edges
     }
 
-    /// The most nodes made in addition to the nodes that `below` makes of the same committed tree
+    /// The most nodes made in addition to the nodes that `below` makes from the same committed tree
     /// (L5).
     pub(crate) fn nodes_beside(&self, below: &Self) -> u64 {
         let made = below.made();

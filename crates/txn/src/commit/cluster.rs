@@ -3,10 +3,10 @@
 //!
 //! # Place
 //!
-//! A commit rebuilds nodes from all over its trees in one order, and frees the nodes that they
-//! replace. So the free space of metadata is soon in pieces. If each node were allocated by itself,
-//! it would get the next piece. A run is a long free piece, at most as long as one request. The
-//! nodes lie in the run side by side, in the order in which they were made.
+//! A commit rebuilds nodes all over its trees, and frees the old nodes. So the free space of
+//! metadata is soon in pieces. If each node were allocated separately, each would lie in another
+//! piece. A run is a long free piece, at most as long as one request. The nodes lie in the run side
+//! by side, in the order in which they were made.
 //!
 //! # Invariants
 //!
@@ -134,9 +134,9 @@ mod tests {
     /// More bytes than the test takes.
     const NEED: u64 = 64 << 20;
 
-    /// P1: whenever a reservation looks, the bytes of the commit's runs are in the account or in
-    /// the commit's remaining need. This also holds while runs are given back. Seeds decide the
-    /// order of the threads.
+    /// P1: whenever a thread checks whether a request fits, the bytes of the commit's runs are in
+    /// the account or in the commit's remaining need. This also holds while runs are given back.
+    /// Seeds decide the order of the threads.
     #[test]
     fn account_sees_runs_that_a_commit_takes() {
         let work = |seed| {

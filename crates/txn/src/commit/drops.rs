@@ -58,7 +58,7 @@ const PROGRESS_REFS: u64 = 64;
 
 impl Engine {
     /// The smallest limit that a step surely keeps (D1): the references of the node with the most
-    /// entries, and some more.
+    /// entries, and `PROGRESS_REFS` more.
     #[must_use]
     pub fn drop_min(&self) -> u32 {
         u32::try_from(self.refs_of_node_max() + PROGRESS_REFS).unwrap_or(u32::MAX)

@@ -61,7 +61,7 @@ impl Settle<'_> {
             return Ok(());
         }
         let roots = file_roots(&self.engine.store, &self.roots)?;
-        // The mover may not have read a snapshot that was made since.
+        // Snapshots made since the mover read the trees are unknown to the mover.
         let knows_all =
             |trees: &[TreeId]| roots.iter().all(|(tree, _)| trees.binary_search(tree).is_ok());
         // Extents that moved one after the other have the same list of trees.

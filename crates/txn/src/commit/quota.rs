@@ -4,7 +4,7 @@
 //! for each extent that is made or freed, so it counts as Linux does. Full quotas charge an extent
 //! to every subvolume that can reach it. The commit follows the nodes and data that each subvolume
 //! gains and loses (`trail`). If the commit cannot follow them, it marks the counts as
-//! inconsistent, and the user runs `quota rescan`. The groups themselves stay correct.
+//! inconsistent, and the user runs `quota rescan`. The groups and their memberships stay correct.
 //!
 //! # Invariants
 //!

@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **C1** A change that contradicts the present quotas is left out. The caller has checked the
-//!   quotas, so only a concurrent change can cause this.
-//! - **C2** Simple quotas begin to count in the transaction after the one that enables them. So
-//!   each extent that is subtracted from a group was added to the group before.
+//!   quotas, so only a concurrent change can cause the contradiction.
+//! - **C2** Simple quotas begin to count in the transaction after the transaction that enables
+//!   them. So each extent that is subtracted from a group was added to the group before.
 //! - **C3** A group counts each subvolume below it once. So a membership changes the counts of a
 //!   group above only by the subvolumes that no other path puts below that group.
 

@@ -143,8 +143,8 @@ impl Work<'_> {
         Ok(!is_known && self.put_info(new, info))
     }
 
-    /// The subvolumes that a group counts, by their own groups: all such groups at or below the
-    /// group.
+    /// The groups of the subvolumes that a group counts. A subvolume's own group has only itself;
+    /// any other group has all groups of subvolumes below it.
     pub(super) fn subvolumes_below(&self, group: QuotaGroup) -> Result<BTreeSet<QuotaGroup>> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::from([group]));
         let mut waiting = vec![group];

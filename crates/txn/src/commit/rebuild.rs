@@ -4,8 +4,8 @@
 //! # Invariants
 //!
 //! - **F1** The new tree gets the gaps between the extents of the last commit. The commit then
-//!   changes it like the tree of every other commit. No thread reads the old tree until the commit
-//!   is published.
+//!   changes the new tree as every commit changes its tree. No thread reads the old tree until the
+//!   commit is published.
 
 use std::sync::atomic::Ordering;
 

@@ -11,7 +11,7 @@
 //!   rebuilt. So a round causes work for the next one in two ways only. The first way is the first
 //!   change of a committed node; every round has fewer such changes. The second way is a split,
 //!   which happens only when a leaf gets more new items than fit.
-//! - **S2** Nothing is written to a device here, so a failure before the superblock loses nothing.
+//! - **S2** Nothing is written to a device here, so a failure during this step loses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -172,7 +172,7 @@ impl Sharing {
         self.known.insert(new, State { refs: 1, full });
     }
 
-    /// Adds to the references of everything that a node points to, from slot `from` on.
+    /// Adds `delta` to the references of everything that a node points to, from slot `from` on.
     pub(super) fn add_refs(
         &mut self,
         node: &Node,

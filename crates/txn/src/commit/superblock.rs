@@ -40,7 +40,7 @@ pub(super) fn next(
     Ok(sb)
 }
 
-/// The slot after the youngest backup, in a circle.
+/// The slot after the youngest backup. The first slot follows the last slot.
 fn oldest_backup(backups: &[RootBackup; 4]) -> usize {
     let youngest = (0..4).max_by_key(|slot| backups[*slot].tree_root_gen).unwrap_or(3);
     if backups[youngest].tree_root_gen.0 == 0 { 0 } else { (youngest + 1) % 4 }

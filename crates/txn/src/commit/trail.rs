@@ -13,7 +13,7 @@
 //! - **T2** A cut adds the copy to each set that contains the source, except for the set of the
 //!   source's root node. All changes that are noted before the first cut are summed before that
 //!   cut.
-//! - **T3** A node of this transaction that no other tree may use changes in place, without a
+//! - **T3** A node of this transaction that belongs to one tree alone changes in place, without a
 //!   report. The trail keeps such nodes, and finds the change when it sums.
 //! - **T4** A change that cannot be followed exactly spoils the trail. The commit then marks the
 //!   counts as inconsistent.
