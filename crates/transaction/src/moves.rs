@@ -31,7 +31,7 @@ pub struct MovedExtent {
     pub old: Extent,
     /// The copy of the extent, of the same length.
     pub new: Extent,
-    /// The trees in which users were looked for, ascending.
+    /// The trees that were searched for users, ascending.
     pub trees: Arc<[TreeId]>,
     /// The items that were put: tree, key, bytes.
     pub items: Vec<(TreeId, Key, Arc<[u8]>)>,

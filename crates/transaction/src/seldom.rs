@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A change sets the flag first, and no code clears it. So a thread that counts sees its
-//!   own changes. Such a thread also sees the changes of every thread that it has waited for.
+//! - **S1** A change sets the flag before it changes the value, and no code clears the flag. So a
+//!   thread that counts sees its own changes. Such a thread also sees the changes of every thread
+//!   that it has waited for.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -79,8 +79,8 @@ impl Tracked {
         }
     }
 
-    /// Keeps the space of an extent that just lost its last user, if the log names it (K2). Returns
-    /// whether the log names the extent.
+    /// Keeps the space of an extent that just lost its last user, if the log names the extent (K2).
+    /// Returns whether the log names the extent.
     pub fn keep_if_logged(&self, extent: Extent) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;
@@ -142,8 +142,8 @@ impl Tracked {
         std::mem::take(&mut self.inner.lock().renamed)
     }
 
-    /// Notes that the log references an extent for a file, and whether the reference says
-    /// preallocated.
+    /// Notes that the log references an extent for a file, and whether the file has the extent as
+    /// preallocated space.
     pub fn log_extent(&self, start: Logical, user: DataRef, preallocated: bool) {
         let mut inner = self.inner.lock();
         let named = inner.extents.entry(start).or_insert(Named { owner: Some(user), preallocated });

@@ -29,7 +29,7 @@ pub struct NewChunk {
     pub chunk: Chunk,
     /// Kind and profile of its block group.
     pub flags: BlockGroupFlags,
-    /// Where each stripe lies: device, physical offset, and the item.
+    /// For each stripe: its device, its physical offset, and its device extent item.
     pub stripes: Vec<(DeviceId, u64, DevExtent)>,
 }
 
@@ -62,7 +62,7 @@ pub enum QuotaChange {
     Remove(QuotaGroup),
     /// Give a group limits.
     Limit(QuotaGroup, QuotaLimit),
-    /// Make a group a member of another.
+    /// Make a group a member of another group.
     Join {
         /// The member.
         child: QuotaGroup,
@@ -85,7 +85,7 @@ pub enum QuotaChange {
 pub struct QuotaCounts {
     /// The commit.
     pub of: Generation,
-    /// Referenced and exclusive bytes of each group that uses any.
+    /// Referenced and exclusive bytes of each group that uses any space.
     pub groups: BTreeMap<QuotaGroup, (u64, u64)>,
 }
 

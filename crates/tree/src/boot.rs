@@ -93,8 +93,8 @@ pub fn load_chunks(store: &Store, superblock: &Superblock) -> Result<ChunkTree> 
     Ok(found)
 }
 
-/// Reads the device items of the chunk tree. They come first in the tree, so the cost does not grow
-/// with the number of chunks.
+/// Reads the device items of the chunk tree. The device items come first in the tree, so the cost
+/// does not grow with the number of chunks.
 ///
 /// # Errors
 ///
@@ -117,9 +117,9 @@ pub fn load_devices(store: &Store, superblock: &Superblock) -> Result<Vec<Device
     Ok(found)
 }
 
-/// Looks up single chunks, for a volume without a full read of its chunk tree. The source has a
-/// node cache of its own. So a thread that waits for a node of the chunk tree never depends on a
-/// thread that waits for a chunk.
+/// Looks up single chunks, for a volume of which the chunk tree was not read as a whole. The source
+/// has a node cache of its own. So a thread that waits for a node of the chunk tree never depends
+/// on a thread that waits for a chunk.
 pub struct ChunkTreeSource {
     store: Store,
     root: NodePtr,

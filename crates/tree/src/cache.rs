@@ -8,9 +8,9 @@
 //!
 //! # Locks
 //!
-//! One short lock for each shard, never held across I/O. Two readers that miss the same node both
-//! read it. That is harmless, because nodes are immutable and the second insert replaces an equal
-//! node.
+//! Each shard has a short lock, which is never held across I/O. Two readers that miss the same node
+//! both read it. That is harmless, because nodes are immutable and the second insert replaces an
+//! equal node.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -100,7 +100,7 @@ impl NodeCache {
     /// Drops the node at an address, if there is one.
     pub(crate) fn remove(&self, at: Logical) {
         let slot = self.shard(at).write().remove(at);
-        // The memory is freed without the lock.
+        // The memory is freed after the lock is released.
         drop(slot);
     }
 

@@ -31,8 +31,8 @@ pub struct Cursor<'s, S: NodeSource + ?Sized> {
 }
 
 impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
-    /// Makes a cursor at the first item at or after a key. This reads one node of each level. If
-    /// the key lies after the last item of its leaf, the search also reads the path to the next
+    /// Makes a cursor at the first item at or after a key. The search reads one node of each level.
+    /// If the key lies after the last item of its leaf, the search also reads the path to the next
     /// leaf.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         if on_key { Ok(()) } else { self.retreat() }
     }
 
-    /// Returns the leaf and slot with exactly this key. This reads one node of each level.
+    /// Returns the leaf and slot with exactly this key. The search reads one node of each level.
     ///
     /// # Errors
     ///

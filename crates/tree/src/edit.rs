@@ -225,7 +225,7 @@ impl LeafEdit {
     ///
     /// # Errors
     ///
-    /// The problem of the node. It is a bug, found before the node reaches the disk.
+    /// The fault of the node. Such a fault is a bug, found before the node reaches the disk.
     pub fn seal(&mut self, geometry: &Geometry, stamp: &NodeStamp) -> Result<NodePtr, Mismatch> {
         stamp.header(geometry, self.count as u32, 0).write_to(&mut self.buf);
         let digest = geometry.csum.digest(&self.buf[32..]);

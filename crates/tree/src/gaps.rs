@@ -25,7 +25,7 @@ pub(crate) const NOTED_AFTER: u32 = 32;
 /// The gaps of one shard of an overlay, by tree and first key, with the last key.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
-    /// The committed state beneath (G3).
+    /// The committed state to which the gaps belong (G3).
     generation: Generation,
     map: BTreeMap<(TreeId, Key), Key>,
 }

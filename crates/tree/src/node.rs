@@ -101,8 +101,8 @@ fn verify_leaf(buf: &[u8], count: u32) -> Result<(), Mismatch> {
     let table_end = count as usize * ITEM_LEN;
     let mut limit = room as u64;
     let mut previous: Option<Key> = None;
-    // Every read or written node passes through here, so speed matters. Arrays need no bounds
-    // checks.
+    // Every node that is read or written passes through here, so speed matters. Arrays of fixed
+    // length need no bounds checks.
     let (table, _) = buf[HEADER_LEN..HEADER_LEN + table_end].as_chunks::<ITEM_LEN>();
     for (slot, entry) in (0..count).zip(table) {
         let key = key_at(entry, 0);
@@ -429,7 +429,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// The problem of the node. It is a bug of the merge, found before the node reaches the disk.
+    /// The fault of the node. Such a fault is a bug of the merge, found before the node reaches the
+    /// disk.
     pub fn seal(&self, geometry: &Geometry) -> Result<Self, Mismatch> {
         Self { buf: self.buf.clone(), header: self.header }.into_sealed(geometry)
     }

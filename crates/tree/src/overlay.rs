@@ -243,7 +243,7 @@ impl Overlay {
     }
 
     /// The gap around a key: its first and its last key. The gap is valid for views that have this
-    /// overlay as the running one, over committed roots of `generation`.
+    /// overlay as the running overlay, over committed roots of `generation`.
     pub(crate) fn gap_around(
         &self,
         tree: TreeId,
@@ -255,7 +255,7 @@ impl Overlay {
     }
 
     /// Notes that `first..=last`, within one object, holds no item. The note is valid for views
-    /// that have this overlay as the running one, over committed roots of `generation`.
+    /// that have this overlay as the running overlay, over committed roots of `generation`.
     ///
     /// If a put made an item in the shard since the caller saw `items_made`, notes nothing and
     /// returns false.
@@ -305,7 +305,7 @@ impl Overlay {
     /// order in which they were made.
     ///
     /// The first call, and each call with `anew`, returns every entry of the overlay instead, once,
-    /// with `None` as the state before.
+    /// with `None` as the state before the change.
     ///
     /// For k returned changes the call costs O(k log k), and a look at each shard.
     #[must_use]

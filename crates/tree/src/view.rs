@@ -59,7 +59,7 @@ pub struct View {
 }
 
 impl View {
-    /// Joins the three parts.
+    /// Makes a view of the three parts.
     #[must_use]
     pub fn new(
         store: Arc<Store>,

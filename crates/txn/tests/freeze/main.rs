@@ -1,6 +1,6 @@
-//! Operations against the freeze, under a scheduler that tries the orders in which threads may run.
-//! The gate is the real code. The transaction is a count of puts, and the view is a lock around the
-//! transaction.
+//! Operations that race with a freeze, under a scheduler that tries the orders in which threads may
+//! run. The gate is the real code. The transaction is a count of puts, and the view is a lock
+//! around the transaction.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/gate.rs"]
@@ -63,7 +63,8 @@ impl Engine {
         })
     }
 
-    /// Makes all puts before the call durable; callers that come together share a commit.
+    /// Makes all puts durable that were made before the call; callers that come together share a
+    /// commit.
     fn commit(&self) {
         let wanted = self.running().generation + 1;
         let _one = self.commit.lock().expect("commits");

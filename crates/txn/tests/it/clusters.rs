@@ -78,7 +78,7 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
 }
 
 /// Without runs, commits took the next free piece for each node. A request then had 3.5 nodes in
-/// the first case, and 2.6 nodes in the second.
+/// the first case, and 2.6 nodes in the second case.
 #[test]
 fn a_commit_writes_in_runs() {
     for (per_commit, commits) in [(20, 400), (300, 60)] {

@@ -47,7 +47,7 @@ fn last(view: &View, high: u64) -> Option<u64> {
     found.map(|(key, _)| key.offset)
 }
 
-/// The order in which keys are deleted, one after the other, with a search after each.
+/// The order in which keys are deleted, one after the other, with a search after each deletion.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     FromTheEnd,
@@ -275,7 +275,8 @@ fn ranges_over_objects_find_what_a_model_has_beside_commits() {
                 }
                 drop(handle);
                 let view = engine.view();
-                // First a range within the object, which notes gaps; then one over several objects.
+                // First a range within the object, which notes gaps; then a range over several
+                // objects.
                 let (a, b) = (rng.below(OBJECTS), rng.below(OBJECTS));
                 let over = (a.min(b), rng.below(400))..=(a.max(b), rng.below(400));
                 for range in [(object, 0)..=(object, 500), over] {

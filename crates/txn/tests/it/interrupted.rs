@@ -14,7 +14,8 @@ use buttress_volume::Volume;
 use crate::credit::engine;
 
 thread_local! {
-    /// The number of checks of this thread that find no interruption. The next check finds one.
+    /// The number of checks of this thread that find no interruption. The next check finds an
+    /// interruption.
     static LOOKS: Cell<u32> = const { Cell::new(0) };
 }
 

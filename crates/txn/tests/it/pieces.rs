@@ -57,7 +57,7 @@ fn fragmented_space_gets_a_chunk_while_some_are_free() {
     let left = engine.accounts().unallocated;
     assert!(grown > 2, "{grown} chunks, {left} bytes left");
     assert!((SIZE / 10..=SIZE / 4).contains(&left), "{left} bytes left");
-    // Extents in pieces can be used like any others.
+    // Extents in pieces can be used like any other extents.
     for (index, extent) in kept.into_iter().enumerate() {
         let user = DataRef { root: TreeId::FS, ino: Ino(257), offset: index as u64 * WANTED };
         let reservation = engine.reserve(Cost::of(1, 300), Urgency::Normal).expect("there is room");

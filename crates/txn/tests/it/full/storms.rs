@@ -43,8 +43,8 @@ const FULL_MAX_MILLIS: u128 = 120_000;
 enum Nodes {
     Plenty,
     /// A few leaves are free, and no tree shares nodes. From the first request for a snapshot on,
-    /// even if it is refused, reservations include copies of nodes. Then hardly anything fits, so
-    /// threads request snapshots only in the second half.
+    /// even if it is refused, reservations include copies of nodes. From then on hardly any request
+    /// fits, so threads request snapshots only in the second half.
     Few,
     /// Some leaves are free, and reservations include copies from the beginning. Files fill these
     /// leaves, and snapshots share them.
@@ -350,8 +350,8 @@ fn stay_full(storm: &Storm, turn: Turn) -> Left {
     Left { model: live.model, snapshot: kept }
 }
 
-/// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long ones, and ten seconds in a round of
-/// a search.
+/// Milliseconds of one storm; `BUTTRESS_STORM_SECONDS` for long storms, and ten seconds in a round
+/// of a search.
 fn storm_millis() -> u128 {
     let seconds =
         std::env::var("BUTTRESS_STORM_SECONDS").ok().and_then(|text| text.parse::<u64>().ok());
@@ -387,8 +387,8 @@ fn e12_a_storm_for_the_last_node() {
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
 }
 
-/// E12: a storm with metadata full of leaves that snapshots share. A thread that removes or cuts a
-/// file, in the live tree or in a snapshot, copies some leaves first.
+/// E12: a storm with metadata full of leaves that snapshots share. A thread that removes or
+/// truncates a file, in the live tree or in a snapshot, copies some leaves first.
 #[test]
 fn e12_a_storm_for_the_last_shared_node() {
     let rules = ["clamp", "clamp,reserve=levels", "off"];
@@ -406,8 +406,8 @@ fn e12_a_storm_where_room_is_kept() {
     storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
 }
 
-/// E12: a cut of a file to its present length reserves nothing that fills the volume. So it is not
-/// refused (`> empty`), even if no name fits and a snapshot was requested.
+/// E12: a truncation of a file to its present length (`> empty` in a shell) reserves nothing that
+/// fills the volume. So it is not refused, even if no name fits and a snapshot was requested.
 #[test]
 fn e12_a_cut_of_nothing() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -155,8 +155,8 @@ impl Folder {
         }
     }
 
-    /// Cuts a file anywhere. Unlike Linux, Buttress does not zero the end of the last sector, so a
-    /// cut to any length reserves no data.
+    /// Truncates a file to a random length. Unlike Linux, Buttress does not zero the end of the
+    /// last sector, so a truncation to any length reserves no data.
     fn cut(&mut self, name: &str, rng: &mut Rng) {
         let (seed, len) = self.model.kept[name];
         let any = rng.below(len as u64 + 1) as usize;
