@@ -13,8 +13,8 @@
 //!   a balance of Linux moved takes the same space, though the node is not shared. Linux marks the
 //!   root of such nodes like the root of a snapshot (`last_snapshot`), so these nodes are counted,
 //!   too.
-//! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
-//!   half of all metadata, as in Linux. So a delete finds space, however many shared leaves it is
+//! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, as in
+//!   Linux, up to half of all metadata. So a delete finds space, however many shared leaves it is
 //!   the first to change. While a snapshot shares the deleted data, the delete takes more than it
 //!   frees. `copies` keeps space so that the next delete finds space, too. The drop of the snapshot
 //!   uses the space that the deletes leave.

@@ -24,9 +24,8 @@ use crate::{
 pub(crate) use crate::extent_refs::Fate;
 
 /// Whether `user` is the only user of an extent. The answer must hold in the committed trees, and
-/// after the frozen and the running transaction: a crash may lead to any of these states. If
-/// several file extent items of one file point to the extent, the file has several references under
-/// one name.
+/// after the frozen and the running transaction: a crash may lead to any of these states. If a file
+/// extent item was split into parts, the file has several references to the extent under one name.
 ///
 /// One user in the extent tree may stand for several files: a shared leaf counts once. The caller
 /// has made sure that the leaf is younger than the last snapshot.

@@ -355,7 +355,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Interrupted`], and then nothing was done. Also the errors of
+    /// [`Error::Interrupted`]; in this case nothing was done. Also the errors of
     /// [`commit`](Self::commit).
     pub fn commit_while_wanted(&self) -> Result<Generation> {
         let wanted = self.view.load().generation();

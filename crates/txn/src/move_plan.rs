@@ -62,8 +62,8 @@ pub(crate) struct Wanted {
     pub(crate) nodes: Vec<(NodePtr, Key)>,
     /// Maps the address of each moved data extent to its index in the list of moved extents.
     pub(crate) moved: HashMap<Logical, usize>,
-    /// File extent items that point to moved data, as the mover found them. An item added later is
-    /// not changed.
+    /// File extent items that point to moved data, as the balance found them. An item added later
+    /// is not changed.
     pub(crate) items: HashSet<(TreeId, Key)>,
 }
 
@@ -129,8 +129,8 @@ impl Walk<'_> {
             for want in wants.iter().filter(|want| want.is_data) {
                 let Ok(slot) = here.search(&want.key) else { continue };
                 let Some((_, disk)) = data_at(&here, slot)? else { continue };
-                // Trees that share the leaf have the same item, and the mover found it in each of
-                // these trees.
+                // Trees that share the leaf have the same item, and the balance found the item in
+                // each of these trees.
                 if !self.items.contains(&(tree, want.key)) {
                     continue;
                 }

@@ -11,13 +11,13 @@
 //!   it becomes at most `2w/room + 1` leaves, since two neighbours hold more than one leaf can. It
 //!   also becomes at most `w/(room - b) + 1`, and the smaller bound counts.
 //! - **L3** Only the last leaf of a run of dirty leaves takes in a clean neighbour. The leaf takes
-//!   in a neighbour only while the leaf is under a quarter full (`tree::merge::M5`). For this, one
-//!   more leaf counts, and one more inner node for each level at which the last leaf was under the
-//!   last child.
+//!   in a neighbour only while the leaf is under a quarter full (`tree::merge::M5`). For this
+//!   neighbour, one more leaf counts. One more inner node counts for each level at which the last
+//!   leaf lies under the last child of its parent.
 //! - **L4** An inner node is split only if it gets more children. If a level has `d` dirty nodes
 //!   and gets `g` new children, at most `min(d, g)` of its nodes are split. One more node is added
 //!   for each half node that the new children fill. A node that may lose most of its children takes
-//!   in a neighbour. For such a node one more node is counted, and one for each level above.
+//!   in a neighbour. For such a node one more node counts, and one more node for each level above.
 //! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
 //!   The younger transaction then changes the tree that the older transaction makes. The leaves
 //!   that the younger transaction makes have two bounds, and the smaller bound counts.

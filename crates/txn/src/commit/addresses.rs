@@ -5,7 +5,8 @@
 //!
 //! - **L1** Every address that was allocated is in the end used by a node, or freed.
 //! - **L2** If a freed address has an item in the working extent tree, the next round deletes the
-//!   item. After that the address can be allocated again.
+//!   item. After that, the address of a node of this transaction is free, and the address of a
+//!   committed node is pinned.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -6,10 +6,11 @@
 //! - **V1** References only change the address of their user. A user that is a tree stays the same.
 //!   A user that is the address of a moved node becomes the new address (`move_plan::O1`).
 //! - **V2** A leaf changes here only for moved data. For this, every item and reference must be as
-//!   the mover left it, and the mover must have read every tree. The overlay's items and references
-//!   for that data are then not applied. Otherwise they are applied like the items and references
-//!   of any other operation, and each tree gets leaves of its own. Until the commit is published,
-//!   operations of the next transaction see the move only by the items that the mover put.
+//!   the balance left it, and the balance must have read every tree. The overlay's items and
+//!   references for that data are then not applied. Otherwise they are applied like the items and
+//!   references of any other operation, and each tree gets leaves of its own. Until the commit is
+//!   published, operations of the next transaction see the move only by the items that the balance
+//!   put.
 //! - **V3** Moved nodes may be shared although they are new. So a tree that may share moved nodes
 //!   counts as snapshotted in this transaction, as with a balance of Linux.
 //! - **V4** A new node that several trees may use never changes in place. Such nodes are all nodes
@@ -61,7 +62,7 @@ impl Settle<'_> {
             return Ok(());
         }
         let roots = file_roots(&self.engine.store, &self.roots)?;
-        // Snapshots made since the mover read the trees are unknown to the mover.
+        // The balance does not know snapshots that were made after it read the trees.
         let knows_all =
             |trees: &[TreeId]| roots.iter().all(|(tree, _)| trees.binary_search(tree).is_ok());
         // Extents that moved one after the other have the same list of trees.
@@ -77,7 +78,7 @@ impl Settle<'_> {
             wanted.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
         }
         let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
-            // The next round of the mover finds these nodes again. In that round each tree builds
+            // The next round of the balance finds these nodes again. In that round each tree builds
             // its own node.
             tracing::debug!("nodes of a balance cannot move as they are shared");
             return Ok(());
@@ -88,7 +89,7 @@ impl Settle<'_> {
         self.move_roots(&plan.movers, &map)
     }
 
-    /// Whether the mover's items and references are the only changes of an extent in this
+    /// Whether the balance's items and references are the only changes of an extent in this
     /// transaction (V2).
     fn is_as_left(&self, moved: &MovedExtent) -> bool {
         let overlay = &self.transaction.overlay;
