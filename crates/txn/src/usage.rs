@@ -120,7 +120,7 @@ impl Engine {
     pub fn usage(&self) -> Usage {
         use std::collections::BTreeMap;
 
-        // While the volume is being closed, only the known groups count here, too.
+        // While the volume is being closed, only the groups that are known so far count.
         let _ = self.know_groups();
         let mut kinds: BTreeMap<BlockGroupFlags, KindUsage> = BTreeMap::new();
         let mut add = |flags: BlockGroupFlags, total: u64, used: u64| {

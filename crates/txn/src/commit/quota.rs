@@ -224,7 +224,7 @@ impl Work<'_> {
 
     /// Deletes the group of a dropped subvolume. With simple quotas, keeps the group as long as
     /// extents that the subvolume made are in use. Returns whether the group's counts were zero.
-    /// With full quotas, right counts are zero here.
+    /// With full quotas, the counts of a dropped subvolume's group are zero if they are right.
     fn gone(&mut self, tree: TreeId, simple: bool) -> Result<bool> {
         let group = QuotaGroup::of(tree);
         let Some(info) = self.info(group)? else { return Ok(true) };
