@@ -51,7 +51,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// [`Error::Pin`] if there is no such name.
+    /// [`Error::Pin`] if no pin has this name.
     pub fn unpin(&self, name: &str) -> Result<()> {
         pin::delete(&self.chain(), name)
     }
@@ -72,7 +72,8 @@ impl Site {
             return wrong("a clone lies in the same store as its base");
         }
         let (from, to) = (self.chain(), target.chain());
-        // The look at the target is independent of the look at the base, so both are made at once.
+        // Reading the target's head does not depend on reading the base, so both run at the same
+        // time.
         let (base, there) = thread::scope(|scope| {
             let there = scope.spawn(|| to.head());
             (self.commit(&from), there.join())

@@ -2,11 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **A1** Only a sequential reader causes requests ahead of it: each of its last reads went on
-//!   where the one before ended, or nearly so. A random reader causes none.
+//! - **A1** Only a sequential reader causes requests ahead of it: each of its last reads began
+//!   where the read before ended, or nearby. A random reader causes none.
 //! - **A2** At most [`Ahead::threads`] pieces are read ahead at the same time. Each has at most
-//!   [`REQUESTS`] requests and [`PIECE_LINES`] lines. Their memory is a part of the budget of the
-//!   cache in memory (R2 of `lines`). So is what was read and is not used yet.
+//!   [`REQUESTS`] requests and [`PIECE_LINES`] lines. The memory of the pieces is a part of the
+//!   budget of the cache in memory (R2 of `lines`). Lines that were read ahead and are not used yet
+//!   count in this budget, too.
 //! - **A3** A request ahead that fails does not fail a read. The reader asks for the line itself.
 //! - **A4** A line that is asked for already is waited for, and not asked for a second time. Each
 //!   thread ends its own requests before it waits for those of others, so no two threads wait for
@@ -27,8 +28,8 @@ use crate::units::SECTOR;
 
 /// The sectors of one piece that is read ahead: 1 MiB.
 const PIECE: u64 = 256;
-/// The most lines and requests of one piece. A piece is in one object, mostly. What is scattered
-/// over more is left to the reader.
+/// The most lines and requests of one piece. Most pieces lie in one object. Lines beyond these
+/// bounds are left to the reader.
 pub(crate) const PIECE_LINES: usize = 24;
 pub(crate) const REQUESTS: usize = 4;
 /// The memory of a piece that is being read: its lines, and the answers of the store.
@@ -36,13 +37,14 @@ const PIECE_BYTES: u64 = 2 * PIECE_LINES as u64 * LINE_BYTES as u64;
 /// The part of the whole memory that pieces may take while they are read.
 const MEMORY_PART: u64 = 8;
 
-/// How many readers are told from each other.
+/// The most readers that are tracked at the same time.
 const STREAMS: usize = 64;
-/// A read goes on with a sequential reader if it begins at most this many sectors before or behind
+/// A read goes on with a sequential reader if it begins at most this many sectors before or after
 /// its last end: requests of one reader may overtake each other on their way. The first reads of a
-/// reader have to begin exactly there, so that random reads nearby are not taken for it.
+/// reader have to begin exactly there, so that random reads nearby are not taken for a sequential
+/// reader.
 const SLACK: u64 = 64;
-/// How many reads must have gone on before any is read ahead.
+/// How many reads must have continued a reader's earlier reads before anything is read ahead of it.
 const HITS: u32 = 2;
 /// The first window of a reader, in sectors, and the largest: an object of 8 MiB. All windows
 /// together take at most an eighth of the cache, since what was read ahead must stay until it is
@@ -50,17 +52,18 @@ const HITS: u32 = 2;
 const WINDOW_MIN: u64 = 8 * LINE as u64;
 const WINDOW_MAX: u64 = (8 << 20) / SECTOR;
 const WINDOW_PART: u64 = 8;
-/// A reader that was not seen within so many reads has no share of the windows.
+/// A reader has a share of the windows only if it made one of the device's last reads, as many as
+/// this.
 const RECENT: u64 = 64;
 
-/// A reader that goes through the device.
+/// A reader that may be sequential.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     /// The sector where its last read ended.
     next: u64,
-    /// What lies before this sector was asked for, or is about to be.
+    /// All sectors up to this one were asked for, or are about to be.
     ahead_to: u64,
-    /// How many sectors are read ahead of it.
+    /// How many sectors are read ahead of the reader.
     window: u64,
     hits: u32,
     /// The number of its last read.
@@ -81,11 +84,11 @@ struct Inside {
     asked: BTreeSet<Key>,
 }
 
-/// What is read ahead of the readers of one device.
+/// The state of reading ahead for the readers of one device.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     inside: Ranked<Inside>,
-    /// Signals that a piece was queued, that lines have come, or the end.
+    /// Signals that a piece was queued, that lines have come, or that the device closes.
     signal: Condvar,
     threads: usize,
     /// The windows of all readers together, in sectors.
@@ -93,8 +96,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// For a device with so much memory in bytes, `cache` of it for lines, that has `in_flight`
-    /// requests at once.
+    /// For a device with `memory` bytes of memory, `cache` of these bytes for lines. The device
+    /// makes at most `in_flight` requests at once.
     pub(crate) fn new(memory: u64, cache: u64, in_flight: usize) -> Self {
         let fit = (memory / MEMORY_PART / PIECE_BYTES) as usize;
         let threads = match cache / PIECE_BYTES {
@@ -111,8 +114,8 @@ impl Ahead {
         self.threads as u64 * PIECE_BYTES
     }
 
-    /// Notes a read of `count` sectors of a device with `sectors`, and queues what to read ahead of
-    /// its reader. Returns whether another thread should be started for that.
+    /// Notes a read of `count` sectors of a device with `sectors`, and queues the pieces to read
+    /// ahead of its reader. Returns whether to start another thread for these pieces.
     pub(crate) fn note(&self, first: u64, count: u64, sectors: u64) -> bool {
         let mut inside = self.inside.lock();
         let inside = &mut *inside;
@@ -162,16 +165,17 @@ impl Ahead {
         self.signal.notify_all();
     }
 
-    /// Takes those of `wanted` that no other thread has asked for. The caller asks for them, and
-    /// drops the result. The second part are the others, for [`Ahead::wait`].
+    /// Takes the keys of `wanted` that no other thread has asked for. The caller asks for these
+    /// lines, and then drops the first result. The second result has the other keys, for
+    /// [`Ahead::wait`].
     pub(crate) fn take(&self, wanted: BTreeSet<Key>) -> (Asked<'_>, BTreeSet<Key>) {
         let mut inside = self.inside.lock();
         let (mine, theirs) = wanted.into_iter().partition(|key| inside.asked.insert(*key));
         (Asked { ahead: self, keys: mine }, theirs)
     }
 
-    /// Waits until no thread asks for a line any more. The line may not be there even so: its
-    /// request may have failed, or the cache may be too small.
+    /// Waits until no thread asks for a line any more. Afterwards the cache may still lack the
+    /// line: its request may have failed, or the cache may be too small.
     pub(crate) fn wait(&self, key: Key) {
         let mut inside = self.inside.lock();
         while inside.asked.contains(&key) {
@@ -208,7 +212,8 @@ impl Inside {
             return None;
         }
         let left = stream.ahead_to.saturating_sub(end);
-        // Half of the window is still ahead of the reader: it waits for nothing soon.
+        // More than half of the window is still ahead of the reader, so the reader does not wait
+        // soon.
         if left * 2 > stream.window {
             return None;
         }

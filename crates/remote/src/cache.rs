@@ -89,8 +89,8 @@ impl Cache {
     /// Opens the folder for a volume, and creates it if it does not exist. `None` if another
     /// process has the folder open.
     ///
-    /// With `seal` the folder is one of an encrypted volume. If an earlier program made it, what is
-    /// read stays in clear text until the next log begins.
+    /// With `seal` the folder belongs to an encrypted volume. If an earlier version of the program
+    /// made the folder, its content stays in clear text until the next log begins.
     pub(crate) fn open(
         dir: &Path,
         volume: VolumeId,
@@ -164,7 +164,7 @@ impl Cache {
         self.seal.as_ref()
     }
 
-    /// The log of a writer in the folder `folder`, as a scan expects it over the commit `head`.
+    /// The log of a writer in the folder `folder`, as a scan expects it.
     pub(crate) fn wanted<'a>(
         &'a self,
         folder: &'a Path,
@@ -190,8 +190,8 @@ impl Cache {
         head.local.as_ref().is_some_and(|local| local.cache == self.identity.lock().cache)
     }
 
-    /// Reads the log, if there is one, and counts the writes that the commit `head` lacks. It has
-    /// all up to position `committed`.
+    /// Reads the log, if there is one, and counts the writes that the commit `head` lacks. The
+    /// commit has all writes up to position `committed`.
     pub(crate) fn found(&self, head: &Manifest, committed: u64) -> Result<Option<(String, Found)>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let folder = self.log_dir();
@@ -204,7 +204,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// [`Error::Stale`] for a log with acknowledged writes that does not fit.
+    /// [`Error::Stale`] if the log has acknowledged writes and does not fit the newest commit.
     pub(crate) fn settle(&self, head: &Manifest, place: &str) -> Result<Option<Replay>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let marked = head.marked(&held.log);
@@ -263,8 +263,8 @@ impl Cache {
 
     fn write_identity(&self) -> Result<()> {
         let body = serde_json::to_vec(&*self.identity.lock()).unwrap_or_default();
-        // Earlier programs refuse the folder of an encrypted volume by this version, so they write
-        // nothing into it in clear text.
+        // Earlier versions of the program refuse a file with this version, so they write no clear
+        // text into the folder of an encrypted volume.
         let bytes = wrap_local(self.seal.is_some(), Kind::Cache, self.volume, (0, 0), &body);
         let replace = || -> io::Result<()> {
             let (new, path) = (self.dir.join("identity.new"), self.dir.join("identity"));

@@ -2,14 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** What the cache has of an encrypted volume's content is sealed. The keys follow from
-//!   the master key of the volume, its identity in the store, and the use: they open nothing of
-//!   another volume, and nothing in the store.
-//! - **Q2** No nonce is used twice with a key. Each record and each line draws 16 random bytes, and
-//!   the number of the piece follows. So nothing has to be counted over a crash or a replay.
+//! - **Q1** The cache has the content of an encrypted volume only in sealed form. Each key follows
+//!   from the master key of the volume, the identity of the volume in the store, and the use of the
+//!   key. So the keys open nothing of another volume, and nothing in the store.
+//! - **Q2** No nonce is used twice with a key. A nonce is 16 random bytes, drawn for each record
+//!   and each line, followed by the number of the piece. So no counter has to survive a crash or a
+//!   replay.
 //! - **Q3** A piece opens only at its place. The associated data has the header of its record or
-//!   the key of its line, and the number of the piece. So a piece that was moved, and one of an
-//!   older log, is found to be wrong.
+//!   the key of its line, and the number of the piece. So a piece that was moved, or that is of an
+//!   older log, does not open.
 //!
 //! # Format
 //!
@@ -111,19 +112,19 @@ impl CacheSeal {
         [&drawn[..], &seal(&self.lines, &drawn, 0, place, line)].concat()
     }
 
-    /// Opens a line. `None` if it is not what was sealed for this place.
+    /// Opens a line. `None` if the bytes were not sealed for this place.
     pub(crate) fn open_line(&self, place: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         let (drawn, msg) = sealed.split_first_chunk::<DRAWN>()?;
         open(&self.lines, drawn, 0, place, msg)
     }
 }
 
-/// What tells the head of a file from the header of a record.
+/// The associated data for the head of a file. Its first bytes tell it from the header of a record.
 fn file_aad(head: &[u8]) -> Vec<u8> {
     [b"file ", head].concat()
 }
 
-/// What opens the pieces of one record of the log.
+/// Seals and opens the pieces of one record of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordSeal {
     seal: CacheSeal,
@@ -166,8 +167,8 @@ impl RecordSeal {
         sealed
     }
 
-    /// The sealed bytes with a range of frames, from the first sealed frame on, and the number of
-    /// frames before them.
+    /// Returns the range of sealed bytes that holds some frames, and the number of frames before
+    /// that range. The range counts from the record's first sealed frame on.
     pub(crate) fn range(&self, first: u32, count: u32) -> (std::ops::Range<u64>, u32) {
         let (piece, frames) = (PIECE_FRAMES as u32, self.frames);
         let from = first / piece;
@@ -194,7 +195,7 @@ mod tests {
         CacheSeal::new(&Master([master; 32]), VolumeId([volume; 16])).expect("keys")
     }
 
-    /// Q1 to Q3: a line opens with its key and at its place alone. Two seals of a line differ.
+    /// Q1 to Q3: a line opens only with its key and only at its place. Two seals of a line differ.
     #[test]
     fn a_line_opens_at_its_place_alone() {
         let sealed = keys(1, 1).seal_line(b"here", b"a line of content");

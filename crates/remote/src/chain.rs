@@ -75,7 +75,7 @@ impl Chain {
         Ok(numbers)
     }
 
-    /// The newest manifest: the last of the manifests that follow the last listed manifest.
+    /// The newest manifest: the last listed one, or the last of the manifests that follow it.
     pub(crate) fn head(&self) -> Result<Option<(VolumeId, Manifest)>> {
         // The collector may delete the manifest between the list and the read. The next list then
         // has a newer manifest.
@@ -102,7 +102,7 @@ impl Chain {
         Ok(newest)
     }
 
-    /// As [`Chain::follow`], from the newest number that is listed. Requests this manifest and the
+    /// Works as [`Chain::follow`] from the newest listed number. Requests this manifest and the
     /// next one at the same time, since mostly no next manifest exists.
     fn follow_listed(&self, last: CommitNumber) -> Result<Option<(VolumeId, Manifest)>> {
         let after = CommitNumber(last.0 + 1);

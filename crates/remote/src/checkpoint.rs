@@ -145,7 +145,7 @@ impl Core {
         table
     }
 
-    /// Writes an object of parts that the table counts.
+    /// Writes parts as one object, and adds the object to the table.
     fn write_batch<K>(&self, batch: Batch<K>) -> Result<Vec<(K, Ref)>> {
         let len = (LEN + batch.body.len()) as u32;
         let (number, parts) = self.put_batch(batch)?;

@@ -108,7 +108,7 @@ pub(crate) fn end(chain: &Chain, epoch: u32, writer: &Writer) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Error::Busy`], with the known facts of the other writer.
+/// [`Error::Busy`], with the known facts about the other writer.
 pub(crate) fn check(chain: &Chain, head: &Manifest, epoch: u32, mine: &Writer) -> Result<()> {
     let theirs = chain.names.writer(head.epoch, &head.writer.id);
     let (seen, shown) = thread::scope(|scope| {

@@ -39,7 +39,7 @@ pub struct Collected {
     pub manifests: u64,
     /// Data and map objects that were deleted.
     pub objects: u64,
-    /// Objects of writers that ended before their commit.
+    /// Objects of writers that ended before a commit named the objects.
     pub orphans: u64,
     /// Bytes of all these objects.
     pub bytes: u64,
@@ -129,7 +129,7 @@ impl Core {
             if self.is_closing() {
                 break;
             }
-            // Only the base deletes its own objects.
+            // Only the base deletes its own objects, so a clone leaves them in the store.
             if !self.names.is_shared(number) {
                 chain.store.delete(&self.names.of_entry(number, &entry))?;
                 done.objects += 1;

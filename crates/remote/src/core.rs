@@ -145,7 +145,8 @@ pub(crate) enum Failure {
 pub(crate) struct Core {
     pub(crate) chain: Chain,
     pub(crate) volume: VolumeId,
-    /// The length of the device, in bytes. It only grows, and under the lock of the state (`grow`).
+    /// The length of the device, in bytes. The length only grows, and changes only under the lock
+    /// of the state (`grow`).
     pub(crate) len: AtomicU64,
     pub(crate) epoch: u32,
     pub(crate) writer: Writer,
@@ -159,7 +160,7 @@ pub(crate) struct Core {
     /// The newest manifest. Unranked: held across I/O, and taken before all other locks.
     pub(crate) last: Mutex<Manifest>,
     pub(crate) lines: Arc<Lines>,
-    /// What is read ahead of readers.
+    /// Reads ahead of sequential readers.
     pub(crate) ahead: Ahead,
     /// The cache on a local disk for data that was read.
     pub(crate) disk: Option<Arc<DiskLines>>,

@@ -110,9 +110,9 @@ impl Core {
         Ok(())
     }
 
-    /// The entry for the local log in the manifest after `last`. It says that the log is sealed
-    /// only once this writer's own log has begun. Before, the folder may have the log of an earlier
-    /// program (L5 of `log`).
+    /// The entry for the local log in the manifest after `last`. The entry says that the log is
+    /// sealed only once this writer's own log has begun. Until then the folder may have the log of
+    /// an earlier program (L5 of `log`).
     fn local_after(&self, last: &Manifest) -> Option<LocalLog> {
         let was_sealed = last.local.as_ref().is_none_or(|local| local.sealed);
         let is_sealed = self.log.get().is_some() || was_sealed;

@@ -5,13 +5,13 @@
 //! - **V1** A volume is deleted only if no writer seems alive, and no lease or pin names it. A
 //!   clone has a pin in its base, so its base is kept.
 //! - **V2** The manifests are deleted before all other objects, the newest manifest last. So a
-//!   volume is either whole or gone. An interrupted deletion is finished by the next one.
+//!   volume is either whole or gone. The next deletion finishes an interrupted one.
 //! - **V3** A volume with a base has a pin in the base. Before any manifest is deleted, a copy of
 //!   the newest manifest is put into the folder `gone`. The copy stays until the pin is deleted, so
 //!   any later deletion finds the pin.
 //! - **V4** The names in `gone` are numbers from one on without a gap, so a deletion reads them one
 //!   by one. A list may lack the object that was written last. A deletion that misses an encrypted
-//!   object would delete its key, and no program could read the object any more.
+//!   object would still delete the key, and no program could read the object any more.
 
 use bytes::Bytes;
 
@@ -87,8 +87,8 @@ fn release_bases(chain: &Chain) -> Result<u64> {
         let decode = |bytes: &Bytes| Manifest::decode(&meta.name, Kind::Pin, bytes);
         all.extend(chain.store.get_as(&meta.name, decode)?.map(|(_, last)| (meta.name, last)));
     }
-    // The highest number is released first. So an interruption leaves no gap that hides the rest
-    // from a later deletion (V4).
+    // The loop goes from the highest number down. So an interruption leaves no gap that hides the
+    // rest from a later deletion (V4).
     all.sort_by(|(a, _), (b, _)| b.cmp(a));
     for (name, last) in &all {
         if let Some((base, pin)) = last.bases.last().zip(last.base_pin.as_ref()) {

@@ -36,14 +36,15 @@ const SHOW: Duration = Duration::from_secs(10);
 /// How often the collector makes a pass.
 const COLLECT: Duration = Duration::from_secs(30);
 
-/// Reads of more ranges than this at once have nothing read ahead of them.
+/// A read of more ranges than this at once causes no reading ahead.
 const AHEAD_OF: usize = 4;
 
 /// A device with all of its content in a store of objects.
 #[derive(Debug)]
 pub struct RemoteDevice {
     pub(crate) core: Arc<Core>,
-    /// Unranked: held for moments, when a thread starts and at the close. Nothing is locked inside.
+    /// Unranked: held for moments, when a thread starts and at the close. No thread takes another
+    /// lock while it holds this one.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Serialises changes of parts of sectors (V1). Unranked: held across I/O, and taken before all
     /// other locks.
@@ -105,8 +106,8 @@ impl RemoteDevice {
         self.lost.as_ref()
     }
 
-    /// For tests: ends as a crash of the process would. Nothing more is written, and the volume is
-    /// not released.
+    /// For tests: ends the device as a crash of the process would. Nothing more is written, and the
+    /// volume is not released.
     pub fn abandon(&self) {
         if !self.is_closed.swap(true, Ordering::SeqCst) {
             self.core.fail(Failure::Failed("it was abandoned".to_owned()));
@@ -118,7 +119,8 @@ impl RemoteDevice {
         self.core.state.lock().is_closing = true;
         self.core.signal.notify_all();
         self.core.ahead.close();
-        // The last commit is made, or cannot be made. Nothing needs what threads still ask for.
+        // The last commit is made, or cannot be made. Nothing needs the answers to requests that
+        // threads still make.
         self.core.chain.store.end();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
@@ -161,12 +163,12 @@ impl RemoteDevice {
         self.core.cut(false)
     }
 
-    /// As [`RemoteDevice::push`], with a checkpoint of the map. The next opening reads less, and
-    /// the collector can delete more.
+    /// Does the work of [`RemoteDevice::push`], with a checkpoint of the map. The next opening
+    /// reads less, and the collector can delete more.
     ///
     /// # Errors
     ///
-    /// As [`RemoteDevice::push`].
+    /// Those of [`RemoteDevice::push`].
     pub fn checkpoint(&self) -> Result<()> {
         self.core.cut(true)
     }
@@ -231,8 +233,9 @@ impl RemoteDevice {
         Ok(())
     }
 
-    /// Notes a read, and starts another thread that reads ahead if that helps. Reads of many ranges
-    /// at once come from callers that know what they need.
+    /// Notes a read, and starts another thread that reads ahead if that helps. The callers do not
+    /// call this for reads of more than [`AHEAD_OF`] ranges, because a reader of many ranges asks
+    /// for all that it needs.
     fn look_ahead(&self, first: Sector, count: u64) {
         let sectors = self.core.len() / SECTOR;
         if self.core.ahead.note(first.0, count, sectors) {
@@ -431,7 +434,7 @@ impl Device for RemoteDevice {
 
 impl Core {
     /// Makes this writer's last commit. The commit gets a checkpoint if many data objects follow
-    /// the last one, because the next opening reads all data objects after a checkpoint.
+    /// the last checkpoint, because the next opening reads all data objects after a checkpoint.
     fn cut_at_end(&self) -> Result<()> {
         const RECENT_AT_END: usize = 32;
         let (is_long, is_behind) = {

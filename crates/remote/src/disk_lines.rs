@@ -7,8 +7,8 @@
 //!   becomes wrong.
 //! - **P2** The files take at most their budget, and the index in memory takes at most its own
 //!   budget. After a change of the budget, the lines in the remaining slots are kept.
-//! - **P4** Lines of an encrypted volume are sealed, each for its slot. The index tells which
-//!   objects they are of, and nothing of their content. Its checksums are of the sealed bytes.
+//! - **P4** Lines of an encrypted volume are sealed, each for its slot. The index names the objects
+//!   of the lines, and shows nothing of their content: its checksums cover the sealed bytes.
 //! - **P3** After a failure of the disk the cache is not used any more. The failure never fails a
 //!   read.
 //!
@@ -44,8 +44,8 @@ const SLOT_SEALED: u64 = SLOT + (DRAWN + TAG) as u64;
 const ENTRY: usize = 40;
 /// Bytes before the first entry: an envelope, and the number of slots.
 const INDEX_HEAD: usize = envelope::LEN + 8;
-/// How often the search for a slot passes over a line after its last use, before it takes the slot:
-/// for lines of data, and for lines with nodes of trees.
+/// How often the search for a slot passes over a line after the line's last use, before the search
+/// takes the slot. The first number is for lines of data, the second for lines with nodes of trees.
 const DATA_CHANCES: u8 = 1;
 const NODE_CHANCES: u8 = 3;
 /// The memory that a slot takes at most, in bytes: its entry, and its place in the table of keys.
@@ -181,7 +181,8 @@ impl DiskLines {
             Some(seal) => Cow::Owned(seal.seal_line(&slot.place(place), line)),
             None => Cow::Borrowed(line),
         };
-        // A read that finds the slot before this has the wrong checksum, and goes to the store.
+        // A read that finds the slot before the checksum is noted sees a wrong checksum, and goes
+        // to the store.
         slot.crc = crc_fast::crc32_iscsi(&stored);
         self.index.lock().note_crc(place, slot);
         let at = u64::from(place) * self.slot_len();
@@ -229,8 +230,8 @@ impl Index {
         }
     }
 
-    /// Finds a slot for a line: the slot that has the line already. Otherwise it is the next slot,
-    /// in clock order, with a line that has no chances left.
+    /// Finds a slot for a line. If a slot has the line already, the line keeps that slot. Otherwise
+    /// the line gets the next slot, in clock order, with a line that has no chances left.
     fn take(&mut self, slot: Slot) -> u32 {
         self.bytes += u64::from(slot.len);
         if let Some(&place) = self.places.get(&slot.key) {
@@ -258,7 +259,8 @@ impl Index {
 }
 
 impl Slot {
-    /// What a sealed line is bound to: its object and place there, its length, and its slot.
+    /// The associated data of a sealed line: its object, its place in the object, its length, and
+    /// its slot.
     fn place(&self, slot: u32) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&self.key.object.0.to_le_bytes());
@@ -310,7 +312,7 @@ fn read_index(
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, 0)?;
     let Some((head, entries)) = bytes.split_at_checked(INDEX_HEAD) else { return Ok(Vec::new()) };
-    // Lines in clear text of an encrypted volume are dropped, and so are those of a later version.
+    // Lines in clear text of an encrypted volume are dropped, and so are lines of a later version.
     let is_right = unwrap("the index", Kind::Cache, head).is_ok_and(|(envelope, _)| {
         envelope.volume == volume && (envelope.version == VERSION_SEALED) == is_sealed
     });

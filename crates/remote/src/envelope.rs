@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 pub(crate) const VERSION: u16 = 1;
 /// The version of a `key/NUMBER` object.
 pub(crate) const VERSION_KEY: u16 = 2;
-/// The version of the files of a local cache that are sealed, or belong to others that are.
+/// The version of all files of a sealed local cache, also of files without sealed content.
 pub(crate) const VERSION_SEALED: u16 = 2;
 /// Bytes of an envelope.
 pub(crate) const LEN: usize = 64;

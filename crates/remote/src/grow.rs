@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **W1** No commit has a sector past its own end. No record of the local log has one past the
-//!   end of the commit under it. So the longer length is in a commit before a write can use it.
-//!   A replay and a salvage then never meet a write that is past the end.
-//! - **W2** The length only grows. After a crash it is the old one or the new one. In the second
-//!   case the device is longer than the file system on it, which is as after an opening with a
+//! - **W1** No commit has a sector past its own end. No record of the local log has a sector past
+//!   the end of the commit on which the log builds. So the longer length is in a commit before a
+//!   write can use it. A replay and a salvage then never meet a write that is past the end.
+//! - **W2** The length only grows. After a crash the device has the old length or the new one. With
+//!   the new length the device is longer than the file system on it, as after an opening with a
 //!   larger `size`.
 
 use std::sync::atomic::Ordering;
@@ -33,7 +33,8 @@ impl Core {
         if self.last.lock().device_len >= len {
             return Ok(());
         }
-        // A cut that was planned before this has the shorter length, and so is not enough.
+        // A cut that was planned before the device grew has the shorter length, so another cut is
+        // needed.
         self.cut(false)
     }
 }

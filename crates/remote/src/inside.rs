@@ -174,7 +174,7 @@ impl Inside {
         &self.disk
     }
 
-    /// Whether the place names bytes, and no partition.
+    /// Whether the place names a range of bytes instead of a partition.
     pub(crate) fn is_range(&self) -> bool {
         matches!(self.part, Part::Range(..))
     }
@@ -261,7 +261,7 @@ impl Inside {
     ///
     /// # Errors
     ///
-    /// As [`Inside::open`].
+    /// Those of [`Inside::open`].
     pub fn look(&self) -> Result<Region> {
         let how = OpenOptions { lock: false, ..OpenOptions::READ };
         self.region(&FileDevice::open(&self.disk, how)?)

@@ -12,8 +12,8 @@ use crate::secret::Secret;
 use crate::store::{Store, StoreError};
 
 impl Site {
-    /// The same place, with objects that a secret opens. A volume that is made at this place is
-    /// encrypted.
+    /// Returns the same place, with the secret that opens its objects. A volume that is made at
+    /// this place is encrypted.
     #[must_use]
     pub fn encrypted(self, secret: Secret) -> Self {
         let seal = SealedStore::new(self.store, Names::new(&self.prefix), secret);
@@ -94,8 +94,8 @@ mod tests {
         read.map_err(Error::Block).map(|()| found)
     }
 
-    /// Y1: a base and its clone have objects of the same names. No object of the base is accepted
-    /// as an object of the clone, or the reverse, for each kind of object.
+    /// Y1: a base and its clone have objects of the same names. For each kind of object, neither
+    /// volume accepts an object of the other volume as its own.
     #[test]
     fn no_object_of_a_base_passes_for_one_of_its_clone() {
         let store = Arc::new(SimStore::new(1, Weather::default()));

@@ -58,7 +58,7 @@ impl Lines {
         Some(Arc::clone(line))
     }
 
-    /// Whether a line is there. This is no use of the line.
+    /// Whether the cache has a line. This question does not count as a use of the line.
     pub(crate) fn has(&self, key: Key) -> bool {
         self.shard(key).lock().lines.contains_key(&key)
     }

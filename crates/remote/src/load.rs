@@ -29,7 +29,7 @@ enum What<'m> {
 /// A part of an object, and where it is.
 type Want<'m> = (What<'m>, Part);
 
-/// The content of such a part.
+/// The content of a part that a manifest references.
 enum Content {
     Table(Vec<(ObjectNumber, Entry)>),
     Leaf(Refs),

@@ -275,7 +275,7 @@ impl Core {
             }
         }
         self.state.lock().is_replaying = false;
-        // From this commit on no log in clear text is taken for one of this folder.
+        // After this commit, no opening accepts a log in clear text in this folder (L5 of `log`).
         let seals = self.seals_log(&self.last.lock());
         if seals { self.cut(false) } else { Ok(()) }
     }

@@ -10,8 +10,8 @@
 //! - **L3** A file is removed when a commit has all writes in the file.
 //! - **L4** After a failed write or sync nothing more is written to the log.
 //! - **L5** The log of an encrypted volume is sealed: extents, frames, and the heads of its files
-//!   (`cache_seal`). The manifest says so. A log in clear text is replayed for such a volume only
-//!   if the newest manifest does not.
+//!   (`cache_seal`). The manifest says whether the log is sealed. For an encrypted volume, a log in
+//!   clear text is replayed only if the newest manifest calls no log sealed.
 //!
 //! # Format
 //!
@@ -86,8 +86,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Reads frames of the record: `count` from the frame `first` of the record on. Their checksums
-    /// are not looked at.
+    /// Reads `count` frames of the record, from its frame `first` on. Does not check their
+    /// checksums.
     pub(crate) fn read(&self, first: u32, count: u32) -> io::Result<Vec<u8>> {
         let len = count as usize * FRAME;
         let Some(seal) = &self.seal else {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** The base of a log is a commit of the log's writer. Of the writes since the log began,
-//!   the base has exactly those of a prefix of the log.
+//! - **B1** The base of a log is a commit of the log's writer. The base has every write up to one
+//!   position of the log, and no later write.
 //! - **B2** A base is pinned only while a log has acknowledged writes that its base lacks. The next
 //!   opening that removes the log deletes the pin.
 

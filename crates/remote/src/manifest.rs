@@ -77,7 +77,7 @@ pub(crate) struct LocalLog {
     pub(crate) host: String,
     /// The folder on that machine.
     pub(crate) dir: String,
-    /// The log is encrypted. A log in clear text is not of this writer.
+    /// The log is encrypted. In this case a log in clear text is no log of this writer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) sealed: bool,
 }

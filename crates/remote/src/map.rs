@@ -62,7 +62,7 @@ pub(crate) struct Map {
     dirty: usize,
 }
 
-/// Which page has a sector, and where it is in the page.
+/// Returns the page that has a sector, and the place of the sector in the page.
 fn place(sector: Sector) -> (u32, u16) {
     ((sector.0 / PAGE_SECTORS) as u32, (sector.0 % PAGE_SECTORS) as u16)
 }

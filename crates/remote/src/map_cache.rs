@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A part is used only if its checksum is the one that its reference has. What the disk
-//!   has instead is read from the store.
+//! - **B1** A part is used only if it has the checksum of its reference. If the part on the disk
+//!   has another checksum, the part is read from the store.
 //! - **B2** A part is kept as lines of its object. For a part of a map object the number of a line
-//!   is the offset of its first byte in the object. The extents of a data object count from the
-//!   highest number down, where no line of frames is.
+//!   is the offset of its first byte in the object. The lines with the extents of a data object
+//!   count down from the highest number, where no line of frames is.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) struct Part {
     pub(crate) object: ObjectNumber,
     pub(crate) epoch: u32,
     pub(crate) at: Range<u64>,
-    /// Whether it is the extents of a data object, and not a part of the map.
+    /// Whether the part is the extents of a data object instead of a part of the map.
     pub(crate) is_extents: bool,
 }
 
@@ -51,7 +51,7 @@ impl Part {
     }
 
     fn on_disk(&self, disk: &DiskLines) -> Option<Bytes> {
-        // A damaged reference may have any length, so nothing is reserved for it.
+        // A damaged reference may have any length, so no memory is reserved for that length.
         let mut bytes = Vec::new();
         for (key, range) in self.keys() {
             let line = disk.get(key)?;
@@ -81,8 +81,8 @@ impl Core {
         }
     }
 
-    /// Reads parts: from the disk where it has them, and the others at once from the store. `check`
-    /// gets the index and the bytes of each part (B1).
+    /// Reads the parts that the disk has from the disk, and all other parts at once from the store.
+    /// `check` gets the index and the bytes of each part (B1).
     pub(crate) fn read_parts<T>(
         &self,
         parts: &[Part],

@@ -78,7 +78,7 @@ impl Site {
                     let why = format!("there is no option {key:?}; there are {known}");
                     return Err(Error::Place { place: shown, why });
                 }
-                // Another name of the same folder is the same volume.
+                // Two names of the same folder name the same volume, so the path is resolved.
                 let path = Path::new("/").join(&place.prefix);
                 let path = path.canonicalize().unwrap_or(path);
                 let prefix = host_name(&path).map_err(refused)?;
@@ -380,7 +380,8 @@ impl Site {
         let mut taken = Manifest {
             local: cache.filter(|_| has_log).map(|cache| {
                 let mark = cache.mark(&writer.host);
-                // Until the log is replayed, it is as it was found (L5 of `log`).
+                // A log that is still to be replayed may be in clear text, so the manifest does not
+                // call it sealed (L5 of `log`).
                 let is_plain = settled.replay.as_ref().is_some_and(|replay| replay.may_be_plain);
                 LocalLog { sealed: mark.sealed && !is_plain, ..mark }
             }),
@@ -418,7 +419,7 @@ impl Site {
             (Ok(replay), _) => Settled { replay, lost: None },
             (Err(Error::Stale { .. }), Some(cache)) if goes_on => {
                 if let Some((log, _)) = cache.held_log() {
-                    // An earlier opening may have pinned the log's commit for its salvage.
+                    // An earlier opening may have pinned the log's commit for a salvage of the log.
                     let _ = pin::delete(chain, &log_base::pin_of(&log));
                 }
                 Settled { replay: None, lost: cache.give_up(head)? }
@@ -492,7 +493,8 @@ impl Opened {
         }
     }
 
-    /// Releases the volume, so that others can open it. This device writes nothing afterwards.
+    /// Releases the volume, so that another program can open it. This device writes nothing
+    /// afterwards.
     ///
     /// # Errors
     ///

@@ -65,7 +65,7 @@ impl Patient {
         Self { store, patience, counts: Arc::default(), chance, is_ended: Arc::default() }
     }
 
-    /// The same client, which is ended apart from this one.
+    /// A copy of the client. The end of one of the two does not end the other one.
     pub(crate) fn apart(&self) -> Self {
         Self { is_ended: Arc::default(), ..self.clone() }
     }
@@ -128,7 +128,7 @@ impl Patient {
         checked(|| self.get(name)?.as_ref().map(&check).transpose())
     }
 
-    /// As [`Patient::get_as`], for a part of an object.
+    /// Does the work of [`Patient::get_as`] for a part of an object.
     pub(crate) fn range_as<T>(
         &self,
         name: &str,
@@ -154,7 +154,8 @@ impl Patient {
         Ok(all)
     }
 
-    /// As [`Patient::get_many`], but also calls `check` with the index and the bytes of each part.
+    /// Works as [`Patient::get_many`], but also calls `check` with the index and the bytes of each
+    /// part.
     pub(crate) fn many_as<T>(
         &self,
         wants: &[(String, Range<u64>)],

@@ -9,7 +9,7 @@
 //!   file.
 //! - **L3** Otherwise a `:/`, or a `:` at the end, divides volume and path. The dividing mark is
 //!   the first one behind the name of an existing file, or of a place inside a file. A directory
-//!   does not count. If there is no such file, the first `:/` divides.
+//!   does not count as a file here. If there is no such file, the first `:/` divides.
 //! - **L4** In a place of a store the first `:/` after the scheme divides, or a `:` at the end. A
 //!   `://` does not divide.
 
@@ -247,7 +247,8 @@ mod tests {
         assert_eq!(divide(&argument), Divided { volume: image, path: Some(b"/a".to_vec()) });
     }
 
-    /// L3: a place inside a disk divides as a file does, whatever its label holds.
+    /// L3: a place inside a disk divides as a file does, with any characters in a partition's
+    /// label.
     #[test]
     fn a_place_inside_a_disk_divides() {
         let dir = tempfile::tempdir().expect("tempdir");

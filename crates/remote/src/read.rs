@@ -6,8 +6,8 @@
 //! # Invariants
 //!
 //! - **E1** Bytes from the store are used only after their checksum was verified.
-//! - **E2** For each sector, a read returns the content of one moment. It includes all writes that
-//!   ended before the read began.
+//! - **E2** For each sector, a read returns the content of one moment. That content includes all
+//!   writes that ended before the read began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -198,7 +198,7 @@ impl Core {
         let (asked, others) = self.ahead.take(absent);
         let mut unread = BTreeSet::new();
         for &key in &asked.keys {
-            // Another thread may have had the answer just before this one asked for the line.
+            // Another thread may have received the line after this thread looked into the cache.
             match self.lines.get(key) {
                 Some(found) => drop(lines.insert(key, found)),
                 None => drop(unread.insert(key)),
@@ -314,7 +314,7 @@ impl Core {
 }
 
 impl Fetch {
-    /// The lines that it needs.
+    /// The lines that the fetch needs.
     fn keys(&self, source: &Source) -> Result<impl Iterator<Item = Key> + use<>> {
         let end = self.frame + self.count as u32;
         if end > source.sectors {

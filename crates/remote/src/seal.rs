@@ -41,7 +41,7 @@ use crate::random;
 use crate::secret::Secret;
 use crate::store::{Meta, Store, StoreError};
 
-/// The version of volumes without an identity, and the version of all others.
+/// The version of volumes without an identity, and the version of all other volumes.
 const VERSION_FIRST: u16 = 1;
 const VERSION: u16 = 2;
 const HEAD: usize = 16;
@@ -160,7 +160,7 @@ fn sealed_range(range: &Range<u64>) -> (u64, Range<u64>) {
     (first, HEAD as u64 + first * SEALED..HEAD as u64 + end.max(first + 1) * SEALED)
 }
 
-/// Cuts a range out of opened pieces; shorter if the object ends within it.
+/// Cuts a range out of opened pieces. The result is shorter if the object ends within the range.
 fn cut(plain: &[u8], first: u64, range: &Range<u64>) -> Bytes {
     let from = (range.start - first * PIECE) as usize;
     let end = ((range.end - first * PIECE) as usize).min(plain.len());

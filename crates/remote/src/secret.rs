@@ -253,7 +253,8 @@ impl Secret {
     }
 }
 
-/// The new secret opens the volume. With an older list, the old secret may open the volume, too.
+/// Returns the error that an older key was not deleted. The new secret opens the volume. A program
+/// that gets an older list may still open the volume with the old secret.
 fn undeleted(error: &StoreError) -> Result<()> {
     wrong(format!(
         "the new secret opens the volume, and the old one was not deleted: run `remote rekey` \
@@ -293,7 +294,8 @@ fn numbers(store: &dyn Store, names: &Names) -> Result<Vec<u32>> {
     };
     let number = |meta: &crate::store::Meta| meta.name.rsplit('/').next()?.parse().ok();
     let mut numbers: Vec<u32> = listed.iter().filter_map(number).collect();
-    // A number that no writer gives. A new key has the next number, and the one after it is read.
+    // No writer gives such a high number. A new key gets the next number, and `replace` also reads
+    // the number after that one.
     numbers.retain(|number| *number <= u32::MAX / 2);
     numbers.sort_unstable();
     Ok(numbers)

@@ -93,7 +93,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Store::get`].
+    /// Those of [`Store::get`].
     fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError>;
 
     /// Reads several parts at once. The answers have the order of `wants`.
@@ -105,7 +105,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Store::get`].
+    /// Those of [`Store::get`].
     fn head(&self, name: &str) -> Result<Meta, StoreError>;
 
     /// Lists the objects in a folder of names, sorted by name.

@@ -64,7 +64,7 @@ impl Core {
     fn send(&self, segment: &Arc<Segment>) -> Result<()> {
         let name = self.chain.names.object(segment.number, self.epoch, true);
         self.chain.store.put(&name, &Bytes::from_owner(Whole(Arc::clone(segment))))?;
-        // The next opening reads the extents, until a checkpoint has them.
+        // Each opening reads the extents until a checkpoint has them, so the disk keeps them.
         let (number, shape) = (segment.number, segment.shape());
         let at = segment::tail(shape);
         let tail = segment.bytes().get(at.start as usize..).unwrap_or_default();

@@ -89,8 +89,8 @@ impl Record {
         Says::Data { object, first_frame: fixed.first_frame, frames: fixed.frames }
     }
 
-    /// The header and the extents; the frames follow them. With `seal`, both are sealed, and the
-    /// result seals the frames.
+    /// Returns the header and the extents; the frames follow them. With `seal`, the extents are
+    /// sealed, and the second result seals the frames.
     pub(crate) fn encode(
         &self,
         extents: &[Extent],
@@ -129,8 +129,8 @@ impl Record {
     }
 }
 
-/// Splits the start of `bytes` into the header and the extents of a record of any version, as they
-/// are stored, and returns its version. `None` if their checksum is wrong.
+/// Splits the start of `bytes` into the stored header and extents of a record of any version.
+/// Returns also the version. `None` if the checksum is wrong.
 fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8], u16)> {
     let header = bytes.get(..HEADER)?;
     if &header[..8] != MAGIC {
@@ -143,7 +143,8 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8], u16)> {
         _ => u64::from(frames) * FRAME as u64,
     };
     let of_extents = len.checked_sub(HEADER as u64)?.checked_sub(of_frames)?;
-    // The extents have 16 bytes each, and so have the random bytes and the tag before and after.
+    // Each extent has 16 bytes. In a sealed record the random bytes before the extents and the tag
+    // after them have 16 bytes each, too.
     if len > RECORD_MAX || !of_extents.is_multiple_of(segment::EXTENT as u64) {
         return None;
     }
@@ -271,8 +272,9 @@ mod tests {
         bytes
     }
 
-    /// A record can be read back. A truncated record, or one with a changed bit, is not accepted.
-    /// Neither is a sealed one in the place of one in clear text, or the other way round.
+    /// A record can be read back. A truncated record, or one with a changed bit, is not accepted. A
+    /// reader of sealed records accepts none in clear text, and a reader of clear text accepts no
+    /// sealed record.
     #[test]
     fn a_record_shows_every_changed_bit() {
         let key = seal();

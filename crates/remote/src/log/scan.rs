@@ -143,7 +143,8 @@ pub(crate) fn walk(
         let mut last = head.sequence;
         let file = WholeFile { tag: wanted.tag, path, seal: head.seal, from: head.len };
         let (at, end) = file.walk(&bytes, &mut last, visit)?;
-        // A file with a successor was durable.
+        // A file with a successor was durable (L2 of `log`), so an incomplete record in it is
+        // damage.
         let is_followed = files.get(index + 1).is_some_and(|(_, next)| next.sequence > last);
         if end == End::Damaged || is_followed {
             let why = format!("{} is damaged at byte {at}", path.display());
@@ -204,7 +205,7 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest<'_>> {
     Ok(Newest { files, unreadable })
 }
 
-/// How long the head of a file is, as far as its version can be read.
+/// The length of the head of a file. A head without a readable version counts as one in clear text.
 fn least_head(first: &[u8]) -> usize {
     match first.get(10..12) {
         Some([2, 0]) => FILE_HEAD_SEALED,
@@ -249,7 +250,7 @@ fn first_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(first)
 }
 
-/// A file of the log, and what is known of it from its head.
+/// A file of the log, with the facts from its head.
 struct WholeFile<'a> {
     tag: u64,
     path: &'a Path,

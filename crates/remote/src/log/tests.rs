@@ -1,5 +1,5 @@
-//! The local cache of an encrypted volume: nothing in it can be read, what an earlier program left
-//! in clear text is taken over once, and a forged log is refused.
+//! The local cache of an encrypted volume: nothing in it can be read, a log that an earlier program
+//! left in clear text is replayed once, and a forged log is refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::units::{SECTOR, Sector};
 const LEN: u64 = 8 << 20;
 const WORD: &[u8] = b"words to hide; ";
 
-/// A place with a cache folder. An earlier program wrote the cache of an encrypted volume in clear
-/// text.
+/// A place with a cache folder. With `is_earlier` the cache gets no keys, as in an earlier program,
+/// which wrote the cache of an encrypted volume in clear text.
 fn site(store: &Arc<SimStore>, dir: &Path, is_earlier: bool) -> Site {
     let options = Options {
         write: true,
@@ -48,7 +48,7 @@ fn made() -> (tempfile::TempDir, Arc<SimStore>) {
     (dir, store)
 }
 
-/// Fifty sectors of text from a sector on.
+/// Fifty sectors of text that begin with the byte `number`.
 fn text(number: u8) -> Vec<u8> {
     let mut text = WORD.repeat(50 * SECTOR as usize / WORD.len() + 1);
     text.truncate(50 * SECTOR as usize);
@@ -94,8 +94,8 @@ fn shows(folder: &Path) -> (usize, bool) {
     (len, has)
 }
 
-/// L5: what was written and read is nowhere in the folder, and all of it comes back after a crash.
-/// An earlier program shows that the test would find it.
+/// L5: no file of the folder shows the text that was written and read, and all of the text comes
+/// back after a crash. The run with an earlier program shows that the test would find the text.
 #[test]
 fn a_stolen_cache_says_nothing() {
     for is_earlier in [true, false] {
@@ -123,7 +123,7 @@ fn a_stolen_cache_says_nothing() {
     }
 }
 
-/// Segments that left the memory are read from a sealed log, in parts, and sent from there.
+/// Segments that left the memory are read from a sealed log, in parts, and sent from the log.
 #[test]
 fn a_slow_store_leaves_segments_to_the_sealed_log() {
     let (dir, store) = made();
@@ -230,7 +230,7 @@ fn a_forged_log_is_refused() {
     assert!(is_there(&device, 100, 1));
 }
 
-/// A sealed log that was cut is replayed to its last whole cut. A changed bit is never replayed.
+/// A truncated sealed log is replayed to its last whole cut. A changed bit is never replayed.
 #[test]
 fn a_sealed_log_is_whole_or_ends_before() {
     let (dir, store) = made();

@@ -46,7 +46,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Returns the place of a sector, and the number of sectors for which it continues.
+    /// Returns the place of a sector, and the number of sectors for which that place continues.
     pub(crate) fn find(&self, start: u16) -> (Option<Spot>, u16) {
         let after = self.runs.partition_point(|run| run.end() <= start);
         match self.runs.get(after) {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     /// P1, P2: after any changes a page gives the same results as a plain array, and reports the
-    /// same losses. The page can be read back from its bytes.
+    /// same lost frames. The page can be read back from its bytes.
     #[test]
     fn a_page_answers_as_an_array() {
         let mut rng = Rng::new(3);

@@ -25,7 +25,7 @@ use super::objects::{Objects, text};
 /// length.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How a client connects and repeats (C2).
+/// How a client connects, and that it repeats no request (C2).
 fn client(is_plain: bool) -> (ClientOptions, RetryConfig) {
     // The installation fails if a provider is installed already. The client then uses the installed
     // provider.
@@ -78,7 +78,7 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// As [`Objects::s3`].
+    /// Those of [`Objects::s3`].
     #[cfg(feature = "gs")]
     pub fn gs(bucket: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
         let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
@@ -95,7 +95,7 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// As [`Objects::s3`].
+    /// Those of [`Objects::s3`].
     #[cfg(feature = "az")]
     pub fn az(container: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
         let mut builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
@@ -152,7 +152,8 @@ mod tests {
         (name.to_owned(), value.to_owned())
     }
 
-    /// A bucket or container that is not there is named after one request, and not asked for again.
+    /// The error for a missing bucket or container comes after one request and names it. The client
+    /// does not ask again.
     #[test]
     fn a_missing_container_is_named_at_once() {
         for (code, name) in [("ContainerNotFound", "container"), ("NoSuchBucket", "bucket")] {

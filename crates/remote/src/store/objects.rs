@@ -26,8 +26,8 @@ const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
 /// Requests of one call that run at once.
 const AT_ONCE: usize = 32;
 
-/// The code of a server for a missing bucket or container, and what a user is told. A list of a
-/// missing one has no error of its own in the client.
+/// The code of a server for a missing bucket or container, and the message for the user. The client
+/// has no error of its own for a list of a missing bucket.
 const NO_BUCKET: (&str, &str) = ("NoSuchBucket", "there is no such bucket");
 const NO_CONTAINER: (&str, &str) = ("ContainerNotFound", "there is no such container");
 
@@ -62,7 +62,8 @@ impl Objects {
         Ok(Self { title, store, runtime: Some(runtime) })
     }
 
-    /// A write fails with `NotFound` only if the bucket does not exist. Repeating it does not help.
+    /// A write fails with `NotFound` only if the bucket does not exist. Repeating the write does
+    /// not help.
     fn no_bucket(&self, error: StoreError) -> StoreError {
         let missing = if self.title.starts_with("az:") { NO_CONTAINER } else { NO_BUCKET };
         match error {

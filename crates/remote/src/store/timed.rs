@@ -8,7 +8,7 @@
 //!   that its client is dead. A creation that arrives late fails if the name is taken.
 //! - **M3** Once an answer has shown the effect of another request, that effect stays, although its
 //!   request has no answer yet. The client may have acted on the effect: a read may have found the
-//!   client's manifest, or another one in its place.
+//!   client's manifest, or another manifest in its place.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -86,8 +86,8 @@ pub struct Crash {
     pub marks: Vec<u64>,
     /// The number of the event.
     pub event: usize,
-    /// The subset of the requests under way that the store has: with 0 none, with 1 all, with
-    /// others a random subset.
+    /// Selects the requests under way that the store has: 0 none, 1 all, and any other number a
+    /// random subset.
     pub draw: usize,
     late: Vec<Request>,
 }

@@ -26,7 +26,7 @@ pub enum Request<'a> {
 
 /// A store that passes each request on after a look at it.
 pub trait Watched: Send + Sync + fmt::Debug {
-    /// The store behind it.
+    /// The store behind this one.
     fn inner(&self) -> &dyn Store;
 
     /// Looks at a request before it is passed on.

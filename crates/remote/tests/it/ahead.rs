@@ -24,7 +24,8 @@ const READ: u64 = 128 << 10;
 #[derive(Debug)]
 struct Far {
     inner: Arc<SimStore>,
-    /// Requests for parts of objects: all, those under way, and the most that were under way.
+    /// Requests for parts of objects: the number of all, the number under way, and the most that
+    /// were under way at once.
     parts: AtomicUsize,
     now: AtomicUsize,
     most: AtomicUsize,
@@ -134,7 +135,7 @@ fn a_sequential_reader_is_not_slowed_by_latency() {
     assert!(most <= 9, "{most} requests at once");
     let bytes = seen.bytes.load(Ordering::SeqCst) as u64;
     assert!(bytes <= DATA + DATA / 500, "{bytes} bytes: something was read twice");
-    // With little memory it still goes on, by one request ahead.
+    // With little memory the reader still reads on, with one request ahead.
     let (taken, seen) = far(&store, 16 << 20, |device| {
         (0..DATA / READ).for_each(|number| read(device, number * READ, READ));
     });
@@ -143,8 +144,8 @@ fn a_sequential_reader_is_not_slowed_by_latency() {
     assert!(seen.most.load(Ordering::SeqCst) <= 2);
 }
 
-/// A reader that works on what it read waits for the store only at its start. The rest comes while
-/// it works.
+/// A reader that works on what it read waits for the store only at its start. The rest of the data
+/// comes while the reader works.
 #[test]
 fn what_a_reader_needs_comes_while_it_works() {
     const WORK: Duration = Duration::from_millis(4);
@@ -181,7 +182,7 @@ fn a_random_reader_has_nothing_read_ahead() {
 fn readers_of_one_part_share_a_request() {
     let store = filled();
     let (taken, seen) = far(&store, 256 << 20, |device| {
-        // This brings the page of the map.
+        // This read loads the page of the map.
         read(device, 60 << 20, 4096);
         thread::scope(|scope| {
             for _ in 0..6 {
@@ -195,7 +196,7 @@ fn readers_of_one_part_share_a_request() {
             .collect();
         device.read_many(&mut reads).expect("a store");
     });
-    // Two lines of the 64 are there already.
+    // Two of the 64 lines are in the cache already.
     assert_eq!(seen.parts(), 2 + 1 + 62);
     assert_eq!(taken.as_millis() / LATENCY.as_millis(), 4);
 }

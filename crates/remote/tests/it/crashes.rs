@@ -43,7 +43,8 @@ fn every_prefix_of_the_store_is_a_commit() {
     for count in first..=changes.len() {
         let cut = Arc::new(SimStore::replay(&changes[..count], 1));
         let reader = open(&cut, Options { write: false, ..options() }).expect("every prefix opens");
-        // A commit is in the store with its manifest, which is the last change of a flush.
+        // A commit is complete once the store has its manifest, which is the last change of a
+        // flush.
         let (_, state) = states.range(..=count).next_back().expect("the first");
         same(&reader, state, count);
     }

@@ -80,7 +80,7 @@ fn a_volume_with_a_cache_on_disk_conforms() {
         assert!(round == 0 || found == right, "round {round}");
         right = found;
         device.push().expect("a good store");
-        // These bytes are sent and read from the store, but are never in a commit.
+        // These bytes are sent to the store and read from it, but are never in a commit.
         let lost = vec![round as u8 + 1; 512 << 10];
         device.write_at(0, &lost).expect("within");
         while device.status().in_flight > 0 {
@@ -158,8 +158,9 @@ impl Watched for Noting {
 }
 
 /// After a volume was used with a folder, an opening with the folder reads no part of the map from
-/// the store, and no extents: neither those of a checkpoint nor those of later objects. Neither
-/// does a read of data that the folder has. If the folder is damaged, the store has everything.
+/// the store, and no extents: neither those of a checkpoint nor those of later objects. A read of
+/// data that the folder has reads no part of the map from the store, either. If the folder is
+/// damaged, the store has everything.
 #[test]
 fn a_warm_start_reads_no_map() {
     const LONG: u64 = 400 << 20;
@@ -189,7 +190,8 @@ fn a_warm_start_reads_no_map() {
         device.push().expect("a store");
         device.close().expect("a store");
         drop(device);
-        // What this writer sent is on the disk, except the superblock, which is no node here.
+        // The disk has all objects that this writer sent, except the superblock, which is no node
+        // in this test.
         let (place, seen) = site(true);
         let device = place.open().expect("a volume");
         assert!(seen.count() <= 1, "{:?}", seen.names.lock().expect("no panic"));

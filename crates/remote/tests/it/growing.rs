@@ -23,7 +23,7 @@ fn byte_at(device: &dyn Device, offset: u64) -> u8 {
 }
 
 /// W1, W2: at each change of the store, a reader finds the old length or the new one, and with the
-/// new one whole content. The length that was acknowledged is there, also without a flush.
+/// new length the whole content. The length that was acknowledged is there, also without a flush.
 #[test]
 fn a_device_grows_in_one_commit() {
     let store = store(6);
@@ -59,7 +59,7 @@ fn a_device_grows_in_one_commit() {
     assert!(matches!(reader.grow(2 * LONGER), Err(BlockError::ReadOnly { .. })));
 }
 
-/// A crash leaves writes past the old end in the local log alone. They are replayed, since the
+/// A crash leaves writes past the old end only in the local log. The writes are replayed, since the
 /// commit under them has the longer length (W1).
 #[test]
 fn a_log_has_writes_past_the_old_end() {
@@ -86,8 +86,9 @@ fn a_log_has_writes_past_the_old_end() {
     next.close().expect("a store");
 }
 
-/// Several threads grow one device. Each returns when its length is durable, and the longest one
-/// counts. A reader that follows finds it, and keeps its own.
+/// Several threads grow one device. Each thread returns when its length is durable, and the longest
+/// length counts. A reader that follows finds the longest length, and its older device keeps the
+/// length that it had.
 #[test]
 fn the_longest_of_several_lengths_counts() {
     let store = store(8);

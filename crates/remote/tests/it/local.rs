@@ -131,8 +131,8 @@ impl Crash {
     }
 }
 
-/// The log is cut at the end of each record and within it. The next opening finds the content of
-/// the last whole flush, and the store has this content afterwards.
+/// The log is truncated at the end of each record and within each record. The next opening finds
+/// the content of the last whole flush, and the store has this content afterwards.
 #[test]
 fn a_log_that_was_cut_anywhere_is_replayed_to_its_last_whole_cut() {
     let crash = crash(1);

@@ -64,9 +64,9 @@ fn waits(inner: &Arc<SimStore>, write: bool, limit: u32) -> u32 {
         .expect("some")
 }
 
-/// A reader waits for the list, the manifest, and the parts of the map. A writer waits for the
-/// trial of the store besides, and for its own manifest. Objects since the checkpoint cost one more
-/// wait, for the pages that they change.
+/// A reader waits for the list, the manifest, and the parts of the map. A writer also waits for the
+/// trial of the store, and for its own manifest. Objects since the checkpoint cost one more wait,
+/// for the pages that they change.
 #[test]
 fn an_opening_waits_seldom() {
     let store = store(1);
