@@ -10,8 +10,8 @@
 //!
 //! # Failure
 //!
-//! A failure of the cache device here stops the cache. Everything written since the last flush is
-//! in doubt, and another flush would prove nothing. Earlier commits are on the device.
+//! A failure of the cache device during a commit stops the cache. Everything written since the last
+//! flush is in doubt, and another flush would prove nothing. Earlier commits are on the device.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl Core {
     pub(crate) fn sync(&self) -> Result<(), Error> {
         {
             // One thread at a time flushes the origin. Otherwise a second caller could find the
-            // flag cleared while the flush of the first one still runs, and return too early.
+            // flag cleared while the first caller's flush still runs, and return too early.
             let _one = self.origin_sync.lock();
             // Writes that bypassed the cache may still be in the origin's volatile memory (test W6
             // in `known`).
@@ -47,7 +47,8 @@ impl Core {
         self.commit()
     }
 
-    /// Commits all writes before the call. Returns at once if another thread just did so.
+    /// Commits all writes before the call. Returns at once if another thread has just committed
+    /// them.
     pub(crate) fn commit(&self) -> Result<(), Error> {
         self.check()?;
         let wanted = self.writers.turn();

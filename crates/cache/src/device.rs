@@ -106,7 +106,7 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// As [`CacheDevice::drain`].
+    /// Those of [`CacheDevice::drain`].
     pub fn drain_to_low(&self) -> Result<Drained, Error> {
         let blocks = self.core.drain_to_low(&|| false)?;
         Ok(Drained { blocks })
@@ -117,7 +117,7 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// As [`CacheDevice::drain`].
+    /// Those of [`CacheDevice::drain`].
     pub fn drain_step(&self) -> Result<Drained, Error> {
         let blocks = self.core.drain_step()?;
         Ok(Drained { blocks })
@@ -161,8 +161,8 @@ impl CacheDevice {
         }
     }
 
-    /// Ends the threads and commits. With `flush_on_suspend` this also writes everything back. The
-    /// device stays usable: commits and write-back then happen inside the calls.
+    /// Ends the threads and commits. With `flush_on_suspend` the call also writes everything back.
+    /// The device stays usable: commits and write-back then happen inside the calls.
     ///
     /// # Errors
     ///

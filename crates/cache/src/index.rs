@@ -32,8 +32,8 @@ const LEAF: u64 = 64;
 /// The number of spare vectors of each kind that a shard keeps while no sweep runs.
 const SPARE_MAX: usize = 64;
 /// How often a foreground request tries a shard's lock before it sleeps, and how many pauses of the
-/// processor are between two tries. Together, they take a few microseconds, which is longer than a
-/// shard is held.
+/// processor are between two tries. All tries and pauses together take a few microseconds, which is
+/// longer than a thread holds a shard.
 const LOOKS: u32 = 24;
 const PAUSES: u32 = 12;
 /// The maximum number of times that a sweep looks for waiting requests. There is a limit because

@@ -13,7 +13,7 @@
 //!     32         4  stamp: tag             "BTRW"; Linux never reads bytes 32-63, and keeps them
 //!     36         4  stamp: crc32c          of bytes 40-63
 //!     40         8  stamp: origin          identity of the origin
-//!     48         8  stamp: next            the identity it is about to have; else the same
+//!     48         8  stamp: next            its identity after a running write; else as above
 //!     56         8  stamp: cut             see `Cut`
 //!  64+16i        8  entry i: sector        of the origin, in units of 512 bytes
 //!  72+16i        8  entry i: seq_count     the epoch that wrote it; all ones: free
@@ -29,7 +29,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** A [`Geometry`] fits the device it was checked against: no arithmetic on it overflows.
+//! - **L1** A [`Geometry`] fits the device it was checked against: no arithmetic on the geometry
+//!   overflows.
 
 use crate::error::Error;
 use crate::units::{Epoch, Slot};

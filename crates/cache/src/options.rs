@@ -25,10 +25,10 @@ pub enum Writeback {
     /// Always by origin address. Blocks that are adjacent on the origin are joined.
     #[default]
     Sorted,
-    /// As Linux: the oldest block first, with the blocks that follow it both on the origin and in
-    /// the cache. A flush of everything goes by address.
+    /// The order of Linux: the oldest block first, with the blocks that follow it both on the
+    /// origin and in the cache. A flush of everything goes by address.
     Lru,
-    /// As Linux before 2019: the oldest block first, also in a flush of everything.
+    /// The order of Linux before 2019: the oldest block first, also in a flush of everything.
     FifoUnsorted,
 }
 

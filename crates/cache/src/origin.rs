@@ -1,5 +1,5 @@
 //! Writes to the origin. Only the module `discard` writes zeroes to the origin without this module.
-//! It calls [`Core::record_zeroed_identity`] first.
+//! `discard` calls [`Core::record_zeroed_identity`] first.
 //!
 //! # Invariants
 //!
@@ -86,8 +86,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes all writes to the origin durable. The origin's next identity then becomes its
-    /// identity.
+    /// Makes all writes to the origin durable. Afterwards the recorded next identity is the
+    /// origin's present identity.
     pub(crate) fn flush_origin(&self) -> Result<(), Error> {
         self.origin.flush()?;
         let mut header = self.header.lock();

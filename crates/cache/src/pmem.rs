@@ -47,7 +47,7 @@ pub struct PmemDevice {
 // SAFETY: the mapping belongs to no thread, and is reached through atomics only (P1).
 #[expect(unsafe_code, reason = "a raw pointer is not Send by itself")]
 unsafe impl Send for PmemDevice {}
-// SAFETY: as above.
+// SAFETY: the mapping belongs to no thread, and is reached through atomics only (P1).
 #[expect(unsafe_code, reason = "a raw pointer is not Sync by itself")]
 unsafe impl Sync for PmemDevice {}
 
@@ -56,7 +56,7 @@ impl PmemDevice {
     ///
     /// # Errors
     ///
-    /// Those of [`FileDevice::open`]; [`Error::Open`] if it cannot be mapped.
+    /// Those of [`FileDevice::open`]; [`Error::Open`] if the file cannot be mapped.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
         let file = FileDevice::open(path, options)?;

@@ -214,7 +214,7 @@ impl Core {
         Stop::Done
     }
 
-    /// Writes the data of all steps, adjacent ones together.
+    /// Writes the data of all steps. Adjacent steps share one write.
     fn write_steps(&self, steps: &[Step], offset: u64, buf: &[u8]) -> Result<(), Error> {
         let end = offset + buf.len() as u64;
         let mut index = 0;

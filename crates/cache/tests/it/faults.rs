@@ -12,9 +12,9 @@ use crate::rig::{Model, blank, by_hand, open, place, read, write};
 
 const SECTORS: usize = 160;
 
-/// Continues to the end whichever requests fail; returns the number of failures, and in `may_hold`
-/// the values of each sector. A flush that succeeds leaves one value for each sector. A write adds
-/// a value, whether the write succeeds or not.
+/// Does all steps, even if requests fail. Returns the number of failures, and in `may_hold` the
+/// values that each sector may have. A flush that succeeds leaves one value for each sector. A
+/// write adds a value, whether the write succeeds or not.
 fn work(cached: &CacheDevice, may_hold: &mut [Vec<u32>], rng: &mut Rng) -> usize {
     let mut failures = 0;
     let mut is_in_doubt = false;

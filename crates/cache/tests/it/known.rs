@@ -352,8 +352,8 @@ fn w11_sweeps_go_one_way() {
     assert_eq!(writes.len(), runs, "one request a run");
 }
 
-/// W12: while a sweep waits for the origin, in each of its requests, other threads write, read,
-/// discard and flush without waiting. (`buttress-bench foreground` measures the speed.)
+/// W12: during each request of a sweep to the origin, other threads write, read, discard and flush
+/// without waiting. (`buttress-bench foreground` measures the speed.)
 #[test]
 fn w12_the_foreground_goes_on_during_a_sweep() {
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -379,7 +379,7 @@ fn w12_the_foreground_goes_on_during_a_sweep() {
     });
     let mut count = 0;
     hooked.set(move |offset, _| {
-        // The writes go to the blocks that are being written back, and to others.
+        // The writes go to the blocks that are being written back, and to other blocks.
         count += 1;
         let at = if count % 2 == 0 { 20_000 } else { offset as usize / SECTOR };
         ask.send(at).expect("it listens");
