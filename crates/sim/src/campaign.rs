@@ -1,5 +1,5 @@
-//! A test that uses this module is one round of a long search. The module chooses its seeds and
-//! prints its counts.
+//! A test that uses this module is one round of a long search. The module chooses the seeds of the
+//! test and prints the counts of the test.
 //!
 //! # Place
 //!

@@ -70,8 +70,8 @@ impl Faults {
         self.strike(n, None, if sticky { Misfortune::Gone } else { Misfortune::Fails });
     }
 
-    /// Restarts the count, and counts only requests of the kind `only` if it is given. Request `n`
-    /// of the counted requests gets the fault.
+    /// Restarts the count, and counts only requests of the kind `only` if a kind is given. Request
+    /// `n` of the counted requests gets the fault.
     pub fn strike(&self, n: u64, only: Option<Operation>, what: Misfortune) {
         *self.plan.lock() = Plan { count: 0, at: n, only, what };
     }
@@ -159,7 +159,7 @@ impl Layer for FaultDevice {
     }
 
     /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
-    /// such devices, and tests must cover prepared data.
+    /// devices that wait once for many writes. Tests must cover prepared data.
     fn takes_many(&self) -> bool {
         true
     }

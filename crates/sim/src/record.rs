@@ -9,9 +9,9 @@
 //!
 //! # Invariants
 //!
-//! - **S1** Data written before a flush of the same device is in every state after it. A durable
-//!   write is in every later state, but guarantees nothing about earlier writes, like a write with
-//!   FUA.
+//! - **S1** Data written before a flush of the same device is in every state after that flush. A
+//!   durable write is in every later state, but guarantees nothing about earlier writes, like a
+//!   write with FUA.
 //! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is never torn: it has the flushed
 //!   content, or the content of a later write. Pieces survive in any order, so an older piece may
 //!   replace a newer one.
@@ -202,9 +202,9 @@ impl Log {
     /// one state lacks only this write. If an interval has more than `singles` writes, `singles`
     /// writes are chosen at random. The last write, the superblock of a commit, is always used.
     ///
-    /// A power cut within an interval leaves no other states than a cut at its end. Besides,
-    /// nothing is reported as durable within an interval. So a property of these states holds for
-    /// all points. Returns the number of states shown.
+    /// A power cut within an interval leaves no other states than a cut at the interval's end.
+    /// Besides, nothing is reported as durable within an interval. So a property of these states
+    /// holds after a cut at any point. Returns the number of states shown.
     pub fn intervals(
         &self,
         rng: &mut Rng,
@@ -489,7 +489,7 @@ impl Layer for Recorder {
     }
 
     /// Returns true, because an fsync prepares its data (`prepared` in the crate `data`) only on
-    /// such devices, and tests must cover prepared data.
+    /// devices that wait once for many writes. Tests must cover prepared data.
     fn takes_many(&self) -> bool {
         true
     }

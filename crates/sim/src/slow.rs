@@ -8,7 +8,7 @@
 //!   disk, and a larger depth is like a network volume.
 //! - **S2** A request is answered when a real device of this speed would have answered. The time
 //!   that the inner device takes for the request counts as part of the simulated time. A thread
-//!   that sleeps too long does not slow the device for others.
+//!   that sleeps too long does not slow the device for other threads.
 //! - **S3** A flush is answered after all requests that came before it.
 //!
 //! A discard costs a request without bytes, and so do zeroes that are not sent as bytes. Until
