@@ -134,7 +134,7 @@ impl AsFd for Listener {
     }
 }
 
-/// A socket file of ours, removed when it is dropped (A2).
+/// A socket file that this server made. The file is removed when this value is dropped (A2).
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -145,7 +145,7 @@ impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::symlink_metadata(path)?;
         let identity = (metadata.dev(), metadata.ino());
-        // The working directory may have changed when the file is removed.
+        // The working directory may have changed when the file is removed, so the path is absolute.
         Ok(Self { path: std::path::absolute(path)?, identity })
     }
 }

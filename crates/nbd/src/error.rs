@@ -17,7 +17,7 @@ pub enum Error {
         "{0} can be reached from other machines, and nothing here is encrypted or authenticated; allow it with --allow-remote, or listen on 127.0.0.1 or a unix socket"
     )]
     NotLocal(SocketAddr),
-    /// Another server answers there.
+    /// Another server answers at this socket file.
     #[error("{}: another server listens there already", .0.display())]
     Taken(PathBuf),
     /// Another kind of file has the socket's name.

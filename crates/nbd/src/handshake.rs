@@ -163,7 +163,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(Ok(()))
     }
 
-    /// Sends the facts of an export; with `GO` this ends the handshake.
+    /// Sends the facts about an export. If the option is `GO`, this answer ends the handshake.
     fn go(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let Some((name, wanted)) = parse_go(data) else { return Ok(Err(MALFORMED)) };
         if !self.export.is_named(name) {

@@ -127,7 +127,7 @@ impl Server {
     /// [`Error::Flush`], also for a flush that failed while serving; [`Error::Wait`].
     pub fn serve(mut self) -> Result<Figures, Error> {
         let waited = self.take_in();
-        // No new clients from now on, and the addresses are free for the next server.
+        // From now on no new client can connect, and the addresses are free for the next server.
         self.listeners.clear();
         self.stopper.0.stopping.store(true, Ordering::Release);
         self.drain();

@@ -43,7 +43,7 @@ pub(crate) struct Answer {
 }
 
 impl Client {
-    /// Connects with everything the protocol has.
+    /// Connects with all features of the protocol.
     pub(crate) fn connect(socket: &Path) -> Self {
         Self::negotiate(socket, true)
     }
@@ -94,7 +94,7 @@ impl Client {
         bytes
     }
 
-    /// Sends a request; its answer is for [`Client::next`].
+    /// Sends a request. [`Client::next`] returns the answer.
     pub(crate) fn send(&mut self, command: u16, flags: u16, offset: u64, body: Body<'_>) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;

@@ -20,7 +20,7 @@ struct Volatile {
     flushes: AtomicU64,
     fail_flush: AtomicBool,
     fail_read_at: AtomicU64,
-    /// Flushes wait while this is closed.
+    /// Flushes wait while the gate is closed.
     gate: Mutex<bool>,
     opened: Condvar,
 }
@@ -137,8 +137,8 @@ fn unit_access_is_durable() {
     assert_eq!(device.flushes.load(Ordering::SeqCst), before);
 }
 
-/// Flushes that arrive during a device flush share the next one. No flush is answered by a device
-/// flush that began earlier.
+/// Flushes that arrive during a device flush share the next device flush. No flush is answered by a
+/// device flush that began earlier.
 #[test]
 fn flushes_are_shared_and_not_too_early() {
     let device = Volatile::new();
@@ -166,7 +166,8 @@ fn flushes_are_shared_and_not_too_early() {
     assert!((2..=3).contains(&flushes), "{flushes} for seven");
 }
 
-/// Gives sent requests the time to be read. Too little time proves less, and fails nothing.
+/// Gives sent requests the time to be read. With too little time the test proves less, but does not
+/// fail.
 fn while_served(_served: &Served, _requests: u64) {
     std::thread::sleep(Duration::from_millis(200));
 }
