@@ -47,8 +47,8 @@ pub enum Error {
         /// Its length, in bytes.
         len: usize,
     },
-    /// A path with a name that no stream can hold, for example `..`. Only damage puts it on a
-    /// volume.
+    /// A path with a name that no stream can hold, for example `..`. Only damage puts such a name
+    /// on a volume.
     #[error("{path}: the path {problem}")]
     Path {
         /// The beginning and the end of the path, escaped.
@@ -79,10 +79,10 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
-    /// A stream that changes a subvolume that is not here.
+    /// A stream that changes a subvolume that this volume lacks.
     #[error("cannot find parent subvolume {0}")]
     NoParent(String),
-    /// A stream that takes data from a subvolume that is not here.
+    /// A stream that takes data from a subvolume that this volume lacks.
     #[error("clone: did not find source subvolume {0}")]
     NoSource(String),
 }

@@ -147,10 +147,10 @@ struct Sender<'s, 'v, W: Write> {
     writer: StreamWriter<W>,
     paths: Paths<'s, 'v>,
     sharing: Sharing<'s, 'v>,
-    /// New directories that were made before their turn.
+    /// New directories that were made before the content step reached their inode numbers.
     made_ahead: HashSet<Ino>,
-    /// New directories with attributes that entries made in them would inherit. They get these
-    /// attributes at the end.
+    /// New directories with attributes that entries made in them would inherit. The directories get
+    /// these attributes at the end.
     deferred_xattrs: BTreeSet<Ino>,
     /// Directories to be given their times at the end.
     stamps_due: BTreeSet<Ino>,

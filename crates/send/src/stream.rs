@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! stream     "btrfs-stream\0" | version 4 | command ... | END command
-//! command    length of what follows the header 4 | number 2 | crc32c 4 | attribute ...
+//! command    length of all attributes 4 | number 2 | crc32c 4 | attribute ...
 //! attribute  number 2 | length 2 | bytes
 //!            from version 2 on the file data of a command comes last and has no length:
 //!            it reaches to the command's end

@@ -261,7 +261,7 @@ fn unpack(encoded: &Encoded, data: &[u8]) -> Result<Vec<u8>> {
         segment,
     );
     let mut content = content.map_err(buttress_fs::Error::from)?;
-    // The sum was bounded when the command was read.
+    // The sum cannot overflow, since it was bounded when the command was read.
     let end = usize::try_from(encoded.offset + encoded.file_len).unwrap_or(usize::MAX);
     if end > content.len() {
         return Err(Error::Refused("more is to be written than the data unpacks to"));
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(unpack_device(0x507), 5 << 20 | 7);
     }
 
-    /// An encoded write that claims more than it unpacks to is refused.
+    /// An encoded write that claims more bytes than its data unpacks to is refused.
     #[test]
     fn encoded_writes_are_bounded() {
         let mut encoded =

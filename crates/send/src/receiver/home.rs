@@ -20,7 +20,7 @@ pub trait Home {
     ///
     /// # Errors
     ///
-    /// As [`Home::create`].
+    /// Those of [`Home::create`].
     fn snapshot(&self, name: &[u8], of: TreeId) -> buttress_fs::Result<Inode>;
 
     /// Marks a subvolume as received, and makes it read-only.

@@ -339,8 +339,8 @@ fn is_same(new: &Mapping, old: &Mapping) -> bool {
     }
     match (&new.extent.body, &old.extent.body) {
         (Body::Regular(new_region), Body::Regular(old_region)) => {
-            // Each difference says where the extent would begin in the file. It can be below zero,
-            // so the subtraction wraps.
+            // Each difference says where the extent would begin in the file. The difference can be
+            // below zero, so the subtraction wraps.
             new_region.extent() == old_region.extent()
                 && new.start.wrapping_sub(new_region.offset)
                     == old.start.wrapping_sub(old_region.offset)

@@ -68,8 +68,8 @@ impl<'t, 'v> Side<'t, 'v> {
         Ok(())
     }
 
-    /// Moves past the position. At the end of a node the position goes up, so that the pointers
-    /// there are compared before anything below them is read (D1).
+    /// Moves past the position. At the end of a node the position goes up to the parent. So the
+    /// parent's pointers are compared before anything below them is read (D1).
     fn skip(&mut self) {
         while let Some((node, slot)) = self.path.last_mut() {
             *slot += 1;

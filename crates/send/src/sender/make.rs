@@ -122,8 +122,8 @@ impl<W: Write> Sender<'_, '_, W> {
     fn inherits(&self, dir: Ino) -> Result<bool> {
         if dir == Ino::ROOT_DIR {
             // An entry that must not inherit is made in the top directory first. Outside of the top
-            // directory there is no place for a temporary name. So entries of the top are made in
-            // it directly.
+            // directory there is no place for a temporary name. So entries of the top directory are
+            // made in that directory directly.
             return Ok(false);
         }
         let Some(new) = self.new.inode(dir)? else { return Ok(false) };

@@ -38,7 +38,7 @@ pub(super) struct Piece {
     /// The offset in the file.
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// The extent that it is a part of.
+    /// The extent that the piece is a part of.
     pub(super) extent: Extent,
     pub(super) compression: Compression,
     /// The offset in the (decompressed) extent.

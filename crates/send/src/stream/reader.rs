@@ -6,8 +6,8 @@ use super::command::Command;
 use super::error::StreamError;
 use super::{HEADER_LEN, MAGIC};
 
-/// Longest command that is read. Known senders stay below 150 KiB; the limit leaves room for
-/// others.
+/// Longest command that is read. Known senders stay below 150 KiB; the limit leaves room for other
+/// senders.
 pub const COMMAND_BYTES_MAX: u32 = 4 << 20;
 
 /// A stream that is being read.
