@@ -22,8 +22,8 @@ use crate::ring::{self, Durable};
 const AT_ONCE_MAX: u64 = 8 << 20;
 
 impl FileDevice {
-    /// [`Device::write_many`]. In direct mode, the writes go to the kernel in batches, with one
-    /// wait for each batch. Through the page cache, writes do not wait for the device.
+    /// Serves [`Device::write_many`]. In direct mode, the writes go to the kernel in batches, with
+    /// one wait for each batch. Through the page cache, writes do not wait for the device.
     pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         let mut rest = writes;
         while !rest.is_empty() {
@@ -38,9 +38,9 @@ impl FileDevice {
         Ok(())
     }
 
-    /// [`Device::write_many_and_flush`]. If a durable write flushes the whole device, the last
-    /// batch is written durably. That makes all earlier writes durable too, without another wait
-    /// for a flush.
+    /// Serves [`Device::write_many_and_flush`]. If a durable write flushes the whole device, the
+    /// last batch is written durably. That flush makes all earlier writes durable too, without
+    /// another wait.
     pub(crate) fn write_at_once_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         let mut last = writes;
         while part_len(last) < last.len() {
@@ -140,9 +140,9 @@ impl FileDevice {
         Ok(self.rings.write(direct, &requests, durable))
     }
 
-    /// [`Device::write_durably`] in direct mode. One request writes and flushes, so the caller
-    /// waits once. Returns false if this was not possible; the caller then writes and flushes with
-    /// separate calls.
+    /// Serves [`Device::write_durably`] in direct mode. One request writes and flushes, so the
+    /// caller waits once. Returns false if this was not possible; the caller then writes and
+    /// flushes with separate calls.
     pub(crate) fn write_with_flush(&self, offset: u64, buf: &[u8]) -> Result<bool, Error> {
         let len = buf.len() as u64;
         check(self, Operation::Write, offset, len)?;

@@ -33,15 +33,15 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Says whether [`Device::grow`] works. The free part of such a device takes no space, so it
-    /// is never made shorter.
+    /// Says whether [`Device::grow`] works. The free part of a device that can grow takes no space,
+    /// so the device is never made shorter.
     fn can_grow(&self) -> bool {
         false
     }
 
-    /// Makes the device at least `len` bytes long. The new part reads as zeroes. When this has
+    /// Makes the device at least `len` bytes long. The new part reads as zeroes. When the call has
     /// returned, the length survives a crash, also without a flush. After an error the length may
-    /// be either.
+    /// be the old or the new one.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// [`Error::ReadOnly`] for a device that cannot be written; [`Error::Locked`] and
-    /// [`Error::Busy`] if another program has it open too.
+    /// [`Error::Busy`] if another program has the device open, too.
     fn begin_writing(&self) -> Result<(), Error> {
         match self.writable() {
             true => Ok(()),
@@ -84,7 +84,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::read_at`], for one of the failed reads. After a failure the content of all
+    /// Those of [`Device::read_at`] for one of the failed reads. After a failure the content of all
     /// buffers is undefined.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         reads.iter_mut().try_for_each(|read| self.read_at(read.offset, read.buf))
@@ -101,14 +101,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::read_at`], and [`Error::ReadOnly`].
+    /// Those of [`Device::read_at`], and [`Error::ReadOnly`].
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error>;
 
     /// Writes `bufs`, one after the other, from `offset` on.
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`].
+    /// Those of [`Device::write_at`].
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         check(self, Operation::Write, offset, total_len(bufs))?;
         let mut at = offset;
@@ -124,7 +124,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`].
+    /// Those of [`Device::write_at`].
     fn write_classed_at(
         &self,
         offset: u64,
@@ -138,8 +138,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`], for one of the failed writes. The error does not say which other
-    /// writes were served.
+    /// Those of [`Device::write_at`] for one of the failed writes. The error does not say which
+    /// other writes were served.
     fn write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         for (index, write) in writes.iter().enumerate() {
             self.write_classed_at(write.offset, &write.bufs, write.class)
@@ -159,8 +159,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_many`] and [`Device::flush`]. After an error, any of the writes may be
-    /// missing after a crash.
+    /// Those of [`Device::write_many`] and [`Device::flush`]. After an error any of the writes may
+    /// be missing after a crash.
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         self.write_many(writes).map_err(Unfinished::Write)?;
         self.flush().map_err(Unfinished::Flush)
@@ -170,7 +170,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`] and [`Device::flush`].
+    /// Those of [`Device::write_at`] and [`Device::flush`].
     fn write_durably(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.write_classed_at(offset, &[IoSlice::new(buf)], class)?;
         self.flush()
@@ -188,7 +188,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::flush`].
+    /// Those of [`Device::flush`].
     fn upload(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -208,7 +208,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`].
+    /// Those of [`Device::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error>;
 
     /// Makes a range read as zeroes, without sending the bytes. The operation counts as a write
@@ -216,7 +216,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_at`].
+    /// Those of [`Device::write_at`].
     fn write_zeroes(&self, offset: u64, len: u64, _space: Space) -> Result<(), Error> {
         check(self, Operation::Write, offset, len)?;
         write_each_zero(offset, len, |at, buf| self.write_at(at, buf))
@@ -228,7 +228,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::read_at`].
+    /// Those of [`Device::read_at`].
     fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
         check(self, Operation::Read, offset, len)?;
         Ok(Extent { len, content: Content::Data })

@@ -96,7 +96,7 @@ pub enum Error {
         /// The requested operation.
         operation: Operation,
     },
-    /// The device has the length that it has.
+    /// The length of the device cannot change.
     #[error("{device} has {len} bytes, and does not grow")]
     Fixed {
         /// Name of the device.

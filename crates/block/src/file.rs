@@ -59,7 +59,7 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// Opens for reading; other readers are allowed.
     pub const READ: Self = Self { write: false, lock: true, direct: false };
-    /// Opens for writing, and excludes all others.
+    /// Opens for writing, and excludes all other programs.
     pub const WRITE: Self = Self { write: true, lock: true, direct: false };
 }
 
@@ -137,7 +137,7 @@ impl FileDevice {
     ///
     /// # Errors
     ///
-    /// As [`FileDevice::open`]; [`Error::Grow`] if the file cannot be that long.
+    /// Those of [`FileDevice::open`]; [`Error::Grow`] if the file cannot be that long.
     pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self, Error> {
         let path = path.as_ref();
         match std::fs::metadata(path) {
@@ -467,7 +467,8 @@ impl Device for FileDevice {
             Ok(data) if data > offset => upto(data, Content::Hole),
             Ok(_) => match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Hole(offset)) {
                 Ok(hole) if hole > offset => upto(hole, Content::Data),
-                // The range became a hole meanwhile, or the call failed. Data is always safe.
+                // The range became a hole meanwhile, or the call failed. The answer `Data` is
+                // always correct.
                 Ok(_) | Err(_) => all(Content::Data),
             },
             // The file has no data from here to its end. A file that is shorter than at the open is

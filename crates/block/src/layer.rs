@@ -17,10 +17,10 @@ use crate::error::{Error, Operation};
 
 /// How a layer handles requests. Every layer is a [`Device`] by the implementation below.
 pub trait Layer: Send + Sync + fmt::Debug {
-    /// The device behind it.
+    /// The type of the device behind the layer.
     type Inner: Device + ?Sized;
 
-    /// The device behind it.
+    /// The device behind the layer.
     fn inner(&self) -> &Self::Inner;
 
     /// See [`Device::name`].

@@ -4,7 +4,7 @@
 //!
 //! The lock is `flock(2)` on the open file. It ends when the device is closed, or with the process.
 //! Two descriptors of one process exclude each other like those of two processes. A refusal does
-//! not say which process holds the lock, so this module looks that up in `/proc/locks`.
+//! not say which process holds the lock, so this module looks the process up in `/proc/locks`.
 //!
 //! A loop device over the file takes no lock; `check_not_looped` checks for such a loop device.
 
@@ -66,10 +66,11 @@ pub(crate) fn unlock(file: &File) {
     let _ = flock(file, FlockOperation::Unlock);
 }
 
-/// A file of the program's own that this process has locked, by itself among all processes. It
-/// says which process uses a folder.
+/// A file of this program that this process alone has locked. The lock shows which process uses a
+/// folder.
 ///
-/// Every lock on a file is taken here: dropping a bare `File` may leave it locked (see [`unlock`]).
+/// Every lock on such a file is taken through this type: dropping a bare `File` may leave the file
+/// locked (see [`unlock`]).
 #[derive(Debug)]
 pub struct LockFile {
     file: File,

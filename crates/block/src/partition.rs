@@ -10,8 +10,8 @@
 //! - **T1** Nothing read here is trusted. Every number is checked before it is used as an address.
 //!   A table that contradicts itself is an error, and none of its partitions is used.
 //! - **T2** A table is read with a bounded number of requests and bytes.
-//! - **T3** Partitions that were returned do not overlap, and have at least one sector. They may
-//!   end past the end of a disk that was cut: [`Partition::within`] checks that.
+//! - **T3** Partitions that were returned do not overlap, and have at least one sector. A partition
+//!   may end past the end of a disk that was cut: [`Partition::within`] checks that.
 //! - **T4** Partitions have the numbers that Linux gives them.
 
 mod gpt;

@@ -54,8 +54,8 @@ fn refuses_what_is_not_a_device() {
     assert!(matches!(error, Error::NotADevice { .. }), "{error}");
 }
 
-/// F1: a second writer is refused, and the error names the process of the first one. When the first
-/// one closes, the second one may open.
+/// F1: a second writer is refused, and the error names the process of the first writer. When the
+/// first writer closes the file, the second may open it.
 #[test]
 fn second_writer_is_told_the_first() {
     let dir = temp_dir();

@@ -135,8 +135,8 @@ fn answer(result: i32) -> Answer {
 /// Puts requests into the empty queue of a ring.
 #[expect(unsafe_code, reason = "the kernel reads buffers behind the back of the borrow checker")]
 fn push(ring: &mut IoUring, requests: &[Entry]) {
-    // SAFETY: this file makes all requests, from a borrowed file and borrowed buffers. The
-    // functions that make them return only after the kernel has finished all of them (U1).
+    // SAFETY: this file makes all requests, from a borrowed file and borrowed buffers. Each
+    // function that makes requests returns only after the kernel has finished all of them (U1).
     let pushed = unsafe { ring.submission().push_multiple(requests) };
     assert!(pushed.is_ok(), "U2: a ring in use");
 }
