@@ -469,7 +469,7 @@ impl Index {
         &self.filled[Self::number(block)]
     }
 
-    /// Returns the first cached block at or after `from`, whatever its state.
+    /// Returns the first cached block at or after `from`, in any state.
     pub(crate) fn next(&self, from: OriginBlock) -> Option<OriginBlock> {
         // The next block is mostly in the same region. In that case one lock is enough.
         let near = self.shard(from).range(from, region_end(from)).next().map(|(block, _)| block);

@@ -47,8 +47,7 @@ pub struct Figures {
 
 impl Export {
     /// Offers a device under a name, which may be empty. A client that names no export gets this
-    /// device, whatever name was given here. A device that cannot be written is offered for
-    /// reading.
+    /// device, too. A device that cannot be written is offered for reading.
     ///
     /// # Errors
     ///

@@ -10,12 +10,12 @@
 //!   count in this budget, too.
 //! - **A3** A request ahead that fails does not fail a read. The reader asks for the line itself.
 //! - **A4** A line that is asked for already is waited for, and not asked for a second time. Each
-//!   thread ends its own requests before it waits for those of others, so no two threads wait for
-//!   each other.
+//!   thread ends its own requests before it waits for requests of other threads, so no two threads
+//!   wait for each other.
 //!
 //! # Locks
 //!
-//! Takes [`Rank::Leaf`], and holds it only while it waits for a signal.
+//! Takes [`Rank::Leaf`] for moments. A thread that waits for a signal gives the lock up meanwhile.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -47,8 +47,8 @@ const SLACK: u64 = 64;
 /// How many reads must have continued a reader's earlier reads before anything is read ahead of it.
 const HITS: u32 = 2;
 /// The first window of a reader, in sectors, and the largest: an object of 8 MiB. All windows
-/// together take at most an eighth of the cache, since what was read ahead must stay until it is
-/// used.
+/// together take at most an eighth of the cache, since lines that were read ahead must stay until
+/// they are used.
 const WINDOW_MIN: u64 = 8 * LINE as u64;
 const WINDOW_MAX: u64 = (8 << 20) / SECTOR;
 const WINDOW_PART: u64 = 8;
@@ -122,8 +122,8 @@ impl Ahead {
         let Some(wanted) = inside.window_of(first, count, self.windows) else { return false };
         let mut at = wanted.start;
         let end = wanted.end.min(sectors);
-        // The queue has no more than the threads can take up at once. The reader asks for the rest
-        // itself, or a later read queues it.
+        // The queue has no more pieces than the threads can take up at once. The reader asks for
+        // the other sectors itself, or a later read queues them.
         while at < end && inside.queue.len() < self.threads {
             let to = (at - at % PIECE + PIECE).min(end);
             inside.queue.push_back(at..to);

@@ -249,8 +249,8 @@ impl Cache {
         self.hold(Some(Held { log: log.to_owned(), epoch, is_given_up: false }))
     }
 
-    /// Removes the log. The caller knows that a commit has all of its writes, or that the user gave
-    /// it up.
+    /// Removes the log. The caller knows that a commit has all writes of the log, or that the user
+    /// gave the log up.
     pub(crate) fn end(&self) -> Result<()> {
         self.hold(None)?;
         log::remove_files(&self.log_dir()).map_err(|error| failed(&self.dir, &error.to_string()))

@@ -8,9 +8,9 @@
 //! - **Q2** No nonce is used twice with a key. A nonce is 16 random bytes, drawn for each record
 //!   and each line, followed by the number of the piece. So no counter has to survive a crash or a
 //!   replay.
-//! - **Q3** A piece opens only at its place. The associated data has the header of its record or
-//!   the key of its line, and the number of the piece. So a piece that was moved, or that is of an
-//!   older log, does not open.
+//! - **Q3** A piece opens only at its place. The associated data has the header of the record, or
+//!   the key and the slot of the line. The nonce has the number of the piece. So a piece that was
+//!   moved, or that is of an older log, does not open.
 //!
 //! # Format
 //!
@@ -106,7 +106,7 @@ impl CacheSeal {
         open(&self.log, drawn, 0, &file_aad(head), tag).is_some()
     }
 
-    /// Seals one line of what was read. `place` names the line and its slot.
+    /// Seals one line of the read cache. `place` names the line and its slot.
     pub(crate) fn seal_line(&self, place: &[u8], line: &[u8]) -> Vec<u8> {
         let drawn = random::bytes();
         [&drawn[..], &seal(&self.lines, &drawn, 0, place, line)].concat()

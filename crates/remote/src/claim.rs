@@ -71,7 +71,8 @@ impl Process {
     /// Reads the folder of a process in `/proc`.
     fn read(folder: &Path) -> Option<Self> {
         let (has_ended, start) = state_of(folder)?;
-        // The state of a process is that of its main thread, and other threads may outlive it.
+        // The state of a process is that of its main thread, and other threads may outlive the main
+        // thread.
         let has_ended = has_ended && !has_live_thread(folder);
         Some(Self { start, has_ended })
     }
@@ -164,7 +165,8 @@ mod tests {
         assert!(!elsewhere.is_dead(&this));
     }
 
-    /// The state of a process is that of its main thread. Other threads may outlive it.
+    /// The state of a process is that of its main thread. Other threads may outlive the main
+    /// thread.
     #[test]
     fn a_writer_lives_as_long_as_one_of_its_threads() {
         let dir = tempfile::tempdir().expect("tempdir");

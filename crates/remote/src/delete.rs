@@ -110,7 +110,7 @@ fn empty(chain: &Chain, folder: &str) -> Result<u64> {
     Ok(count)
 }
 
-/// Says what needs a volume: each pin and each lease.
+/// Lists each pin and each lease that needs a volume.
 fn holders(pins: &[(String, Manifest)], leases: &[Lease]) -> String {
     let pin = |(name, manifest): &(String, Manifest)| {
         let holder = if name.starts_with("clone-") { "a clone" } else { "the pin" };

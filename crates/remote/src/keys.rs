@@ -23,8 +23,8 @@ pub(crate) const IDENTITY: usize = 16;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Master(pub(crate) [u8; 32]);
 
-/// The value that tells the objects of a volume from the objects of its clones. Volumes of former
-/// versions have no identity.
+/// The value that tells the objects of a volume from the objects of its clones. Volumes that
+/// earlier versions of the program made have no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(pub(crate) Option<[u8; IDENTITY]>);
 

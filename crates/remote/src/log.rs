@@ -81,7 +81,7 @@ pub(crate) struct Place {
     pub(crate) frames: u32,
     file: Arc<File>,
     offset: u64,
-    /// What opens the frames, if the log is sealed.
+    /// Opens the frames, if the log is sealed.
     seal: Option<Arc<RecordSeal>>,
 }
 

@@ -63,7 +63,7 @@ impl Part {
         Some(bytes.into())
     }
 
-    /// Keeps the part on the disk. It stays as long as nodes of trees do.
+    /// Keeps the part on the disk. The part stays as long as nodes of trees do.
     fn keep(&self, disk: &DiskLines, bytes: &[u8]) {
         for (key, range) in self.keys() {
             if let Some(line) = bytes.get(range) {

@@ -8,7 +8,7 @@
 //! - **L2** Otherwise, if a file with exactly this name exists on the host, the argument is that
 //!   file.
 //! - **L3** Otherwise a `:/`, or a `:` at the end, divides volume and path. The dividing mark is
-//!   the first one behind the name of an existing file, or of a place inside a file. A directory
+//!   the first mark behind the name of an existing file, or of a place inside a file. A directory
 //!   does not count as a file here. If there is no such file, the first `:/` divides.
 //! - **L4** In a place of a store the first `:/` after the scheme divides, or a `:` at the end. A
 //!   `://` does not divide.

@@ -98,8 +98,8 @@ impl Core {
         Ok(())
     }
 
-    /// Fills the sectors that are in memory or in holes, and returns the places of the rest.
-    /// Without `content`, fills nothing.
+    /// Fills the sectors that are in memory or in holes, and returns the places of all other
+    /// sectors. Without `content`, fills nothing.
     fn plan_read(
         &self,
         first: Sector,

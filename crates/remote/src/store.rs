@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **O1** [`Store::create`] makes an object only if the name is free, and sends one request: no
-//!   layer below repeats it. `Exists` and `Failed` may hide a success, so the caller reads the
-//!   object back.
+//!   layer below repeats the request. `Exists` and `Failed` may hide a success, so the caller reads
+//!   the object back.
 //! - **O2** Every other request may be repeated without harm.
 
 #[cfg(feature = "clouds")]

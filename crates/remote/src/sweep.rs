@@ -1,4 +1,4 @@
-//! Finds objects of writers that ended before their commit, and deletes them.
+//! Finds objects of writers that ended before a commit named the objects, and deletes them.
 //!
 //! # Invariants
 //!

@@ -15,8 +15,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A [`Command`] that was read has passed its checksum. Every number in it has the width
-//!   that the format gives it, and every path stays below the subvolume's top.
+//! - **S1** A [`Command`] that was read has passed its checksum. Every number in the command has
+//!   the width that the format defines, and every path stays below the subvolume's top.
 //! - **S2** A length in the stream never causes an allocation above [`COMMAND_BYTES_MAX`].
 
 mod attribute;

@@ -4,7 +4,8 @@
 //! # Place
 //!
 //! `cargo xtask crash` runs the same tests again and again with different rounds until its time is
-//! over, and adds up their counts. Without that command a test always runs round zero.
+//! over. The command adds up the counts of the tests. Without that command a test always runs round
+//! zero.
 
 use std::ops::Range;
 

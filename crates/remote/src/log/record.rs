@@ -176,7 +176,7 @@ struct Head {
     /// Where the frames begin, and the length of the whole record.
     frames_at: usize,
     len: usize,
-    /// What opens the frames of a sealed record.
+    /// Opens the frames of a sealed record.
     seal: Option<RecordSeal>,
 }
 

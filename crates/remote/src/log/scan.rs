@@ -40,8 +40,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether a replay over a commit with `committed` applies a record: the commit lacks it, and
-    /// the last whole cut covers it.
+    /// Whether a replay over a commit with the writes up to `committed` applies a record: the
+    /// commit lacks it, and the last whole cut covers it.
     pub(crate) fn adds(&self, record: &Record, committed: u64) -> bool {
         record.position > committed && record.sequence <= self.sequence
     }
@@ -160,7 +160,7 @@ pub(crate) fn walk(
 struct Head<'a> {
     position: u64,
     sequence: u64,
-    /// What opens the records of the file, if they are sealed.
+    /// The keys that open the records of the file, if the records are sealed.
     seal: Option<&'a CacheSeal>,
     /// Bytes of the head.
     len: usize,

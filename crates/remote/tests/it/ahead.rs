@@ -87,8 +87,8 @@ fn filled() -> Arc<SimStore> {
     store
 }
 
-/// Runs `work` with a reader of the store, in simulated time. Returns how long it took, without the
-/// opening and its requests.
+/// Runs `work` with a reader of the store, in simulated time. Returns the time that `work` took,
+/// and the store with the counts of its requests. Neither includes the opening.
 fn far(
     store: &Arc<SimStore>,
     memory: u64,
@@ -144,8 +144,8 @@ fn a_sequential_reader_is_not_slowed_by_latency() {
     assert!(seen.most.load(Ordering::SeqCst) <= 2);
 }
 
-/// A reader that works on what it read waits for the store only at its start. The rest of the data
-/// comes while the reader works.
+/// A reader that works on the data of each read waits for the store only at its start. The rest of
+/// the data comes while the reader works.
 #[test]
 fn what_a_reader_needs_comes_while_it_works() {
     const WORK: Duration = Duration::from_millis(4);

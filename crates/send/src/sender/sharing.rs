@@ -27,8 +27,8 @@ use super::tree::{Link, Tree};
 use crate::error::Result;
 use crate::stream::{PATH_BYTES_MAX, Source};
 
-/// The most references of one extent that are read. If an extent has more of them, the first ones
-/// are enough to find a source.
+/// The most references of one extent that are read. If an extent has more references, the first
+/// references are enough to find a source.
 const REFS_MAX: usize = 256;
 
 /// A part of an extent at its place in a file that is being sent.
