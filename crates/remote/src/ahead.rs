@@ -39,12 +39,13 @@ const MEMORY_PART: u64 = 8;
 
 /// The most readers that are tracked at the same time.
 const STREAMS: usize = 64;
-/// A read goes on with a sequential reader if it begins at most this many sectors before or after
-/// its last end: requests of one reader may overtake each other on their way. The first reads of a
-/// reader have to begin exactly there, so that random reads nearby are not taken for a sequential
-/// reader.
+/// A read belongs to a reader if it begins at most this many sectors before or after the end of the
+/// reader's last read. Requests of one reader may overtake each other on their way. The first reads
+/// of a reader have to begin exactly at that end, so that random reads nearby are not taken for a
+/// sequential reader.
 const SLACK: u64 = 64;
-/// How many reads must have continued a reader's earlier reads before anything is read ahead of it.
+/// How many reads must have continued a reader's earlier reads before anything is read ahead of the
+/// reader.
 const HITS: u32 = 2;
 /// The first window of a reader, in sectors, and the largest: an object of 8 MiB. All windows
 /// together take at most an eighth of the cache, since lines that were read ahead must stay until
@@ -52,8 +53,7 @@ const HITS: u32 = 2;
 const WINDOW_MIN: u64 = 8 * LINE as u64;
 const WINDOW_MAX: u64 = (8 << 20) / SECTOR;
 const WINDOW_PART: u64 = 8;
-/// A reader has a share of the windows only if it made one of the device's last reads, as many as
-/// this.
+/// A reader without a read among this many last reads of the device has no share of the windows.
 const RECENT: u64 = 64;
 
 /// A reader that may be sequential.

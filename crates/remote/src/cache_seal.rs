@@ -119,7 +119,8 @@ impl CacheSeal {
     }
 }
 
-/// The associated data for the head of a file. Its first bytes tell it from the header of a record.
+/// The associated data for the head of a file. The first bytes of this data differ from the header
+/// of a record.
 fn file_aad(head: &[u8]) -> Vec<u8> {
     [b"file ", head].concat()
 }

@@ -118,12 +118,12 @@ pub(crate) struct State {
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,
     pub(crate) is_closing: bool,
-    /// The number of parts of the object names that were swept, of `sweep::PARTS`.
+    /// How many of the `sweep::PARTS` parts of the object names were swept.
     pub(crate) swept: u32,
 }
 
 impl State {
-    /// Counts a write of so many sectors.
+    /// Counts a write of `sectors` sectors.
     pub(crate) fn count(&mut self, sectors: u64) {
         self.position += 1;
         self.written_bytes += sectors * SECTOR;

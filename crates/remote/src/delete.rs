@@ -75,8 +75,8 @@ fn keep_last(chain: &Chain, volume: VolumeId, newest: &Manifest) -> Result<()> {
     chain.store.put(&chain.names.gone(number), &body)
 }
 
-/// Deletes the pins in the bases of volumes that were deleted here (V3). Returns how many such
-/// volumes there were.
+/// Deletes the pins in the bases of volumes that were deleted at this place (V3). Returns how many
+/// such volumes there were.
 fn release_bases(chain: &Chain) -> Result<u64> {
     let mut all = numbered(chain)?;
     // Earlier versions gave random names, which only a list shows.

@@ -90,7 +90,8 @@ impl RemoteDevice {
         let core = &self.core;
         let replayed = settled.replay.as_ref().map_or(Ok(()), |replay| core.replay(replay));
         if let Err(error) = replayed.and_then(|()| core.begin_log()) {
-            // A part of the log that was replayed must not become a commit.
+            // After a failed replay, the part of the log that was replayed must not become a
+            // commit.
             return Err(core.failed(error));
         }
         if core.log.get().is_some() {

@@ -273,7 +273,7 @@ impl Inside {
     ///
     /// # Errors
     ///
-    /// When the name of the disk cannot be resolved.
+    /// The error of the system if the name of the disk cannot be resolved.
     pub fn full_name(&self) -> std::io::Result<PathBuf> {
         let mut name = self.disk.canonicalize()?.into_os_string();
         match self.look() {

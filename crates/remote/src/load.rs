@@ -74,7 +74,8 @@ impl Core {
             let part = Part { name, object, epoch, at, is_extents: true };
             wants.push((What::Recent(recent), part));
         }
-        // Without the epochs, only the table gives the names of the objects with the leaves.
+        // If the manifest lacks the epochs, only the table gives the names of the objects with the
+        // leaves.
         let epochs: BTreeMap<_, _> = manifest.leaf_epochs.iter().copied().collect();
         let named = manifest.leaves.iter().filter_map(|&(leaf, at)| {
             Some((What::Leaf(leaf, at), of_map(at, *epochs.get(&at.object)?)))

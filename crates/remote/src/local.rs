@@ -289,7 +289,8 @@ impl Core {
     }
 }
 
-/// Fixes the frames of the open segment that the log lacks, and queues them for the log.
+/// Fixes the frames of the open segment that the log lacks (G1 of `segment`), and queues these
+/// frames for the log.
 fn fix_open(state: &mut State) {
     let Some(logging) = &mut state.logging else { return };
     let fixed = state.open.fix();

@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// The patience of a client that is ended (A3).
 const ENDED_PATIENCE: Duration = Duration::from_secs(2);
-/// How often a pausing client looks whether it is ended.
+/// How often a pausing client checks whether it is ended.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How many requests of each kind were made, and how many bytes they carried.

@@ -294,8 +294,8 @@ fn numbers(store: &dyn Store, names: &Names) -> Result<Vec<u32>> {
     };
     let number = |meta: &crate::store::Meta| meta.name.rsplit('/').next()?.parse().ok();
     let mut numbers: Vec<u32> = listed.iter().filter_map(number).collect();
-    // No writer gives such a high number. A new key gets the next number, and `replace` also reads
-    // the number after that one.
+    // No writer gives a number above this limit. A new key gets the next number, and `replace` also
+    // reads the number after that one.
     numbers.retain(|number| *number <= u32::MAX / 2);
     numbers.sort_unstable();
     Ok(numbers)

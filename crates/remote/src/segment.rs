@@ -4,7 +4,7 @@
 //!
 //! A data object has an envelope, then frames, then extents. A frame is a crc32c and 4096 bytes.
 //! The checksum includes the number of the object and of the frame, so a misplaced frame is
-//! detected. An extent has 16 bytes: first sector of the device, and a count of sectors. The
+//! detected. An extent has 16 bytes: its first sector on the device, and a count of sectors. The
 //! highest bit of the count marks a hole. The frames belong to the extents with data, in the same
 //! order. Holes have no frames.
 //!

@@ -34,8 +34,8 @@ pub(crate) fn end(store: &Patient, name: &str) {
 ///
 /// # Errors
 ///
-/// [`Error::Unsafe`] when not exactly one wins, when the content is not the winner's, or when a
-/// later creation wins too.
+/// [`Error::Unsafe`] if no creation or more than one succeeds, if the content is not the winner's,
+/// or if a later creation succeeds too.
 pub(crate) fn race(store: &Patient, names: &Names, rivals: u64) -> (String, Result<()>) {
     let name = names.trial(&random::hex());
     let body = |rival: u64| {

@@ -127,7 +127,7 @@ pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> Result<Found> {
 }
 
 /// Calls `visit` with every whole record. Returns the position before the first record, and the
-/// damage.
+/// damage, if there is any.
 pub(crate) fn walk(
     wanted: Wanted<'_>,
     visit: &mut dyn FnMut(&Whole<'_>) -> Result<()>,

@@ -25,7 +25,7 @@ use super::objects::{Objects, text};
 /// length.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How a client connects, and that it repeats no request (C2).
+/// The settings with which a client connects and repeats no request (C2).
 fn client(is_plain: bool) -> (ClientOptions, RetryConfig) {
     // The installation fails if a provider is installed already. The client then uses the installed
     // provider.
@@ -152,8 +152,8 @@ mod tests {
         (name.to_owned(), value.to_owned())
     }
 
-    /// The error for a missing bucket or container comes after one request and names it. The client
-    /// does not ask again.
+    /// The error for a missing bucket or container comes after one request and names the bucket or
+    /// container. The client does not ask again.
     #[test]
     fn a_missing_container_is_named_at_once() {
         for (code, name) in [("ContainerNotFound", "container"), ("NoSuchBucket", "bucket")] {

@@ -267,7 +267,7 @@ fn a_volume_with_its_log_elsewhere_is_written_only_on_demand() {
     let error = open(&store, logging(dir.path())).expect_err("behind another writer");
     assert!(matches!(&error, Error::Stale { unsent, .. } if unsent.cuts == 4), "{error}");
     assert_eq!(std::fs::read(log_file(dir.path())).expect("it is kept"), crash.log);
-    // The content at its last acknowledged flush can be salvaged to another device.
+    // The content at the log's last acknowledged flush can be salvaged to another device.
     let target = Arc::new(MemoryDevice::new(LEN));
     let made = target.clone();
     let unsent = site(&store, logging(dir.path())).salvage(|_| Ok(made), &|_| ()).expect("whole");
