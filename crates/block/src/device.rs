@@ -119,8 +119,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// [`Device::write_vectored_at`] with the class of the bytes. A device that treats all classes
-    /// alike ignores the class.
+    /// Writes as [`Device::write_vectored_at`] does, with the class of the bytes. A device that
+    /// treats all classes alike ignores the class.
     ///
     /// # Errors
     ///

@@ -109,7 +109,7 @@ impl FileDevice {
     /// # Errors
     ///
     /// [`Error::NotADevice`] and [`Error::Empty`] for a path that cannot be a device,
-    /// [`Error::Locked`] and [`Error::Busy`] if another process or the kernel uses it, else
+    /// [`Error::Locked`] and [`Error::Busy`] if another process or the kernel uses the file, else
     /// [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();

@@ -41,14 +41,14 @@ impl MemoryDevice {
         Self::named("memory", len)
     }
 
-    /// Creates a writable device with a name of its own, for tests with several.
+    /// Creates a writable device with a name of its own, for tests with several devices.
     #[must_use]
     pub fn named(name: &str, len: u64) -> Self {
         let shards = std::array::from_fn(|_| Ranked::new(Rank::MemoryDevice, Blocks::new()));
         Self { name: name.to_owned(), len, writable: true, shards }
     }
 
-    /// Returns the same device, refusing writes.
+    /// Returns the same device, which now refuses writes.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.writable = false;

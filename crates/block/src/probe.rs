@@ -14,7 +14,7 @@
 use crate::device::Device;
 use crate::error::Error;
 
-/// Names the filesystem, container or partition table on a device, if it is a known one.
+/// Names the filesystem, container or partition table on a device, if the format is known.
 ///
 /// # Errors
 ///

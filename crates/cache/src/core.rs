@@ -104,9 +104,9 @@ pub(crate) struct Core {
 /// Slots that have left the index and are not in the free list yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingSlots {
-    /// Slots that readers of the present turn and earlier may use.
+    /// Slots that readers of the present turn and of earlier turns may use.
     pub(crate) fresh: Vec<Slot>,
-    /// Slots that readers of `turn` and earlier may use. Later readers cannot find them.
+    /// Slots that readers of `turn` and of earlier turns may use. Later readers cannot find them.
     pub(crate) waiting: Vec<Slot>,
     pub(crate) turn: u64,
 }

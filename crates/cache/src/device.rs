@@ -162,7 +162,7 @@ impl CacheDevice {
     }
 
     /// Ends the threads and commits. With `flush_on_suspend` the call also writes everything back.
-    /// The device stays usable: commits and write-back then happen inside the calls.
+    /// The device stays usable: commits and write-back then happen inside the calls that need them.
     ///
     /// # Errors
     ///

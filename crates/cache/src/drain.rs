@@ -280,7 +280,7 @@ impl Core {
         Ok(limit)
     }
 
-    /// Records that the origin is whole (B5). The pending versions have been flushed.
+    /// Records that the origin is whole (B5). The caller has flushed the pending versions.
     fn end_cut(&self, target: Epoch) -> Result<(), Error> {
         let cut = self.header.lock().stamp.map(|stamp| stamp.cut);
         if self.options.consistent_origin && cut == Some(Cut::Towards(target)) {

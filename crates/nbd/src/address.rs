@@ -1,9 +1,11 @@
-//! The addresses of a server: parsing them and listening there.
+//! The addresses of a server: parsing addresses and listening at them.
 //!
 //! # Invariants
 //!
-//! - **A1** Unless an option allows it, nothing listens where another machine could connect.
-//! - **A2** A socket file is removed only if no server answers there, or if this server made it.
+//! - **A1** The server listens at an address that other machines can reach only if an option allows
+//!   this.
+//! - **A2** A socket file is removed only if no server answers at the file, or if this server made
+//!   the file.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

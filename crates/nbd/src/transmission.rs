@@ -44,7 +44,7 @@ use crate::wire::{self, chunk, command, command_flag as flag};
 
 /// The most bytes of a request that a thread holds.
 pub const PIECE: usize = 1 << 20;
-/// Shorter runs of zeroes are sent as data, since a chunk of their own costs more.
+/// Shorter runs of zeroes are sent as data, since a separate chunk costs more.
 const HOLE_MIN: u64 = 32 << 10;
 /// The most runs in one answer. For the rest of the range, the client asks again.
 const STATUS_MAX: usize = 512;

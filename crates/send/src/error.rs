@@ -73,7 +73,7 @@ pub enum Error {
     /// A subvolume was begun and not ended.
     #[error("{name} is incomplete and must not be used (delete it, then receive again)")]
     Incomplete {
-        /// Its name in the directory that was received into.
+        /// The name of the subvolume in the directory that receives.
         name: String,
         /// The error at which receiving ended.
         #[source]

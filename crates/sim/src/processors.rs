@@ -18,7 +18,7 @@
 //! - **M3** A processor has one thread at a time. A queued thread gets the processor when the
 //!   running thread waits for something. The running thread also loses the processor in two other
 //!   cases. Either it has had the processor for a [`SLICE`] and has run longer in sum than the
-//!   queued thread. Or it has run longer by more than two slices.
+//!   queued thread. Or it has run longer than the queued thread by more than two slices.
 //!
 //! # Not seen
 //!

@@ -5,7 +5,7 @@ use super::{Guid, Kind, Partition, broken, field, u32_at, u64_at};
 use crate::device::Device;
 use crate::error::Error;
 
-/// The sector sizes that a table may use as its unit, in bytes. The reader tries each.
+/// The sector sizes that a table may use as its unit, in bytes. The reader tries each size.
 const SECTORS: [u64; 2] = [512, 4096];
 const SIGNATURE: &[u8; 8] = b"EFI PART";
 /// The least length of a header, in bytes.

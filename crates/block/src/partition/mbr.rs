@@ -10,7 +10,7 @@ use crate::error::Error;
 const LINKS_MAX: usize = 256;
 /// The kind of the entry that says that there is a GPT.
 const PROTECTIVE: u8 = 0xee;
-/// The number of the first partition within an extended one.
+/// The number of the first partition within an extended partition.
 const FIRST_LOGICAL: u32 = 5;
 
 /// One entry of a record; its numbers count sectors.

@@ -12,8 +12,8 @@ use buttress_sim::{FaultDevice, Faults, Log};
 use crate::crash::{Run, work};
 use crate::rig::{SECTOR, blank, by_hand, open, read, write};
 
-/// W1: a write with FUA is a write and a flush here. In both modes, a crash at the acknowledgement
-/// does not lose the write.
+/// W1: in this cache, a write with FUA is a write and a flush. In both modes, a crash at the
+/// acknowledgement does not lose the write.
 #[test]
 fn w1_fua_is_durable_when_acknowledged() {
     for list in ["", "mode=pmem"] {
@@ -329,8 +329,8 @@ fn w10_no_mixture_of_old_and_new() {
     }
 }
 
-/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent there,
-/// whatever their order in the cache is.
+/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent on the
+/// origin, in any order in the cache.
 #[test]
 fn w11_sweeps_go_one_way() {
     let (origin, cache) = blank(4096, 3000, 16_000);

@@ -90,7 +90,7 @@ fn agrees_with_an_array() {
     }
 }
 
-/// `start_sector` moves everything, and nothing before it is touched.
+/// `start_sector` moves everything, and nothing before that sector is touched.
 #[test]
 fn begins_at_the_start_sector() {
     let origin = Arc::new(MemoryDevice::new(1 << 20));

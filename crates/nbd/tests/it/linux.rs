@@ -1,4 +1,4 @@
-//! Clients of other projects: libnbd's, QEMU's, fio.
+//! Clients of other projects: the tools of libnbd and QEMU, and fio.
 
 use std::path::Path;
 use std::process::Command;

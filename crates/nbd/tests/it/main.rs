@@ -1,4 +1,4 @@
-//! The server, over real sockets, with a client that can do wrong.
+//! The server, over real sockets, with a client that can break the protocol.
 
 mod client;
 mod durable;

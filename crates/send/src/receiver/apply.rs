@@ -122,8 +122,8 @@ impl Current {
                     ..SetAttr::default()
                 },
             ),
-            // A stream without data only names the ranges. File flags are ignored. `btrfs receive`
-            // does the same.
+            // A stream without data only names the ranges, so nothing is written. File flags are
+            // ignored, as `btrfs receive` ignores them.
             Command::UpdateExtent { .. } | Command::FileAttr { .. } => Ok(()),
             Command::EnableVerity { .. } => Err(Error::Refused("fs-verity is not supported")),
             Command::Subvol { .. } | Command::Snapshot { .. } | Command::End => {

@@ -106,7 +106,7 @@ impl<W: Write> Sender<'_, '_, W> {
         self.emit(&Command::Truncate { path: path(target.at)?, size })
     }
 
-    /// Sends the parts of a piece that differ in the old tree.
+    /// Sends the parts of a piece that differ from the old tree.
     fn differing(
         &mut self,
         target: &mut Target<'_>,

@@ -52,8 +52,8 @@ impl<W: Write> Sender<'_, '_, W> {
     fn same_in_old(&self, ino: Ino, item: &InodeItem) -> Result<Option<Inode>> {
         let Some(old) = self.old else { return Ok(None) };
         let found = old.inode(ino)?;
-        // Another generation means a different inode with a reused number. The top is always the
-        // same.
+        // Another generation means a different inode with a reused number. The top directory is
+        // always the same inode.
         Ok(found.filter(|old| old.item.generation == item.generation || ino == Ino::ROOT_DIR))
     }
 

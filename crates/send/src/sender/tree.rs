@@ -218,7 +218,7 @@ impl<'v> Tree<'v> {
     }
 
     /// Visits the mappings that end after `offset`, in order, until `visit` returns false. A hole
-    /// has a mapping or lies between two of them.
+    /// has a mapping or lies between two mappings.
     pub(super) fn mappings(
         &self,
         ino: Ino,

@@ -138,7 +138,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// An identifier of an owner: 64 bits wide in the stream, 32 in the format.
+    /// An identifier of an owner: 64 bits wide in the stream, 32 bits in the format.
     pub(crate) fn id(&self, what: Attribute) -> Result<u32, StreamError> {
         u32::try_from(self.u64(what)?).map_err(|_| self.bad(what, "is out of range"))
     }

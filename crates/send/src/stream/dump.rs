@@ -1,4 +1,4 @@
-//! A stream as text, one line a command, in the words of `btrfs receive --dump`.
+//! A stream as text, one line for each command, in the words of `btrfs receive --dump`.
 //!
 //! Times are in UTC. Bytes that would move the cursor of a terminal are escaped, in values too.
 
