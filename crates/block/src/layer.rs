@@ -65,7 +65,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
         self.inner().write_at(offset, buf)
     }
 
-    /// See [`Device::write_classed_at`]. Writes without a class come here too, as data.
+    /// See [`Device::write_classed_at`]. Writes without a class come to this method too, as data.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **A1** Each slot is in one of three states: free in this list, used by exactly one version of
-//!   one block, or on its way from one of the first two states to the other.
+//!   one block, or moving between these two states.
 //! - **A2** When a slot becomes free in this list, its free mark is on the device already. So
 //!   recovery never takes the slot's next data for its old data.
 //!

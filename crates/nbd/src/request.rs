@@ -29,7 +29,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Parses a request. Only errors that hide the start of the next request are reported here.
+    /// Parses a request. Reports only errors that hide the start of the next request.
     pub(crate) fn parse(bytes: &[u8; REQUEST_LEN]) -> Result<Self, Nonsense> {
         const WHOLE: &str = "the fields are as long as the array";
         let mut fields = Fields(bytes);

@@ -9,8 +9,8 @@
 //! - **T3** If a btrfs has not written its superblock since the last commit, a flush returns at
 //!   once. The keeper, a thread of `device`, commits the writes within `max-lag`. That is enough,
 //!   since no committed tree refers to these writes yet.
-//! - **T4** With a local log, a flush returns when the log has all writes and a cut. The commit
-//!   follows within `max-lag`.
+//! - **T4** With a local log, a flush returns when the log has all writes and a cut after them. The
+//!   commit follows within `max-lag`.
 
 use std::time::Instant;
 

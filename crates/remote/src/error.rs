@@ -26,7 +26,7 @@ pub enum Error {
     OtherSize {
         /// The place.
         place: String,
-        /// The length of the volume there, in bytes.
+        /// The length of the volume at the place, in bytes.
         found: u64,
         /// The length that was asked for.
         wanted: u64,

@@ -131,8 +131,8 @@ impl Core {
         is_written
     }
 
-    /// Removes sealed segments that the log has from memory (J2), until `in_flight` segments are
-    /// left. The newest are removed first, since the oldest are sent next.
+    /// Removes from memory the sealed segments that the log has (J2), until `in_flight` segments
+    /// are left. The newest are removed first, since the oldest are sent next.
     fn leave_to_log(&self, state: &mut State) {
         let State { sealed, logging, in_memory, .. } = state;
         let Some(logging) = logging else { return };

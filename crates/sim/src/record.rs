@@ -171,8 +171,8 @@ impl Log {
 
     /// Stops recording and shows `check` the states that a power cut could have left. After an
     /// event the states have no unflushed write, all unflushed writes, or one of `draws` other
-    /// subsets. Most of these subsets are random. Others have only one write or piece, or all
-    /// except one. Only events with an index that `stride` divides are used.
+    /// subsets. Most of these subsets are random. The other subsets have only one write or piece,
+    /// or all except one write or piece. Only events with an index that `stride` divides are used.
     ///
     /// Returns the number of shown states.
     pub fn crashes(

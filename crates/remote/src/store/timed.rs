@@ -6,9 +6,9 @@
 //!   effects of any subset of the requests under way that keeps M3.
 //! - **M2** A request that a crash left out may still arrive later, since a store does not know
 //!   that its client is dead. A creation that arrives late fails if the name is taken.
-//! - **M3** Once an answer has shown the effect of another request, that effect stays, although its
-//!   request has no answer yet. The client may have acted on the effect: a read may have found the
-//!   client's manifest, or another manifest in its place.
+//! - **M3** Once an answer has shown the effect of another request, that effect stays, although the
+//!   other request has no answer yet. The client may have acted on the effect: a read may have
+//!   found the client's manifest, or another manifest in its place.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

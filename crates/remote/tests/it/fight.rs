@@ -90,7 +90,7 @@ fn one_of_two_processes() {
         .expect("a file");
 }
 
-/// Each write that a commit of the store acknowledged is there, and the process that lost the
+/// Each write that a commit of the store acknowledged can be read, and the process that lost the
 /// volume was told so.
 #[test]
 fn two_processes_fight_for_a_volume() {

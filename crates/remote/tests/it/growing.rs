@@ -23,7 +23,7 @@ fn byte_at(device: &dyn Device, offset: u64) -> u8 {
 }
 
 /// W1, W2: at each change of the store, a reader finds the old length or the new one, and with the
-/// new length the whole content. The length that was acknowledged is there, also without a flush.
+/// new length the whole content. An acknowledged length stays, also without a flush.
 #[test]
 fn a_device_grows_in_one_commit() {
     let store = store(6);

@@ -246,8 +246,8 @@ fn a_replay_that_fails_anywhere_is_done_again() {
     }
 }
 
-/// Without the folder of the log, readers have the newest commit. A writer is refused without the
-/// option to go on without the log.
+/// Without the folder of the log, readers have the newest commit. A writer is refused, unless the
+/// options say to go on without the log.
 #[test]
 fn a_volume_with_its_log_elsewhere_is_written_only_on_demand() {
     let crash = crash(4);
@@ -367,7 +367,7 @@ fn a_flush_waits_for_what_was_asked_for() {
     assert!(device.status().commit > before);
 }
 
-/// Flushed writes that only the log has get into a commit without a request of the user.
+/// A commit includes flushed writes that only the log has, without a request of the user.
 #[test]
 fn what_was_flushed_to_the_log_is_uploaded() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(8));

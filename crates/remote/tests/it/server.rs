@@ -90,7 +90,7 @@ fn a_volume_on_a_server_conforms() {
 }
 
 /// A volume is written and collected for a while. `BUTTRESS_S3_SECONDS` sets the duration.
-/// Meanwhile parts of the server may end and come back. All flushed data is there in the end.
+/// Meanwhile parts of the server may end and come back. In the end the volume has all flushed data.
 #[test]
 fn a_volume_on_a_server_stays_whole_under_load() {
     let dir = tempfile::tempdir().expect("tempdir");

@@ -49,8 +49,8 @@ fn a_takeover_fences_the_writer_before() {
     second.close().expect("it has the volume");
 }
 
-/// Writers take a volume from each other while the store fails at random. All flushed content is
-/// there in the end, and a writer that lost the volume gets an error.
+/// Writers take a volume from each other while the store fails at random. In the end the volume has
+/// all flushed content, and a writer that lost the volume gets an error.
 #[test]
 fn writers_that_fight_lose_nothing_that_was_flushed() {
     for seed in 0..4 {

@@ -131,7 +131,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// Sends a part of a file; `empty` says that the receiver reads zeros there.
+    /// Sends a part of a file; `empty` says that the receiver reads zeros in that part.
     fn piece(
         &mut self,
         target: &mut Target<'_>,

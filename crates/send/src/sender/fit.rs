@@ -4,8 +4,8 @@
 //!
 //! - **F1** For each inode that the stream names, all names that differ are checked. If no name
 //!   differs, one name is checked.
-//! - **F2** Temporary names that the sender gives between two steps are not known here. The paths
-//!   of these names are checked when the command is written.
+//! - **F2** This module does not know temporary names that the sender gives between two steps. The
+//!   paths of these names are checked when the command is written.
 
 use std::collections::{HashMap, HashSet};
 
