@@ -143,8 +143,8 @@ pub(crate) fn walk(
         let mut last = head.sequence;
         let file = WholeFile { tag: wanted.tag, path, seal: head.seal, from: head.len };
         let (at, end) = file.walk(&bytes, &mut last, visit)?;
-        // A file with a successor was durable (L2 of `log`), so an incomplete record in it is
-        // damage.
+        // A file with a successor was durable (L2 of `log`). If the successor begins after a later
+        // record than the last one found here, records of this file are damaged.
         let is_followed = files.get(index + 1).is_some_and(|(_, next)| next.sequence > last);
         if end == End::Damaged || is_followed {
             let why = format!("{} is damaged at byte {at}", path.display());
