@@ -9,8 +9,8 @@ use std::time::Instant;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 
-/// The number of requests of a mebibyte for a large file. Such a file takes most of the device, so
-/// the second file reuses the space of the first file.
+/// The length of a large file, in requests of one mebibyte. Such a file takes most of the device,
+/// so the second file reuses the space of the first file.
 const LARGE: u64 = 2048;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

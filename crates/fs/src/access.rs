@@ -7,9 +7,9 @@
 //! - **A2** An inode with an access time newer than the last put is listed, and stays in memory
 //!   while it is listed. A removed inode leaves the list. All inodes of a deleted subvolume leave
 //!   the list, too.
-//! - **A3** Listed inodes are put before a commit; with `lazytime` only before a commit that a
-//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest
-//!   listed inode has waited for a day, and before a snapshot.
+//! - **A3** Listed inodes are put before a commit. With `lazytime`, they are put only before a
+//!   commit that a caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when
+//!   the oldest listed inode has waited for a day, and before a snapshot.
 //!
 //! # Locks
 //!
@@ -30,7 +30,7 @@ use buttress_base::{Rank, Ranked, clock};
 /// With `lazytime`, the longest time that a listed access time waits to be put.
 const LISTED_FOR_MAX: Duration = Duration::from_secs(86_400);
 
-/// The most listed inodes before they are put.
+/// The number of listed inodes at which all of them are put without a commit.
 const LISTED_MAX: usize = 4096;
 
 /// The place of an inode in the list. The place keeps the inode in memory while the inode is listed
@@ -52,7 +52,7 @@ impl<C> Place<C> {
 
 /// A type that can be listed.
 pub(crate) trait Listable {
-    /// Its place in the list.
+    /// The inode's place in the list.
     fn place(&self) -> &Place<Self>
     where
         Self: Sized;

@@ -61,7 +61,7 @@ impl Atimes {
         }
     }
 
-    /// As [`put_all`](Self::put_all), but only for these inodes.
+    /// Puts the changed times of access of these inodes. Does not wait for space.
     pub(crate) fn put_of(&self, cells: &[Arc<InodeCell>]) {
         let waits = |cell: &&Arc<InodeCell>| {
             cell.file.has_unsaved_access()

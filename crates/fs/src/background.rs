@@ -28,7 +28,8 @@ pub(crate) fn start(mount: &Arc<Mount>) {
     // Attach the flusher here, not in its thread. Otherwise a caller that reserves space before the
     // thread runs would find no flusher.
     let flusher = mount.engine.attach_flusher();
-    // Set the flag first, because the thread may find work at once.
+    // Set the flag before the thread starts. From its first work on, `clean_all` must wait for the
+    // thread.
     mount.cleaner.set_thread(true);
     let cleans = run("clean", |mount| mount.cleaner.run());
     mount.cleaner.set_thread(cleans);
@@ -68,8 +69,8 @@ pub(crate) fn stop(mount: &Mount) {
     mount.cleaner.set_thread(false);
 }
 
-/// Reads the block groups, if the mount has postponed this. Then reads the free space of the groups
-/// that will be used.
+/// Reads the block groups, if the mount did not read them when it was opened. Then reads the free
+/// space of the groups that will be used.
 fn load(mount: &Mount) {
     let loader = mount.engine.attach_loader();
     if mount.engine.know_groups().is_err() {

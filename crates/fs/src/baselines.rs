@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Mechanisms and their baselines by name.
+    /// Options select mechanisms and their baselines by name.
     #[test]
     fn mechanisms_parse() {
         let list = "alloc=linear-trylock,bg_lookup=rwlock-single,bg_read=behind,nocow_check=always";

@@ -1,8 +1,8 @@
 //! One inode in memory, shared by all its users.
 //!
-//! A cell has no references to higher layers. Functions that need the volume's owners take them as
-//! arguments. A dropped cell reports to [`Departures`], which has its own lock order, separate from
-//! the lock orders of the owners.
+//! A cell has no references to higher layers. Functions that need a higher layer, such as
+//! [`Files`], take it as an argument. A dropped cell reports to [`Departures`], which has its own
+//! lock order, separate from the lock orders of the higher layers.
 //!
 //! # Invariants
 //!
@@ -48,7 +48,7 @@ pub(crate) enum DefaultAcl {
     Present,
 }
 
-/// The owners that a cell reports to when it drops.
+/// The table and the queue that a cell reports to when it drops.
 pub(crate) struct Departures {
     pub(crate) table: InodeTable<InodeCell>,
     pub(crate) cleaning: CleanQueue,
@@ -121,8 +121,8 @@ impl InodeCell {
 
     /// An empty directory in place of a subvolume: the directory above has the name, but the
     /// subvolume's reference names another place (`trees::is_here`). A snapshot has such names,
-    /// because it does not copy the subvolumes inside. As on Linux, all such directories have the
-    /// same inode number, and take their other attributes from their parent directory.
+    /// because it does not copy the subvolumes inside its source. As on Linux, all such directories
+    /// have the same inode number, and take their other attributes from their parent directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {
         let id = InodeId { tree: dir.tree(), ino: trees::STUB };
         let above = dir.file.item();

@@ -26,7 +26,7 @@ use crate::attr::InodeId;
 const LEAVING_MAX: Duration = Duration::from_secs(1);
 
 /// How long the cleaner lets inodes gather before it begins, unless a caller waits. Waking a thread
-/// for each inode would cost more than its removal.
+/// for each inode would cost more than the inode's removal.
 const GATHER: Duration = Duration::from_millis(2);
 
 /// The most subvolumes in one step, which takes one commit.
@@ -38,7 +38,8 @@ const DROP_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Default)]
 struct State {
     ids: VecDeque<InodeId>,
-    /// Deleted subvolumes. Each step of their removal commits, so inodes are removed first.
+    /// Deleted subvolumes. Each step of their removal takes a whole commit, so inodes are removed
+    /// first.
     trees: VecDeque<TreeId>,
     /// When the cleaner last checked deleted subvolumes that have users.
     looked: Option<Instant>,
@@ -132,7 +133,7 @@ impl CleanQueue {
     }
 
     /// As [`take`](Self::take), but waits for work. `None` if the cleaner must end. After a while
-    /// it also returns used subvolumes, so that the cleaner checks them again.
+    /// the call also returns used subvolumes, so that the cleaner checks them again.
     pub(crate) fn next(&self, is_used: impl Fn(TreeId) -> bool) -> Option<ToClean> {
         let mut state = self.state.lock();
         loop {
@@ -147,7 +148,7 @@ impl CleanQueue {
                 return None;
             }
             // Callers of `wait_for_inodes` may wake this thread before the period has passed. So
-            // the clock decides when to check, and not whether a wait timed out.
+            // the clock decides whether to check, even if no wait timed out.
             let now = clock::now();
             let looked = *state.looked.get_or_insert(now);
             let left = DROP_PERIOD.saturating_sub(now.saturating_duration_since(looked));

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **N2** An inode that has a user is not removed.
-//! - **N3** While an extent is replaced by its copy, no inode is removed: both steps hold
-//!   `removing`.
+//! - **N3** While an extent is replaced by its copy, no inode is removed: the replacement and the
+//!   removal both hold `removing`.
 //!
 //! # Failure
 //!
@@ -37,13 +37,13 @@ pub(crate) struct Cleaner {
     removing: Mutex<()>,
     /// Whether a thread of the cleaner runs.
     has_thread: AtomicBool,
-    /// The callbacks for deleted subvolumes that wait for their users. Unranked: a callback only
-    /// gives work to another thread.
+    /// The callbacks that get the deleted subvolumes with users. Unranked: a callback only gives
+    /// work to another thread.
     told: Mutex<Vec<Told>>,
 }
 
-/// A callback that gets the deleted subvolumes that wait for their users. It returns whether to
-/// call it again.
+/// A callback that gets the deleted subvolumes that still have users. The callback returns whether
+/// to call it again.
 pub(crate) type Told = Box<dyn Fn(&[TreeId]) -> bool + Send + Sync>;
 
 impl Cleaner {
@@ -58,8 +58,7 @@ impl Cleaner {
         Self { engine, files, maintenance, inodes, removing, has_thread, told }
     }
 
-    /// From now on, calls `told` twice a second with the deleted subvolumes that wait for their
-    /// users.
+    /// From now on, calls `told` twice a second with the deleted subvolumes that still have users.
     pub(crate) fn tell_of_waiting(&self, told: Told) {
         self.told.lock().push(told);
     }

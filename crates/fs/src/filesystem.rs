@@ -26,11 +26,11 @@ use crate::upkeep::{BalanceStatus, Work};
 /// [`Filesystem::renew`] moves all clones to a newer state.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
-    /// Unranked: nothing is taken under it.
+    /// Unranked: no lock is taken under it.
     pub(crate) current: Arc<RwLock<Arc<Mounted>>>,
 }
 
-/// The mount itself: its last owner closes it.
+/// The mount itself. The drop of the last reference closes the mount.
 pub(crate) struct Mounted {
     pub(crate) mount: Arc<Mount>,
     root: Option<Inode>,
@@ -121,7 +121,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `NotFound`, also for an inode without a name and a user.
+    /// `NotFound`, also for an inode that has neither a name nor a user.
     pub fn inode(&self, id: InodeId) -> Result<Inode> {
         Inode::of(&self.mount(), id)
     }

@@ -39,14 +39,15 @@ pub struct Searched {
 }
 
 impl Filesystem {
-    /// The superblock of the last commit. A commit that is being written is not waited for.
+    /// The superblock of the last commit. The call does not wait for a commit that is being
+    /// written.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
         (*self.mount().engine.last_superblock()).clone()
     }
 
-    /// As [`Filesystem::commit`], for a caller that reads a commit. If a failed commit made the
-    /// mount read-only, the caller reads the last successful commit.
+    /// As [`Filesystem::commit`], for a caller that then reads the committed trees. If a failed
+    /// commit made the mount read-only, the caller reads the last successful commit.
     ///
     /// # Errors
     ///

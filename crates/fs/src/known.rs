@@ -171,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     check_volume(&device);
 }
 
-/// N2: as N1, with groups that become read-only and writable all the time. One thread empties the
-/// groups, and another thread inspects them.
+/// N2: as N1, with groups that change between read-only and writable all the time. One thread
+/// empties the groups, and another thread inspects them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);

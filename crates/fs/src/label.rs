@@ -8,18 +8,18 @@
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 
-/// Longest label: the last byte of its field is zero.
+/// Longest label in bytes: the field has 256 bytes, and the last one is zero.
 const LABEL_MAX: usize = 255;
 
 impl Filesystem {
-    /// The label, padded with zeros. A commit that is being written is not waited for.
+    /// The label, padded with zeros. The call does not wait for a commit that is being written.
     #[must_use]
     pub fn label(&self) -> [u8; 256] {
         self.mount().engine.last_superblock().label
     }
 
-    /// Gives the volume another label, of at most 255 bytes, and makes it durable. An empty label
-    /// removes the present one.
+    /// Gives the volume another label, of at most 255 bytes, and makes the new label durable. An
+    /// empty label removes the present one.
     ///
     /// # Errors
     ///

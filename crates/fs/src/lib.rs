@@ -34,12 +34,12 @@
 //! cycles.
 //!
 //! ```text
-//! attr, error, options           words of the interface
+//! attr, error, options           types of the interface
 //! batch, names, inode_refs,      items: how names, attributes and subvolumes lie in trees
 //!   xattr_items, subvolume_items
-//! inode_table, clean_queue,      one inode in memory, and the owners that it reports to
+//! inode_table, clean_queue,      one inode in memory; the table and queue that it reports to
 //!   cell, lock_set
-//! status, inodes, writeback,     the owners: each has its state and its locks
+//! status, inodes, writeback,     the owners: each owns one kind of state, with its locks
 //!   cleaner, space, upkeep
 //! mount, background, open        the owners side by side, their threads, opening
 //! inode, ops                     operations on one inode, one file for each

@@ -35,7 +35,7 @@ impl<'a> LockSet<[Option<Guard<'a>>; 4]> {
 }
 
 impl<'a> LockSet<Vec<Guard<'a>>> {
-    /// Locks any number of inodes. They are sorted, without duplicates.
+    /// Locks any number of inodes. `cells` is sorted and has no duplicates.
     pub(crate) fn of_all(cells: &'a [Arc<InodeCell>]) -> Self {
         assert!(cells.is_sorted_by_key(|cell| cell.id), "L1: inodes are locked in order");
         Self { _guards: cells.iter().map(|cell| cell.lock.write()).collect() }

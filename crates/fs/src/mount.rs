@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! - **D1** Only one directory moves at a time. So the path from a directory up to the root stays
-//!   the same meanwhile.
+//!   the same while a move checks this path.
 
 use std::sync::{Arc, OnceLock};
 

@@ -18,7 +18,7 @@ use crate::batch::{Batch, Change, Current, NOW, entry_len};
 use crate::error::{Error, NameError, Result};
 use crate::trees;
 
-/// Bytes of a node that no item can have: its header, and the item's own head.
+/// Bytes of a node that an item cannot use: the header of the node, and the head of the item.
 const NODE_OVERHEAD: usize = 101 + 25;
 
 /// Longest item of a tree with nodes of this length.
@@ -58,7 +58,8 @@ pub(crate) fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirE
     Ok(entries.into_iter().find(|entry| entry.name == name))
 }
 
-/// The index of a name, for callers without a reference. Searches the whole directory.
+/// The index of a name, for callers that have no reference (`inode_refs`) to read it from. Searches
+/// the whole directory.
 pub(crate) fn index_of(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<u64>> {
     let low = Key::new(dir.ino.0, Kind::DIR_INDEX, 0);
     let high = Key::new(dir.ino.0, Kind::DIR_INDEX, u64::MAX);

@@ -109,7 +109,7 @@ fn open_at(
     };
     expect_codecs(superblock.incompat)?;
     let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
-    // As in Linux, files can be read even if the checksum tree cannot.
+    // As in Linux, files can be read even if the checksum tree cannot be read.
     let lacks_csums =
         options.ignore_bad_roots && engine.view().roots().find(TreeId::CSUM).is_none();
     let files_options = FilesOptions {
@@ -162,7 +162,7 @@ pub(crate) fn begin_writing(mount: &Arc<Mount>) -> Result<()> {
         return Ok(());
     }
     mount.engine.begin_writing()?;
-    // Set before the threads begin, because they check it.
+    // The threads check this state, so set it before they begin.
     mount.status.set_opened_for_reading(false);
     // If this fails, the mount stays read-only for good: the engine has begun writing, and does not
     // begin a second time.

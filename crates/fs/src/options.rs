@@ -78,8 +78,8 @@ pub struct MountOptions {
     pub degraded: bool,
     /// The mechanisms to use. Only benches and tests can choose them.
     pub baselines: Baselines,
-    /// Fall back to an older root from the superblock, if the newest cannot be read. In that case
-    /// the volume is mounted read-only.
+    /// Fall back to an older root from the superblock, if the newest root cannot be read. In that
+    /// case the volume is mounted read-only.
     pub use_backup_root: bool,
     /// Options that were given and have no effect, in the form in which they were given.
     pub without_effect: Vec<String>,

@@ -1,5 +1,5 @@
-//! Orphan items of inodes without names. The inodes are removed after their last user, or at the
-//! next mount.
+//! Orphan items of inodes without names. The inodes are removed when their last user has gone, or
+//! at the next mount.
 //!
 //! # Invariants
 //!

@@ -3,7 +3,7 @@
 //! # On disk
 //!
 //! An extended attribute, `btrfs.compression`, with the name of the compression as its value. A
-//! flag of the inode marks its presence, so that readers need not search for attributes.
+//! flag of the inode marks the presence of this attribute, so that readers need not search for it.
 //!
 //! # Invariants
 //!

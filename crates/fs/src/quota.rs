@@ -66,10 +66,10 @@ impl Filesystem {
         self.change_quotas(|_| Ok(QuotaChange::Disable))
     }
 
-    /// Counts full quotas anew. The trees of subvolumes are read meanwhile, and writers go on. If
-    /// another commit comes before the counts are committed, counts that were right stay as they
-    /// are. Otherwise the count is made again, up to three times in all. After that, the counts
-    /// stay marked as inconsistent.
+    /// Counts full quotas anew. The trees of subvolumes are read meanwhile, and writers go on.
+    /// Another commit may come before the new counts are committed. In that case old counts stay if
+    /// they are right. If they are wrong, the count is made again, up to three times in all. After
+    /// that, the counts stay marked as inconsistent.
     ///
     /// # Errors
     ///

@@ -444,8 +444,8 @@ impl<'a> Replay<'a> {
             };
             let there = self.entry_at(dir, index)?;
             let named = names::find(&self.view(), self.id(dir), &entry.name)?;
-            // Skip entries that the names of their inode will add later, and entries of missing
-            // inodes.
+            // Skip entries that exist already, entries that the logged references of their inode
+            // will add later, and entries of missing inodes.
             if same(&there) && same(&named) || !exists || self.log_names(ino, dir, &entry.name)? {
                 continue;
             }

@@ -8,7 +8,8 @@ use crate::filesystem::Filesystem;
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many scrubs run that were not cancelled, and how many that were.
+    /// The number of running scrubs that were not cancelled, and of running scrubs that were
+    /// cancelled.
     running: usize,
     ending: usize,
     /// How often the running scrubs were cancelled. A scrub ends when this number differs from the
@@ -19,7 +20,7 @@ struct State {
 /// The scrubs that run in a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Scrubs {
-    /// Unranked: threads wait on it with a condition variable, and take nothing under it.
+    /// Unranked: threads wait on it with a condition variable, and take no other lock under it.
     state: Mutex<State>,
     ended: Condvar,
 }

@@ -30,7 +30,7 @@ struct Figures {
     runs: AtomicU64,
     /// The number of these runs that were for metadata. The clamp depends on this number.
     runs_for_metadata: AtomicU64,
-    /// The number of bits by which the clamp lowers its threshold.
+    /// The number of bits by which the clamp lowers the threshold of preemptive flushing.
     clamp_bits: AtomicU32,
 }
 
@@ -58,7 +58,7 @@ impl Space {
         self.figures.runs.load(Ordering::Relaxed)
     }
 
-    /// The number of bits by which the clamp lowers its threshold.
+    /// The number of bits by which the clamp lowers the threshold of preemptive flushing.
     pub(crate) fn clamp_bits(&self) -> u32 {
         self.figures.clamp_bits.load(Ordering::Relaxed)
     }
@@ -68,7 +68,7 @@ impl Space {
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);
         }
-        // Without a flusher, this thread writes back itself, which gives reservations back. An
+        // Without a flusher, this thread writes back itself. Writeback gives reservations back. An
         // operation that frees space need not write back, because unused reservations never make it
         // fail (`reserve::P4`).
         if urgency == Urgency::Normal && !self.engine.has_flusher() {

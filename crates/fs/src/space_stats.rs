@@ -31,7 +31,7 @@ pub struct SpaceStats {
     pub flushed: u64,
     /// Number of ordered extents that needed more metadata than their reservation to be finished.
     pub shortfalls: u64,
-    /// The number of bits by which the clamp lowers its threshold.
+    /// The number of bits by which the clamp lowers the threshold of preemptive flushing.
     pub clamp: u32,
     /// Measured speed of writeback, in bytes a second.
     pub drain_rate: u64,

@@ -50,7 +50,7 @@ pub(crate) fn new_item(
     })
 }
 
-/// Makes a volume on a new device that shows the whole content of a seed. The volume reads
+/// Makes a volume on a new device. The volume shows the whole content of a seed, and reads
 /// unchanged content from the seed. Returns the number of the new device. The former content of the
 /// device is lost.
 pub(crate) fn grow(seeds: Vec<Arc<dyn Device>>, new: Arc<dyn Device>) -> Result<DeviceId> {

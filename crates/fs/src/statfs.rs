@@ -36,7 +36,7 @@ pub struct SubvolumeInfo {
     pub read_only: bool,
     /// The subvolume's uuid.
     pub uuid: [u8; 16],
-    /// Uuid of the subvolume that it was a snapshot of. Zero if it was no snapshot.
+    /// Uuid of the source if this subvolume was made as a snapshot. Otherwise zero.
     pub parent_uuid: [u8; 16],
 }
 

@@ -94,7 +94,7 @@ impl Filesystem {
     /// `NotFound`, `ReadOnly`, `NoSpace`.
     pub fn set_subvolume_read_only(&self, tree: TreeId, read_only: bool) -> Result<()> {
         let home = self.mount().inodes.tree_info(&self.mount().engine.view(), tree)?;
-        // Data from before the change must not be written after it.
+        // Data that was dirty before the change must not be written after the change.
         let _writes = home.writes.write();
         if read_only {
             self.mount().writeback.write_all();

@@ -71,8 +71,8 @@ pub(crate) struct Throttle {
 
 impl Throttle {
     /// Counts a batch of writeback that took `took`, and measures the rate of writeback from the
-    /// batch. Only time spent writing counts: `more_waits` tells whether more data was waiting, so
-    /// that writing goes on.
+    /// batch. Only time spent writing counts. `more_waits` tells whether more data waits, so that
+    /// writing goes on after this batch.
     pub(crate) fn note_written(&self, written: &Written, took: Duration, more_waits: bool) {
         self.note_at(self.queue.now(), written, took, more_waits);
     }
@@ -102,8 +102,8 @@ impl Throttle {
         if !more_waits {
             return;
         }
-        // Other threads may have written during this batch. But if there was a pause since the last
-        // sample, only this batch counts.
+        // Other threads may have written during this batch, so the rate is that of all data since
+        // the last sample. After a pause, only this batch counts.
         let was_at_it = elapsed < took.saturating_add(4 * SAMPLE.as_nanos() as u64);
         let (bytes, nanos) = match was_at_it {
             true => (drained.saturating_sub(before), elapsed),

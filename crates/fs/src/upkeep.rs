@@ -103,7 +103,7 @@ pub(crate) struct Upkeep {
     engine: Arc<Engine>,
     maintenance: Arc<Maintenance>,
     status: Arc<Status>,
-    /// Unranked: threads wait on it with a condition variable, and take nothing under it.
+    /// Unranked: threads wait on it with a condition variable, and take no other lock under it.
     state: Mutex<State>,
     changed: Condvar,
     /// Whether the balance must stop after its current block group.
@@ -258,8 +258,8 @@ impl Upkeep {
     }
 
     /// Empties block groups that have become mostly empty, until the mount ends. `below` is the
-    /// limit of their use in percent. A group counts if it existed at the start of the mount, or if
-    /// its use has been above the limit before.
+    /// limit of their use in percent. A group is emptied only if it existed at the start of the
+    /// mount, or if its use has been above the limit before.
     pub(crate) fn reclaim(&self, stop: &StopSignal, below: u8, holders: &Holders<'_>) {
         let mut was_full: HashMap<Logical, bool> = HashMap::new();
         let is_full =

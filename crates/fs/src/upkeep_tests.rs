@@ -115,7 +115,7 @@ impl Changes {
     }
 }
 
-/// Changes files before it gives the mover its inodes.
+/// Changes files in some calls of `hold`, before the inodes are locked for the mover.
 struct Between<'a> {
     fs: &'a Filesystem,
     below: Holders<'a>,

@@ -71,8 +71,8 @@ fn remove_some(fs: &Filesystem, dir: &Inode, rng: &mut Rng, files: &mut Vec<usiz
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
             left.push(number);
         }
-        // Sync now and then: within one transaction, a leaf that one removal has copied need not be
-        // copied by the next.
+        // Sync now and then, so that later removals copy leaves again. Within one transaction, each
+        // shared leaf is copied only once.
         if count % 500 == 0 {
             fs.sync().expect("durable");
         }

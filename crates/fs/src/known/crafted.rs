@@ -21,8 +21,8 @@ fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
 #[test]
 fn an_extent_that_ends_behind_every_device_is_refused() {
     let bytes_max = SECTORS * SECTOR;
-    // The last extent before addresses overflow, the first extent that begins past every device,
-    // and the first extent that ends there.
+    // The last extent before addresses overflow, one that begins at `1 << 63`, past every device,
+    // and one that ends at `1 << 63`.
     let starts = [u64::MAX - SECTOR + 1 - bytes_max, 1 << 63, (1 << 63) - bytes_max];
     let kinds = [
         (Compression::None, Body::Regular as fn(Region) -> Body),

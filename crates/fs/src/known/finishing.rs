@@ -67,8 +67,8 @@ fn a_commit_lets_dirty_data_finish() {
                 .expect("it was reserved");
         }
         mount.engine.commit().expect("a commit never runs out of space");
-        // A commit uses the reserve before it makes a chunk. The space that a commit could still
-        // get never gets smaller.
+        // A commit uses the reserve before it makes a chunk. Free and unallocated space together
+        // stay at three quarters of the reserve or more.
         let accounts = fs.space_stats().accounts;
         let (reserve, left) = (accounts.metadata.global_reserve, accounts.metadata.free());
         assert!(left + accounts.unallocated >= reserve / 4 * 3, "part {part}: {accounts}");

@@ -119,8 +119,8 @@ impl Inode {
     }
 
     /// Copies up to `len` bytes into another file. Returns the number of copied bytes, which is
-    /// smaller only at the end of this file. If both offsets lie equally far from the start of a
-    /// sector, whole sectors are shared instead of copied. Sharing takes no time and no space.
+    /// less than `len` only at the end of this file. If both offsets lie equally far from the start
+    /// of a sector, whole sectors are shared instead of copied. Sharing takes no time and no space.
     ///
     /// # Errors
     ///

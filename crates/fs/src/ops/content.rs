@@ -250,7 +250,7 @@ impl Inode {
             mount.atimes.put_of(std::slice::from_ref(cell));
         }
         // With `flushoncommit`, a commit that replaces a log writes back all files. Such a commit
-        // would wait for the prepared data of this file.
+        // would wait for the prepared data of this file, and this thread would wait for the commit.
         let prepared = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {

@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! This is for a front end with a client that stamps files itself, and sends the stamps as
-//! attributes. A kernel with a write-back cache does so. Such a kernel writes long after the
+//! attributes. A kernel with a write-back cache is such a client. This kernel writes long after the
 //! program wrote. The stamps may arrive before or after the written data. If this crate stamped
 //! these writes, files would get the time of the flush.
 
@@ -17,7 +17,7 @@ pub struct KeepingTimes<'a> {
 }
 
 impl Inode {
-    /// The same inode, for a caller that sets its times itself.
+    /// The same inode, for a caller that sets the inode's times itself.
     #[must_use]
     pub fn keeping_times(&self) -> KeepingTimes<'_> {
         KeepingTimes { inode: self }

@@ -40,8 +40,8 @@ impl Inode {
         }
     }
 
-    /// Whether a name no longer has the entry that a caller found earlier. If the inode of that
-    /// entry is missing, this shows that the name was removed or given to another inode.
+    /// Whether a name no longer has the entry that a caller found earlier. If so, a missing inode
+    /// of that entry is no damage: the name was removed or given to another inode.
     pub(super) fn is_moved_on(&self, entry: &DirEntry) -> Result<bool> {
         let now = names::find(&self.mount().engine.view(), self.id(), &entry.name)?;
         Ok(now.is_none_or(|now| now.location != entry.location))

@@ -11,9 +11,9 @@ use crate::names::{self, Target};
 use crate::trees;
 
 impl Inode {
-    /// The cookie of the last name that this directory has given. A listing that stops after this
-    /// cookie is finite, even if names are added or renamed meanwhile. Such a listing has each name
-    /// that exists all the time.
+    /// The cookie of the last name in this directory. A listing that stops after this cookie is
+    /// finite, even if names are added or renamed meanwhile. Such a listing has each name that
+    /// exists all the time.
     ///
     /// # Errors
     ///

@@ -54,11 +54,11 @@ pub enum NameChange {
     MakeDir {
         /// The parent directory.
         dir: NameDir,
-        /// Its name.
+        /// The name of the new directory.
         name: Vec<u8>,
         /// An existing directory: `dir`, or its nearest existing ancestor.
         like: Inode,
-        /// Its permission bits.
+        /// The permission bits of the new directory.
         mode: u32,
     },
     /// Moves the name of an inode that is no directory. Replaces the file that has the new name.
@@ -126,8 +126,8 @@ impl Inode {
 
 /// The inodes and names of the changes, as they were before the locks were taken.
 struct Known {
-    /// Inode values that this step holds itself. They are dropped after the locks, because they may
-    /// be the last users.
+    /// Separate users of the inodes. These values are dropped after the locks, because they may be
+    /// the last users.
     inodes: BTreeMap<InodeId, Inode>,
     /// Each name with its target before the locks were taken.
     led: Vec<(InodeId, Vec<u8>, Option<Key>)>,
@@ -317,7 +317,7 @@ impl<'v, 'p> Plan<'v, 'p> {
         }
     }
 
-    /// Plans the removal of a name. Returns its inode.
+    /// Plans the removal of a name. Returns the name's inode.
     fn take(&mut self, place: Place<'_>, name: &[u8]) -> Result<(Ino, FileKind)> {
         let entry = self.find(place, name)?.ok_or(NameError::NotFound)?;
         let kind = names::kind(&entry).filter(|kind| *kind != FileKind::Directory);

@@ -169,7 +169,8 @@ pub(super) fn rescue(options: &mut MountOptions, option: &str, words: &str) -> R
             "ignorebadroots" | "ibadroots" => options.ignore_bad_roots = true,
             "ignoredatacsums" | "idatacsums" => options.ignore_data_csums = true,
             "ignoremetacsums" | "imetacsums" => options.ignore_meta_csums = true,
-            // Unknown superblock flags only forbid writing here.
+            // Unknown superblock flags forbid only writing here, so a read-only mount needs no
+            // option.
             "ignoresuperflags" | "isuperflags" => {}
             "all" => {
                 options.nologreplay = true;

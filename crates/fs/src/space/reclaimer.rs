@@ -40,7 +40,7 @@ const DIRTY_PART: u64 = 8;
 
 /// Longest waits without a finished ordered extent: `STILL` if no ordered extent is being written,
 /// `ORDERED` if some are being written. Ordered extents always finish before the second limit,
-/// because a thread that writes back makes room for itself.
+/// because a thread that writes back makes its own room and does not wait for this thread.
 const STILL: Duration = Duration::from_millis(20);
 const ORDERED: Duration = Duration::from_secs(30);
 
@@ -182,7 +182,8 @@ impl Space {
                 let asked = self.engine.waiting_bytes(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
                 if self.writeback.write_some(part) == 0 {
-                    // Other threads write all dirty data. A commit now would free nothing.
+                    // Other threads write all dirty data, and a commit now would free nothing. So
+                    // wait for ordered extents.
                     wait(self.files.counters().ordered_bytes().min(part), &|| ());
                 }
             }

@@ -64,7 +64,8 @@ fn data_is_not_behind_metadata() {
     fs.close().expect("closed");
 }
 
-/// The clamp concerns metadata. Writers that find no space for data do not lower its threshold.
+/// The clamp concerns metadata. Writers that find no space for data do not lower the threshold of
+/// preemptive flushing.
 #[test]
 fn data_does_not_lower_the_clamp() {
     let (fs, file, size) = full("preempt=clamp,commit=300");

@@ -58,7 +58,8 @@ struct State {
 /// The list of inodes with dirty data.
 #[derive(Default)]
 pub(super) struct DirtyList {
-    /// Unranked: threads wait on it with condition variables. A cell's mark is taken under it.
+    /// Unranked: threads wait on it with condition variables. The lock of a cell's mark is taken
+    /// under it.
     state: Mutex<State>,
     /// The number of entries, written under the lock.
     len: AtomicUsize,
