@@ -28,8 +28,8 @@ const PREALLOC_BYTES_MAX: u64 = 128 << 20;
 /// end off a longer extent would free nothing.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 
-/// When a file is preallocated step by step, one allocation makes room for this many steps. A
-/// longer file gets room for its present length instead.
+/// When a file is preallocated step by step, one allocation makes room for this many steps. A file
+/// that is longer than these steps gets room for its present length instead.
 const AHEAD_STEPS: u64 = 16;
 
 /// The largest space that is kept after a file for its next steps. A step of this size or more gets
@@ -205,7 +205,8 @@ impl Files {
         Ok(())
     }
 
-    /// Allocates space for the next step of a file that grows by steps, with room for more.
+    /// Allocates space for the next step of a file that grows by steps, with room for further
+    /// steps.
     fn allocate_ahead(
         &self,
         file: &File,

@@ -25,8 +25,8 @@ use crate::error::{Error, Result};
 /// extents.
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
-/// The memory a zstd frame may ask for, as a power of two. Linux writes windows of at most 17 and
-/// refuses larger ones.
+/// The memory a zstd frame may ask for, as a power of two. Linux writes windows of at most 2^17
+/// bytes and refuses larger windows.
 #[cfg(feature = "zstd")]
 const WINDOW_LOG_MAX: u32 = 20;
 

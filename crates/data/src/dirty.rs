@@ -29,7 +29,7 @@ use buttress_txn::{DataReservation, InodeReserve, MetaReservation, NoReserve};
 use crate::buffers::BufferPool;
 use crate::error::Error;
 
-/// Largest buffer that grows by appending; a run of them becomes one extent.
+/// Largest buffer that grows by appending. A run of such buffers becomes one extent.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Default)]
@@ -204,7 +204,7 @@ impl Dirty {
         runs
     }
 
-    /// Returns the number of buffers that touch a range, including those that are being written.
+    /// Returns the number of buffers that touch a range, including buffers that are being written.
     pub(crate) fn pieces_in(&self, range: &Range<u64>) -> usize {
         in_range(&self.pieces, range, Vec::len) + self.writing_in(range)
     }

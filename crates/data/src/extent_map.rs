@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **E1** This module returns only valid mappings: aligned, not empty, inside the extent that
-//!   they name. The arithmetic of every caller relies on it.
+//!   they name. The arithmetic of every caller relies on valid mappings.
 
 use std::ops::Range;
 

@@ -163,8 +163,8 @@ impl File {
         self.ino
     }
 
-    /// Returns the allocator's key for this file. The key keeps its extents together, apart from
-    /// the extents of other files.
+    /// Returns the allocator's key for this file. The key keeps the file's extents together, apart
+    /// from the extents of other files.
     pub(crate) fn stream(&self) -> u64 {
         self.ino.0 ^ self.tree.0.rotate_left(32)
     }

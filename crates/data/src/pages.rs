@@ -251,8 +251,7 @@ impl Pages {
         }
         let Ok(bytes) = Arc::try_unwrap(bytes) else { return };
         let mut spare = self.spare.lock();
-        // Drop the oldest buffer. Recent runs have other lengths, so perhaps no run will ever need
-        // a buffer of its length.
+        // Drop the oldest buffer. Perhaps no run will need a buffer of this length again.
         let gone = if spare.len() == SPARE { Some(spare.remove(0)) } else { None };
         spare.push(bytes);
         drop(spare);
@@ -305,8 +304,8 @@ impl Pages {
         Found::Claimed(self.enter(&mut runs, at, next, want))
     }
 
-    /// Claims a run to be read ahead. If the address is cached or being read, returns the end of
-    /// that run.
+    /// Claims a run to be read ahead. If a run that is cached or being read has the address,
+    /// returns the end of that run.
     pub(crate) fn claim(&self, at: Logical, want: u64) -> Result<RunClaim<'_>, Logical> {
         let mut runs = self.shard(at.0).runs.lock();
         match covering(&mut runs, at.0) {

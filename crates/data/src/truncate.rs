@@ -99,8 +99,8 @@ impl Files {
     fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let _claim = file.claim();
         let keep = self.params.ceil(size);
-        // The data was reserved as a sector, not as an inline extent. If the metadata is not free
-        // at once, the thread that finishes the extent reserves it.
+        // Metadata was reserved for the data as a sector, not as an inline extent. If the metadata
+        // of an inline extent is not free at once, the thread that finishes the extent reserves it.
         let mut inline = match self.placement.missing_inline(file, size) {
             Some(cost) => self.engine.reserve_at_once(cost, Urgency::Normal)?,
             None => None,

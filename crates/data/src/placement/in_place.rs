@@ -9,12 +9,12 @@
 //!   leaf that several snapshots share.
 //! - **N2** The written part of a preallocated extent becomes regular in the step that makes the
 //!   data visible. Adjacent pieces of one extent are one item.
-//! - **N3** A thread that writes in place holds the right to do so. It takes the right before the
-//!   check that decides, and keeps it until the data is visible. So no block group is emptied
-//!   during the write. Linux takes the right last, after the checks of snapshots, references and
-//!   checksums. Here the right is taken first, so it also protects the checked extents from being
-//!   moved before the write is visible. If the check refuses a part, its right is given back. Until
-//!   then, the right at most delays a thread that drains this block group.
+//! - **N3** A thread that writes in place holds the right to do so. It takes the right before it
+//!   checks the extent (N1), and keeps the right until the data is visible. So no block group is
+//!   emptied during the write. Linux takes the right last, after the checks of snapshots,
+//!   references and checksums. Here the right is taken first, so it also protects the checked
+//!   extents from being moved before the write is visible. If the check refuses a part, its right
+//!   is given back. Until then, the right at most delays a thread that drains this block group.
 
 use std::ops::Range;
 

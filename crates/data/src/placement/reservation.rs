@@ -11,9 +11,10 @@
 //!       such parts.
 //!     - If a write extends a piece, or a hole removes its middle, more is reserved for that piece.
 //!     - If the free ranges are smaller than a piece, more metadata is reserved as soon as the
-//!       ranges are known, if there is enough.
-//!     - If there is not enough, the global reserve covers the rest for such a piece. It also
-//!       covers the metadata for extents past the file's length. A crash can leave such extents.
+//!       ranges are known, if enough metadata is free.
+//!     - If too little metadata is free, the global reserve covers the rest for such a piece. The
+//!       global reserve also covers the metadata for extents past the file's length. A crash can
+//!       leave such extents.
 //! - **V2** Sectors that will be written in place need no data space, and have a token as proof.
 //!   The writer takes the writeback claim, looks for such sectors, and keeps the claim until the
 //!   data is put. So until then no writeback allocates a place for these sectors.

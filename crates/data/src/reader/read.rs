@@ -40,7 +40,7 @@ pub struct DataMismatch {
 
 /// The parts of a read that are not in memory.
 struct Gaps {
-    /// Bytes that can be read.
+    /// Bytes of the read before the end of the file.
     len: usize,
     parts: Vec<Range<u64>>,
 }
@@ -274,7 +274,7 @@ impl Reader {
     ) -> Result<Arc<AlignedBuf>> {
         let extent = claim.extent();
         let mut bytes = self.pages.buffer(extent.len);
-        // If this fails, readers of these sectors read them again and report the failure.
+        // If this read fails, readers of these sectors read them again and report the failure.
         self.read_sectors(source, extent.start.0, &mut bytes, Purpose::Later)?;
         let bytes = Arc::new(bytes);
         claim.publish(&bytes, purpose);

@@ -21,8 +21,8 @@
 //!   write fails, the file gets its former extents back. Either step happens before the next
 //!   commit.
 //! - **A4** While the thread keeps commits from beginning, it waits only for a log, and for readers
-//!   when it takes extents back. If another thread reads the file's extents when they are to be
-//!   put, or has moved them, the data is written in the usual way.
+//!   when it takes extents back. When the extents are put, another thread may read the file's old
+//!   extents, or may have moved them. In that case the data is written in the usual way.
 //!
 //! # Failure
 //!
@@ -154,8 +154,9 @@ impl Writeback {
         self.finish_job(job).map(drop)
     }
 
-    /// Computes the changes of a job's extents, and reserves for them. `None` if some extents are
-    /// not simply new, or if two of them replace parts of one extent.
+    /// Computes the changes of a job's extents, and reserves for them. `None` if an extent is
+    /// compressed or not new, if it replaces too many items, or if two extents replace parts of one
+    /// extent.
     fn prepare_edits(&self, job: &mut Job<'_>) -> Result<Option<OrderedEdits>> {
         let Some(placed) = job.new_extents() else { return Ok(None) };
         let file = job.file;

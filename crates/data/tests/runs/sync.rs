@@ -7,7 +7,7 @@ pub(crate) use std::sync::Arc;
 pub(crate) use buttress_base::Rank;
 pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
 
-/// A lock without poisoning. It has no ranks, because every other test checks them.
+/// A lock without poisoning. The lock has no rank, because every other test checks the ranks.
 #[derive(Debug)]
 pub(crate) struct Ranked<T>(shuttle::sync::Mutex<T>);
 
