@@ -42,7 +42,7 @@ fn read_all([file, link, dir]: &[Inode; 3]) {
 }
 
 /// Reads put nothing into the trees, however many reads there are. A sync puts the time of the last
-/// read there.
+/// read into the trees.
 #[test]
 fn reads_put_no_item_before_a_sync() {
     for options in ["relatime", "strictatime", "lazytime", "strictatime,lazytime"] {

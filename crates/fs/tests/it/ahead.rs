@@ -145,7 +145,7 @@ fn hold(preempt: &'static str) -> Vec<Held> {
             thread::sleep(IDLE);
             let before = since(&volume);
             let changes = volume.load();
-            // Let commits that began under the load end.
+            // Wait for the commits that began under the load.
             thread::sleep(LOAD / 4);
             let loaded = since(&volume);
             thread::sleep(IDLE);

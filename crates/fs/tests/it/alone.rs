@@ -45,7 +45,7 @@ fn mount_without_threads_does_all_work() {
             let _ = root.unlink(name.as_bytes());
         }
         // On a full volume a part of the freed space becomes available only with the second sync.
-        // With threads this would be the same.
+        // The same holds for a mount with threads.
         fs.sync().expect("what was deleted gives room");
         fs.sync().expect("what was deleted gives room");
         assert!(free() + (8 << 20) > before, "round {round}: {} of {before}", free());

@@ -52,7 +52,7 @@ fn chunks_are_asked_for_one_by_one() {
     let device = many_chunks();
     let all = known_chunks(&mount_with(&device, "ro,bg_read=first"));
     assert!(all > 45, "{all} chunks, in more than a leaf");
-    // No option requests this, but the mount looks up single chunks, because the chunk tree has two
+    // The mount looks up single chunks even without an option, because the chunk tree has two
     // levels.
     let fs = Filesystem::open(vec![Arc::clone(&device)], quiet("ro")).expect("a mount");
     let opened = known_chunks(&fs);
@@ -130,7 +130,7 @@ fn an_opening_alone_writes_nothing() {
     assert_eq!(generation(&device), before);
 }
 
-/// A device that fails reads while this is set.
+/// A device that fails reads while its flag is set.
 #[derive(Debug, Default)]
 struct Failing(AtomicBool);
 

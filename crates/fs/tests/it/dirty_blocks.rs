@@ -47,8 +47,8 @@ fn scarce(nodesize: u32, options: &str) -> (Arc<dyn Device>, Filesystem, Inode) 
     (device, fs, file)
 }
 
-/// Blocks all over the file are overwritten. They change the same few leaves, so no writer waits
-/// for the ordered extents of others, and no ordered extent has a shortfall.
+/// Blocks all over the file are overwritten. The overwrites change the same few leaves, so no
+/// writer waits for the ordered extents of others, and no ordered extent has a shortfall.
 #[test]
 fn blocks_of_one_file_wait_for_no_metadata() {
     for nodesize in [4 << 10, 16 << 10] {

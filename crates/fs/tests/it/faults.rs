@@ -29,7 +29,7 @@ type Held = Vec<Option<u64>>;
 #[derive(Clone, Debug)]
 struct Model {
     names: BTreeMap<&'static str, Held>,
-    /// Names with a failed operation: their file may have any mixture of contents.
+    /// Names with a failed operation. The file of such a name may have any mixture of contents.
     doubtful: Vec<&'static str>,
     failures: usize,
     acknowledged: usize,
@@ -331,8 +331,8 @@ fn the_nth_request_goes_wrong() {
         assert!(clean.problem.is_none() && clean.failures == 0, "{options}: {clean:?}");
         assert!(clean.requests > 100 && clean.acknowledged > 4, "{options}: {clean:?}");
         for (kind, (only, what)) in kinds.into_iter().enumerate() {
-            // A fault that never strikes counts the requests of this kind. A fault with a greater
-            // number would strike no request.
+            // A fault that never strikes counts the requests of this kind. Faults with greater
+            // numbers are not tried, because they would strike no request.
             let never = Fault { n: u64::MAX - 1, only, what };
             let requests = with_fault(&base, options, Some(never)).requests;
             let stride = if all { 1 } else { requests / 12 + 1 };

@@ -1,9 +1,9 @@
 //! Everything that fsync acknowledged survives a crash, whenever the power was cut.
 //!
 //! A workload from a seed runs on a device that records its writes. The test mounts states that a
-//! power cut could leave, which replays the log, and compares them with the model. A synced inode
-//! must be as it was at its sync, or at some later time. The checker must find no fault in the rest
-//! of the volume.
+//! power cut could leave. Each mount replays the log, and the test compares the content with the
+//! model. A synced inode must be as it was at its sync, or at some later time. The checker must
+//! find no fault in the rest of the volume.
 
 mod faults;
 mod full;

@@ -207,13 +207,14 @@ fn fill_and_sync(fs: &Filesystem, count: u64, (): ()) {
     assert!(fs.sync_stats().commits.is_empty());
 }
 
-/// The folder is logged again with each file. Its notes of changes grow with its names, and a log
-/// looks at none of them.
+/// The folder is logged again with each file. The notes of its changes grow with its names, and a
+/// log looks at none of these notes.
 #[test]
 fn an_fsync_in_a_new_folder_costs_the_same_for_each_name() {
     let load = Load { name: "create and fsync", prepare: |_, _| (), run: fill_and_sync };
     grows_with_the_work(&load, 250);
-    // The folder itself is synced, too: so the log has all of it, and notes what comes.
+    // The folder itself is synced, too. So the log has the whole folder, and changes that come
+    // later are noted.
     let run = |fs: &Filesystem, count, ()| {
         let folder = fs.root().mkdir(b"new", 0o755, 0, 0).expect("a folder");
         folder.sync().expect("a log");

@@ -69,7 +69,8 @@ fn a_held_commit_stays_whole() {
     let superblock = held.superblock().clone();
     drop(held);
     fs.commit().expect("a commit");
-    // Where the next extents lie depends on the processor, but a full volume has no space left.
+    // The places of the next extents depend on the number of processors. So the test fills the
+    // volume, which uses all free space.
     let filler = file_with(&fs.root(), "filler", b"");
     let chunk = pattern(99, MIB);
     let written = (0..).take_while(|&at| filler.write_at(at * MIB as u64, &chunk).is_ok()).count();

@@ -12,11 +12,11 @@ use crate::volume::{content, copy, file_with, mount, mount_with};
 
 const SECTOR: usize = 4096;
 
-/// While a test requests it, the device refuses sectors that are full of this byte.
+/// The device refuses sectors that are full of this byte while a test requests refusals.
 const REFUSED: u8 = 0xEE;
 
-/// A device that takes many writes at once, and refuses sectors that are full of one byte when a
-/// test requests this.
+/// A device that takes many writes at once. The device refuses sectors that are full of one byte
+/// while a test requests refusals.
 #[derive(Debug)]
 struct Picky {
     below: MemoryDevice,

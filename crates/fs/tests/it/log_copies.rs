@@ -14,7 +14,7 @@ use buttress_volume::{OpenOptions, Volume};
 use crate::checker::check;
 use crate::volume::{content, copy, file_with, memory, memory_with, mount, mount_with};
 
-/// The first copy of a log's node, and the bytes in the place of the second.
+/// The first copy of a log's node, and the bytes in the place of the second copy.
 struct Logged {
     first: Node,
     second: AlignedBuf,
@@ -171,9 +171,9 @@ fn a_second_copy_is_never_an_older_node() {
     check(&device);
 }
 
-/// If a mount asks for all copies, they exist when fsync returns. Before the first commit of a
-/// mount, all copies also exist then, because nodes left by a crash may have the same generation.
-/// On a volume with one copy of metadata, no second copy is written.
+/// If a mount asks for all copies, they exist when fsync returns. Before the first commit of any
+/// mount, fsync also waits for all copies, because nodes left by a crash may have the same
+/// generation. On a volume with one copy of metadata, no second copy is written.
 #[test]
 fn all_at_once_where_it_must_be() {
     let single = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };

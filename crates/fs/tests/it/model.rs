@@ -469,8 +469,8 @@ fn any_sequence_of_operations() {
     }
 }
 
-/// As the test before, but through a write-back cache, which is opened with other options each
-/// time. After a flush of the cache, the device behind it holds the whole volume.
+/// As `any_sequence_of_operations`, but through a write-back cache. Each opening of the cache has
+/// other options. After a flush of the cache, the device behind it holds the whole volume.
 #[test]
 fn any_sequence_of_operations_on_a_cached_device() {
     let seed = setting("BUTTRESS_SEED", 2);

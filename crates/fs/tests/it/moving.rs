@@ -503,7 +503,7 @@ fn replacements_have_a_status() {
 }
 
 /// A missing device stays a part of the volume if its removal stops. The device gets no chunks, and
-/// the next removal ends.
+/// the next removal succeeds.
 #[test]
 fn a_stopped_removal_of_a_missing_device_changes_nothing() {
     let bases: Vec<_> = (0..3).map(|_| Arc::new(MemoryDevice::new(1 << 30))).collect();
@@ -549,8 +549,8 @@ fn a_stopped_removal_of_a_missing_device_changes_nothing() {
     find_faults_of(first(2)).expect("no faults");
 }
 
-/// A removal that would leave too few devices for the profiles changes nothing, nor does that of
-/// the last device. After a conversion the removal ends.
+/// A removal that would leave too few devices for the profiles changes nothing. The removal of the
+/// last device changes nothing either. After a conversion the removal succeeds.
 #[test]
 fn removals_leave_enough_devices_for_the_profiles() {
     let bases: Vec<_> = (0..2).map(|_| Arc::new(MemoryDevice::new(1 << 30))).collect();

@@ -1,4 +1,4 @@
-//! Full quotas: the counts after every commit are those of a new count.
+//! Full quotas: the counts after every commit are the same as a new count would give.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ fn figures(quotas: &Quotas) -> Vec<(QuotaGroup, u64, u64)> {
     quotas.groups.iter().map(figures).collect()
 }
 
-/// Compares the counts of the last commit with a new count. Returns whether they were unmarked.
+/// Compares the counts of the last commit with a new count. Returns whether the counts were not
+/// marked as inconsistent.
 #[track_caller]
 fn compare(fs: &Filesystem, when: &str) -> bool {
     let kept = quotas(fs);
@@ -92,7 +93,7 @@ fn changes_of_files_are_counted() {
     check(&device);
 }
 
-/// Extents that files share within one subvolume, and between two of them.
+/// Extents that files share within one subvolume, and between two subvolumes.
 #[test]
 fn shared_extents_are_counted() {
     let (device, fs) = volume();
@@ -154,8 +155,9 @@ fn snapshots_are_counted() {
     check(&device);
 }
 
-/// A group counts a subvolume once that is below it by two paths, in whatever order the paths come
-/// and go. Full counts are marked in between.
+/// A group counts a subvolume once, even if two paths of memberships lead from the subvolume to the
+/// group. The test adds and removes both paths. Counts of full quotas may be marked as inconsistent
+/// in between.
 #[test]
 fn a_subvolume_by_two_paths_counts_once() {
     let group = |level: u64| QuotaGroup(level << 48 | 1);
@@ -193,7 +195,7 @@ fn a_subvolume_by_two_paths_counts_once() {
         expect(&[one, two], "without the first path");
         drop(subs);
         fs.close().expect("a close");
-        // The tool of Debian 12 does not know simple quotas.
+        // `btrfs check` of Debian 12 does not know simple quotas.
         if is_simple { expect_sound(&device) } else { check(&device) }
     }
 }
@@ -205,7 +207,7 @@ fn a_large_snapshot_goes_without_a_mark() {
     let (device, fs) = volume();
     let sub = subvolume(&fs, "sub");
     let file = sub.create(b"file", 0o644, 0, 0, 0).expect("a file");
-    // Every second block of 4 KiB: as many extents.
+    // Every second block of 4 KiB is written, so each written block is an extent.
     for number in 0..80_000_u64 {
         file.write_at(number * 8192, &pattern(number, 4096)).expect("a write");
     }
@@ -219,7 +221,7 @@ fn a_large_snapshot_goes_without_a_mark() {
     check(&device);
 }
 
-/// A power cut leaves the counts of the commit that it leaves: the checker counts in each state.
+/// After a power cut, the counts are right for the last commit: the checker counts in each state.
 #[test]
 fn cuts_leave_right_counts() {
     let base = MemoryDevice::new(512 << 20);

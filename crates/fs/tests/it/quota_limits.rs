@@ -66,8 +66,8 @@ fn fill(file: &Inode, piece: u64) -> Result<()> {
     Ok(())
 }
 
-/// A subvolume is limited by the groups that it will join, before a commit puts its group. At the
-/// limit, names of subvolumes are refused like names of files.
+/// A subvolume is limited by the groups that it will join, even before a commit makes the
+/// subvolume's own group. At the limit, names of subvolumes are refused like names of files.
 #[test]
 fn a_new_subvolume_is_limited_at_once() {
     let device = memory(512);
@@ -159,7 +159,7 @@ fn admitted_bytes_end_with_their_data() {
         gone.write_at(0, &pattern(round, 5 << 20)).expect("a write");
         gone.fallocate(MIB, 2 * MIB, FallocateMode::PunchHole).expect("a hole");
         set_size(&gone, 0);
-        // Extents end in the transaction that made them.
+        // These extents are freed in the transaction that made them.
         gone.write_at(0, &pattern(round, 3 << 20)).expect("a write");
         gone.flush_data().expect("a write");
         set_size(&gone, 0);
@@ -249,7 +249,7 @@ fn the_first_limit_counts_beside_writers() {
             let large = file(sub, "large");
             fill(&large, 256 << 10).expect("a limit");
             assert!(large.attr().size <= 2 * MIB, "{} bytes", large.attr().size);
-            // No limit is left.
+            // Remove the limit.
             fs.limit_quota_group(group, |limit| limit.flags = 0).expect("no limit");
             large.write_at(3 * MIB, &pattern(2, MIB as usize)).expect("it is not limited");
         }
@@ -260,8 +260,8 @@ fn the_first_limit_counts_beside_writers() {
     expect_sound(&device);
 }
 
-/// Full quotas have a limit for all bytes and one for exclusive bytes. Shared bytes count for the
-/// first only. A snapshot gets both limits.
+/// Full quotas have a limit for all bytes and one for exclusive bytes. Shared bytes count only for
+/// the limit of all bytes. A snapshot gets both limits.
 #[test]
 fn full_quotas_limit_both_figures() {
     let device = memory(512);
@@ -279,10 +279,11 @@ fn full_quotas_limit_both_figures() {
         sub.create(b"name", 0o644, 0, 0, 0)
             .and_then(|file| file.write_at(0, &pattern(1, 65536)).map(drop)),
     );
-    // What is freed can be written again.
+    // Freed bytes can be written again.
     set_size(&gone, 0);
     large.write_at(2 * MIB, &pattern(2, 4 << 20)).expect("there is room");
-    // Of shared bytes only new ones count as exclusive.
+    // Bytes that a snapshot shares do not count as exclusive. Only bytes that are written later
+    // count.
     let exclusive = |fs: &Filesystem, group: QuotaGroup, bytes: u64| {
         fs.limit_quota_group(group, |limit| {
             limit.flags = QuotaLimit::EXCLUSIVE;
@@ -297,7 +298,8 @@ fn full_quotas_limit_both_figures() {
     large.write_at(0, &pattern(4, 2 << 20)).expect("it shares all else");
     fill(&file(&sub, "more"), 256 << 10).expect("a limit");
     fs.sync().expect("a sync");
-    // What the source has overwritten is exclusive to the copy, which has the same limit.
+    // Old bytes that the source has overwritten are exclusive to the copy. The copy has the same
+    // limit.
     let theirs = copy.lookup(b"large").expect("the file");
     expect_refused(theirs.write_at(4 * MIB, &pattern(5, 2 << 20)));
     theirs.write_at(4 * MIB, &pattern(5, 512 << 10)).expect("there is room");

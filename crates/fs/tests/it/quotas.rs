@@ -68,7 +68,7 @@ fn enabling_replaces_a_leftover_tree() {
             file_with(&fs.root(), &format!("f{number}"), &pattern(number, 900));
         }
         fs.close().expect("a close");
-        // The tool may not know simple quotas.
+        // The installed `btrfs check` may not know simple quotas.
         if simple { expect_sound(&device) } else { check(&device) }
     }
 }
@@ -98,7 +98,7 @@ fn changes_of_limits_lose_none() {
     expect_sound(&device);
 }
 
-/// A group of simple quotas outlives its subvolume as long as its counts are not zero.
+/// A group of simple quotas outlives its subvolume as long as the group's counts are not zero.
 #[test]
 fn a_group_that_counts_is_kept() {
     let device = memory(256);
@@ -157,7 +157,7 @@ fn a_removed_group_takes_its_counts_along() {
     check(&device);
 }
 
-/// The checker compares the counts of full quotas with its own.
+/// The checker compares the counts of full quotas with its own counts.
 #[test]
 fn the_checker_finds_a_wrong_full_count() {
     let device = memory_with(256, &MakeOptions { nodesize: 4096, ..MakeOptions::default() });

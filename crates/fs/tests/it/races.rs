@@ -36,8 +36,8 @@ impl Hook for Forgets {
     }
 }
 
-/// The byte of a file at a place that was written. Other places and other files have other bytes
-/// there.
+/// The byte of a file at a place that was written. Bytes at other places, and bytes of other files
+/// at this place, are different.
 fn byte(seed: u64, at: usize) -> u8 {
     ((at as u64 / 64 * 0x9E37_79B9 + seed * 0x1234_5677) >> 16) as u8 | 1
 }

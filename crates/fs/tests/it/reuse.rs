@@ -20,7 +20,8 @@ use crate::volume::{content, file_with, mount, pattern};
 const MIB: u64 = 1 << 20;
 const PIECE: u64 = 2 * MIB;
 
-/// The distance of the steps that are tried, because most neighbouring steps are alike.
+/// The distance between steps that the tests try. The tests skip the steps in between, because most
+/// neighbouring steps are alike.
 const STRIDE: usize = 3;
 
 /// How long a test waits to see that a forbidden event does not happen.
@@ -131,7 +132,7 @@ fn remove(fs: &Filesystem, name: &str) {
     }
 }
 
-/// The owner of each part of the device, by the address of the chunk.
+/// The parts of the device that chunks own, each with the address of its chunk.
 fn parts(fs: &Filesystem) -> Vec<(Range<u64>, Logical)> {
     let view = fs.view();
     let key = |offset| Key::new(1, Kind::DEV_EXTENT, offset);

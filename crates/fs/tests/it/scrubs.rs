@@ -170,7 +170,8 @@ fn no_request_is_refused_for_a_scrub() {
     check(&device);
 }
 
-/// A scrub checks data that was written just before the scrub, because it begins with a commit.
+/// A scrub checks data that was written just before the scrub, because a scrub begins with a
+/// commit.
 #[test]
 fn a_scrub_begins_with_a_commit() {
     let device = memory(256);

@@ -3,8 +3,8 @@
 //! metadata draws on the global reserve, and is counted. In these tests no ordered extent may do
 //! so.
 //!
-//! One writer of a few files, from a seed. `BUTTRESS_SEED=n` runs seed `n` alone. The history of
-//! the file with a shortfall is printed.
+//! Each run has one writer of a few files, and follows from a seed. `BUTTRESS_SEED=n` runs seed `n`
+//! alone. The history of the file with a shortfall is printed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

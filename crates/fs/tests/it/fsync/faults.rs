@@ -28,7 +28,7 @@ struct Tried {
 }
 
 /// Runs some rounds of two fsyncs, of an old file and of a new file. Request `n` of these rounds
-/// fails and, with `sticky`, each later request.
+/// fails. With `sticky`, each later request fails, too.
 fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
     let base = MemoryDevice::new(128 << 20);
     Filesystem::make(&base, &MakeOptions { seed: Some(n), ..MakeOptions::default() })

@@ -31,8 +31,8 @@ pub(crate) fn survey_below(fs: &Filesystem, top: Inode) -> State {
         })
         .expect("a listing");
         for (id, name, kind) in entries {
-            // Inode numbers are unique in one subvolume only. So this leaves out other subvolumes,
-            // and the empty directories that a snapshot has in their place.
+            // Inode numbers are unique in one subvolume only. So the survey leaves out other
+            // subvolumes, and the empty directories that a snapshot has in their place.
             if id.tree != tree || id.ino == STUB {
                 continue;
             }

@@ -2,7 +2,7 @@
 //! moment.
 //!
 //! After each crash the device has its old length or the new one, the file system fits on it, and
-//! what was acknowledged is there. That includes the new size, and files past the old end.
+//! everything that was acknowledged exists. This includes the new size, and files past the old end.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const LONGER: u64 = LEN + (128 << 20);
 const ONE: DeviceId = DeviceId(1);
 /// The mark of the acknowledged size. A file has its number as the mark.
 const GROWN: u64 = 1000;
-/// Files before the growth, and all files.
+/// The number of files that are made before the growth, and of all files.
 const BEFORE: u64 = 8;
 const FILES: u64 = 24;
 
