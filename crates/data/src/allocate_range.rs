@@ -349,7 +349,7 @@ struct InodeChanges<S> {
     end: u64,
     /// The file's final length.
     grown: u64,
-    /// Sets the times. The step that completes the range consumes it.
+    /// Sets the times, in the step that completes the range.
     stamp: Option<S>,
 }
 

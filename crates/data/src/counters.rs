@@ -28,8 +28,8 @@ impl Counters {
         }
     }
 
-    /// Takes the first failure of background writes of any file. It is reported once here; an fsync
-    /// of the file reports it as well.
+    /// Takes the first failure of background writes of any file. This call reports the failure
+    /// once. An fsync of the file reports it as well.
     pub fn take_error(&self) -> Option<Error> {
         self.lost.lock().take()
     }

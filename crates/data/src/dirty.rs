@@ -10,7 +10,8 @@
 //! - **P3** A sector that is being written stays readable here until its extent item is visible and
 //!   its data is on the device. `unwritten` has the data of items that became visible first.
 //! - **P4** Bytes at or after the file's length are zero.
-//! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
+//! - **P5** For every piece there is metadata in `metadata` to make the extent of this piece
+//!   visible.
 //! - **P6** All of this metadata is for the file's own items. If it covers many items, it counts as
 //!   the leaves that can hold these items, not as one path for each item.
 //!
@@ -47,7 +48,7 @@ pub(crate) struct Dirty {
     in_place: RangeSet,
     unreserved: Option<NoReserve>,
     /// The metadata that is reserved for `pieces` (P5). A job that writes a part of the pieces
-    /// takes all of it, and gives the rest back when its extents are finished.
+    /// takes all of this metadata, and gives the rest back when the job's extents are finished.
     pub(crate) metadata: Option<MetaReservation>,
     /// The inode's reserve. A large `metadata` is counted through this reserve (P6).
     pub(crate) reserve: Option<Arc<InodeReserve>>,
@@ -238,8 +239,8 @@ impl Dirty {
         }
     }
 
-    /// Forgets the places on disk of the sectors in `range`. Returns their token, if there were
-    /// any.
+    /// Forgets the places on disk of the sectors in `range`. Returns the token of these sectors, if
+    /// there were any.
     pub(crate) fn unmark_in_place(&mut self, range: Range<u64>) -> Option<NoReserve> {
         let before = self.in_place.total();
         self.in_place.remove(range);

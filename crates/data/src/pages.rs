@@ -28,8 +28,8 @@
 //!
 //! # Locks
 //!
-//! A thread holds the lock of one region or the lock of the queues, never both. It holds neither
-//! while it reads or frees memory.
+//! A thread holds the lock of one region or the lock of the queues, never both. A thread holds
+//! neither lock while it reads or frees memory.
 
 #[path = "pages/queues.rs"]
 mod queues;
@@ -55,8 +55,8 @@ const SPARE: usize = 8;
 /// Faulting in new memory costs more than reading data into it.
 const ROUND_MIN: u64 = 128 << 10;
 
-/// How much a reader claims at once. `One` and `Sixteen` are baselines: Linux before and after it
-/// began to read in batches, in 2012.
+/// How much a reader claims at once. `One` and `Sixteen` are baselines. Linux read like `One`
+/// before 2012, and like `Sixteen` after it began to read in batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadBatch {
     /// A sector at a time.
@@ -396,8 +396,8 @@ impl Pages {
         self.queues.lock().swept(sweep, gone);
     }
 
-    /// Decides about a run at its turn. It is dropped, unless it was read again since its last
-    /// turn, or its reader is still to come.
+    /// Decides about a run at its turn. The run stays if it was read again since its last turn, or
+    /// if its reader is still to come. Otherwise the run is dropped.
     fn verdict(&self, victim: Queued) -> Verdict {
         let mut runs = self.shard(victim.start).runs.lock();
         let slot = runs.get_mut(&victim.start).filter(|slot| slot.number == victim.number);

@@ -41,7 +41,7 @@ pub struct FilesOptions {
     pub page_cache_bytes: u64,
     /// How much a reader reads at once when data is missing.
     pub read_batch: ReadBatch,
-    /// Whether a file remembers the extents that it alone refers to.
+    /// Whether a file remembers which of its extents are not shared.
     pub nocow_check: NocowCheck,
     /// Whether read-ahead threads may be started.
     pub helpers: bool,

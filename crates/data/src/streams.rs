@@ -3,8 +3,7 @@
 //! # Invariants
 //!
 //! - **M1** A file remembers a bounded number of streams, whatever number of threads reads it.
-//!   Threads that share a file each have their own stream, and several threads may also read the
-//!   same stream.
+//!   Threads that read one file may each have a stream of their own, or may share a stream.
 //! - **M2** A stream never gets the same range twice: each advice continues where the previous
 //!   advice ended.
 //! - **M3** A range that was advised is [awaited](Streams::awaited) until the reader has passed it.

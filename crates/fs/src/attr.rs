@@ -33,9 +33,10 @@ pub mod mode {
     pub const FIFO: u32 = 0o010_000;
     /// Permission bits with set-id and sticky bits.
     pub const PERMISSIONS: u32 = 0o7777;
-    /// On a directory: new entries inherit its group. On a file: it runs as the file's group.
+    /// On a directory: new entries inherit its group. On a file: the program runs with the file's
+    /// group.
     pub const SETGID: u32 = 0o2000;
-    /// The file runs as its owner.
+    /// The program runs as the file's owner.
     pub const SETUID: u32 = 0o4000;
 }
 
@@ -120,8 +121,8 @@ pub struct Attr {
     pub ctime: Timespec,
     /// Creation.
     pub otime: Timespec,
-    /// The transaction that created the inode. It distinguishes inodes that had the same number at
-    /// different times.
+    /// The transaction that created the inode. This generation distinguishes inodes that had the
+    /// same number at different times.
     pub generation: u64,
     /// Inode flags (`buttress_format::InodeFlags`).
     pub flags: u64,

@@ -1,4 +1,4 @@
-//! The background threads of a writable mount: starts and stops them.
+//! Starts and stops the background threads of a writable mount.
 //!
 //! # Failure
 //!

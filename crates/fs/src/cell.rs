@@ -8,15 +8,15 @@
 //!
 //! - **C1** At most one cell of an inode has users; the table gives the same cell to all users. All
 //!   state of a cell that drops is in the trees, because dirty data keeps its cell alive.
-//! - **C2** When the last user leaves an inode without names, the inode is marked as gone. Its
-//!   dirty data is forgotten, and it gets no further user. When the last reference to its cell
-//!   drops, the cleaner gets the inode.
+//! - **C2** When the last user leaves an inode without names, the inode is marked as gone. The
+//!   inode's dirty data is forgotten, and the inode gets no further user. When the last reference
+//!   to its cell drops, the cleaner gets the inode.
 //!
 //! # Locks
 //!
-//! `lock` is the outermost lock of an inode. It is exclusive for changes of a directory's names,
-//! and of the length, layout or attributes of a file. A thread locks several inodes only through
-//! [`crate::lock_set`].
+//! `lock` is the outermost lock of an inode. A thread holds this lock exclusively to change a
+//! directory's names, or the length, layout or attributes of a file. A thread locks several inodes
+//! only through [`crate::lock_set`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};

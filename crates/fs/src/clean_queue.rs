@@ -173,7 +173,7 @@ impl CleanQueue {
     }
 
     /// Ends the current step. The subvolumes in `goes` need another step; the subvolumes in `waits`
-    /// wait for their users.
+    /// still have users.
     pub(crate) fn end_step(&self, goes: &[TreeId], waits: &[TreeId]) {
         let mut state = self.state.lock();
         state.dropping.clear();

@@ -123,9 +123,9 @@ pub enum Error {
     /// An item of a file tree that contradicts its neighbours.
     #[error("tree {tree}, inode {ino}: {what}")]
     Item {
-        /// The tree it lies in.
+        /// The tree of the item.
         tree: TreeId,
-        /// The inode it belongs to.
+        /// The inode that the item belongs to.
         ino: Ino,
         /// The contradiction.
         what: &'static str,
@@ -133,9 +133,9 @@ pub enum Error {
     /// Bytes on disk that do not parse.
     #[error("an item of tree {tree}, inode {ino} does not parse")]
     Format {
-        /// The tree it lies in.
+        /// The tree of the item.
         tree: TreeId,
-        /// The inode it belongs to.
+        /// The inode that the item belongs to.
         ino: Ino,
         /// The error of the parser.
         #[source]

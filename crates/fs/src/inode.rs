@@ -29,7 +29,8 @@ impl std::fmt::Debug for Inode {
 pub struct DirEntry<'a> {
     /// The name.
     pub name: &'a [u8],
-    /// The inode that the name refers to. For a subvolume it is the root of another tree.
+    /// The inode that the name refers to. For a subvolume, this inode is the root directory of
+    /// another tree.
     pub id: InodeId,
     /// The type of that inode.
     pub kind: FileKind,

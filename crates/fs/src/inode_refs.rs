@@ -3,9 +3,11 @@
 //! # On disk
 //!
 //! ```text
-//! (ino, INODE_REF, dir)               index and name of each name in `dir` that fits in this item
-//! (ino, INODE_EXTREF, hash of both)   directory, index and name of names that did not fit
+//! (ino, INODE_REF, dir)       index and name of each name in `dir` that fits in this item
+//! (ino, INODE_EXTREF, hash)   directory, index and name of names that did not fit
 //! ```
+//!
+//! The hash is computed from the directory and the name.
 
 use std::ops::Range;
 
@@ -71,8 +73,8 @@ impl Batch {
         }
     }
 
-    /// Finds the entry of a name among the names of one directory. Returns the range of its bytes,
-    /// and its index.
+    /// Finds the entry of a name among the names of one directory. Returns the range of the entry's
+    /// bytes, and the index of the name.
     fn find_ref(&self, ino: Ino, refs: &[u8], name: &[u8]) -> Result<Option<(Range<usize>, u64)>> {
         let found = InodeRefs::find(refs, name);
         found.map_err(|source| Error::Format { tree: self.tree(), ino, source })

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **I1** The first access to a subvolume of a writable mount passes its orphans to the cleaner.
-//!   A read-only snapshot has orphans, too: files that were open without a name when the snapshot
-//!   was made.
+//! - **I1** The first access to a subvolume of a writable mount passes the subvolume's orphans to
+//!   the cleaner. A read-only snapshot has orphans, too: files that were open without a name when
+//!   the snapshot was made.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **R1** An inode keeps the commit in which it was found. The mount of that commit stays open
-//!   for as long as an inode of it has a user.
+//!   for as long as an inode of that commit has a user.
 //! - **R2** All clones of a handle show the same commit. A failure to open a newer commit changes
 //!   nothing.
 

@@ -28,7 +28,7 @@ pub(crate) struct Scrubs {
 /// One running scrub, until this value is dropped.
 struct Running<'s> {
     scrubs: &'s Scrubs,
-    /// The number of cancellations at its beginning.
+    /// The number of cancellations at the scrub's beginning.
     cancelled: u64,
 }
 

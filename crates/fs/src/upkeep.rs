@@ -5,10 +5,10 @@
 //!
 //! - **U1** Only one such task runs at a time ([`Turn`]). As on Linux, a second task is refused,
 //!   not queued.
-//! - **U2** Closing the volume first stops the work and waits for it. This pauses a balance, and
-//!   its options stay on disk.
-//! - **U3** While an extent moves to its new copy, its inodes are locked as for a layout change
-//!   (`lock_set::L1`). No inode without names is removed meanwhile.
+//! - **U2** Closing the volume first stops the work and waits for it. A running balance is paused,
+//!   and its options stay on disk.
+//! - **U3** While an extent moves to its new copy, the inodes that refer to the extent are locked
+//!   as for a layout change (`lock_set::L1`). No inode without names is removed meanwhile.
 //!
 //! # Locks
 //!

@@ -13,8 +13,9 @@
 //!   checks the extent (N1), and keeps the right until the data is visible. So no block group is
 //!   emptied during the write. Linux takes the right last, after the checks of snapshots,
 //!   references and checksums. Here the right is taken first, so it also protects the checked
-//!   extents from being moved before the write is visible. If the check refuses a part, its right
-//!   is given back. Until then, the right at most delays a thread that drains this block group.
+//!   extents from being moved before the write is visible. If the check refuses a part, the right
+//!   for this part is given back. Until then, the right at most delays a thread that drains this
+//!   block group.
 
 use std::ops::Range;
 

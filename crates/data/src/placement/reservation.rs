@@ -48,7 +48,8 @@ pub enum ReclaimEffort {
     /// Nothing: the caller asks again with more effort.
     Little,
     /// The caller waits in the queue of tickets. The flusher writes back dirty data, which frees
-    /// most of the worst-case reservations for this data. It also makes commits and chunks.
+    /// most of the worst-case reservations for this data. The flusher also makes commits and
+    /// chunks.
     Full,
     /// The caller draws on the global reserve. A truncation uses this for the writes that it needs.
     Last,

@@ -110,7 +110,7 @@ impl UnpackClaim<'_> {
         let mut old = Vec::new();
         let mut state = self.all.state.lock();
         // End the claim and keep the content in one step. A thread that asks from now on finds the
-        // content, or is the next to unpack it.
+        // content, or gets the duty to unpack the extent.
         let at = state.busy.iter().position(|(busy, _)| *busy == self.key);
         let awaited = at.is_some_and(|at| state.busy.swap_remove(at).1);
         self.is_over = true;

@@ -97,8 +97,9 @@ struct Put<'f> {
 impl Writeback {
     /// Whether the dirty data of a file may be written with a log. The caller holds the file's
     /// claim. The data must be small and uncompressed, and get new extents only. The devices must
-    /// be able to write it in one batch with the log's nodes. Writes into a page cache of the host
-    /// do not wait for the device. Behind such a cache, the files are better written in parallel.
+    /// be able to write the data in one batch with the log's nodes. Writes into a page cache of the
+    /// host do not wait for the device. Behind such a cache, the files are better written in
+    /// parallel.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -306,8 +307,8 @@ impl Writeback {
         written
     }
 
-    /// Gives a file its former extents back (A3). Returns false if another thread has moved its
-    /// extents since.
+    /// Gives a file its former extents back (A3). Returns false if another thread has moved the
+    /// file's extents since.
     fn take_back(
         &self,
         file: &File,

@@ -1,5 +1,5 @@
-//! Snapshot headroom for copies of shared nodes. With it a delete always succeeds on a full volume,
-//! whatever fills the volume.
+//! Snapshot headroom for copies of shared nodes. With this headroom a delete always succeeds on a
+//! full volume, whatever fills the volume.
 
 use std::collections::BTreeMap;
 

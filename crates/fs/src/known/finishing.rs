@@ -40,9 +40,9 @@ fn scattered() -> Arc<dyn Device> {
     device
 }
 
-/// I4: a commit may leave no space for data that is still dirty after it. The data is therefore
-/// written back before such a commit. Otherwise the parts would use the reserve of commits until a
-/// commit fails.
+/// I4: a commit may leave no space for data that is still dirty after the commit. The data is
+/// therefore written back before such a commit. Otherwise the parts would use the reserve of
+/// commits until a commit fails.
 #[test]
 fn a_commit_lets_dirty_data_finish() {
     let device = scattered();

@@ -1,5 +1,6 @@
-//! P4: operations that free space have their own reservations, in addition to those of other such
-//! operations. Each finds its reserved space even if all other operations use their reservations.
+//! P4: operations that free space have their own reservations, in addition to the reservations of
+//! other such operations. Each finds its reserved space even if all other operations use their
+//! reservations.
 
 use std::time::{Duration, Instant};
 

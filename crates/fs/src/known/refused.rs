@@ -21,7 +21,7 @@ const SECTORS: u64 = 32;
 /// Files that are written in place. In `cut` each sector is an extent, and the inode item has
 /// length zero, as after a crash. `mixed` has extents, holes and preallocated space. `known` is
 /// written in one piece. The test overwrites `known` once, so that the file remembers that it may
-/// write in place.
+/// be written in place.
 fn targets(device: &Arc<dyn Device>) {
     let fs = mount(device, "rw,commit=300");
     let cut = nocow(&fs, "cut");
@@ -101,10 +101,10 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], in_place: impl Fn(u64) -> bool)
     count
 }
 
-/// The test makes a buffered write: its data is being written when other operations take the last
-/// metadata, and its reservation is too small. It also makes direct writes, which reserve nothing.
-/// One direct write covers extents and holes, and one goes to a file that remembers that it may
-/// write in place.
+/// The test makes a buffered write. The data of this write is on its way when other operations take
+/// the last metadata, and the reservation of the write is too small. The test also makes direct
+/// writes, which reserve nothing. One direct write covers extents and holes, and one goes to a file
+/// that remembers that it may be written in place.
 #[test]
 fn n3_metadata_is_refused_when_it_finishes() {
     let below = volume(128);

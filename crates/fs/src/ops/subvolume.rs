@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **S1** A subvolume has one name: the entry in its directory. The root tree has a `ROOT_REF`
-//!   and a `ROOT_BACKREF` for it. One transaction adds all three items, and one transaction removes
-//!   them.
+//!   and a `ROOT_BACKREF` for this name. One transaction adds all three items, and one transaction
+//!   removes them.
 //! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
 //!   writes before that write, too. The snapshot is taken at the end of a transaction. From the
 //!   writeback of all dirty data until then, no file content changes (`Tree::writes`).
@@ -205,8 +205,9 @@ impl Inode {
         self.delete_subvolume(name)
     }
 
-    /// Deletes a subvolume that has its name in this directory, with all its contents. It must not
-    /// contain other subvolumes. The name is removed at once; the cleaner frees the space later.
+    /// Deletes a subvolume that has its name in this directory, with all its contents. The
+    /// subvolume must not contain other subvolumes. The name is removed at once; the cleaner frees
+    /// the space later.
     ///
     /// # Errors
     ///

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **G1** All changes are put in one handle, so one commit has all of them. After a crash the
-//!   volume has all changes or none. No log of fsync may contain a part of them before that commit.
+//!   volume has all changes or none. No log of fsync may contain a part of these changes before
+//!   that commit.
 //! - **G2** Every inode that changes is locked, in one order, before the trees are read. Under the
 //!   locks, each name is looked up again.
 //! - **G3** Nothing is put before every change is known to be possible and its cost is reserved.
@@ -40,8 +41,8 @@ pub enum NameDir {
 /// One change of a name, for [`Inode::change_names`].
 #[derive(Clone, Debug)]
 pub enum NameChange {
-    /// Gives a regular file a name. Replaces the file that has this name. The file may have no name
-    /// before.
+    /// Gives a regular file a name. Replaces the file that has this name. The file that gets the
+    /// name may have had no name before.
     Put {
         /// The name's directory.
         dir: NameDir,
@@ -93,7 +94,7 @@ impl NameChange {
 impl Inode {
     /// Makes changes of names in this inode's subvolume, all of them or none, even after a crash.
     /// The changes take effect in their order. Other threads see all changes or none. The next
-    /// commit makes them durable.
+    /// commit makes the changes durable.
     ///
     /// # Errors
     ///

@@ -161,7 +161,7 @@ impl Inode {
 }
 
 /// Records in the directory's cell whether it has a default list, so that creating files need not
-/// search for it.
+/// search for the list.
 fn note_acl(cell: &InodeCell, name: &[u8], present: bool) {
     if name == acl::DEFAULT {
         cell.set_default_acl(if present { DefaultAcl::Present } else { DefaultAcl::Absent });

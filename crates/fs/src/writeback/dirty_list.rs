@@ -59,7 +59,7 @@ struct State {
 #[derive(Default)]
 pub(super) struct DirtyList {
     /// Unranked: threads wait on it with condition variables. The lock of a cell's mark is taken
-    /// under it.
+    /// under this lock.
     state: Mutex<State>,
     /// The number of entries, written under the lock.
     len: AtomicUsize,

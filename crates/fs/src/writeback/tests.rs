@@ -136,8 +136,9 @@ fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
 }
 
 /// N16: the device holds back a write in place of buffered data. While the write is held back, the
-/// file gets dirty again. It gets dirty once more between the making of a snapshot and its commit.
-/// The snapshot holds the data from before its request, and none of its bytes changes.
+/// file gets dirty again. The file gets dirty once more between the making of a snapshot and the
+/// commit of the snapshot. The snapshot holds the data from before it was requested, and no byte of
+/// the snapshot changes.
 #[test]
 fn n16_buffered_data_on_its_way_beside_a_snapshot() {
     const OLD: u8 = 0xA0;

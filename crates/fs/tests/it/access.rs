@@ -1,4 +1,5 @@
-//! Times of access: the cost of a read, and the moment at which its time reaches the trees.
+//! Times of access: the cost of a read, and the moment at which the time of the read reaches the
+//! trees.
 
 use std::ops::ControlFlow;
 
@@ -23,7 +24,7 @@ fn make_old(inode: &Inode) {
     inode.set_attr(&set).expect("times");
 }
 
-/// A file, a symbolic link and a directory that were not accessed for long.
+/// A file, a symbolic link and a directory that were not accessed for a long time.
 fn some(fs: &Filesystem) -> [Inode; 3] {
     let root = fs.root();
     let file = file_with(&root, "file", b"text");
@@ -145,7 +146,7 @@ fn a_subvolume_that_was_read_can_go() {
     expect_sound(&device);
 }
 
-/// A mount without threads of its own keeps times of access until it is synced.
+/// A mount without threads of its own keeps times of access until the volume is synced.
 #[test]
 fn access_is_kept_without_threads() {
     let device = memory(64);

@@ -233,9 +233,9 @@ fn e2_waiters_at_once_are_one_step() {
         };
         steps.push((processors, run(processors, work)));
     }
-    // Chance decides whether data is on its way when the clamp looks. With several processors there
-    // mostly is such data. With a single processor there may be none, because the threads run one
-    // after the other.
+    // Chance decides whether data is on its way when the waiters may move the clamp. With several
+    // processors there mostly is such data. With a single processor there may be none, because the
+    // threads run one after the other.
     let sum: u32 = steps.iter().map(|(_, steps)| steps).sum();
     assert!(sum * 10 > MEETINGS as u32, "{steps:?}");
 }

@@ -132,7 +132,7 @@ fn allocating_and_punching() {
 }
 
 /// A cut to the present length of a file gives back the space preallocated after its end, as in
-/// Linux. Space preallocated before its end stays.
+/// Linux. Space preallocated before the end of the file stays.
 #[test]
 fn a_cut_to_the_same_length() {
     let device = memory(256);

@@ -2,9 +2,9 @@
 //! the steps that made room, and all accounts when a request is refused. The counters of the mount
 //! must agree with its events.
 //!
-//! A listener gets the events of all threads of the process, including those of the mount. But it
-//! also gets the events of other tests. So the first test looks only at the waiting requests of its
-//! own threads. The second test runs in a process of its own.
+//! A listener gets the events of all threads of the process, including those of the mount. But the
+//! listener also gets the events of other tests. So the first test looks only at the waiting
+//! requests of its own threads. The second test runs in a process of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -146,7 +146,7 @@ fn no_thread_waits_for_readers() {
 }
 
 /// L1: if the transaction that made an extent drops it, another file may get its space immediately.
-/// Without checksums, only a comparison of the layout finds this.
+/// Without checksums, only a comparison of the layout reveals that the extent was dropped.
 #[test]
 fn r7_nothing_of_others_is_read() {
     for sums in [false, true] {

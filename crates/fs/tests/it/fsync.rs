@@ -60,8 +60,8 @@ fn replay(crash: &Crash) -> Arc<Log> {
     log
 }
 
-/// Mounts the state after a crash and compares it. Now and then, this mount is cut by a second
-/// crash.
+/// Mounts the state after a crash, and compares it with the allowed states. Now and then, this
+/// mount is cut by a second crash.
 fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<(), String> {
     let done = crash.mark.unwrap_or(0) as usize;
     let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());

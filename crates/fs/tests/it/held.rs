@@ -46,8 +46,8 @@ fn rewrite(fs: &Filesystem, round: usize) {
 }
 
 /// Nothing that the held commit reaches is overwritten. So the commit is whole after many more
-/// commits. This includes data from an earlier log. When the commit is released, its space is used
-/// again.
+/// commits. The commit includes data from an earlier log. When the commit is released, its space is
+/// used again.
 #[test]
 fn a_held_commit_stays_whole() {
     let device = memory(160);

@@ -19,7 +19,7 @@ use crate::volume::{content, file_with, memory, mount, mount_with, nocow, patter
 const SECTOR: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// Takes all free space for data, after dirty data has reserved its own.
+/// Takes all free space for data, after dirty data has reserved its own space.
 fn fill(fs: &Filesystem) -> Inode {
     let filler = file_with(&fs.root(), "filler", b"");
     let mut at = 0;

@@ -125,7 +125,7 @@ fn orphans_go_at_the_next_mount() {
     drop(open);
     check(&device);
     let fs = mount(&device);
-    // The first sync removes the inode. The second removes the chunk that became empty.
+    // The first sync removes the inode. The second sync removes the chunk that became empty.
     fs.sync().expect("sync");
     fs.sync().expect("sync");
     let after = fs.statfs().expect("statfs").blocks_available;

@@ -172,7 +172,7 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
 }
 
 /// E19: where metadata is reserved by Linux's rule, writers fill all room, wait until all data is
-/// written, and begin again. Preemptive rounds keep them going, with shorter waits.
+/// written, and begin again. Preemptive rounds keep the writers going, with shorter waits.
 #[test]
 fn e19_rounds_ahead_flatten_the_saw_tooth() {
     let (off, clamp) = (scarce(Way::Lazy, "off", 40), scarce(Way::Lazy, "clamp", 40));

@@ -119,7 +119,7 @@ fn shared_extents_are_counted() {
     check(&device);
 }
 
-/// Snapshots share everything at first. Changes of both sides separate them.
+/// Snapshots share everything at first. Changes of the source and of the snapshot end the sharing.
 #[test]
 fn snapshots_are_counted() {
     let (device, fs) = volume();

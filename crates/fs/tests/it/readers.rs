@@ -133,8 +133,8 @@ fn r1_readers_in_any_order_make_long_requests() {
     }
 }
 
-/// A compressed extent is read and unpacked once for all readers at the same time. The readers may
-/// read the whole extent or parts of it.
+/// A compressed extent is read and unpacked once for all concurrent readers. The readers may read
+/// the whole extent or parts of it.
 #[test]
 fn whole_compressed_extents_are_read_once() {
     let device = memory(256);

@@ -55,8 +55,9 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
     (reads.len(), reads.iter().sum())
 }
 
-/// However many threads read a file, the device gets requests as long as those of one thread, and
-/// each block once. With a `read_batch` of one page, the device gets a request for each page.
+/// However many threads read a file, the requests are as long as the requests of one thread. Each
+/// block is requested once. With a `read_batch` of one page, the device gets a request for each
+/// page.
 #[test]
 fn r1_r6_many_readers_make_long_requests() {
     let device = memory(256);
@@ -244,8 +245,9 @@ fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
     }
 }
 
-/// While a file is cut, grown and written again, a read returns bytes of its own place or zeros.
-/// Data that is partly dirty, partly on its way and partly on the device is read whole.
+/// While a file is cut, grown and written again, a read returns bytes that belong to the place of
+/// the read, or zeros. Data that is partly dirty, partly on its way and partly on the device is
+/// read whole.
 #[test]
 fn r7_r8_a_file_that_is_cut_and_written_is_read_right() {
     let device = memory(256);

@@ -136,8 +136,8 @@ fn r10_a_bad_copy_found_ahead_counts_once() {
     }
 }
 
-/// A sector without a good copy that is only read ahead counts no failure. Each read that asks for
-/// the sector counts one failure.
+/// If a sector without a good copy is only read ahead, no failure is counted. Each read that asks
+/// for the sector counts one failure.
 #[test]
 fn r10_unrequested_errors_are_not_counted() {
     const BAD: usize = 300;

@@ -28,7 +28,7 @@ const STRIDE: usize = 3;
 const PATIENCE: Duration = Duration::from_millis(150);
 
 /// A device that overwrites discarded bytes at once. The first request of the kind `armed` stands
-/// still until the test releases it, or until its time is over.
+/// still until the test releases it, or until about [`PATIENCE`] has passed.
 #[derive(Debug, Default)]
 struct Standing {
     /// The kind of the request: 1 for reads of data, 2 for discards.

@@ -246,8 +246,8 @@ fn e14_the_end_while_others_wait() {
     }
 }
 
-/// Reservations of metadata take the height of a subvolume's tree into account from its first
-/// lookup on, not only from its first change. After a mount this tree may be the tallest.
+/// Reservations of metadata take the height of a subvolume's tree into account from the first
+/// lookup on, not only from the first change. After a mount this tree may be the tallest.
 #[test]
 fn reservations_know_the_height_of_a_subvolume() {
     let device = memory_with(256, &MakeOptions { nodesize: 4096, ..MakeOptions::default() });

@@ -148,8 +148,8 @@ impl Drop for Stop<'_> {
 }
 
 /// Each writer writes a number to its first file, then to its second. If a snapshot has a number in
-/// the second file, it has the same or a later number in the first file. It also has every number
-/// that was written before the snapshot was requested.
+/// the second file, it has the same or a later number in the first file. The snapshot also has
+/// every number that was written before the snapshot was requested.
 #[test]
 fn a_snapshot_is_a_cut() {
     let device = memory(512);
@@ -197,7 +197,8 @@ fn a_snapshot_is_a_cut() {
             file.read_at(at, &mut bytes).expect("a read");
             u64::from_le_bytes(bytes)
         };
-        // This stops the writers even when an assertion fails. Otherwise they would go on for ever.
+        // The drop of this value stops the writers even when an assertion fails. Otherwise they
+        // would go on for ever.
         let _stop = Stop(&done);
         let mut all = Vec::new();
         for round in 0..12 {

@@ -217,7 +217,7 @@ fn a_snapshot_stays_what_it_was() {
         let big = file_with(&live, "big", &pattern(1, 3 << 20));
         let one = snapshot(&fs, &live, "one", true);
         // The snapshot also has data that was neither written back nor synced before, because the
-        // write had returned.
+        // write of this data had returned before.
         assert_eq!(content(&one.lookup(b"big").expect("a file")), pattern(1, 3 << 20));
         assert!(one.create(b"no", 0o644, 0, 0, 0).is_err());
         big.write_at(1 << 20, &pattern(2, 100_000)).expect("a write");
@@ -326,9 +326,9 @@ fn default_subvolume_and_flags() {
 /// A file without a name that is open when a snapshot is cut has no user in the snapshot. It must
 /// not stay in a read-only snapshot, because nothing else would ever free its space. Two snapshots
 /// that share such an inode make `btrfs check` 6.2 say "errors found in fs roots" without naming an
-/// error. `btrfs check` keeps one record for both snapshots. It clears the record after it has
-/// reported the first snapshot. Then it counts an error for the second snapshot, but has no text
-/// for this error.
+/// error. `btrfs check` keeps one record for both snapshots. The tool clears the record after it
+/// has reported the first snapshot. Then the tool counts an error for the second snapshot, but has
+/// no text for this error.
 #[test]
 fn an_open_file_without_a_name_does_not_stay_in_snapshots() {
     let device = memory(256);

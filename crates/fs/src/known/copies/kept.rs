@@ -104,8 +104,8 @@ fn a_snapshot_with_room_is_one_commit() {
 }
 
 /// Y1: a read-only snapshot does not become writable if there is no space for the headroom of its
-/// shared nodes, and nothing changes. If there is space, it becomes writable, and all its files can
-/// be deleted.
+/// shared nodes, and nothing changes. If there is space, the snapshot becomes writable, and all its
+/// files can be deleted.
 #[test]
 fn subvolume_becomes_writable_only_with_room() {
     let device = volume(256);

@@ -186,7 +186,7 @@ impl World {
         Synced::Nothing
     }
 
-    /// Reads a random file and compares it, in about every second call.
+    /// Reads a random file and compares it with the model, in about every second call.
     pub(crate) fn read_back(&mut self) {
         let files: Vec<_> = self.state.iter().filter(|(_, object)| !object.dir).collect();
         if files.is_empty() || !self.rng.chance(1, 2) {
