@@ -24,8 +24,8 @@ use crate::writeback::advance_disk_size;
 /// Largest extent that is preallocated in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
 
-/// The longest extent that grows by steps. Space is freed only with a whole extent, so cutting the
-/// end off a longer extent would free nothing.
+/// The longest extent that grows by steps. Space is freed only with a whole extent. So a file that
+/// is cut within a long extent would keep all space of the extent.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 
 /// When a file is preallocated step by step, one allocation makes room for this many steps. A file

@@ -160,7 +160,7 @@ impl Dirty {
     }
 
     /// Visits the parts of `range` that do not wait for writeback yet. All parts have whole
-    /// sectors. `visit` also gets the number of pieces that putting the part would make.
+    /// sectors. `visit` also gets the number of pieces that a put of the part would make.
     pub(crate) fn for_each_gap(&self, range: Range<u64>, mut visit: impl FnMut(Range<u64>, usize)) {
         let first = before(&self.pieces, range.start);
         let mut at = range.start;

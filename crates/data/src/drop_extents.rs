@@ -66,7 +66,7 @@ impl Edits {
         }
     }
 
-    /// Returns the part of the cost for dropped references.
+    /// Returns the cost of the dropped references alone.
     pub(crate) fn dropped_cost(&self) -> Cost {
         let refs = self.dropped.len() as u32;
         Cost { items: 0, commit_items: refs * REF_ITEMS, bytes: refs * REF_BYTES }

@@ -224,8 +224,8 @@ mod tests {
         assert_eq!(streams.0.len(), FRESH);
     }
 
-    /// A reader in order is advised of each byte once (M2), in time, and never further than two
-    /// windows.
+    /// A reader in order is advised of each byte once (M2), early enough, and never further ahead
+    /// than two windows.
     #[test]
     fn a_sequence_is_advised_once() {
         let mut streams = Streams::default();

@@ -50,8 +50,9 @@ pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) ->
     let items = logs.iter().map(|log| log.items.len() as u64).sum::<u64>() * ITEMS_EACH + 64;
     let bytes: u64 = logs.iter().flat_map(|log| log.items.values()).map(|i| i.len() as u64).sum();
     let clip = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    // An ordinary reservation could commit (P1). The size of the volume bounds the needed space. A
-    // commit that runs out of space fails and leaves the log unchanged.
+    // A reservation that waits could commit (P1). So if there is too little space at once, the
+    // replay goes on without reserved space. A commit that runs out of space fails and leaves the
+    // log unchanged.
     let cost = Cost::of(clip(items), clip(bytes * 4));
     let reservation = match engine.reserve_at_once(cost, Urgency::Frees)? {
         Some(reservation) => reservation,

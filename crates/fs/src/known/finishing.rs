@@ -41,7 +41,7 @@ fn scattered() -> Arc<dyn Device> {
 }
 
 /// I4: a commit may leave no space for data that is still dirty after the commit. The data is
-/// therefore written back before such a commit. Otherwise the parts would use the reserve of
+/// therefore written back before such a commit. Otherwise later writeback would use the reserve of
 /// commits until a commit fails.
 #[test]
 fn a_commit_lets_dirty_data_finish() {

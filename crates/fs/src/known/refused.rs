@@ -84,8 +84,8 @@ fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     drain_waits_for_a_writer(fs, first_byte(fs, file), when);
 }
 
-/// Checks that each sector has old or new content, and old content where the write was not in
-/// place. Returns the number of new sectors.
+/// Checks that each sector has old or new content. A sector that was not written in place must have
+/// old content. Returns the number of new sectors.
 fn mixture(found: &[u8], old: &[u8], new: &[u8], in_place: impl Fn(u64) -> bool) -> u64 {
     let part = |bytes: &[u8], sector: u64| {
         let at = (sector * SECTOR) as usize;

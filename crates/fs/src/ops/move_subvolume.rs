@@ -173,7 +173,7 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
         if let Some(cell) = other.cell() {
             cell.file.update(&handle, |item| item.ctime = stamp);
         }
-        // Each directory keeps the name, which leads to another target. So only the directory's
+        // Each directory keeps the name, which now leads to another target. So only the directory's
         // times change.
         for dir in [source.dir, target.dir] {
             dir.file.update(&handle, |item| (item.mtime, item.ctime) = (stamp, stamp));

@@ -13,7 +13,7 @@ use crate::trees;
 impl Inode {
     /// The cookie of the last name in this directory. A listing that stops after this cookie is
     /// finite, even if names are added or renamed meanwhile. Such a listing has each name that
-    /// exists all the time.
+    /// exists during the whole listing.
     ///
     /// # Errors
     ///

@@ -274,8 +274,8 @@ fn exchange(
     for cell in [first, second] {
         cell.file.update(&handle, |item| item.ctime = stamp);
     }
-    // Each directory keeps the name, which leads to another inode. So only the directory's times
-    // change.
+    // Each directory keeps the name, which now leads to another inode. So only the directory's
+    // times change.
     for dir in [source.dir, target.dir] {
         dir.file.update(&handle, |item| {
             item.mtime = stamp;

@@ -7,7 +7,8 @@
 //!   removes them.
 //! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
 //!   writes before that write, too. The snapshot is taken at the end of a transaction. From the
-//!   writeback of all dirty data until then, no file content changes (`Tree::writes`).
+//!   writeback of all dirty data until the end of the transaction, no file content changes
+//!   (`Tree::writes`).
 //! - **S3** The transaction that removes the name of a subvolume makes the subvolume an orphan of
 //!   the root tree. The cleaner drops the subvolume when its files have no users any more.
 

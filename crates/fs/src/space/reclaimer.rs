@@ -3,14 +3,15 @@
 //! # Place
 //!
 //! The thread goes through the flush states in order. The engine takes most steps itself. This
-//! thread takes the steps for dirty data and deleted inodes, which the engine does not have.
+//! thread takes the steps for dirty data and deleted inodes, because the engine has no access to
+//! files.
 //!
 //! # Invariants
 //!
 //! - **M1** The thread never waits for a file's writeback claim. A thread that holds a claim may be
 //!   in the queue that this thread serves.
-//! - **M2** The thread refuses no waiter because of very recent reservations. It waits until these
-//!   reservations are dirty data or given back, and runs the flush states again, a few times.
+//! - **M2** While there are very recent reservations, the thread refuses no waiter. It waits until
+//!   these reservations are dirty data or given back, and runs the flush states again, a few times.
 //!   Without the wait the thread would give up too early: a run without work is faster than the
 //!   wake-up of a thread.
 //! - **M3** The thread alternates between the two kinds of space, step by step. A run may be

@@ -29,7 +29,7 @@ struct Load<P> {
 /// The average steps of a unit, over `count` units and an unmount.
 fn steps<P>(load: &Load<P>, count: u64, look: fn(&Arc<dyn Device>)) -> f64 {
     let device = memory(512);
-    // With this option no commit comes by the clock.
+    // With this option the clock causes no commit.
     let fs = mount_with(&device, "rw,commit=3600");
     let prepared = (load.prepare)(&fs, count);
     fs.sync().expect("a commit");
@@ -65,7 +65,7 @@ fn one_sector(fs: &Filesystem, _: u64) -> Inode {
     file
 }
 
-/// A file of `count` extents, with a hole between any two.
+/// A file of `count` extents, with a hole between any two extents.
 fn scattered(fs: &Filesystem, count: u64) -> Inode {
     let file = make(fs, "scattered");
     for at in 0..count {

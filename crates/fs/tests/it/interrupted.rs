@@ -19,9 +19,9 @@ fn wait_for_line(fs: &Filesystem, count: usize) {
     }
 }
 
-/// E6: callers wait for space that a commit frees, and the commit stands still. A cancelled caller
-/// returns during that time, with nothing written and nothing reserved. The other callers are
-/// served when the commit ends.
+/// E6: callers wait for space that a commit frees, and the device holds the commit back. A
+/// cancelled caller returns during that time, with nothing written and nothing reserved. The other
+/// callers are served when the commit ends.
 #[test]
 fn e6_interrupted_while_a_commit_stands_still() {
     let (below, held, fs) = held(160);

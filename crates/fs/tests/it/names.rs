@@ -57,7 +57,7 @@ fn names_survive_a_remount() {
     assert_eq!(name_error(fs.root().unlink(b"dir")), NameError::IsDir);
 }
 
-/// Removing names leaves nothing behind, with the file open or not.
+/// Removing names leaves nothing behind, whether the file is open or not.
 #[test]
 fn removal_leaves_nothing() {
     let device = memory(256);

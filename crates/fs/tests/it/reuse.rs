@@ -27,8 +27,8 @@ const STRIDE: usize = 3;
 /// How long a test waits to see that a forbidden event does not happen.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// A device that overwrites discarded bytes at once. The first request of the kind `armed` stands
-/// still until the test releases it, or until about [`PATIENCE`] has passed.
+/// A device that overwrites discarded bytes at once. The first request of the kind `armed` waits
+/// until the test releases it, or until about [`PATIENCE`] has passed.
 #[derive(Debug, Default)]
 struct Standing {
     /// The kind of the request: 1 for reads of data, 2 for discards.

@@ -145,7 +145,7 @@ fn writers_in_place_beside_a_scrub_that_holds() {
 }
 
 /// U4: all free space lies in groups that are held one after the other. A request for this space is
-/// served at once, while the scrub stands still.
+/// served at once, while the scrub makes no progress.
 #[test]
 fn no_request_is_refused_for_a_scrub() {
     let device = memory(128);

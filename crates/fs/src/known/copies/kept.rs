@@ -60,8 +60,8 @@ fn one_long_transaction_takes_nothing_that_is_kept() {
     }
 }
 
-/// Y3: if chunks can still be made, the headroom is kept from unallocated device space. Data does
-/// not get this space, and `statfs` does not count it as available.
+/// Y3: if chunks can still be made, a part of the unallocated device space is kept as headroom.
+/// Data does not get this space, and `statfs` does not count it as available.
 #[test]
 fn room_in_chunks_to_come_is_not_for_data() {
     let device = volume(256);
