@@ -85,11 +85,11 @@ impl Files {
         };
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
-        // Unwritten data has visible extents and is not yet on the device (`dirty::P3`). If its
-        // write fails, the extents are taken back. As long as this can happen, these extents must
-        // not be shared. While this thread has the source's claim, the source has no unwritten
-        // data. Two threads cannot wait for each other's claims here, because the caller has locked
-        // both inodes.
+        // Unwritten data has visible extents and is not yet on the device (`dirty::P3`). If the
+        // write of this data fails, the extents are taken back. As long as this can happen, these
+        // extents must not be shared. While this thread has the source's claim, the source has no
+        // unwritten data. Two threads cannot wait for each other's claims here, because the caller
+        // has locked both inodes.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);

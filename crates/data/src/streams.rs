@@ -9,9 +9,9 @@
 //! - **M3** A range that was advised is [awaited](Streams::awaited) until the reader has passed it.
 //!
 //! A stream is identified by the expected start of its next read. The expected start is the end of
-//! the last read, or one stride from the start of the last read (a column of a table, a file that
-//! is read backwards). The window doubles with each read that begins at the expected offset. A read
-//! that continues no stream causes no read-ahead.
+//! the last read, or one stride from the start of the last read. Reads of one column of a table, or
+//! of a file backwards, have a stride. The window doubles with each read that begins at the
+//! expected offset. A read that continues no stream causes no read-ahead.
 
 use std::ops::Range;
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - A device is removed only if the remaining devices are enough for a present profile of each
-//!   kind of block group. So a removal never makes new chunks have fewer copies.
+//! - A device is removed only if the remaining devices are enough for at least one present profile
+//!   of each kind of block group. So a removal never makes new chunks have fewer copies.
 
 use buttress_format::DeviceId;
 use buttress_maintenance::BalanceProgress;

@@ -9,9 +9,10 @@
 //!       which waits or is being written, makes such items and may split an item.
 //!     - A part that may be written in place is finished by itself, and so is the range between two
 //!       such parts.
-//!     - If a write extends a piece, or a hole removes its middle, more is reserved for that piece.
-//!     - If the free ranges are smaller than a piece, more metadata is reserved as soon as the
-//!       ranges are known, if enough metadata is free.
+//!     - If a write extends a piece, or a hole removes the middle of a piece, more is reserved for
+//!       this piece.
+//!     - If the free ranges are smaller than a piece, more metadata is reserved when the ranges are
+//!       known, if enough metadata is free.
 //!     - If too little metadata is free, the global reserve covers the rest for such a piece. The
 //!       global reserve also covers the metadata for extents past the file's length. A crash can
 //!       leave such extents.

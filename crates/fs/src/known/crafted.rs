@@ -16,8 +16,8 @@ fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
     handle.put(file.id().tree, key, extent.to_bytes());
 }
 
-/// An extent with an end past every device. Every call that reads, writes or shares it fails, for
-/// every part of the extent, though its addresses do not overflow.
+/// An extent with an end past every device. Every call that reads, writes or shares this extent
+/// fails, for every part of the extent, although the addresses do not overflow.
 #[test]
 fn an_extent_that_ends_behind_every_device_is_refused() {
     let bytes_max = SECTORS * SECTOR;
