@@ -12,8 +12,8 @@
 //!
 //! - **B1** If a command line has a path on a mount of the kernel's btrfs, btrfs-progs must serve
 //!   it. This program passes the whole line on unchanged ([`linux`]).
-//! - **B2** The exit status is 0 or 1, and errors begin with `ERROR: `, as with btrfs-progs. If
-//!   there is nothing to cancel, the status is 2.
+//! - **B2** As with btrfs-progs, the exit status is 0 or 1, or 2 if there is nothing to cancel.
+//!   Errors begin with `ERROR: `.
 
 mod columns;
 mod device;

@@ -20,7 +20,7 @@ use crate::memory::Parts;
 /// A function that makes the figures of one part.
 type Part = fn(&SpaceStats) -> Figures;
 
-/// All parts that space has, by the names that scripts read.
+/// The parts of the figures of space, by the names that scripts read.
 pub(crate) const PARTS: [(&str, Part); 5] = [
     ("space", figures),
     ("waits", wait_figures),

@@ -99,7 +99,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     Ok(if is_good { Exit::Success } else { Exit::Failure })
 }
 
-/// btrfs-progs end with code 2 if no scrub is running, unlike after other errors.
+/// If no scrub is running, the exit code is 2, as with btrfs-progs. Other errors have code 1.
 fn cancel(place: &Path, ui: &Ui) -> Result<Exit> {
     match own::cancel(place, &Devices::default(), ui) {
         Err(failure) if failure.exit == Exit::Usage => {

@@ -347,7 +347,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
     options.force |= args.force;
     let how = OpenOptions::WRITE;
     let origin = closing::open_device(&args.origin, how)?.device();
-    // With this mark, the cache writes nothing back before the progress bar is shown.
+    // With this watermark, the cache writes nothing back before the progress bar is shown.
     options.high_watermark = 100;
     let device = cached::open(origin, &args.cache, options, how)?;
     let blocks = device.cached_blocks();

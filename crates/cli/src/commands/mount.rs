@@ -514,7 +514,7 @@ enum Stage {
 
 /// Unmounts at the first signal. At each further signal, prints the reason for the wait. If
 /// programs still use the mount, makes everything that they have written durable at once, because a
-/// machine that shuts down soon kills the process.
+/// machine that shuts down kills this process soon.
 fn watch(
     mut signals: Signals,
     unmounter: Unmounter,

@@ -13,7 +13,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::ui::Ui;
 
-/// How often a wait for a rescan looks whether the rescan has ended.
+/// The time between two checks whether a rescan has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Subcommand)]

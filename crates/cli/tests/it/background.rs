@@ -11,8 +11,8 @@ use crate::live::{Mounted, has};
 /// How long work in the background may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A scrub and a balance go on in the background, and their status tells of the end. An early
-/// failure is told by the program that began the work.
+/// A scrub and a balance go on in the background, and their status reports the end. If the work
+/// fails early, the program that began the work reports the failure.
 #[test]
 fn work_goes_on_in_the_background() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {

@@ -155,7 +155,8 @@ fn the_kernel_has_claimed_the_device() {
     let mnt = device.bench.path("mnt");
     assert!(!succeeds("mkfs.btrfs", &["-f", &device.name]));
     assert!(!succeeds("mount", &["-t", "btrfs", &device.name, text(&device.bench.path("home"))]));
-    // An order that makes the kernel write data back opens the top of the mount for a moment.
+    // For this scrub, the server opens the top of its own mount for a moment, so that the kernel
+    // writes data back. This open file must not keep the mount busy.
     fs::write(device.bench.path("mnt/file"), "x").expect("it is written");
     device.bench.ok(&["scrub", "start", text(&mnt)]);
     let pid = device.server("mnt");

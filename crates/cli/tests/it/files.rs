@@ -78,7 +78,8 @@ fn facts(root: &Path) -> BTreeMap<String, String> {
         }
         facts.insert(name, fact);
     }
-    // Only the order of the walk decides which of two names comes first, and the walk is sorted.
+    // The `first` name of a hard link is the name that the walk meets first. The walk is sorted, so
+    // equal trees have equal `first` names.
     facts
 }
 

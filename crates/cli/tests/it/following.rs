@@ -105,7 +105,7 @@ fn a_mount_over_io_uring_follows_another_writer() {
     follows("defaults");
 }
 
-/// Options that exclude following are named.
+/// The message names the option that excludes following.
 #[test]
 fn following_needs_a_reader_of_the_newest_commit() {
     let bench = bench();

@@ -40,10 +40,11 @@ fn with_the_program() -> Bench {
     bench
 }
 
-/// Leaves the volume that a block has mounted at `/mnt`.
+/// Unmounts the volume that a block has mounted at `/mnt`.
 const LEAVE: &str = "if findmnt -n -t fuse.buttress /mnt; then buttress umount /mnt; fi\n";
 
-/// A page with other places, and with [`LEAVE`] after each block: the blocks stand for themselves.
+/// A page with other places, and with [`LEAVE`] after each block, so that each block mounts its own
+/// volume at `/mnt`.
 fn with_places(page: &str, places: &[(&str, &str)]) -> String {
     let page = places.iter().fold(page.to_owned(), |page, (from, to)| page.replace(from, to));
     let (first, blocks) = page.split_once("```sh\n").expect("a block");
@@ -116,7 +117,7 @@ fn the_page_about_stores_works_with_a_folder() {
         ("file:///tmp/vol", "file:///srv/vol"),
         ("/var/cache/home", "/srv/cache"),
         ("\nexport AWS", "\n: AWS"),
-        // Each write that the folder's log had is in the store.
+        // The store already has every write of the local log, so there is nothing to salvage.
         ("\nbuttress remote salvage", "\n: buttress remote salvage"),
     ];
     let before = "mkdir src\necho 'fn main() {}' >src/main.rs";
@@ -135,7 +136,7 @@ fn the_page_about_rescue_works() {
     let page = include_str!("../../../../docs/guide/rescue.md");
     let places = [
         ("/safe", "/srv/safe"),
-        // It lists what it would write, and ends as a check with findings does.
+        // The command lists the writes that it would make, and fails because it has not made them.
         ("clear-space-cache v2 disk.img", "clear-space-cache v2 disk.img || true"),
         // Without a repair there is no journal.
         ("buttress check --undo", "test ! -e undo.bin || buttress check --undo"),

@@ -1,6 +1,6 @@
-//! Folders made to do harm, given to `mkfs --rootdir`: every kind of file, odd names, links that
-//! lead out and around, files that change while they are copied. The program ends, and leaves a
-//! clean volume or no volume.
+//! Folders made to do harm, given to `mkfs --rootdir`: every kind of file, odd names, links out of
+//! the folder and in circles, files that change while they are copied. The program ends, and leaves
+//! a clean volume or no volume.
 //!
 //! `BUTTRESS_ROUND` chooses other trees.
 
@@ -17,7 +17,7 @@ use crate::text;
 
 const TREES: u64 = 4;
 
-/// A name that is allowed and unexpected.
+/// A valid but unusual name.
 fn name(rng: &mut Rng, number: u64) -> PathBuf {
     let mut bytes = match rng.below(6) {
         0 => vec![b'n'; 240],

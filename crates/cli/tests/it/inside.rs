@@ -9,7 +9,7 @@ use crate::{Bench, bench};
 
 const MIB: u64 = 1 << 20;
 
-/// A disk with two partitions for Linux, and a file to bring in.
+/// A disk with two partitions for Linux, and a file to copy into them.
 fn disk() -> Bench {
     let bench = bench();
     let file = File::create(bench.path("disk.img")).expect("a disk");

@@ -295,7 +295,7 @@ fn a_mount_refuses_the_cache_of_another() {
     let refused = ["mount", "image", "mnt", "--cache", "cache"];
     bench.fails(&refused, 6, &["another origin", "--force-cache"]);
     Mounted::new(&bench, &["--cache", "cache", "-o", "force_cache"]).end();
-    // From now on the cache belongs to this image.
+    // After the forced mount, the cache belongs to `image`.
     Mounted::new(&bench, &["--cache", "cache"]).end();
     bench.fails(&["mount", "other", "mnt", "--cache", "cache"], 6, &["another origin"]);
     Mounted::new(&bench, &["--cache", "cache", "--force-cache"]).end();
@@ -533,7 +533,7 @@ fn a_closing_mount_gets_no_orders() {
     bench.ok(&["mkfs", "earlier", "--size", "700M"]);
     bench.ok(&["mkfs", "image", "--size", "200M"]);
     let closing = Mounted::of(&bench, "earlier", &["-o", "dirty=512M"]);
-    // Closing takes a second's work.
+    // With this much data, closing takes about a second.
     for number in 0..100 {
         std::fs::write(bench.path(&format!("mnt/{number}")), vec![number; 3 << 20])
             .expect("it is written");

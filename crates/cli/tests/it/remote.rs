@@ -67,8 +67,9 @@ fn a_volume_grows_by_its_name() {
     assert_eq!(std::fs::metadata(bench.path("copy.img")).expect("a copy").len(), 3 << 30);
 }
 
-/// A volume grows while it is mounted, and while a program writes it. More than the old size is
-/// written then. Linux mounts a copy, and finds the same content. A smaller size is refused.
+/// A volume grows while it is mounted, and while a program writes it. Then the test writes more
+/// bytes than the old size. Linux mounts a copy, and finds the same content. A smaller size is
+/// refused.
 #[test]
 fn a_mounted_volume_grows() {
     if !can_mount() {

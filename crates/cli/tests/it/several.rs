@@ -200,7 +200,8 @@ fn the_last_mount_closes_the_volume() {
         mount(&bench, "c", "subvol=@");
         let first = server(&bench).expect("it is served");
         fs::write(bench.path(order[2]).join("last"), order.concat()).expect("it is written");
-        // The mounts are unmounted by our verb, without the helper, and while a program uses one.
+        // The three ways to unmount: by our verb, by umount(8) without the helper, and lazily while
+        // a program uses the mount.
         bench.ok(&["umount", order[0]]);
         away(&["-i"], order[1]);
         assert_eq!(server(&bench), Some(first));

@@ -148,7 +148,7 @@ fn folders_tell_what_deleting_them_gives_back() {
     check(&bench.path("image"));
 }
 
-/// The map has every byte in use once, and names files at their places. No name is taken for
+/// The map counts every used byte once, and names files at their places. No name is taken for
 /// markup.
 #[test]
 fn map_shows_everything_in_use() {

@@ -1,11 +1,11 @@
-//! Checks a volume that a Buttress mount has open. The mount holds its last commit, and this commit
-//! is checked.
+//! Checks a volume that a Buttress mount has open. The mount keeps its last commit unchanged
+//! meanwhile, and this commit is checked.
 //!
 //! # Invariants
 //!
 //! - **M1** The check writes nothing, and programs can write through the mount meanwhile.
-//! - **M2** Errors count only if the server held the commit until the end. If the server ended
-//!   earlier, the space of the commit may have been overwritten, and the check fails.
+//! - **M2** Errors count only if the server kept the commit unchanged until the check ended. If the
+//!   server ended earlier, other writes may have reused the commit's space, and the check fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,12 +34,12 @@ pub(super) enum Found {
 ///
 /// # Errors
 ///
-/// The mount refuses, or it ends before the check (M2). Also the errors of the check.
+/// The mount refuses, or it ends before the check does (M2). Also the errors of the check.
 pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     let at_rest = || Ok(Found::AtRest(args.image.clone()));
     if is_remote(&args.image) {
-        // A reader of a store of objects keeps the commit that it opened, so no server has to hold
-        // it.
+        // In a store of objects, a reader protects the commit that it opened, so no server has to
+        // keep that commit.
         return at_rest();
     }
     let Some((socket, server)) = live::find(&args.image)? else { return at_rest() };

@@ -115,7 +115,7 @@ fn log_path(image: &Path) -> PathBuf {
     image.with_extension("log")
 }
 
-/// Returns the last line of the server's log. Every verb ends with one line, which has the reason.
+/// Returns the last line of the server's log. A verb that fails prints the reason in its last line.
 fn last_words(image: &Path) -> String {
     let text = std::fs::read_to_string(log_path(image)).unwrap_or_default();
     let line = text.lines().last().unwrap_or("it said nothing");

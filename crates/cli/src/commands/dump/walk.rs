@@ -122,8 +122,7 @@ fn item(
     out: &mut impl Write,
 ) -> std::io::Result<()> {
     let (key, bytes) = (node.key(slot), node.item(slot));
-    // The item lies in the buffer of its node. So its offset is the distance between the two
-    // starts.
+    // The item lies in the buffer of its node. Its offset counts from the end of the node's header.
     let offset = bytes.as_ptr().addr() - node.bytes().as_ptr().addr() - HEADER_LEN;
     writeln!(
         out,

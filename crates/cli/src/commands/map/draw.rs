@@ -12,7 +12,7 @@ const CARDS_IN_A_ROW: usize = 4;
 const GAP: f64 = 20.0;
 const COLUMNS: usize = 32;
 
-/// Colours by class, for light and for dark.
+/// Colours by class, for a light and for a dark theme.
 const STYLE: &str = r"
 .bg{fill:#fcfcfa}.ink{fill:#1c2126}.mut{fill:#6b737c}.e{fill:#ebebe6}.line{stroke:#e0e0da}
 .D{fill:#3a6ea5}.M{fill:#d08a2e}.S{fill:#8268ad}.H{fill:#2b9088}

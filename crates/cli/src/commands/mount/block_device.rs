@@ -16,7 +16,7 @@ use buttress_remote::Opened;
 use crate::exit::{Context, Result};
 use crate::names;
 
-/// Mounts a volume. If possible, the kernel mounts a block device itself: then `sync` reaches the
+/// Mounts a volume. If possible, a block device is mounted as `fuseblk`. Then `sync` reaches the
 /// volume, and an unmount waits until the volume is closed.
 pub(super) fn mount(
     fs: &Filesystem,
@@ -25,8 +25,9 @@ pub(super) fn mount(
     first: Option<&Opened>,
     is_cached: bool,
 ) -> Result<Session> {
-    // A volume that becomes writable later claims its device at that time. A cache is closed after
-    // the volume.
+    // A read-only mount is not `fuseblk`: its volume claims the device when it becomes writable. A
+    // cached mount is not `fuseblk` either, because the cache uses the device after the volume is
+    // closed.
     let device = first.and_then(Opened::file);
     let device =
         device.filter(|_| door.may_be_block_device && door.shared && !door.read_only && !is_cached);

@@ -4,14 +4,14 @@
 //!
 //! - **M1** When memory is short, the kernel frees memory by writing dirty pages to this server. So
 //!   an allocation by the server must not wait for such a write. Also, the kernel must not delay
-//!   the server's writes to its devices because other programs have made pages dirty. A process
-//!   state of the kernel ensures both rules. Threads inherit this state, so it is set before any
-//!   thread is started.
+//!   the server's writes to its devices because other programs have made pages dirty. The process
+//!   state that `PR_SET_IO_FLUSHER` sets ensures both rules. Threads inherit this state, so it is
+//!   set before any thread is started.
 //! - **M2** Without the privilege for this state, the mount works without the state.
 //! - **M3** No memory of the server is in huge pages. The allocator uses only parts of a huge page
 //!   for each thread. Under a load the rest of the page would be resident without use. A server in
-//!   the background inherits this from its parent, so it holds for its first allocation, too. Else
-//!   6 MiB stay resident.
+//!   the background inherits this setting from its parent, so the setting holds for the first
+//!   allocation, too. Otherwise 6 MiB stay resident.
 
 use std::fs;
 

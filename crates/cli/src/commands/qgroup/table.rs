@@ -37,7 +37,7 @@ pub(super) fn order(text: &str) -> Result<Order, String> {
     Ok(Order(field, text.starts_with('-')))
 }
 
-/// Sorts groups, which are in the order of their numbers.
+/// Sorts groups. Groups that compare as equal stay in the order of their numbers.
 pub(super) fn sort(groups: &mut [Group], orders: &[Order]) {
     let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     // Groups without a path come last, as in btrfs-progs.
