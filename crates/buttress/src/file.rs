@@ -46,8 +46,8 @@ impl File {
         Metadata::new(self.inode.attr())
     }
 
-    /// Reads bytes at an offset and returns their number. The number is smaller than `buf` only at
-    /// the end of the file.
+    /// Reads bytes at an offset and returns their number. The number is smaller than the length of
+    /// `buf` only at the end of the file.
     ///
     /// # Errors
     ///

@@ -243,8 +243,8 @@ impl Filesystem {
     }
 
     /// Copies the content of a file and returns its length in bytes. A new target gets the mode of
-    /// the source; an existing target is overwritten and keeps its mode. Whole blocks are shared,
-    /// which takes no time and no space.
+    /// the source; an existing target is overwritten and keeps its mode. The target shares whole
+    /// blocks with the source, so they take neither time nor space.
     ///
     /// # Errors
     ///
@@ -500,8 +500,8 @@ impl Filesystem {
     }
 }
 
-/// Removes the snapshot that [`Filesystem::snapshot`] left because of a crash. If this fails, the
-/// next call tries again.
+/// Removes the snapshot that [`Filesystem::snapshot`] left because of a crash. If the removal
+/// fails, the next snapshot or the next opening tries again.
 fn remove_left(root: &Inode) {
     if root.lookup(SNAPSHOT_NAME).is_ok_and(|found| is_subvolume(found.id())) {
         let _ = root.delete_subvolume(SNAPSHOT_NAME);

@@ -64,7 +64,7 @@ fn paths_behave_as_in_std() {
     assert!(!fs.exists("/a").expect("ours"));
 }
 
-/// A file is read, written and sought as a file of the host is.
+/// Reads, writes and seeks in a file give the same results as in a file of the host.
 #[test]
 fn a_file_has_a_position() {
     let fs = volume();
