@@ -59,7 +59,8 @@ pub fn find_new(trees: &Trees<'_>, tree: TreeId, since: u64) -> Result<Vec<Chang
 }
 
 impl Search<'_, '_> {
-    /// The depth is at most eight, because each step down must find the next lower level.
+    /// The recursion is at most eight calls deep, because each child must be one level lower than
+    /// its parent.
     fn below(&mut self, node: &Node) -> Result<()> {
         for slot in 0..node.len() {
             if node.level() == 0 {

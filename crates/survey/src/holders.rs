@@ -69,7 +69,8 @@ pub fn holders(trees: &Trees<'_>, address: u64, any_part: bool) -> Result<Vec<Ho
 }
 
 impl Search<'_, '_> {
-    /// The depth is at most eight, because each step down must find the next lower level.
+    /// The recursion is at most eight calls deep, because each child must be one level lower than
+    /// its parent.
     fn below(&mut self, tree: TreeId, node: &Node) -> Result<()> {
         if self.without.contains(&node.logical()) {
             return Ok(());

@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //!
-//! - **SV1** Everything that is read belongs to one commit. The view keeps the nodes of this commit
-//!   as long as it lives.
+//! - **SV1** Everything that is read belongs to one commit. While the view exists, it keeps the
+//!   nodes of this commit unchanged.
 //! - **SV2** A walk enters each folder once. So it ends, even on a damaged volume with cycles.
 
 #![forbid(unsafe_code)]

@@ -92,7 +92,7 @@ struct Owner {
     len: u64,
 }
 
-/// The map as far as the extent tree was read.
+/// The map of the extents that have been read so far.
 #[derive(Default)]
 struct Filling {
     map: Map,

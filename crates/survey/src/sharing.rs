@@ -115,7 +115,8 @@ impl Sharing {
         Ok(leaves)
     }
 
-    /// The depth is at most eight, because each step down must find the next lower level.
+    /// The recursion is at most eight calls deep, because each child must be one level lower than
+    /// its parent.
     fn below(
         &self,
         trees: &Trees<'_>,
