@@ -26,7 +26,7 @@ const GAP_MIN: u64 = MIB;
 /// several chunks in any case.
 const RANGES_MAX: usize = 8000;
 
-/// Data chunks for which a system chunk of [`SYSTEM_LEN`] has room, generously.
+/// A number of data chunks for which a system chunk of [`SYSTEM_LEN`] certainly has room.
 const CHUNKS_IN_SYSTEM: u64 = 8000;
 
 /// The length of a system chunk for a usual number of data chunks.
@@ -37,7 +37,7 @@ const SYSTEM_MAX: u64 = 32 * MIB;
 /// commit may write all nodes with such items anew.
 const ITEM_BYTES: u64 = 105;
 
-/// Bytes of trees that a chunk needs at first, generously.
+/// An upper estimate of the bytes of trees that a chunk needs at first.
 const CHUNK_BYTES: u64 = 512;
 
 /// The longest data chunk. Linux makes no longer data chunk.
@@ -96,7 +96,7 @@ pub(super) fn plan(
     Ok(Layout { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
 }
 
-/// The length of the system chunk in a gap of `room` bytes, for so many data chunks. `None` if no
+/// The length of the system chunk in a gap of `room` bytes, for `chunks` data chunks. `None` if no
 /// system chunk has room for their items.
 fn system_len(room: u64, chunks: u64) -> Option<u64> {
     let least = if room >= 4 * SYSTEM_LEN { SYSTEM_LEN } else { MIB };
@@ -105,9 +105,9 @@ fn system_len(room: u64, chunks: u64) -> Option<u64> {
     is_enough.then_some(len.min(SYSTEM_MAX))
 }
 
-/// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
-/// is kept, and the gaps between them. Ranges and gaps consist of whole stripes, except at the end
-/// of the device.
+/// Divides the device behind its first mebibyte into ranges for data chunks, and the gaps between
+/// these ranges. The ranges cover all kept content. Ranges and gaps consist of whole stripes,
+/// except at the end of the device.
 fn divide(kept: &[Range<u64>], size: u64, gap_min: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let mut covered = RangeSet::new();
     for range in kept {
@@ -184,7 +184,8 @@ mod tests {
         }
     }
 
-    /// Content in very many pieces joins until the chunks are few enough.
+    /// If the kept content has very many pieces, their ranges are joined until the chunks are few
+    /// enough.
     #[test]
     fn many_pieces_join() {
         let kept: Vec<_> = (1..20_000).map(|at| at * 4 * MIB..at * 4 * MIB + MIB).collect();

@@ -1,4 +1,5 @@
-//! Writes a new volume to its devices. The order never leaves a partial volume that looks valid.
+//! Writes a new volume to its devices. The order of the writes never leaves a partial volume that
+//! looks valid.
 
 use buttress_block::Device;
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
