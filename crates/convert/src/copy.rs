@@ -111,7 +111,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Sets the flags of files. Nothing can be added to some files afterwards (C2).
+    /// Sets the flags of files. With some flags, a file permits no further change (C2).
     pub(crate) fn finish(self) -> Result<Tally> {
         for (id, flags) in self.flags {
             let inode = self.fs.inode(id)?;
@@ -231,7 +231,7 @@ impl<'a> Copy<'a> {
             ctime: Some(from.ctime),
             ..SetAttr::default()
         };
-        // A further name also changes the times of a file with several names.
+        // Each further name of a file changes the times of the file.
         if from.kind == Kind::Directory || from.links > 1 {
             self.late.push((to.id(), set, default));
         } else {

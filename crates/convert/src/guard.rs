@@ -37,7 +37,7 @@ pub(crate) struct Guard {
     used: RangeSet,
     /// The reserved ranges.
     areas: Vec<Range<u64>>,
-    /// The new volume's content of each reserved range. Unranked: a leaf.
+    /// The new volume's content of each reserved range. Unranked: no other lock is taken under it.
     held: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -92,7 +92,7 @@ impl Guard {
         if at < range.end { each(at..range.end, None) } else { Ok(()) }
     }
 
-    /// The held bytes of a part of a reserved range.
+    /// Runs `work` on the held bytes of a part of a reserved range.
     fn held<R>(&self, part: &Range<u64>, index: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
         let start = self.areas[index].start;
         let within = (part.start - start) as usize..(part.end - start) as usize;

@@ -43,7 +43,8 @@ use self::plan::{Content, Used};
 const SAVED: &str = "ext2_saved";
 const IMAGE: &str = "image";
 
-/// Bytes of trees that an inode needs, generously: its items, its name twice, an extent.
+/// An upper estimate of the bytes of trees that an inode needs: its items, its name twice, an
+/// extent.
 const INODE_BYTES: u64 = 1024;
 
 /// Free bytes that a conversion leaves for further commits.

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 const OFFSET: u64 = 1024;
 const LEN: usize = 1024;
 
-/// Known features. A feature with a name is refused, because this reader cannot read such files.
+/// Known features. A feature with a name is refused, because this reader cannot read files that use
+/// the feature.
 const INCOMPAT: [(u32, Option<&str>); 16] = [
     (0x1, Some("compression")),
     (0x2, None),
