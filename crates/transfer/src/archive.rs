@@ -94,7 +94,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         self.job.bar.set_message(&text());
         let mut parts = parts(&entry.path)?;
         let Some(name) = parts.pop() else {
-            // An entry without parts is the top itself.
+            // An entry whose path has no parts is the top itself.
             if entry.kind != Kind::Directory {
                 return Err(Failure::new(Exit::Failure, format!("{}: has no name", text())));
             }
@@ -162,7 +162,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         name: &[u8],
     ) -> buttress_fs::Result<Result<()>> {
         let key = (target.id(), dir.id().tree);
-        // The last name of a copy may have been replaced since.
+        // A later entry may have replaced the last name of the copy. Then the copy is gone.
         let copy = match self.copies.get(&key).map(|&id| self.fs.inode(id)) {
             Some(Err(error)) if error.kind() != ErrorKind::Name(NameError::NotFound) => {
                 return Err(error);

@@ -10,8 +10,9 @@
 //! # Invariants
 //!
 //! - **C1** The image has the bytes that the engine wrote, also if the file changes meanwhile. The
-//!   engine has computed checksums of these bytes. So a shared part is read again in the file, and
-//!   written if it differs.
+//!   engine has computed checksums of these bytes. So after the kernel has shared a part, the
+//!   device reads the part from the file again. If the part differs from the bytes of the engine,
+//!   these bytes are written.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +25,7 @@ use buttress_control::exit::{Context, Exit, Failure, Result};
 use rustix::fs::{Mode, OFlags};
 
 /// Parts of a file are shared in units of this many bytes. If the file system has larger blocks,
-/// the kernel copies what lies within one.
+/// the kernel copies a part that does not fill a block.
 const BLOCK: usize = 4096;
 
 /// The part of a file that is being written.
@@ -42,7 +43,7 @@ struct Announced {
 pub struct Clones {
     image: File,
     path: PathBuf,
-    /// The part that is being written. Unranked: nothing is taken under it.
+    /// The part that is being written. Unranked: no other lock is taken under it.
     announced: Mutex<Option<Announced>>,
 }
 
@@ -79,7 +80,7 @@ impl Clones {
     ///
     /// # Errors
     ///
-    /// The file lies on another file system, or this one shares nothing.
+    /// The file lies on another file system, or the file system cannot share data.
     pub(super) fn expect_shareable(&self, file: impl AsFd, name: &str) -> Result<()> {
         let folder = match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -111,8 +112,8 @@ impl Clones {
         Ok(done)
     }
 
-    /// Shares the blocks behind `buf`, if it is a part of what is announced. Returns whether the
-    /// image has the bytes of `buf` at `offset` now (C1).
+    /// Shares the blocks of the file instead of writing `buf`, if `buf` is a part of the announced
+    /// memory. Returns whether the image has the bytes of `buf` at `offset` now (C1).
     fn share(&self, offset: u64, buf: &[u8]) -> bool {
         let announced = self.announced.lock();
         let Some(Announced { file, offset: from, memory: (start, len) }) = &*announced else {
@@ -126,7 +127,7 @@ impl Clones {
         let (mut source, mut target) = (from, offset);
         let mut left = buf.len();
         while left > 0 {
-            // Within one file system the kernel shares blocks here, where it can.
+            // Within one file system, this call shares blocks if possible.
             match rustix::fs::copy_file_range(
                 file,
                 Some(&mut source),

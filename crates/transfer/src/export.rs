@@ -244,7 +244,7 @@ fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rust
 }
 
 /// Removes an object that has the name already. A directory stays: the copy fills it or fails. A
-/// file stays if the copy is a file, and gets its content.
+/// file stays if the copy is a file, too, and gets the content of the copy.
 fn make_room(dir: &OwnedFd, name: &OsStr, kind: FileKind) -> rustix::io::Result<()> {
     let found = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => FileKind::from_mode(found.st_mode),

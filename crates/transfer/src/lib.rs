@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **X1** On the host each access uses one name below an opened directory, and follows no
-//!   symbolic link. So neither a tree that is read nor a volume that is unpacked can lead outside
-//!   of itself.
+//!   symbolic link. So neither a tree that is read nor a volume that is unpacked can lead a copy to
+//!   another place.
 //! - **X2** Directories are walked without recursion: depth costs memory, not stack.
 
 #![forbid(unsafe_code)]
