@@ -1,8 +1,8 @@
 //! Allocation by many workers, as will-it-scale's `fallocate2` does it. Each worker appends to its
 //! own file by `fallocate`, 8 KiB at a time up to 1 MiB. The worker then truncates the file to
-//! nothing, and begins again. No job of `fio` truncates a file that it goes over again, so our own
-//! threads drive all subjects. In a folder, `fio` also runs its nearest equivalent: each file is
-//! removed and made anew.
+//! nothing, and begins again. No job of `fio` truncates a file before it writes the file again, so
+//! our own threads drive all subjects. In a folder, `fio` also runs its nearest equivalent: each
+//! file is removed and made anew.
 
 use std::{
     fs::File,

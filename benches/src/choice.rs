@@ -114,7 +114,7 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
         held.drain(..).for_each(|extent| space.free(extent));
         nanos
     };
-    // Each time includes the freeing, which costs as much.
+    // Each time is that of an allocation and of its freeing, which takes about as long.
     let (small, large) = (take(SECTOR, SECTOR), take(64 << 10, 64 << 10));
     // A request for more bytes in one piece than any group has: the search gives up and takes the
     // longest run.

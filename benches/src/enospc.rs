@@ -11,9 +11,9 @@
 //!   such device.
 //! - The jobs write into at least three times the limit of dirty data. Linux gets the same limit
 //!   for the device, but whether Linux keeps to it is not measured.
-//! - Writers fill all space and wait until all data is written about ten times a second, which is
-//!   the resolution of `fio`. Our own threads are sampled twenty times as often, and half a second
-//!   of these samples is drawn.
+//! - About ten times a second, the writers fill all space, and then wait until all data is written.
+//!   `fio` gives ten samples a second at most. Our own threads are sampled twenty times as often,
+//!   and half a second of these samples is drawn.
 //! - In a folder the jobs are threads of `fio`. With the library, they are our own threads
 //!   ([`writers`]). The jobs write into empty files that were made before. The first part of the
 //!   time is not measured.
@@ -283,8 +283,8 @@ impl Enospc {
         Ok(())
     }
 
-    /// Measures the effect of the machine's scheduler alone: as many threads compute for as long,
-    /// and wait for nothing.
+    /// Measures the effect of the machine's scheduler alone: the same number of threads compute for
+    /// the same time, and wait for nothing.
     fn compute_as_long(
         &self,
         subject: &Subject,
@@ -372,7 +372,8 @@ fn tell_told(subject: &Subject, way: &str, before: &Told, after: &Told, out: &mu
     }
 }
 
-/// Reports the requests to a slow device in the same time.
+/// Reports the requests to a slow device, from the first write of the jobs until all data was
+/// durable.
 fn tell_asked(
     subject: &Subject,
     way: &str,

@@ -23,8 +23,8 @@ use crate::{cpu, work::text};
 
 /// The time from the start of the program to the first request.
 const BEGINS: Duration = Duration::from_millis(250);
-/// The longest time from the last request to the end of the program. The sleep before the first
-/// request is longer.
+/// The longest time from the last request to the end of the program. `fio` sleeps longer before the
+/// first request, so this margin adds no other work of the jobs.
 const ENDS: Duration = Duration::from_millis(40);
 /// The time between two samples of processor time.
 const LOOK: Duration = Duration::from_millis(20);
@@ -199,8 +199,8 @@ impl Fio {
                 // Otherwise `fio` would make the file in advance, with its full size.
                 add("create_on_open", "1".to_owned());
                 add("unlink_each_loop", "1".to_owned());
-                // The number of loops never ends the job, and the time does. With a job based on
-                // time alone, `fio` would not remove the file before it begins again.
+                // The job ends with its time, and never by the number of its loops. With a job
+                // based on time alone, `fio` would not remove the file before it begins again.
                 add("loops", i32::MAX.to_string());
                 add("runtime", format!("{}ms", time.as_millis().max(1)));
             }

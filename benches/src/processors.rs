@@ -70,7 +70,8 @@ pub(crate) fn run<T: Send + 'static>(
     Err(HOW.to_owned())
 }
 
-/// The busy time of the processors, of the run or of the machine.
+/// The busy time of the simulated processors. Without them, the busy time of the machine's
+/// processors.
 pub(crate) fn busy() -> f64 {
     buttress_base::thread::processors_busy()
         .as_ref()

@@ -89,7 +89,7 @@ pub(crate) struct Setup {
     program: Option<PathBuf>,
     /// The process that serves the mount.
     server: Option<u32>,
-    /// The empty server, and its output. Unranked: nothing is taken under it.
+    /// The empty server, and its output. Unranked: no other lock is taken under it.
     empty: Option<Mutex<Empty>>,
 }
 
@@ -327,7 +327,7 @@ impl Setup {
         FileDevice::open(path, options).map_err(|e| e.to_string())
     }
 
-    /// [`Setup::open`], with something between the volume and its file.
+    /// Opens the volume on `device`, through the library. `device` may wrap the volume's file.
     pub(crate) fn open_on(&self, device: Arc<dyn Device>) -> Result<Filesystem, String> {
         let options = MountOptions::parse(&self.options).map_err(|e| e.to_string())?;
         Filesystem::open(vec![device], options).map_err(|e| e.to_string())

@@ -6,7 +6,8 @@
 //!
 //! - **T1** The library and a mount report the same figures for the same work, except that waiting
 //!   times may differ by a factor of two.
-//! - **T2** A file system counts for itself, and is asked before and after the measurement.
+//! - **T2** Each file system keeps its own counters. They are read before and after the
+//!   measurement.
 
 use std::{array, time::Duration};
 

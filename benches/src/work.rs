@@ -171,8 +171,8 @@ pub(crate) fn small(job: &Job, report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes everything durable. The kernel does not pass `syncfs` on to a FUSE server. So `sync` makes
-/// the data durable, and an fsync of the folder commits the transaction.
+/// Makes everything durable. The kernel does not pass `syncfs` on to a FUSE server. So `sync` only
+/// writes the kernel's dirty data to the server, and an fsync of the folder makes the data durable.
 pub(crate) fn sync(dir: &Path) -> Result<(), String> {
     crate::setup::sh("sync", &["-f", &dir.to_string_lossy()])?;
     File::open(dir).and_then(|folder| folder.sync_all()).map_err(text)

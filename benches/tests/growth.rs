@@ -51,7 +51,7 @@ fn costs_grow_with_the_work_and_no_faster() {
         }
     };
     let rows = run(&plan, &mut say).expect("every case runs");
-    // A commit has each new node in memory once: a new subvolume has one, and its inode.
+    // A commit has each new node in memory once. A new subvolume has one new node, and an inode.
     let made = rows.iter().find(|row| row.case.name == "create_subvolume").expect("the case");
     let counts = made.counts.last().expect("a size");
     let most = counts.size * SUBVOLUME_MAX;

@@ -192,6 +192,6 @@ pub(crate) fn end_program() {
         "{seconds} {} {} {all} {} {written}",
         heap.allocations, heap.peak, steps.nodes_read
     );
-    // A caller that gets no counts reports that.
+    // If the write fails, the caller finds no counts and reports an error.
     let _ = fs::write(path, text);
 }

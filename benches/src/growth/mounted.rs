@@ -2,7 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - This process serves the mount and is also the program that uses it. So the counts have both.
+//! - This process serves the mount and is also the program that uses it. So the counts include the
+//!   work of the server and of the program.
 //! - A mount is gone when its step has ended, also after a failure.
 
 use std::ffi::CString;
@@ -21,7 +22,7 @@ use super::{Done, MountStep};
 /// Requests that come when the kernel has time for them.
 const AT_SOME_TIME: [&str; 3] = ["forget", "batch_forget", "interrupt"];
 
-/// The requests of the kernel to this process so far, except those that come at some time.
+/// The requests of the kernel to this process so far, without the requests in [`AT_SOME_TIME`].
 pub(super) fn requests() -> u64 {
     let counts = buttress_fuse::requests().into_iter();
     let counted = counts.filter(|(name, _)| !AT_SOME_TIME.contains(name));
@@ -42,7 +43,7 @@ struct Served {
 impl Served {
     fn new(fs: Filesystem, at: &Path) -> Result<Self, Box<dyn std::error::Error>> {
         fs::create_dir_all(at)?;
-        // By the device: without the switch of an administrator there is no other way.
+        // Requests come by `/dev/fuse`, because io_uring needs a switch that an administrator sets.
         let options =
             Options { source: "growth".to_owned(), io_uring: Some(false), ..Options::default() };
         let session = buttress_fuse::mount(fs, at, &options)?;
@@ -59,7 +60,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if let Some(serving) = self.serving.take() {
-            // The step has failed, and its error is what counts.
+            // The step has failed, and its error is reported. A failure of this unmount is not.
             let _ = self.unmounter.unmount().map(|_| serving.wait());
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - A server counts for itself, and is asked before and after a load.
+//! - Each server counts its own requests. The counts are read before and after a load.
 
 use std::collections::BTreeMap;
 use std::fs;

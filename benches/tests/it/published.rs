@@ -67,8 +67,9 @@ fn batches_make_requests_fewer_and_larger() {
     assert!(sizes[1] > sizes[0] * 10.0 && sizes[2] > sizes[1] * 3.0, "{sizes:?}");
 }
 
-/// The same holds through a mount, which counts the requests to its device. The options turn our
-/// page cache on, and keep the kernel's reads below the length that bypasses this cache.
+/// Through a mount, too, longer batches make fewer and larger requests. The mount counts the
+/// requests to its device. The options turn our page cache on, and keep the kernel's reads below
+/// the length that bypasses this cache.
 #[test]
 fn batches_make_requests_of_a_mount_fewer_and_larger() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
@@ -107,8 +108,8 @@ fn writes_in_place_have_their_switch() {
 }
 
 /// If preemptive flushing is on, and reservations follow Linux's rule, the flusher runs before a
-/// ticket waits. If it is off, the flusher makes no such round. On a busy machine half a second may
-/// be too short for a shortage of room.
+/// ticket waits. If preemptive flushing is off, the flusher makes no such round. On a busy machine
+/// half a second may be too short for a shortage of room.
 #[test]
 fn room_is_made_ahead_where_that_is_on() {
     let bench = crate::bench();
