@@ -41,7 +41,7 @@ poweroff -f
 ";
 
 /// Whether a guest can be started. Prints what is missing, once. On some processors no guest runs:
-/// see [`has_registers`]. That is no failure, because no package mends it.
+/// see [`has_registers`]. A missing guest is then no failure, because no package would help.
 ///
 /// # Panics
 ///

@@ -39,8 +39,9 @@ pub const PMEM_START: u64 = 2 << 20;
 const MODULES: [&str; 7] =
     ["dm-mod", "dm-bufio", "dm-writecache", "libnvdimm", "nd_btt", "nfit", "nd_pmem"];
 
-/// The first line ends the last line of the firmware on the console. The namespace gets its mode
-/// (fsdax) as `ndctl create-namespace` gives it, once; later kernels find it.
+/// The first line ends the last line of the firmware on the console. The first kernel sets the mode
+/// of the namespace (fsdax), as `ndctl create-namespace` does. Later kernels find the namespace in
+/// this mode.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin

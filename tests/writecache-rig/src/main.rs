@@ -1,11 +1,11 @@
 //! Does the work of a test, in the guest or in a process that will be killed.
 //!
-//! `rig-work device DEVICE SEED STEPS ALIGN` writes to a device past the page cache. `rig-work sum
-//! DEVICE BYTES` reads BYTES at a time, and prints the checksum of the device. `rig-work random
-//! DEVICE SEED COUNT` writes blocks of 4 KiB anywhere. `rig-work cached ORIGIN CACHE OPTIONS SEED
-//! STEPS ALIGN` writes through a cache of ours, which is made if there is none. With `mode=pmem`
-//! the cache is mapped, and the first line of output is `map-sync` or `msync`. After every flush
-//! the program prints `flushed N`. N is the number of steps done.
+//! `rig-work device DEVICE SEED STEPS ALIGN` writes to a device and bypasses the page cache.
+//! `rig-work sum DEVICE BYTES` reads BYTES at a time, and prints the checksum of the device.
+//! `rig-work random DEVICE SEED COUNT` writes blocks of 4 KiB anywhere. `rig-work cached ORIGIN
+//! CACHE OPTIONS SEED STEPS ALIGN` writes through a cache of ours, which is made if there is none.
+//! With `mode=pmem` the cache is mapped, and the first line of output is `map-sync` or `msync`.
+//! After every flush the program prints `flushed N`. N is the number of steps done.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};

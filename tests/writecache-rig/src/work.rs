@@ -94,7 +94,7 @@ impl Work {
     }
 }
 
-/// The bytes of a sector that holds a number; zero is zeroes.
+/// The bytes of a sector that holds a number. For zero, all bytes are zero.
 #[must_use]
 pub fn sector(value: u32) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];

@@ -58,7 +58,7 @@ pub fn sparse_file(path: &Path, len: u64) {
 pub fn check(image: &Path) {
     let arguments = ["check".as_ref(), "--check-data-csum".as_ref(), image.as_os_str()];
     match try_run("btrfs", arguments) {
-        // Some versions print leaks of space and stale caches, but do not count them.
+        // Some versions print leaks of space and stale caches, but do not count them as errors.
         Ok(text) if !text.contains("ERROR") => {}
         Ok(text) | Err(text) => panic!("btrfs check: {text}"),
     }
@@ -74,7 +74,8 @@ pub fn check_all(images: &[PathBuf]) {
     if let [only] = images {
         return check(only);
     }
-    // The other devices are found by a scan of block devices only.
+    // `btrfs check` finds the other devices of a volume only if they are block devices and were
+    // scanned.
     let loops: Vec<Loop> = images.iter().map(|path| Loop::attach(path)).collect();
     for device in &loops {
         run("btrfs", ["device", "scan", &device.device]);

@@ -26,7 +26,7 @@ fn an_older_root_is_read_where_linux_reads_it() {
     let device = FileDevice::open(images.path(), buttress_block::OpenOptions::READ).expect("opens");
     let superblock = Volume::read_superblock(&device).expect("a superblock");
     drop(device);
-    // Both copies are damaged: every node with the address of the root.
+    // Damages both copies of the root, which are the only nodes with its address.
     let file = std::fs::File::options().read(true).write(true).open(images.path()).expect("opens");
     let mut damaged = 0;
     for at in (0..file.metadata().expect("metadata").len()).step_by(4096) {

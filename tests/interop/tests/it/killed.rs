@@ -43,7 +43,7 @@ fn bytes(file: u64, version: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes versions of files anew, over or beside the old one, until the mount is gone.
+/// Writes new versions of files, over the old version or beside it, until the mount is gone.
 fn count(mount: &Path, rng: &mut Rng, word: &Mutex<Word>) {
     // The folder is opened while the volume is mounted on it. After the end of the mount, a sync of
     // the folder below would succeed although it proves nothing.
@@ -63,7 +63,7 @@ fn count(mount: &Path, rng: &mut Rng, word: &Mutex<Word>) {
         out.sync_all()?;
         std::fs::rename(&beside, &path)?;
         if rng.chance(1, 2) {
-            // The name that was renamed is durable with the file.
+            // This fsync of the file makes the new name durable as well.
             out.sync_all()?;
         } else {
             folder.sync_all()?;
@@ -92,8 +92,8 @@ fn append(mount: &Path, word: &Mutex<Word>) {
 }
 
 fn sqlite(mount: &Path, wal: bool) -> Child {
-    // A database that deletes its journal gets no error when the sync of the folder fails. The
-    // mount is gone and the transaction is rolled back, although it was reported as durable.
+    // If sqlite deleted its journal, it would ignore that the sync of the folder fails on a dead
+    // mount. The transaction would be rolled back, although sqlite had reported it as committed.
     let journal = if wal { "wal" } else { "truncate" };
     let mut child = Command::new("sqlite3")
         .arg(mount.join("rows.db"))
@@ -281,7 +281,7 @@ fn killed_in_the_midst_of_everything() {
         check_volume(images.paths(), &about);
         let mounted = Mounted::new(images.path(), "");
         verify(mounted.path(), &source, &mut word.lock().expect("no panic"), &about);
-        // The number of trees and files is limited by the space of the volume.
+        // The volume has no space for the trees and files of all kills, so they are removed here.
         {
             let mut held = word.lock().expect("no panic");
             held.trees.clear();

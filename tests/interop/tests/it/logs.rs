@@ -208,7 +208,8 @@ struct Script {
     /// Paths that must be unchanged after the crash. `gone` has the paths that must not exist.
     kept: &'static str,
     gone: &'static str,
-    /// The changes that a log cannot express, so that an fsync commits. At the end there is a log.
+    /// The changes that a log cannot express, for which an fsync commits instead. A later fsync of
+    /// the script writes a log in any case.
     commits: &'static str,
 }
 

@@ -24,7 +24,7 @@ fn as_btrfs(words: &[&str]) -> String {
 }
 
 /// The lines of a table. For groups of higher levels, btrfs-progs 6.2 prints a count of groups in
-/// place of a path. This text is cut off.
+/// place of a path. The count is cut off.
 fn rows(text: &str) -> Vec<String> {
     let is_above = |line: &str| line.starts_with(|digit: char| ('1'..='9').contains(&digit));
     let row = |line: &str| match line.rsplit_once("  ") {

@@ -198,14 +198,14 @@ fn full_quotas_are_kept() {
     mount.btrfs("quota rescan -w");
     begin(&mount);
     mount.shell("btrfs qgroup limit 300M live");
-    // Linux may have marked the counts when it made the snapshot.
+    // Linux may have marked the counts as inconsistent when it made the snapshot.
     mount.btrfs("quota rescan -w");
     mount.unmount();
     images.check();
     expect_unmarked(&images);
     for round in 1..=2 {
         work(&images, round);
-        // The tool compares counts that are not marked.
+        // `btrfs check` compares only counts that are not marked as inconsistent.
         images.check();
         expect_unmarked(&images);
         let mount = images.mount("");
@@ -222,7 +222,7 @@ fn full_quotas_are_kept() {
         mount.btrfs("quota rescan -w");
         mount.shell("sync");
         assert_eq!(ours, groups(&mount), "round {round}");
-        // Linux counts on from there.
+        // Linux continues from our counts.
         mount.shell(&format!(
             "head -c 50000 /dev/urandom > live/linux-{round}; cp --reflink live/linux-{round} other; \
              btrfs -q subvolume snapshot live linux-{round}; rm -rf live/big; mkdir live/big; \

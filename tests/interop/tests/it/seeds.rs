@@ -317,7 +317,8 @@ fn devices_of_any_name_are_found_again() {
     let more = Images::new(1, LEN);
     let (top, added) = (folder.path(), more.path());
     let run = |folder: &Path, arguments: &[&OsStr]| {
-        // A server keeps what it inherits, so it inherits no pipe.
+        // A server keeps the open files that it inherits, so its standard streams must not be pipes
+        // of this test.
         let mut command = Command::new(program());
         let done = command.args(arguments).current_dir(folder).stdin(Stdio::null()).status();
         assert!(done.expect("the program").success(), "{arguments:?}");
@@ -328,7 +329,8 @@ fn devices_of_any_name_are_found_again() {
         &inside,
         &["mount".as_ref(), "-o".as_ref(), "ro".as_ref(), "seed".as_ref(), mount.as_ref()],
     );
-    // The second device is added to the volume that the first one made.
+    // The first device makes a volume grow from the seed. The second device is added to this
+    // volume.
     let new = inside.join("new");
     let add = ["device".as_ref(), "add".as_ref()];
     run(top, &[&add[..], &[mount.as_ref(), new.as_ref(), added.as_ref()]].concat());

@@ -133,7 +133,7 @@ rows! {
         then: "btrfs balance start --full-balance .",
         ..Row::default()
     };
-    /// Files that are written in place where they are not shared.
+    /// Files that are written in place, except for shared parts.
     nodatacow: Row { mount: "nodatacow", ..Row::default() };
     /// The original is deleted before its snapshots.
     the_original_is_gone: Row {

@@ -78,7 +78,7 @@ pub(crate) fn free_space_is_recorded_anew() {
     }
 }
 
-/// Groups that are nearly empty are emptied at the unmount, if that was asked for.
+/// With a mount option, groups that are nearly empty are emptied at the unmount.
 #[test]
 fn mostly_empty_groups_are_reclaimed() {
     if !has_linux_btrfs() {

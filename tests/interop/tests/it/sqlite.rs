@@ -1,6 +1,6 @@
 //! sqlite works on a mount with a device that records its requests, and the power is cut at every
-//! flush. Each transaction that sqlite reported as committed is there as a whole. There is no
-//! transaction that was never begun.
+//! flush. Each transaction that sqlite reported as committed is there as a whole. A transaction
+//! that was never begun must not appear.
 //!
 //! This process serves the mount, so that its device can be in memory; sqlite is a process of its
 //! own. The library mounts the state after a cut, and the files of the database are copied out for
@@ -44,7 +44,7 @@ const WAYS: [Way; 5] = [
 const MOUNTS: [&str; 4] = ["rw", "rw,notreelog", "rw,commit=1", "rw,compress=zstd"];
 
 const DATABASE: &str = "rows.db";
-/// The files of a database. The file of memory that processes share is made anew.
+/// The files of a database. The `-shm` file is left out, because sqlite makes it anew.
 const FILES: [&str; 3] = [DATABASE, "rows.db-wal", "rows.db-journal"];
 
 const ACCOUNTS: usize = 60;
@@ -107,7 +107,7 @@ impl Sqlite {
         Self { child, input, says }
     }
 
-    /// Returns when sqlite says that it is done.
+    /// Sends a script to sqlite, and waits until sqlite has run the whole script.
     fn tell(&mut self, script: &str) {
         let text = format!("{script}\nSELECT 'that is done';\n");
         self.input.write_all(text.as_bytes()).expect("it listens");
