@@ -1,5 +1,5 @@
-//! The page of figures, made from the newest file in `docs/figures`, and the newest in its folder
-//! `growth`.
+//! The page of figures. It is made from the newest file in `docs/figures` and the newest file in
+//! `docs/figures/growth`.
 //!
 //! # What must hold
 //!

@@ -147,7 +147,8 @@ fn screenshot(page: &Path, to: &Path) -> Result<()> {
     run_it(browser.arg(format!("file://{}", page.display())))
 }
 
-/// Fails if the script of the map's page did not run to its end, where it leaves a mark.
+/// Fails if the script of the map's page did not run to its end. At its end, the script puts a mark
+/// into the page.
 fn is_drawn(page: &Path) -> Result<()> {
     let mut browser = browser();
     let output = browser.arg("--dump-dom").arg(format!("file://{}", page.display())).output();

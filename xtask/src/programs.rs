@@ -131,8 +131,8 @@ const COVERAGE: [&str; 5] = [
 ];
 
 /// Further flags for packages that compare bytes of an input with constants: the fuzzer learns the
-/// constants. An input of other targets is a list of choices, in which comparisons teach it
-/// nothing.
+/// constants. An input of other targets is a list of choices, for which such constants are of no
+/// use.
 const COMPARES: &str = "-Cllvm-args=-sanitizer-coverage-trace-compares";
 const COMPARING: [&str; 5] = ["cache", "format", "nbd", "tree", "volume"];
 

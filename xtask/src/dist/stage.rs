@@ -58,7 +58,8 @@ pub(super) fn notes(version: &str) -> Result<String> {
     Ok(section.split("\n## ").next().unwrap_or_default().trim().to_owned() + "\n")
 }
 
-/// As [`tree`], for a program that does not run here. Its pages are copied from another tree.
+/// Lays out the same files as [`tree`], for a program that does not run here. Copies the program's
+/// pages from the tree `like`.
 pub(super) fn tree_of(tree: &Path, program: &Path, like: &Path) -> Result<()> {
     remove(tree)?;
     install(tree, program)?;

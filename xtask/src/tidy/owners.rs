@@ -1,10 +1,12 @@
-//! Owners: parts of a row (an engine, a mount) with state of their own.
+//! Owners and rows. An owner is a type with state of its own. A row is a type that joins several
+//! owners, such as an engine or a mount.
 //!
 //! # What must hold
 //!
 //! - A row's fields name its owners. The fields of an owner are private, so no file outside the
 //!   owner's module and its children sees them.
-//! - A part that only holds values is no owner. Its comment says so: `Plain data: ...`.
+//! - A field's type that only holds values is no owner. The comment of the type says so: `Plain
+//!   data: ...`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +16,7 @@ use syn::visit::Visit;
 use super::prose::Finding;
 use super::sources::Source;
 
-/// The rows of the project: a crate, and the type with the owners side by side.
+/// The rows of the project: the crate and the type.
 pub(super) const ROWS: [(&str, &str); 5] = [
     ("crates/data", "Files"),
     ("crates/fs", "Mount"),
