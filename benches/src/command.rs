@@ -333,8 +333,8 @@ impl Verb {
     }
 }
 
-/// Mount options, each with whether only mounts take it; an invalid option is refused, as by a
-/// mount.
+/// Mount options, each with a flag that says whether only mounts take the option. Options that a
+/// mount would refuse are errors.
 fn added(lists: &[String]) -> Result<Vec<Added>> {
     let split = buttress_cli::mount_options(lists)?.into_iter();
     let added = split.map(|(option, of_volume)| Added { option, is_for_mounts: !of_volume });
@@ -458,7 +458,8 @@ fn drawn(text: String) -> (Value, String) {
     (Value::String(text.clone()), text)
 }
 
-/// Runs the program with a command line. The word [`setup::PROGRAM`] in front makes it `buttress`.
+/// Runs the program with a command line. If the first word is [`setup::PROGRAM`], the program acts
+/// as `buttress`.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().peekable();

@@ -45,7 +45,7 @@ impl Subject {
     }
 
     /// Our mounts, with mount options: one mount that reads requests from the device. If the kernel
-    /// offers it (`fuse.enable_uring`), also a mount that gets requests by io_uring.
+    /// offers io_uring (`fuse.enable_uring`), also a mount that gets requests by io_uring.
     #[must_use]
     pub fn mounts(options: &str) -> Vec<Self> {
         let by = |name, transport: &str| {

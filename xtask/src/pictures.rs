@@ -2,8 +2,8 @@
 //! picture shows.
 //!
 //! The pictures show a real mount beside a program that writes, so no two runs draw the same. Look
-//! at them before they are committed. Those of the book and of the map's page need mdbook and
-//! Chromium.
+//! at them before they are committed. The pictures of the book and of the map's page need mdbook
+//! and Chromium.
 
 mod terminal;
 

@@ -91,8 +91,8 @@ fn opening(plan: &Plan, figures: &mut Figures, place: Place) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites a device at random, with passes of the collector in between as long as it has work.
-/// The threshold of the collector decides the share of live bytes in the store.
+/// Overwrites a device at random, with passes of the collector in between, until a pass finds no
+/// more work. The threshold of the collector decides the share of live bytes in the store.
 fn overwrites(plan: &Plan, figures: &mut Figures) -> Result<()> {
     let place = Place::Store { latency_ms: 0, cache: false };
     let bed = Bed::new(place, &plan.dir, 64 << 20)?;
@@ -115,7 +115,7 @@ fn overwrites(plan: &Plan, figures: &mut Figures) -> Result<()> {
     let (mut written, mut ratios) = (0, Vec::new());
     for time in 0..TIMES {
         if time == 1 {
-            // The first overwrite fills the store up to the level at which the collector keeps it.
+            // The first overwrite fills the store to the level that the collector then maintains.
             (before, written) = (bed.counts(), 0);
         }
         for _ in 0..PASSES {

@@ -244,7 +244,7 @@ impl Filesystem {
 
     /// Copies the content of a file and returns its length in bytes. A new target gets the mode of
     /// the source; an existing target is overwritten and keeps its mode. The target shares whole
-    /// blocks with the source, so they take neither time nor space.
+    /// blocks with the source, and such blocks take no further space.
     ///
     /// # Errors
     ///

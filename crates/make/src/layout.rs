@@ -18,7 +18,7 @@ const GIB: u64 = 1024 * MIB;
 
 /// The first chunks.
 pub(super) struct Layout {
-    /// Bytes of each device that the volume uses, in the order of their numbers.
+    /// Bytes of each device that the volume uses, in the order of the devices' numbers.
     pub sizes: Vec<u64>,
     /// Bytes of a sector.
     pub sectorsize: u32,

@@ -23,7 +23,7 @@ pub(super) struct Shape {
     pub nodes: Vec<NodeSpan>,
 }
 
-/// One node: for a leaf the range of its items, above it the range of its children in
+/// One node: the range of a leaf's items, or the range of an inner node's children in
 /// [`Shape::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeSpan {

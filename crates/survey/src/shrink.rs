@@ -6,8 +6,9 @@ const BEFORE_CHUNKS: u64 = 1 << 20;
 /// A part of a device that a chunk has: its offset and its length, in bytes.
 type Piece = (u64, u64);
 
-/// The smallest size to which a device can shrink, in bytes. All parts behind the new end must fit
-/// into free space before it. Takes the offset and the length of each part that a chunk has.
+/// The smallest size to which a device can shrink, in bytes. All parts behind the new end of the
+/// device must fit into free space before the new end. Takes the offset and the length of each part
+/// that a chunk has.
 ///
 /// Each piece moves as a whole, as a balance moves it. The largest piece moves first, to the first
 /// hole with room. Another order may allow a smaller size.

@@ -8,7 +8,7 @@
 //! # What must hold
 //!
 //! For any input of a target, no thread panics, the target ends, and no number of the input alone
-//! makes it allocate much memory.
+//! makes the target allocate much memory.
 
 #![forbid(unsafe_code)]
 

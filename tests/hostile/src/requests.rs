@@ -26,7 +26,7 @@ const LISTS: [[u8; 24]; 2] = [*b"system.posix_acl_access\0", *b"user.a-name-of-s
 /// The most requests of one conversation.
 const REQUESTS_MAX: usize = 64;
 
-/// Numbers of requests. Some of them do not exist.
+/// Opcodes of requests. Some of these opcodes do not exist.
 const OPCODES: [u32; 52] = [
     1,
     2,

@@ -168,7 +168,8 @@ pub fn all() -> Seeds {
     seeds
 }
 
-/// Writes the seeds of every target into a folder with the target's name. Returns their numbers.
+/// Writes the seeds of every target into a folder with the target's name. Returns the number of
+/// seeds of each target.
 ///
 /// # Errors
 ///

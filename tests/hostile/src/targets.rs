@@ -60,8 +60,8 @@ fn fresh_superblock() -> Vec<u8> {
     bytes
 }
 
-/// A superblock is parsed as it is, and with its checksum corrected. Then a volume is opened with
-/// it.
+/// A superblock is parsed as it is, and with its checksum corrected. Then a volume with this
+/// superblock is opened.
 ///
 /// # Panics
 ///

@@ -149,8 +149,8 @@ pub(crate) fn remount(
         let never = std::sync::atomic::AtomicBool::new(false);
         live::give(&socket, &order, &never, &mut |_| true).map(drop)
     };
-    // The kernel writes its dirty data and admits no more writes, before the server makes all of it
-    // durable.
+    // First, the kernel writes its dirty data to the server and admits no more writes. Then the
+    // server makes the data durable.
     if read_only {
         by_kernel()?;
         let list = |error: std::io::Error| Failure::new(Exit::Failure, format!("{name}: {error}"));
@@ -225,7 +225,7 @@ fn refused(name: &str, refusal: &Refusal) -> Failure {
     Failure::new(Exit::Failure, format!("{name}: {}", refusal.what))
 }
 
-/// Unmounts by a system call, or by the program with the privilege for it.
+/// Unmounts by a system call, or by the program that has the privilege to unmount.
 fn detach(point: &Path, how: How) -> Result<(), Refusal> {
     let mut flags = UnmountFlags::NOFOLLOW;
     if how.lazy {

@@ -191,7 +191,8 @@ fn used(top: &Path) -> u64 {
 }
 
 /// With `--reflink` an image shares the data of the files on the same file system. Linux reads the
-/// files in it, also after their sources have changed. An image elsewhere is refused by name.
+/// files in the image, also after their sources have changed. An image on another file system is
+/// refused, and the message names the image.
 #[test]
 fn an_image_shares_the_data_of_its_files() {
     let needed = ["mkfs.btrfs", "mount", "umount", "losetup", "diff", "cp"];

@@ -40,8 +40,8 @@ fn names(bench: &Bench, place: &str) -> Vec<String> {
     list.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect()
 }
 
-/// A foreign mount inside of our mount has a name like a part of the volume. No verb takes it for a
-/// part of the volume.
+/// A foreign mount inside of our mount has a name like a part of the volume. No verb mistakes this
+/// mount for that part.
 fn refuses_foreign(bench: &Bench, sub: &str, there: &str) {
     let x = &format!("{there}/x");
     std::fs::create_dir(bench.path(x)).expect("a folder");

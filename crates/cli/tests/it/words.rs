@@ -89,7 +89,7 @@ fn plain(text: &str, top: &str, device: &str) -> String {
             let is_uuid = word.len() == 36 && word.matches('-').count() == 4;
             let is_number = word.starts_with(|c: char| c.is_ascii_digit());
             out.push_str(if is_uuid || is_number { "N" } else { word });
-            // Columns are as wide as their numbers.
+            // The padding of a column depends on its numbers, so several spaces become one.
             out.push_str(if end.starts_with("  ") { " " } else { end });
         }
         out.push('\n');

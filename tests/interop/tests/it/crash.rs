@@ -51,8 +51,8 @@ pub(crate) fn a_drop_that_linux_began() {
     if !has_linux_btrfs() {
         return;
     }
-    // A copy of the image at one moment is a clone of its file, so it lies on a volume that has
-    // clones.
+    // A copy of the image at one moment is a clone of its file, so the file lies on a volume that
+    // can make clones.
     let outer = Images::new(1, 2 << 30);
     outer.mkfs(&[]);
     let mount = outer.mount("");

@@ -107,7 +107,7 @@ fn the_sample_in_rounds() {
 }
 
 /// `cp -a`, `tar` and `rsync` copy a tree of several thousand files, and the copies are equal to
-/// it.
+/// the tree.
 #[test]
 fn copies() {
     if !ready() {

@@ -158,8 +158,8 @@ fn delete_here(images: &Images, names: &[&str]) {
     images.check();
 }
 
-/// Snapshots made here: Linux sees them as its own, changes them and deletes some. The others are
-/// deleted here.
+/// Snapshots made here: Linux treats these snapshots as its own, changes them and deletes some. The
+/// other snapshots are deleted here.
 #[test]
 pub(crate) fn snapshots_made_here_are_changed_by_linux() {
     if !has_linux_btrfs() {

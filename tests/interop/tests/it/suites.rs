@@ -2,10 +2,10 @@
 //! and knows the expected content. `pjdfstest` knows the rules of POSIX on names, modes, owners and
 //! times. `stress-ng` makes rare requests, with many processes at once.
 //!
-//! Each suite runs over both transports: by the device, and by io_uring if it is on. CI installs
-//! the suites. Elsewhere `cargo install fsx pjdfstest` and Debian's `stress-ng` add them. A test
-//! without its suite reports that and is skipped. With `BUTTRESS_REQUIRE_SUITES`, a missing suite
-//! is a failure.
+//! Each suite runs over both transports: through `/dev/fuse`, and through io_uring if the machine
+//! has it. CI installs the suites. Elsewhere `cargo install fsx pjdfstest` and Debian's `stress-ng`
+//! add them. A test without its suite reports that and is skipped. With `BUTTRESS_REQUIRE_SUITES`,
+//! a missing suite is a failure.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ use buttress_interop::program::Mounted;
 
 use crate::mounted::{Volume, ready};
 
-/// Mount options for the two transports: the best that the machine offers, and the device.
+/// Mount options for the two transports: io_uring if the machine has it, and `/dev/fuse`.
 const DOORS: [&str; 2] = ["", "noio_uring"];
 
 /// Every operation that `fsx` has, with lengths that cross extents and pages.

@@ -193,8 +193,8 @@ fn a_balance_is_paused() {
     check(images.path());
 }
 
-/// A volume with its image on another volume of Linux, which can copy it in an instant. Such a copy
-/// has the state that a crash would have left.
+/// A volume with its image on another volume of Linux, where a clone copies the image in an
+/// instant. Such a copy has the state that a crash would have left.
 struct Outer {
     scratch: Scratch,
     mount: Option<Mount>,

@@ -18,7 +18,7 @@ const PER_DIR: u32 = 500;
 /// The project's own sources, or the current folder instead.
 pub(super) struct Sources {
     root: PathBuf,
-    /// Paths below the root, each directory before its entries. Files have their length.
+    /// Paths below the root, each directory before its entries. A file comes with its length.
     entries: Vec<(String, Option<u64>)>,
 }
 
