@@ -11,9 +11,9 @@
 //!   such device.
 //! - The jobs write into at least three times the limit of dirty data. Linux gets the same limit
 //!   for the device, but whether Linux keeps to it is not measured.
-//! - About ten times a second, the writers fill all space, and then wait until all data is written.
-//!   `fio` gives ten samples a second at most. Our own threads are sampled twenty times as often,
-//!   and half a second of these samples is drawn.
+//! - About ten times a second, the writers fill all space, and then wait until all data is written:
+//!   the rate over time is a saw-tooth. `fio` gives ten samples a second at most. Our own threads
+//!   are sampled twenty times as often, and half a second of these samples is drawn.
 //! - In a folder the jobs are threads of `fio`. With the library, they are our own threads
 //!   ([`writers`]). The jobs write into empty files that were made before. The first part of the
 //!   time is not measured.
@@ -82,7 +82,7 @@ pub struct Enospc {
     pub unallocated: bool,
     /// The size of the volume in MiB, times the scale if that is above one.
     pub size_mib: u64,
-    /// The policy of metadata reservations in ours, as the value of the mount option.
+    /// The policy of metadata reservations in Buttress, as the value of the mount option.
     pub reserve_policy: String,
     /// How slow the device is. `None` for a fast device.
     pub slow: Option<Slowness>,

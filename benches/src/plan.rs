@@ -19,9 +19,10 @@ pub struct Plan {
     pub scale: f64,
     /// Only subjects with one of these words as the name, or in it; all when no word is given.
     pub only: Vec<String>,
-    /// Also drive ours through a mount.
+    /// Also drive Buttress through a mount.
     pub mount: bool,
-    /// Mount options of ours, beside their own.
+    /// Mount options for the subjects of Buttress, in addition to the options that these subjects
+    /// have.
     pub options: Vec<Added>,
     /// Write each image through before it is used, so that the memory of the image is allocated.
     pub prefault: bool,

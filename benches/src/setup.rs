@@ -85,7 +85,7 @@ pub(crate) struct Setup {
     loop_device: Option<String>,
     mounted: bool,
     options: String,
-    /// The program that mounts ours, if that is not this program.
+    /// The program that mounts a Buttress volume, if that is not this program.
     program: Option<PathBuf>,
     /// The process that serves the mount.
     server: Option<u32>,
@@ -109,7 +109,8 @@ impl Setup {
         Self::with(subject.target, &plan.dir, size, &subject.options, plan.prefault, None)
     }
 
-    /// An image of `size` bytes for everyday loads; ours is mounted by another program, if given.
+    /// An image of `size` bytes for everyday loads. If `program` is given, it mounts the Buttress
+    /// volume.
     pub(crate) fn everyday(
         subject: &Subject,
         dir: &Path,
@@ -119,7 +120,7 @@ impl Setup {
         Self::with(subject.target, dir, size, &subject.options, false, program)
     }
 
-    /// An image of `size` bytes; ours and Linux's btrfs are mounted with `options`. With
+    /// An image of `size` bytes. Buttress and Linux's btrfs mount the image with `options`. With
     /// `prefault`, all memory of the image is allocated before the first use, as on a real device.
     fn with(
         target: Target,
@@ -221,8 +222,8 @@ impl Setup {
         Ok(())
     }
 
-    /// Whether a program still serves the volume, as far as is known: ours holds a lock until
-    /// everything is durable.
+    /// Whether a program still serves the volume, as far as is known: a server of Buttress holds a
+    /// lock until everything is durable.
     fn is_served(&self) -> bool {
         match self.target {
             Target::Mount | Target::MountLoop => {

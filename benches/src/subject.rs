@@ -16,7 +16,7 @@ pub struct Subject {
     pub name: String,
     /// The target on which the subject runs.
     pub target: Target,
-    /// Mount options, for ours and for Linux's btrfs.
+    /// Mount options, for Buttress and for Linux's btrfs.
     pub options: String,
     /// With the library, each job runs this many threads. Each thread has one call in progress.
     pub threads: usize,

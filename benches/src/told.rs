@@ -185,8 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// Commits of both kinds of file systems are understood; a file system without that counter has
-    /// none.
+    /// The counts of commits of Linux and of Buttress are parsed. Without these counts in the text,
+    /// the result is `None`.
     #[test]
     fn commits_are_read() {
         let linux =

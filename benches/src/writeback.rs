@@ -34,7 +34,7 @@ use crate::disk::{Disk, Done, Forgetful, Throttled};
 const BLOCK: u64 = 4096;
 /// Seconds the cache takes for a write.
 const WRITE: f64 = 20e-6;
-/// The policies: ours, the published one, and the policy before the published one.
+/// The policies: our policy, the published policy, and the policy before the published one.
 const POLICIES: [&str; 3] = ["sorted", "lru", "fifo-unsorted"];
 
 /// The plan of the experiment.

@@ -1,5 +1,5 @@
 //! The cost of operations and verbs in growing structures, by counts alone: tree steps,
-//! allocations, bytes written. `buttress-bench growth` does the same at larger sizes.
+//! allocations, bytes written. `buttress-bench growth` compares the same counts at larger sizes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -25,7 +25,7 @@ pub(crate) struct Options {
 /// A part: its name, the program, and the words of its command line.
 type Part = (&'static str, &'static str, &'static [&'static str]);
 
-/// The campaign of damage, in its long form.
+/// The command line of the test `campaign` of `buttress-rescue`, with ten thousand damaged volumes.
 const RESCUE: &[&str] = &[
     "BUTTRESS_RESCUE_VOLUMES=10000",
     "cargo",

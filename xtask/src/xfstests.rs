@@ -112,7 +112,7 @@ fn all(options: &Options) -> Result<bool> {
     Ok(table(&chosen, &results, &known))
 }
 
-/// The folder's name: commit, door and options.
+/// The folder's name: commit, transport and options.
 fn name(options: &Options, top: &Path) -> Result<String> {
     let git = |words: &[&str]| {
         let output = Command::new("git").current_dir(top).args(words).output();

@@ -1,4 +1,5 @@
-//! Steps of cases on names: directories, depth, links, attributes, trees of the facade.
+//! Steps of cases on names: directories, depth, links, attributes, and whole trees through the
+//! crate `buttress`.
 
 use std::ops::ControlFlow;
 
@@ -283,7 +284,7 @@ pub(super) fn mark_and_sync(bed: &Bed, size: u64) -> Done {
     Ok(file.sync()?)
 }
 
-/// Reads all files of a directory by the facade.
+/// Reads all files of a directory through the crate `buttress`.
 pub(super) fn walk(bed: &Bed, _: u64) -> Done {
     for entry in bed.fs().read_dir("/src")? {
         let entry = entry?;

@@ -216,8 +216,8 @@ fn what_cannot_be_converted_stays_as_it_is() {
         expect(&old, &feature);
     }
     let Some(mut old) = image(&["-O", "^metadata_csum"], folder.path(), 64 * MIB) else { return };
-    // The superblock tells of three conditions: not unmounted, a journal to replay, a deleted file
-    // that was open.
+    // The superblock can record three reasons to refuse: not unmounted, a journal to replay, a
+    // deleted file that was open.
     for (at, byte) in [(0x3a, 0), (0x60, old[1024 + 0x60] | 4), (0xe8, 12)] {
         let before = std::mem::replace(&mut old[1024 + at], byte);
         expect(&old, &unclean);

@@ -1,5 +1,5 @@
 //! Makes an empty volume, as `mkfs` does. It also provides the clock for new inodes and the
-//! identifiers of new subvolumes, because a repeatable volume needs control of both.
+//! identifiers of new subvolumes. A repeatable volume needs control of these times and identifiers.
 //!
 //! # Place
 //!

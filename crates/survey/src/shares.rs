@@ -18,8 +18,8 @@ pub struct ShareRow {
     pub total: u64,
     /// The bytes of `total` that no other file has.
     pub exclusive: u64,
-    /// Bytes of shared data below the place; each address counts once. Only in the row of the
-    /// place.
+    /// Bytes of shared data below the place; each address counts once. `Some` only in the row of
+    /// the place.
     pub set_shared: Option<u64>,
 }
 

@@ -75,7 +75,7 @@ pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome 
     let mut outcome = Outcome::default();
     let options = if writes { "rw,noatime,compress=zlib" } else { "ro,noatime,nologreplay" };
     let mut options = MountOptions::parse(options).expect("known options");
-    // With one thread, the same bytes have the same outcome, and no thread is waited for.
+    // Without background threads, the same bytes have the same outcome.
     options.background = false;
     options.baselines.bg_read = if behind { GroupsRead::Behind } else { GroupsRead::First };
     if let Ok(filesystem) = Filesystem::open(vec![steps.clone()], options) {

@@ -66,7 +66,7 @@ fn plant(root: &Path, outside: &Path, dice: &mut Dice<'_>) {
             continue;
         }
         let mut special = |kind: FileType, device: u64| {
-            // Making devices needs a privilege, and not every host allows such names.
+            // Making devices needs a privilege, and not every host allows the name.
             if rustix::fs::mknodat(CWD, &path, kind, Mode::from(0o600), device).is_ok() {
                 others.push(path.clone());
             }

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **M1** All arguments are checked before a device is opened for writing. So after a failure
-//!   with exit code 2 or 6 no device is changed, and no file is made or grown.
+//!   with exit code 2 (wrong command line) or 6 (refused), no device is changed, and no file is
+//!   made or grown.
 
 mod brings;
 mod fill;

@@ -27,7 +27,8 @@ fn btrfs(args: &[&str]) -> Option<std::process::Output> {
     }
 }
 
-/// `dump` prints the same as dump-tree and dump-super, except for the version in the first line.
+/// `dump` prints the same lines as dump-tree and dump-super, except for the version in the first
+/// line.
 #[test]
 fn dump_equals_dump_tree() {
     let bench = crate::bench();

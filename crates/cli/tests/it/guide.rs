@@ -127,7 +127,7 @@ fn the_page_about_stores_works_with_a_folder() {
     }
 }
 
-/// The page about rescue works on a volume that has nothing to mend, and with a deleted file.
+/// The page about rescue works on a volume that has no damage and has a deleted file.
 #[test]
 fn the_page_about_rescue_works() {
     if !can_mount() {

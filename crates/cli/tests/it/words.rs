@@ -9,7 +9,7 @@ use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
 
 /// Command lines with `X` for the mount. Each line may need the results of earlier lines. For each
-/// line, both programs print the same, except for numbers, identifiers and times.
+/// line, both programs print the same text, except for numbers, identifiers and times.
 const LINES: [&str; 62] = [
     "replace status X",
     "replace status -1 X",
@@ -122,7 +122,7 @@ fn answer(bench: &Bench, name: &Path, line: &str, top: &str, device: &str) -> St
     format!("$ btrfs {line}\n{said}ends with {:?}\n", output.status.code())
 }
 
-/// On a mount of ours, a session of commands prints the same as btrfs-progs print on a mount of
+/// On a mount of ours, a session of commands prints the same text as btrfs-progs on a mount of
 /// Linux.
 #[test]
 fn btrfs_says_the_same_on_both() {
@@ -175,8 +175,8 @@ fn btrfs_says_the_same_on_both() {
     check(&image);
 }
 
-/// After a replacement, `replace status` and `cancel` print the same on a mount of ours as on
-/// Linux.
+/// After a replacement, `replace status` and `cancel` print the same text on a mount of ours as on
+/// a mount of Linux.
 #[test]
 fn replacements_are_told_as_by_btrfs_progs() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup"];

@@ -85,7 +85,8 @@ pub(crate) fn raid10_without_a_device() {
     every_device_in_turn(Profile::Raid10, 4);
 }
 
-/// A mirror full of noise is rewritten from the other mirror, including superblocks. Linux agrees.
+/// A mirror full of noise is rewritten from the other mirror, including superblocks. `btrfs check`
+/// then finds no fault, and Linux sees the same files.
 #[test]
 pub(crate) fn a_scrub_heals_a_mirror() {
     if !has_linux_btrfs() {
@@ -121,7 +122,8 @@ pub(crate) fn a_scrub_heals_a_mirror() {
     mount.unmount();
 }
 
-/// Scrubbing and writing at the same time: neither sees an error, and nothing is lost.
+/// A scrub runs while programs write: neither the scrub nor a program gets an error, and nothing is
+/// lost.
 #[test]
 fn a_scrub_beside_writers() {
     if !has_linux_btrfs() {

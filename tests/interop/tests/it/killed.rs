@@ -1,7 +1,7 @@
 //! The program is killed while fio, sqlite, tar and a counter work on its mount. After the next
 //! mount everything that was acknowledged as durable is there, and both checkers find nothing.
 //!
-//! One volume lives through all kills. `BUTTRESS_KILLS` sets their number.
+//! The same volume is used for all kills. `BUTTRESS_KILLS` sets their number.
 
 mod mounts;
 
@@ -131,7 +131,7 @@ fn shell(mount: &Path, script: &str) -> Child {
     command.spawn().expect("bash starts")
 }
 
-/// One life of the mount, up to its sudden end.
+/// Works on the mount, and kills the server at a random moment.
 fn live(mounted: Mounted, source: &Path, rng: &mut Rng, number: u64, word: &Mutex<Word>) {
     let mount = mounted.path().to_owned();
     let (tree, verified) = (format!("tree-{number}"), format!("fio-{number}"));

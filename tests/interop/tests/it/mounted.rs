@@ -370,8 +370,8 @@ fn full_size() {
 /// A volume is filled, emptied and filled again. Writers get errors, and removing, umount and mount
 /// work.
 ///
-/// Data that the kernel cached before it knew that the volume is full is lost, as the error told
-/// the writer. So the content is compared from the next mount on.
+/// Data that the kernel cached before it knew that the volume is full is lost, and the writer gets
+/// an error. So the content is compared from the next mount on.
 #[test]
 fn a_full_volume() {
     if !ready() {

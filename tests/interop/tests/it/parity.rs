@@ -134,7 +134,7 @@ pub(crate) fn made_here() {
     expect_everywhere(&images, &written);
 }
 
-/// Mirrors become parity, and the other way round.
+/// Mirrors are converted to parity, and parity is converted to mirrors.
 #[test]
 pub(crate) fn converted() {
     if !has_linux_btrfs() {

@@ -86,7 +86,7 @@ impl Row {
         write_into(&images, "live", |library| change(library, &self.scale, 3));
         same_everywhere(&images, self.mount);
 
-        // Linux continues, and deletes one user of the shared nodes after the other.
+        // Linux continues, and deletes the users of the shared nodes one by one.
         let mount = images.mount(self.mount);
         change(&folder(&mount, "live"), &self.scale, 4);
         for (name, before) in frozen.iter().zip(&before) {

@@ -26,7 +26,7 @@ fn linux(images: &Images, options: &str) -> (u64, u64, u64) {
     (mib(stat.f_blocks), mib(stat.f_blocks - stat.f_bfree), mib(stat.f_bavail))
 }
 
-/// Compares our numbers with those of Linux: the sizes are equal to the MiB, and the other numbers
+/// Compares our numbers with those of Linux: the sizes in MiB are equal, and the other numbers
 /// differ only by the reserves.
 #[track_caller]
 fn compare(what: &str, ours: (u64, u64, u64), linux: (u64, u64, u64)) {

@@ -50,7 +50,8 @@ impl Busy {
     }
 }
 
-/// Devices are added, removed and changed under a busy mount. Linux agrees with the result.
+/// Devices are added, removed and changed under a busy mount. Afterwards, Linux sees the same
+/// files.
 #[test]
 pub(crate) fn devices_change_under_a_mount() {
     if !ready() || !has_linux_btrfs() {

@@ -1,4 +1,4 @@
-//! A real kernel on the other side.
+//! Caches that this project exchanges with a real Linux kernel.
 
 use buttress_cache::inspect;
 use buttress_cache::layout::Cut;

@@ -37,7 +37,7 @@ fn some_flush(work: &Work, rng: &mut Rng) -> String {
 
 /// Linux in its persistent-memory mode is killed. The cache is read from outside, and no
 /// acknowledged write is lost. We map the cache and add blocks, which Linux then reads and drains.
-/// Then the roles are exchanged again.
+/// Finally, we use the cache inside the machine, and Linux uses it after us.
 #[test]
 fn linux_has_its_cache_in_persistent_memory() {
     if !has_machine() {

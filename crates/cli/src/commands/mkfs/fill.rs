@@ -48,8 +48,8 @@ impl<'a> Source<'a> {
         archive.or(args.rootdir.as_deref().map(Self::Folder))
     }
 
-    /// Counts the content of the source, unless that would read standard input (F1). Refuses a path
-    /// of `special` that the source does not have.
+    /// Counts the content of the source. Returns `None` for standard input, which is read only once
+    /// (F1). Refuses a path of `special` that the source does not have.
     pub(super) fn survey(self, special: &Special) -> Result<Option<Census>> {
         let mut search = Search::new(special);
         let census = match self {
