@@ -114,7 +114,8 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
         held.drain(..).for_each(|extent| space.free(extent));
         nanos
     };
-    // Each time is that of an allocation and of its freeing, which takes about as long.
+    // Each figure is the time of an allocation plus the time of its freeing, which is about as
+    // long.
     let (small, large) = (take(SECTOR, SECTOR), take(64 << 10, 64 << 10));
     // A request for more bytes in one piece than any group has: the search gives up and takes the
     // longest run.

@@ -138,7 +138,7 @@ impl Experiment for Enospc {
             }
         }
         if self.reserve_policy != COUNTED {
-            // A subject with which the saw-tooth of the baseline can be compared.
+            // This subject is for a comparison with the saw-tooth of the baseline.
             let options = format!("reserve={COUNTED}");
             subjects.push(Subject::new("as by default", Target::Library, &options));
         }

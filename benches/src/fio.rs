@@ -220,7 +220,7 @@ impl Fio {
         if let Some(logs) = logs {
             add("write_hist_log", logs.join("job").display().to_string());
             add("log_hist_msec", WRITTEN_DOWN.as_millis().to_string());
-            // The fewest histogram classes: only their sum is used.
+            // This chooses the fewest classes, because only the sum of a histogram is used.
             add("log_hist_coarseness", "6".to_owned());
         }
         for (job, place) in places.iter().enumerate() {

@@ -93,7 +93,8 @@ impl Writeback {
             all.iter().find(|figures| figures.disk == disk && figures.name == policy)
         };
         let rows = all.iter().map(|figures| {
-            // A trace was played on the simulated disk.
+            // A trace was played on the simulated disk, so its figures are compared with the
+            // simulated ones.
             let disk = if figures.disk == "trace" { "simulated" } else { figures.disk };
             let unsorted = of(disk, POLICIES[2]).map_or(f64::NAN, |other| other.flush_seconds);
             let published = of(disk, POLICIES[1]).map_or(f64::NAN, |other| other.drain_rate);

@@ -109,7 +109,7 @@ fn draw(options: &Options) -> Result<()> {
 fn demo(scene: &Scene, to: &Path) -> Result<()> {
     let folder = scene.folder.join("bin");
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    // The demo names the program as it was called.
+    // The demo prints the name by which the program was called, so this name must be `buttress`.
     std::os::unix::fs::symlink(&scene.program, folder.join("buttress"))
         .map_err(|error| error.to_string())?;
     let mut script = Command::new("script");

@@ -60,7 +60,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if let Some(serving) = self.serving.take() {
-            // The step has failed, and its error is reported. A failure of this unmount is not.
+            // The error of the step is reported, so a failure of this unmount is ignored.
             let _ = self.unmounter.unmount().map(|_| serving.wait());
         }
     }

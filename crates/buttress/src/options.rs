@@ -98,7 +98,7 @@ impl OpenOptions {
     /// The errors of [`OpenOptions::open`]; `InvalidInput` if the devices do not belong to one
     /// volume.
     pub fn open_all(self, paths: &[&Path]) -> Result<Filesystem> {
-        // A seed may have other users, and is only read.
+        // A seed is only read, and other volumes may use it at the same time. So it is not locked.
         let unlocked =
             buttress_block::OpenOptions { lock: false, ..buttress_block::OpenOptions::READ };
         let is_seed = |path: &Path| {

@@ -280,7 +280,7 @@ fn damage_leaf(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
             items[slot].payload.resize(len, fill);
         }
         7 => {
-            // The good root of another tree, in the wrong place.
+            // Puts the good root of another tree in the wrong place.
             let root = items.iter_mut().find(|item| item.key[8] == ROOT_ITEM);
             if let Some(item) = root.filter(|item| item.payload.len() >= 239) {
                 let to = dice.one(nodes);

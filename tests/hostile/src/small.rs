@@ -129,7 +129,7 @@ fn fill(filesystem: &Filesystem) {
     in_place.set_attr(&flags).expect("it is empty");
     in_place.write_at(0, &random(8192)).expect("room");
     raw.clone_range(12_288, &file(&root, "clone", 0, &random(8192)), 4096, 4096).expect("room");
-    // More names than the first item has room for, of one file and in one folder.
+    // Makes more names than the first item has room for, of one file and in one folder.
     let many = file(&root, "many", 0, &random(100));
     let names = folder.mkdir(b"names", 0o700, 0, 0).expect("a new folder");
     for number in 0..NAMES {

@@ -167,7 +167,8 @@ impl Machine {
     pub fn run(&self, script: &str, origin: &Path, kill_at: Option<&str>) -> Said {
         let job = self.scratch.join("job");
         make_job(&job, script);
-        // Flushes only reach the host's memory, because the machine is killed, not the host.
+        // Only the machine is killed, and not the host, so flushes need to reach only the host's
+        // memory.
         let drive = |name: &str, path: &Path| {
             format!("id={name},file={},format=raw,if=none,cache=unsafe", path.display())
         };

@@ -177,7 +177,7 @@ mod tests {
         render(&cases, &mut page);
         assert!(page.contains("| create | names | 4 | 0.98 | 1 | 0.9 | 1 |\n"), "{page}");
         assert!(page.contains("| link | names | 64 | 0.5 | 0.1 | 0 | 0 |\n"), "{page}");
-        // Memory counts as well.
+        // A case is also listed if only its memory grows too fast.
         let above =
             "These grow faster:\n\n- link, names: one item.\n- list, names: to be mended.\n";
         assert!(page.ends_with(above), "{page}");

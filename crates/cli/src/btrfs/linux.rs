@@ -33,8 +33,8 @@ fn lies_there(word: &OsStr) -> bool {
     } else {
         return false;
     };
-    // An image file on the kernel's btrfs is a volume of its own, so it does not count. A directory
-    // on the kernel's btrfs counts.
+    // An image file on the kernel's btrfs is a volume of its own, so this program serves it. A
+    // directory on the kernel's btrfs belongs to btrfs-progs.
     if !there.is_dir() && there.is_file() {
         return false;
     }

@@ -50,7 +50,7 @@ pub(super) enum Verb {
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Start { waits, force, old, new, place, .. } => {
-            // As in btrfs-progs, this prints nothing.
+            // As in btrfs-progs, a start in the background prints nothing.
             if !waits && background::begin()?.is_some() {
                 return Ok(Exit::Success);
             }

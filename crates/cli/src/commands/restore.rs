@@ -92,7 +92,7 @@ struct Document<'d> {
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let needs_folder = !args.list_roots && !args.dry_run;
     let mut volumes = args.places.clone();
-    // With a dry run the folder may be named, too.
+    // A dry run needs no folder, but the folder may be named.
     let has_folder =
         needs_folder || volumes.len() > 1 && volumes.last().is_some_and(|it| it.is_dir());
     let target = if has_folder { volumes.pop() } else { None };

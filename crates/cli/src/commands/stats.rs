@@ -56,8 +56,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 Some(_) => documents.into_iter().next().unwrap_or_default(),
                 None => Value::Array(documents),
             };
-            // With `--watch`, one document on each line, so that a reader can process each document
-            // at once.
+            // With `--watch`, each document is on one line, so that a reader can process the
+            // document at once.
             if pause.is_some() { ui.line(value.to_string())? } else { ui.document(&value)? }
         } else {
             let mut text = String::new();

@@ -168,7 +168,8 @@ fn the_page_about_conversions_works() {
         (" /old", " /srv/old"),
         ("e2fsck -f", "e2fsck -fy"),
     ];
-    // The page deletes the saved image after the volume was rolled back.
+    // On the page, the saved image is deleted after the rollback. So the test converts the image
+    // again before that command.
     let page = with_places(page, &places);
     let last = "buttress subvolume delete /mnt/ext2_saved";
     let again = format!("buttress convert sdb1\nmount -o loop sdb1 /mnt\n{last}");

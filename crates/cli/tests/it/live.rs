@@ -498,7 +498,7 @@ fn a_mount_taken_away_gets_no_orders() {
         return;
     }
     let bench = crate::bench();
-    // The earlier mount comes first by name and by time.
+    // The earlier mount comes first by name and by time, so a wrong search would find it first.
     for image in ["earlier", "image"] {
         bench.ok(&["mkfs", image, "--size", "200M"]);
     }

@@ -40,7 +40,7 @@ impl Group {
             fs::create_dir(&group.0).is_ok()
                 && fs::write(group.0.join(limit), MEMORY.to_string()).is_ok()
         };
-        // The second version gives a group only the controllers that the parent group passes on.
+        // Version 2 gives a group only the controllers that the parent group passes on.
         let _ = fs::write(top.join("cgroup.subtree_control"), "+memory");
         if is_limited(&second, "memory.max") {
             let _ = fs::write(second.0.join("memory.swap.max"), "0");

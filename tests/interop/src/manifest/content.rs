@@ -67,7 +67,8 @@ pub(super) fn fingerprint<S: Source>(
                 }
             }
             if have < want {
-                // The file is shorter than its size, and gets a fingerprint that no other file has.
+                // The file has fewer bytes than its size says, so it gets a fingerprint that no
+                // other file has.
                 hash.update(b"short");
                 break;
             }

@@ -176,7 +176,7 @@ fn parity_is_used(profile: &str, devices: usize, may_lose: usize) {
         linux.assert_same("Linux", &found, "degraded", Depth::Volume);
         close(filesystem);
     }
-    // All devices, one of them full of noise.
+    // All devices are present, and one of them is full of noise.
     let file = OpenOptions::new().write(true).open(&images.paths()[1]).expect("an image");
     for at in (2 << 20..LEN - (1 << 20)).step_by(128 << 10) {
         file.write_all_at(&noise(at, 64 << 10), at).expect("damage");

@@ -87,7 +87,7 @@ fn append(mount: &Path, word: &Mutex<Word>) {
             word.lock().expect("no panic").appended = at + 3000;
         }
     };
-    // The work ends with the mount.
+    // The work ends with an error when the mount is gone.
     let _ = work();
 }
 

@@ -183,8 +183,8 @@ fn logs_of(cases: &[Case]) {
         drop(device);
         replay(case.name, &images, &crashed);
     }
-    // If a log is hard to write, Linux commits instead. The version of Linux decides in which
-    // cases.
+    // If a log is hard to write, Linux commits instead. The affected cases depend on the version of
+    // Linux.
     assert!(committed.len() <= 2, "Linux wrote no log for {committed:?}");
 }
 

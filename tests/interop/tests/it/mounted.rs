@@ -335,7 +335,7 @@ fn full_size() {
         let mut copy = Manifest::of_folder(&mount.path().join(name));
         files += copy.entries.len();
         bytes += copy.bytes();
-        // Links to names outside the folder are not copied.
+        // Hard links to names outside of the folder are not copied.
         for (path, entry) in &mut copy.entries {
             let there = source.entries.get(path).map_or(0, |entry| entry.nlink);
             entry.nlink = there;

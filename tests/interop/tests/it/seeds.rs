@@ -35,7 +35,7 @@ fn seed_of_linux(mkfs: &[&str], devices: usize) -> (Images, Images) {
     seed.mkfs(mkfs);
     let mount = seed.mount("");
     fill(&Folder::new(mount.path()), &scale());
-    // The file is overwritten in place, if that is allowed.
+    // With `chattr +C`, the file's data may be overwritten in place.
     mount.shell("touch here; chattr +C here; head -c 300000 /dev/zero | tr '\\0' a > here; sync");
     mount.unmount();
     make_seed(&seed);

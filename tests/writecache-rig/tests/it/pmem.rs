@@ -149,7 +149,7 @@ fn our_cache_is_a_file_with_dax() {
         cached.close().expect("files");
         drop(cached);
         assert_eq!(content(&*file(&origin)), model);
-        // The next round has a blank file.
+        // The next round begins with a blank file, so this file is removed.
         run("debugfs", ["-w".as_ref(), "-R".as_ref(), "rm /cache".as_ref(), volume.as_os_str()]);
         run("e2fsck", ["-fp".as_ref(), volume.as_os_str()]);
     }

@@ -50,7 +50,7 @@ pub(super) fn open(
     let files: Vec<&Path> = files.collect();
     buttress_remote::check_alone(files.iter().copied(), !options.read_only)
         .map_err(Failure::of_remote)?;
-    // A seed may have other users, and is only read.
+    // A seed is only read, and other volumes may use it at the same time.
     let is_only_read = |path: &Path| files.len() > 1 && image::is_seed(path);
     let how = |path: &Path| match options.read_only || !is_only_read(path) {
         true => how(path),
