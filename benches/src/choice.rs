@@ -1,5 +1,6 @@
-//! The cost of an allocation, a lookup and a change of the directory, from ten block groups to very
-//! many, by every policy. The groups are 90% full and fragmented.
+//! The cost of an allocation, a lookup, and a change of the directory of block groups in `space`.
+//! The number of groups goes from ten to very many, and every policy is measured. The groups are
+//! 90% full and fragmented.
 //!
 //! The experiment runs in memory, on the crate `space` alone; [`crate::scale`] has real volumes.
 //! Groups are of 1 GiB, and their free tenth lies in runs of 4 to 256 KiB.

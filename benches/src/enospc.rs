@@ -54,8 +54,8 @@ const SAMPLE: Duration = Duration::from_millis(100);
 const CLOSE: Duration = Duration::from_millis(5);
 /// The number of samples with this short distance that are drawn, from the middle of the run.
 const DRAWN: usize = 100;
-/// The part of the time for which the jobs write before anything is measured: first writes to a
-/// file make trees grow.
+/// Before anything is measured, the jobs write for the time divided by this number, because first
+/// writes to a file make trees grow.
 const RAMP: f64 = 4.0;
 /// Samples of a second.
 const SAMPLES: usize = 10;

@@ -24,7 +24,7 @@ use crate::heap;
 
 /// Bytes of the first device, a sparse file. A case may make it larger.
 const SIZE: u64 = 4 << 30;
-/// The number of operations of a case with a fixed number.
+/// The number of operations of a case with a fixed number of operations.
 pub(super) const OPERATIONS: u64 = 4;
 /// Bytes of a sector.
 pub(super) const SECTOR: u64 = 4096;

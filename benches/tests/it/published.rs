@@ -176,9 +176,10 @@ fn allocation_has_its_switch() {
     }
 }
 
-/// The engine runs on 64 processors, as the published job did. There the index is faster than the
-/// walk from the first group. The machine decides the time of each step, so only the order of the
-/// two results is checked. A program without the scheduler prints how to build one.
+/// The engine runs on 64 processors, as the published job did. On so many processors, a search by
+/// the index is faster than a walk from the first group. The machine decides the time of each step,
+/// so only the order of the two results is checked. A program without the scheduler prints how to
+/// build one.
 #[test]
 fn allocation_scales_on_processors_that_there_need_not_be() {
     let bench = crate::bench();

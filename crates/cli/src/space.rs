@@ -45,9 +45,9 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
-/// `other_bytes` is the resident memory of no other part: small objects, stacks of threads, unused
-/// ends of partly filled buffers, and free memory of the allocator. `requests_bytes` counts the
-/// touched bytes of request buffers.
+/// `other_bytes` is the resident memory that belongs to no other part: small objects, stacks of
+/// threads, unused ends of partly filled buffers, and free memory of the allocator.
+/// `requests_bytes` counts the touched bytes of request buffers.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();

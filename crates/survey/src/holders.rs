@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - Trees of one snapshot family share nodes. A node that holds nothing of the address is read
-//!   only once, for all these trees.
+//! - Trees of one snapshot family share nodes. If no file below a node holds the address, the node
+//!   is read only once, for all these trees.
 
 use buttress_format::{Compression, FileExtent, Ino, Key, Kind, Logical, RootItem, TreeId};
 use buttress_tree::{Node, Result};

@@ -1,4 +1,4 @@
-//! Orders to a mount of a full volume are answered, and make room.
+//! Verbs still work on a mount of a full volume, and make room.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -23,7 +23,7 @@ fn fill(path: &std::path::Path) {
     let _ = file.write_all(&bytes);
 }
 
-/// A write that found no room fails for its program, but does not make an order fail.
+/// A write that found no room fails for its program, but does not make a verb fail.
 #[test]
 fn orders_answer_when_writes_found_no_room() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {

@@ -490,8 +490,8 @@ fn subvolumes_are_devices_of_their_own() {
     assert!(!mounts.contains(text(&at("mnt"))), "{mounts}");
 }
 
-/// The server of a mount that was unmounted while in use still answers. An order to its mount
-/// point, or to the name of its image, goes to the mount or file that is there now.
+/// The server of a mount that was unmounted while in use still answers. A verb for its mount point,
+/// or for the name of its image, works on the mount or file that is there now.
 #[test]
 fn a_mount_taken_away_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -523,7 +523,8 @@ fn a_mount_taken_away_gets_no_orders() {
     assert!(!bench.ok(&["subvolume", "list", "moved"]).contains("made"), "nothing was done to it");
 }
 
-/// After an unmount, a server may still write data back. It gets no orders during that time.
+/// After an unmount, a server may still write data back. During that time, verbs send no orders to
+/// the server.
 #[test]
 fn a_closing_mount_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -22,8 +22,8 @@ fn check_copy(bench: &crate::Bench, volume: &str, image: &str) {
     }
 }
 
-/// A volume is made, filled, listed, changed, checked, and copied down and up, without a server or
-/// a mount.
+/// A volume is made, filled, listed, changed, checked, and copied out of the store and back,
+/// without a server or a mount.
 #[test]
 fn verbs_work_on_a_volume_in_a_folder() {
     let bench = bench();
@@ -352,8 +352,8 @@ impl Drop for Server {
     }
 }
 
-/// On an S3 server, a volume is made, filled, mounted, pinned, cloned, collected, and copied down
-/// and up.
+/// On an S3 server, a volume is made, filled, mounted, pinned, cloned, collected, and copied out of
+/// the store and back.
 #[test]
 fn a_volume_on_a_server_is_one_as_others_are() {
     let bench = bench();

@@ -10,8 +10,8 @@ use crate::text;
 
 const STATS: &str = include_str!("../../../../docs/stats.schema.json");
 
-/// The figures of a mount after some work, asked by its place and in the list of all mounts, follow
-/// the schema.
+/// After some work on a mount, its figures follow the schema: the figures for its place, and those
+/// in the list of all mounts.
 #[test]
 fn stats_follow_their_schema() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -48,12 +48,12 @@ fn mounts_send_and_receive() {
     // The stream of a mount is equal to the stream of its image.
     from.ok(&["send", "-f", "mounted.stream", "mnt/second"]);
     from.fails(&["send", "-f", "none.stream", "mnt/home"], 1, &["is not read-only"]);
-    // If a receiver goes away, the order ends and the mount goes on.
+    // If a receiver goes away, the verb ends and the mount goes on.
     let mut cut = from.command(&["send", "mnt/second"]);
     let mut cut = cut.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     drop(cut.stdout.take());
     cut.wait().expect("it ends");
-    // The order also ends if a sender sends no stream.
+    // The verb also ends if a sender sends no stream.
     let mut wrong = to.command(&["receive", "mnt"]);
     let mut wrong = wrong.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     assert!(!wrong.wait().expect("it ends").success());

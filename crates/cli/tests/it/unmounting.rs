@@ -1,5 +1,5 @@
 //! The end of a mount: the content of the image after an unmount, helpers of mount(8), and verbs
-//! that come early.
+//! that run before the volume is closed.
 
 use std::fs;
 use std::path::PathBuf;

@@ -186,8 +186,8 @@ fn agrees_on_flipped_bits() {
     images.check();
 }
 
-/// If a node has the flag of a balance and its extent item has not, our checker finds the node
-/// wherever Linux's tool does.
+/// If a node has the flag of a balance and its extent item has not, our checker reports the node if
+/// Linux's tool does.
 #[test]
 fn agrees_on_nodes_of_a_balance() {
     if !has_linux_btrfs() {

@@ -81,8 +81,8 @@ fn ours_is_killed_again_and_again() {
 }
 
 /// Linux is killed and we recover. We are killed and Linux recovers, drains, and removes its
-/// device. This is repeated with the cache of the previous round, for each block size, with a large
-/// and a small cache.
+/// device. The test repeats these steps with the cache of the previous round, for each block size,
+/// with a large and a small cache.
 #[test]
 fn either_is_killed_and_the_other_recovers() {
     if !has_guest() {
