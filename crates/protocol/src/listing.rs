@@ -34,6 +34,23 @@ impl<'a> Listing<'a> {
         self.len == 0
     }
 
+    /// How many names fit at most.
+    #[must_use]
+    pub fn names_left(&self) -> usize {
+        self.left(0)
+    }
+
+    /// How many names with the data of a lookup fit at most.
+    #[must_use]
+    pub fn entries_left(&self) -> usize {
+        self.left(size_of::<EntryOut>())
+    }
+
+    fn left(&self, head: usize) -> usize {
+        let shortest = (head + size_of::<Dirent>() + 1).next_multiple_of(ALIGN);
+        (self.room.len() - self.len) / shortest
+    }
+
     /// Adds a name. A later listing continues after this name if it begins at `position`. Returns
     /// true if the name did not fit.
     pub fn add_name(&mut self, ino: u64, position: u64, kind: FileType, name: &[u8]) -> bool {

@@ -24,7 +24,7 @@ use crate::errno::Answer;
 const BEHIND_DOT: u64 = 1;
 const BEHIND_DOT_DOT: u64 = 2;
 
-/// Names fetched at once: about as many as an answer holds.
+/// The most names that are fetched at once.
 const BATCH: usize = 128;
 
 struct Listed {
@@ -43,7 +43,7 @@ impl Door {
                 return Ok(());
             }
         }
-        fetch(&node, position, |listed| {
+        fetch(&node, position, reply, Listing::names_left, |listed, reply| {
             let ino = self.nodes.user_ino(place(listed.id));
             reply.add_name(ino, listed.position, attr::kind_to_wire(listed.kind), &listed.name)
         })
@@ -63,7 +63,9 @@ impl Door {
                 return Ok(());
             }
         }
-        fetch(&node, position, |listed| self.add_with_attr(&listed, reply))
+        fetch(&node, position, reply, Listing::entries_left, |listed, reply| {
+            self.add_with_attr(&listed, reply)
+        })
     }
 
     /// Adds one entry; true when there was no room for it.
@@ -99,13 +101,21 @@ fn unknown(attr: WireAttr) -> EntryOut {
     EntryOut::new(attr.ino, 0, 0, attr)
 }
 
-/// Gives the entries behind `position` to `add` until it has no room. Names are copied out first:
-/// `add` may look inodes up, and no lock of the directory should be held meanwhile.
-fn fetch(node: &Node, position: u64, mut add: impl FnMut(Listed) -> bool) -> Answer<()> {
+/// Gives the entries behind `position` to `add` until `reply` is full. Names are copied out first:
+/// `add` may look inodes up, and no lock of the directory should be held meanwhile. `left` says how
+/// many entries still fit at most. No more are copied, and one that shows that the reply is full.
+fn fetch<'a>(
+    node: &Node,
+    position: u64,
+    reply: &mut Listing<'a>,
+    left: impl Fn(&Listing<'a>) -> usize,
+    mut add: impl FnMut(Listed, &mut Listing<'a>) -> bool,
+) -> Answer<()> {
     let mut cookie = position.saturating_sub(1);
     let end = listed_to(node, position)?;
     while cookie < end {
-        let mut batch = Vec::with_capacity(BATCH);
+        let wanted = BATCH.min(left(reply) + 1);
+        let mut batch = Vec::with_capacity(wanted);
         let mut is_at_end = false;
         let listed = node.inode.read_dir(cookie, |entry| {
             if entry.cookie > end {
@@ -118,13 +128,13 @@ fn fetch(node: &Node, position: u64, mut add: impl FnMut(Listed) -> bool) -> Ans
                 kind: entry.kind,
                 position: entry.cookie.saturating_add(1),
             });
-            if batch.len() < BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if batch.len() < wanted { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         listed.map_err(refuse)?;
         let Some(last) = batch.last() else { return Ok(()) };
-        let is_whole = is_at_end || batch.len() < BATCH;
+        let is_whole = is_at_end || batch.len() < wanted;
         cookie = last.position.saturating_sub(1);
-        if batch.into_iter().any(&mut add) || is_whole {
+        if batch.into_iter().any(|listed| add(listed, reply)) || is_whole {
             return Ok(());
         }
     }
