@@ -181,7 +181,8 @@ impl Door {
         let home = if options.shared { fs.root().id() } else { root.id() };
         let top = place(root.id());
         let limits = NodeLimits { handles: options.handles_max, known: options.known_max };
-        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), limits);
+        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), limits)
+            .listing_remade(options.follow.is_some());
         let freed_files = FreedFiles::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
@@ -240,7 +241,12 @@ impl Door {
         let inode = InodeId { tree: TreeId(place.tree), ino: Ino(place.ino) };
         let inode = self.fs.inode(inode).map_err(refuse)?;
         let node = Arc::new(Node::remade(inode, resting));
-        Ok(if resting.is_some() { self.nodes.wake(id, node) } else { node })
+        if resting.is_none() {
+            return Ok(node);
+        }
+        let node = self.nodes.wake(id, node);
+        self.renew_late(id, &node);
+        Ok(node)
     }
 
     /// Wakes the node of a name that is about to be removed. If the name is the last one, the node

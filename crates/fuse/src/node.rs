@@ -35,6 +35,8 @@
 //! - **N3** A handle rests only if no other thread has it and `rest` returns a number, from which
 //!   an equal handle can be made. A resting handle is remade before a request works on its node,
 //!   and before its inode may lose its last name.
+//! - **N4** The table of a mount that follows another machine lists each node that is remade from a
+//!   number other than zero: the kernel may hold pages that are older than the new handle.
 //!
 //! # Locks
 //!
@@ -48,7 +50,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The kernel's number for the root of a mount.
 pub(crate) const ROOT: u64 = 1;
@@ -90,6 +92,8 @@ pub(crate) struct Nodes<H> {
     handles_max: usize,
     /// Whether a handle ever rested.
     has_rested: AtomicBool,
+    /// Whether the table lists nodes that are remade from a number (N4).
+    lists_remade: bool,
     /// How many nodes there are.
     known: AtomicUsize,
     /// If the kernel knows more nodes than this, the server asks it to forget some.
@@ -116,6 +120,8 @@ pub(crate) struct Resting(pub(crate) u64);
 struct Shard<H> {
     awake: FxHashMap<u64, Known<H>>,
     resting: FxHashMap<u64, Idle>,
+    /// Nodes that were remade from a number other than zero since the list was last taken (N4).
+    remade: FxHashSet<u64>,
     /// The number of handles above which the shard searches for handles that may rest.
     limit: usize,
 }
@@ -136,7 +142,8 @@ struct Idle {
 
 impl<H> Shard<H> {
     fn new(limit: usize) -> Self {
-        Self { awake: FxHashMap::default(), resting: FxHashMap::default(), limit }
+        let (awake, resting) = (FxHashMap::default(), FxHashMap::default());
+        Self { awake, resting, remade: FxHashSet::default(), limit }
     }
 }
 
@@ -160,11 +167,17 @@ impl<H: Handle> Nodes<H> {
             interned,
             handles_max,
             has_rested,
+            lists_remade: false,
             known: AtomicUsize::new(0),
             known_max: limits.known,
             is_pruning: AtomicBool::new(false),
             next_pruned: AtomicUsize::new(0),
         }
+    }
+
+    /// The same table, which lists remade nodes from now on (N4).
+    pub(crate) fn listing_remade(self, lists_remade: bool) -> Self {
+        Self { lists_remade, ..self }
     }
 
     /// If the kernel knows too many nodes, returns nodes to forget, so that three quarters of the
@@ -260,6 +273,9 @@ impl<H: Handle> Nodes<H> {
             return known.handle.clone();
         }
         let Some(idle) = shard.resting.remove(&id) else { return handle };
+        if self.lists_remade && idle.what != 0 {
+            shard.remade.insert(id);
+        }
         let lookups = AtomicU64::new(idle.lookups.into());
         let known = Known { handle: handle.clone(), lookups };
         shard.awake.insert(id, known);
@@ -280,7 +296,7 @@ impl<H: Handle> Nodes<H> {
         if shard.awake.len() <= shard.limit {
             return Vec::new();
         }
-        let Shard { awake, resting, limit } = shard;
+        let Shard { awake, resting, limit, .. } = shard;
         let mut rested = Vec::new();
         awake.retain(|id, known| {
             let Ok(lookups) = u32::try_from(*known.lookups.get_mut()) else { return true };
@@ -321,6 +337,9 @@ impl<H: Handle> Nodes<H> {
         if idle.is_none() {
             self.known.fetch_add(1, Ordering::Relaxed);
         }
+        if self.lists_remade && idle.is_some_and(|idle| idle.what != 0) {
+            shard.remade.insert(id);
+        }
         let handle = handle(idle.map(|idle| Resting(idle.what)));
         let lookups = AtomicU64::new(idle.map_or(0, |idle| u64::from(idle.lookups)) + 1);
         shard.awake.insert(id, Known { handle: handle.clone(), lookups });
@@ -342,6 +361,7 @@ impl<H: Handle> Nodes<H> {
             idle.lookups = idle.lookups.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
             if idle.lookups == 0 {
                 shard.resting.remove(&id);
+                shard.remade.remove(&id);
                 self.known.fetch_sub(1, Ordering::Relaxed);
             }
             return None;
@@ -353,6 +373,7 @@ impl<H: Handle> Nodes<H> {
             return None;
         }
         self.known.fetch_sub(1, Ordering::Relaxed);
+        shard.remade.remove(&id);
         shard.awake.remove(&id).map(|known| known.handle)
     }
 
@@ -547,5 +568,30 @@ mod tests {
         let id = (300..900).find(|id| rests(*id).is_some()).expect("one rests");
         assert!(nodes.forget(id, 2).is_none());
         assert_eq!(nodes.handle(id), Err(None));
+    }
+
+    /// N4: a node that rests is in one list or the other, also after a request has remade it.
+    #[test]
+    fn n4_remade_nodes_are_listed_once() {
+        let limits = NodeLimits { handles: 0, ..LIMITS };
+        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), limits).listing_remade(true);
+        for id in 300..900 {
+            nodes.remember(id, |_| Arc::new(id));
+        }
+        let resting = nodes.resting_with_pages();
+        let (woken, remembered, gone) = (resting[0], resting[1], resting[2]);
+        // Handles that are in use cannot rest again.
+        let held = nodes.wake(woken, Arc::new(woken));
+        let known = nodes.remember(remembered, |_| Arc::new(remembered));
+        nodes.wake(gone, Arc::new(7));
+        assert!(nodes.forget(gone, 1).is_some());
+        assert!(!nodes.resting_with_pages().contains(&woken), "it does not rest");
+        let mut remade = nodes.take_remade();
+        remade.sort_unstable();
+        let mut wanted = vec![woken, remembered];
+        wanted.sort_unstable();
+        assert_eq!(remade, wanted);
+        assert!(nodes.take_remade().is_empty(), "taken once");
+        drop((held, known));
     }
 }

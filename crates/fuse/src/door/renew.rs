@@ -45,10 +45,12 @@ impl Door {
     /// Gives nodes inodes of the present commit, and notifies the kernel of the changes (F2).
     fn renew_nodes(&self) {
         let mut names = Vec::new();
-        // The list of resting nodes is read last. So the list has each node that begins to rest
-        // between the two calls.
+        // The order matters. A node that begins to rest behind the first call is in the second
+        // list. A node that a request remakes meanwhile has an inode of the new commit, although
+        // the kernel holds older pages. It is in the third list (N4 of `node`).
         let all = self.nodes.all();
         let mut changed = self.nodes.resting_with_pages();
+        changed.extend(self.nodes.take_remade());
         for (id, node) in all {
             if self.fs.is_of_present(&node.inode) {
                 continue;

@@ -31,6 +31,11 @@ impl<H: Handle> Nodes<H> {
         found
     }
 
+    /// Takes the list of remade nodes (N4 of the parent module).
+    pub(crate) fn take_remade(&self) -> Vec<u64> {
+        self.shards.iter().flat_map(|shard| std::mem::take(&mut shard.write().remade)).collect()
+    }
+
     /// Exchanges the handle of a node, if `is_right` accepts the present one (W1). Without a new
     /// handle the node rests. Returns the old handle, for the caller to drop.
     pub(crate) fn exchange(
