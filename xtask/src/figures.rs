@@ -1,5 +1,5 @@
-//! The page of figures. It is made from the newest file in `docs/figures` and the newest file in
-//! `docs/figures/growth`.
+//! The page of figures. It is made from the newest file in `docs/figures`, and from the newest files
+//! in its folders `mount` and `growth`.
 //!
 //! # What must hold
 //!
@@ -7,6 +7,7 @@
 //! - `--check` fails if the page differs from the generated one.
 
 mod growth;
+mod mount;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,6 +20,7 @@ use serde::Deserialize;
 const PAGE: &str = "docs/figures.md";
 const FOLDER: &str = "docs/figures";
 const GROWTH: &str = "docs/figures/growth";
+const MOUNT: &str = "docs/figures/mount";
 
 /// Whether to write the page or to compare it.
 #[derive(Debug, clap::Args)]
@@ -29,6 +31,9 @@ pub(crate) struct Options {
     /// Keep this output of `buttress-bench --json growth` as the one of the newest release.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     growth: Option<PathBuf>,
+    /// Keep this output of `buttress-bench --json mount` as the one of this version.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    mount: Option<PathBuf>,
 }
 
 /// The figures of one release.
@@ -74,6 +79,12 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             return fail(&error);
         }
     }
+    if let Some(printed) = &options.mount {
+        let name = concat!(env!("CARGO_PKG_VERSION"), ".json");
+        if let Err(error) = mount::keep(printed, &top.join(MOUNT).join(name)) {
+            return fail(&error);
+        }
+    }
     match page(&top) {
         Ok(text) if options.check => {
             let is_same = fs::read_to_string(top.join(PAGE)).is_ok_and(|page| page == text);
@@ -110,6 +121,8 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
 
 fn page(top: &Path) -> Result<String, String> {
     let mut page = render(&read::<Release>(&newest(&top.join(FOLDER))?)?);
+    let loads: Vec<mount::Load> = read(&newest(&top.join(MOUNT))?)?;
+    mount::render(&loads, &mut page);
     let cases: Vec<growth::Case> = read(&newest(&top.join(GROWTH))?)?;
     growth::render(&cases, &mut page);
     Ok(page)

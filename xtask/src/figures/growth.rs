@@ -143,7 +143,7 @@ pub(super) fn render(cases: &[Case], page: &mut String) {
 }
 
 /// An item of a list, in lines of at most 100 columns.
-fn item(text: &str) -> String {
+pub(super) fn item(text: &str) -> String {
     let (mut lines, mut width) = (String::from("-"), 1);
     for word in text.split(' ') {
         if width + 1 + word.len() > 100 {
