@@ -13,6 +13,7 @@ use crate::file::{File, FileOptions};
 use crate::look;
 use crate::many;
 use crate::metadata::Metadata;
+use crate::place::Named;
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, Turn};
 use crate::walk::{self, Last};
@@ -27,6 +28,8 @@ use crate::walk::{self, Last};
 pub struct Filesystem {
     fs: buttress_fs::Filesystem,
     turns: Arc<Turns>,
+    /// The devices that were opened by name.
+    named: Arc<[Named]>,
 }
 
 /// Locks of operations that run one at a time.
@@ -49,7 +52,12 @@ impl Filesystem {
         if fs.read_only_reason().is_none() {
             remove_left(&fs.root());
         }
-        Self { fs, turns: Arc::default() }
+        Self { fs, turns: Arc::default(), named: Arc::default() }
+    }
+
+    /// The same volume, which releases these devices when it is closed.
+    pub(crate) fn with_named(self, named: Vec<Named>) -> Self {
+        Self { named: named.into(), ..self }
     }
 
     /// Changes several files together: all changes that `work` makes happen, or none.
@@ -155,9 +163,12 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// The errors of [`Filesystem::sync`].
+    /// The errors of [`Filesystem::sync`]. For a volume in a store also `ReadOnly` if another
+    /// writer took the volume.
     pub fn close(self) -> Result<()> {
-        self.fs.close().context("close", Path::new("/"))
+        let closed = self.fs.close().context("close", Path::new("/"));
+        let released = self.named.iter().map(Named::release).fold(Ok(()), Result::and);
+        closed.and(released)
     }
 
     /// Opens a file for reading.

@@ -23,7 +23,8 @@
 //!
 //! # Opening
 //!
-//! [`Filesystem::open`] opens an image file or a block device. [`OpenOptions`] opens a volume with
+//! [`Filesystem::open`] opens an image file or a block device, and with the feature `stores` every
+//! place that the program `buttress` knows. [`OpenOptions`] opens a volume with
 //! options, on several devices, or on a [`Device`] that the program implements. One program at a
 //! time can have a volume open: a second program gets [`ErrorKind::Busy`]. Clones of a
 //! [`Filesystem`] are handles of the same volume, and threads may share them.
@@ -107,7 +108,7 @@
 //!
 //! # Features
 //!
-//! All features are on by default.
+//! All features but `stores` are on by default.
 //!
 //! | feature | what it adds |
 //! |---|---|
@@ -115,6 +116,7 @@
 //! | `lzo` | files compressed with LZO |
 //! | `mkfs` | `CreateOptions`: creating volumes |
 //! | `send` | the module `send`: making and receiving streams of `btrfs send` |
+//! | `stores` | volumes in a store of objects (`s3://bucket/volume`, `file:///folder`) and in a part of a disk (`disk.img#2`) |
 //! | `zstd` | files compressed with zstd; the build then needs a C library |
 //!
 //! Without the codec of a compression, opening a volume with such files fails and names the codec.
@@ -143,6 +145,7 @@ mod transaction;
 mod admin;
 mod filesystem;
 mod options;
+mod place;
 
 pub use admin::Admin;
 pub use buttress_block::{Device, FileDevice, MemoryDevice};

@@ -8,6 +8,7 @@ use buttress_fs::MountOptions;
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::filesystem::Filesystem;
+use crate::place::Named;
 
 /// The default memory of a volume in a program: 64 MiB.
 const MEMORY_DEFAULT: u64 = 64 << 20;
@@ -81,12 +82,14 @@ impl OpenOptions {
         Ok(self)
     }
 
-    /// Opens the volume in an image file or on a block device.
+    /// Opens the volume in an image file or on a block device. With the feature `stores`, `path` is
+    /// any name of a volume: also a part of a disk, such as `disk.img#2`, or a place in a store of
+    /// objects, such as `s3://bucket/volume`.
     ///
     /// # Errors
     ///
     /// `NotFound`; `Busy` while another program has the volume open; `Corrupt` and `Unsupported`
-    /// for its content.
+    /// for its content; `Io` if the device or the store fails.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Filesystem> {
         self.open_all(&[path.as_ref()])
     }
@@ -109,14 +112,11 @@ impl OpenOptions {
             true => buttress_block::OpenOptions::READ,
             false => buttress_block::OpenOptions::WRITE,
         };
-        let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
-        for path in paths {
-            let device =
-                FileDevice::open(path, how(path)).map_err(|error| of_device(path, error))?;
-            devices.push(Arc::new(device));
-        }
+        Named::expect_together(paths, !self.mount.read_only)?;
+        let open = |path: &&Path| Named::open(path, how(path), self.memory);
+        let named = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
         let first = paths.first().copied().unwrap_or(Path::new(""));
-        self.open_devices_at(devices, first)
+        self.open_named(named, first)
     }
 
     /// Opens a volume on devices that the program implements.
@@ -126,6 +126,11 @@ impl OpenOptions {
     /// The errors of [`OpenOptions::open_all`].
     pub fn open_devices(self, devices: Vec<Arc<dyn Device>>) -> Result<Filesystem> {
         self.open_devices_at(devices, Path::new(""))
+    }
+
+    fn open_named(self, named: Vec<Named>, path: &Path) -> Result<Filesystem> {
+        let devices = named.iter().map(Named::device).collect();
+        Ok(self.open_devices_at(devices, path)?.with_named(named))
     }
 
     fn open_devices_at(self, devices: Vec<Arc<dyn Device>>, path: &Path) -> Result<Filesystem> {
@@ -190,11 +195,12 @@ impl CreateOptions {
         self
     }
 
-    /// Makes the volume in a new image file, and opens it for writing.
+    /// Makes the volume in a new image file, and opens it for writing. With the feature `stores`,
+    /// `path` can also be a part of a disk or a place in a store, as for [`OpenOptions::open`].
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` if the file exists and is not empty; `InvalidInput` if the volume cannot be
+    /// `AlreadyExists` if the file exists and is not empty, or the place holds a file system; `InvalidInput` if the volume cannot be
     /// made, for example because `size` is too small; `Io`.
     pub fn create(self, path: impl AsRef<Path>) -> Result<Filesystem> {
         let path = path.as_ref();
@@ -206,8 +212,16 @@ impl CreateOptions {
                 "the file exists and is not empty",
             ));
         }
-        let device = FileDevice::create(path, self.size).map_err(|error| of_device(path, error))?;
-        self.create_at(Arc::new(device), path)
+        let named = Named::create(path, self.size, MEMORY_DEFAULT)?;
+        let device = named.device();
+        let found = buttress_block::probe::identify(&*device);
+        let found = found.map_err(|error| Error::new(ErrorKind::Io, "create", Some(path), error))?;
+        if let Some(found) = found {
+            let why = format!("there is {found} already");
+            return Err(Error::new(ErrorKind::AlreadyExists, "create", Some(path), why));
+        }
+        self.make_on(&*device, path)?;
+        OpenOptions::new().open_named(vec![named], path)
     }
 
     /// Makes the volume on a device that the program implements, and opens it. The data on the
@@ -218,24 +232,13 @@ impl CreateOptions {
     /// `InvalidInput` if the volume cannot be made; otherwise the errors of
     /// [`OpenOptions::open_devices`].
     pub fn create_on(self, device: Arc<dyn Device>) -> Result<Filesystem> {
-        self.create_at(device, Path::new(""))
+        self.make_on(&*device, Path::new(""))?;
+        OpenOptions::new().open_devices(vec![device])
     }
 
-    fn create_at(self, device: Arc<dyn Device>, path: &Path) -> Result<Filesystem> {
-        let made = buttress_fs::Filesystem::make(&*device, &self.make);
+    fn make_on(&self, device: &dyn Device, path: &Path) -> Result<()> {
+        let made = buttress_fs::Filesystem::make(device, &self.make);
         made.map_err(|error| Error::new(ErrorKind::InvalidInput, "create", Some(path), error))?;
-        OpenOptions::new().open_devices_at(vec![device], path)
+        Ok(())
     }
-}
-
-fn of_device(path: &Path, error: buttress_block::Error) -> Error {
-    use std::error::Error as _;
-    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    let kind = match io.map(std::io::Error::kind) {
-        Some(std::io::ErrorKind::NotFound) => ErrorKind::NotFound,
-        Some(std::io::ErrorKind::PermissionDenied) => ErrorKind::PermissionDenied,
-        _ if error.is_in_use() => ErrorKind::Busy,
-        _ => ErrorKind::Io,
-    };
-    Error::new(kind, "open", Some(path), error)
 }
