@@ -45,6 +45,9 @@ impl InodeFlags {
     pub const DIRSYNC: u64 = 1024;
     pub const COMPRESS: u64 = 2048;
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
+    /// The content has a Merkle tree and never changes. The first of the read-only compatible
+    /// flags.
+    pub const RO_VERITY: u64 = 1 << 32;
 }
 
 /// An inode.

@@ -21,6 +21,7 @@ pub mod ids;
 mod inode;
 mod key;
 pub mod limits;
+mod merkle;
 mod misc;
 mod profile;
 mod quota;
@@ -28,6 +29,7 @@ mod replace;
 mod root;
 mod superblock;
 mod units;
+mod verity;
 
 pub use balance::{BalanceArgs, BalanceItem};
 pub use block_group::BlockGroupItem;
@@ -44,6 +46,7 @@ pub use header::Header;
 pub use ids::objectid_name;
 pub use inode::{InodeExtref, InodeExtrefs, InodeFlags, InodeItem, InodeRef, InodeRefs, Timespec};
 pub use key::{Key, Kind};
+pub use merkle::{HashKind, MerkleBuilder, MerkleHasher, TreeShape};
 pub use misc::{DevStats, UuidItem};
 pub use profile::{Profile, Spread};
 pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus};
@@ -51,3 +54,7 @@ pub use replace::{ReplaceItem, ReplacePhase};
 pub use root::{RootFlags, RootItem, RootRef};
 pub use superblock::{RootBackup, Superblock};
 pub use units::{DeviceId, Extent, Generation, Ino, Logical, TreeId};
+pub use verity::{
+    VERITY_DESCRIPTOR_MAX, VERITY_ITEM_MAX, VERITY_SALT_MAX, VerityDescriptor, VerityItem,
+    join_pieces,
+};
