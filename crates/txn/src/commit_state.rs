@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_base::sync::{Mutex, MutexGuard};
-use buttress_format::{BlockGroupFlags, Generation, Incompat, Key, Logical, Superblock, TreeId};
+use buttress_format::{
+    BlockGroupFlags, CompatRo, Generation, Incompat, Key, Logical, Superblock, TreeId,
+};
 use buttress_tree::Roots;
 
 /// A block group's item as the last commit left it.
@@ -45,6 +47,8 @@ pub(crate) struct Commits {
     is_wanted: AtomicBool,
     /// Incompat flags that written data or items need. The next superblock gets them.
     features: AtomicU64,
+    /// As `features`, for compat_ro flags.
+    features_ro: AtomicU64,
     /// For each dead subvolume, the key before which its shared nodes have FULL_BACKREF already
     /// (`drops::D2`). Unranked: nothing is taken under it.
     drop_marks: Mutex<HashMap<TreeId, Key>>,
@@ -61,6 +65,7 @@ impl Commits {
             opened,
             is_wanted: AtomicBool::new(false),
             features: AtomicU64::new(0),
+            features_ro: AtomicU64::new(0),
             drop_marks: Mutex::default(),
         }
     }
@@ -111,6 +116,16 @@ impl Commits {
         if self.needed_features() & feature.0 != feature.0 {
             self.features.fetch_or(feature.0, Ordering::Relaxed);
         }
+    }
+
+    /// Sets a compat_ro flag in the next superblock.
+    pub(crate) fn need_feature_ro(&self, feature: CompatRo) {
+        self.features_ro.fetch_or(feature.0, Ordering::Relaxed);
+    }
+
+    /// All compat_ro flags that were requested.
+    pub(crate) fn needed_features_ro(&self) -> u64 {
+        self.features_ro.load(Ordering::Relaxed)
     }
 
     /// All incompat flags that were requested.

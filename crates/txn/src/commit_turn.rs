@@ -54,6 +54,7 @@ impl CommitTurn<'_> {
         let view = self.engine.view.load();
         let running = view.running();
         let needed = self.engine.commit.needed_features();
+        let needed_ro = self.engine.commit.needed_features_ro();
         let refused = [
             (view.frozen().is_some(), "a commit that failed"),
             (!running.snapshots.lock().is_empty(), "a snapshot"),
@@ -62,6 +63,7 @@ impl CommitTurn<'_> {
             (running.needs_commit.load(Ordering::Acquire), "names that change together"),
             (!running.moves.lock().nodes.is_empty(), "a balance"),
             (superblock.incompat.0 & needed != needed, "a new feature"),
+            (superblock.compat_ro.0 & needed_ro != needed_ro, "a new feature"),
             (running.generation != superblock.generation.next(), "a generation left out"),
         ];
         refused.iter().find(|(is_so, _)| *is_so).map(|(_, why)| *why)

@@ -22,7 +22,7 @@ use std::sync::{
 use arc_swap::ArcSwap;
 use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
-use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
+use buttress_format::{CompatRo, Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
 use buttress_tree::Store;
 use buttress_volume::{DeviceSpace, Volume};
@@ -224,6 +224,12 @@ impl Engine {
     /// before you begin the handle that puts items of that feature.
     pub fn need_feature(&self, feature: Incompat) {
         self.commit.need_feature(feature);
+    }
+
+    /// As [`need_feature`](Self::need_feature), for a feature that other programs must know only to
+    /// write the volume.
+    pub fn need_feature_ro(&self, feature: CompatRo) {
+        self.commit.need_feature_ro(feature);
     }
 
     /// Whether anything was changed since the last commit.

@@ -439,6 +439,7 @@ impl Settle<'_> {
         }
         let needed = engine.commit.needed_features();
         superblock.incompat.0 |= needed;
+        superblock.compat_ro.0 |= engine.commit.needed_features_ro();
         superblock.total_bytes = superblock.total_bytes.saturating_add_signed(self.total_delta);
         superblock.num_devices = superblock.num_devices.saturating_add_signed(self.devices_delta);
         Ok(Settled {
