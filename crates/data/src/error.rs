@@ -55,6 +55,18 @@ pub enum Error {
         /// Address of the first bad sector.
         logical: Logical,
     },
+    /// Content, or a part of the Merkle tree above it, is not what fs-verity was enabled for.
+    #[error("tree {tree}, inode {ino}: fs-verity finds the block at {offset} wrong: {what}")]
+    Verity {
+        /// The tree.
+        tree: TreeId,
+        /// The inode.
+        ino: Ino,
+        /// File offset of the block that was read; zero when the descriptor is at fault.
+        offset: u64,
+        /// The fault.
+        what: &'static str,
+    },
     /// A compressed extent does not decompress as its item says.
     #[error("the compressed extent at {logical} is damaged: {what}")]
     Compressed {

@@ -22,12 +22,12 @@
 //! 4. two short locks: the item's, then the dirty map's. They are taken inside a handle, so no
 //!    thread begins a handle, reserves or does I/O under them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use buttress_base::sync::{Condvar, RwLock, RwLockWriteGuard};
 use buttress_base::{Held, Rank, Ranked};
-use buttress_format::{Extent, Ino, InodeItem, Key, Kind, Timespec, TreeId};
+use buttress_format::{Extent, Ino, InodeFlags, InodeItem, Key, Kind, Timespec, TreeId};
 use buttress_txn::{DataRef, Handle, Window};
 
 use crate::backoff::Backoff;
@@ -36,6 +36,7 @@ use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::in_place_hints::InPlaceHints;
 use crate::streams::Streams;
+use crate::verity::VerityTree;
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -76,6 +77,11 @@ pub struct File {
     pub(crate) idle: Condvar,
     /// Parts that may be overwritten in place, as far as earlier checks found.
     pub(crate) in_place_hints: Ranked<InPlaceHints>,
+    /// Whether reads compare the content with a Merkle tree. A copy of a flag of the item: each
+    /// read asks for it.
+    has_verity: AtomicBool,
+    /// The file's Merkle tree, once a read needed it.
+    pub(crate) verity: OnceLock<Arc<VerityTree>>,
 }
 
 /// The end of a file's extents.
@@ -123,6 +129,7 @@ impl File {
     #[must_use]
     pub fn new(tree: TreeId, ino: Ino, item: InodeItem) -> Self {
         let disk_size = item.size;
+        let has_verity = item.flags & InodeFlags::RO_VERITY != 0;
         Self {
             tree,
             ino,
@@ -148,6 +155,8 @@ impl File {
             window: OnceLock::new(),
             idle: Condvar::new(),
             in_place_hints: Ranked::new(Rank::Leaf, InPlaceHints::default()),
+            has_verity: AtomicBool::new(has_verity),
+            verity: OnceLock::new(),
         }
     }
 
@@ -178,6 +187,18 @@ impl File {
     /// Looks at the item without copying it.
     pub fn with_item<R>(&self, look: impl FnOnce(&InodeItem) -> R) -> R {
         look(&self.meta.lock().item)
+    }
+
+    /// Whether the file has fs-verity: its content never changes, and reads compare the content
+    /// with its Merkle tree.
+    #[must_use]
+    pub fn has_verity(&self) -> bool {
+        self.has_verity.load(Ordering::Acquire)
+    }
+
+    /// Notes that the item has the flag of fs-verity now. It never loses the flag.
+    pub fn note_verity(&self) {
+        self.has_verity.store(true, Ordering::Release);
     }
 
     /// The codec that the inode's property names.

@@ -26,6 +26,7 @@ mod pages_tests;
 mod step;
 mod streams;
 mod sync;
+mod verity;
 
 mod growth;
 mod packing;
@@ -63,4 +64,5 @@ pub use params::{FilesOptions, NocowCheck};
 pub use placement::ReclaimEffort;
 pub use reader::{Ahead, DataMismatch, Reader};
 pub use remove::Removal;
+pub use verity::VerityTree;
 pub use writeback::{PreparedData, Writeback, Written};

@@ -22,6 +22,7 @@ mod read_packed;
 mod read_plan;
 mod seek;
 mod unpacked;
+mod verity;
 
 pub use ahead::Ahead;
 pub use read::DataMismatch;

@@ -43,6 +43,36 @@ impl Files {
         }
     }
 
+    /// Removes the descriptor and the Merkle tree of a file without the flag of fs-verity, in
+    /// steps. A crash between two steps leaves items that the next call removes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::remove_step`].
+    pub fn remove_verity(&self, file: &File) -> Result<()> {
+        let key = |kind: Kind, offset: u64| Key::new(file.ino.0, kind, offset);
+        let from = key(Kind::VERITY_DESC_ITEM, 0);
+        let to = key(Kind::VERITY_MERKLE_ITEM, u64::MAX);
+        let mut step = StepItems::new();
+        loop {
+            let view = self.engine.view();
+            let found = view.range(file.tree, from, to).take(step.0);
+            let keys = found.map(|found| Ok(found?.0)).collect::<Result<Vec<Key>>>()?;
+            drop(view);
+            if keys.is_empty() {
+                return Ok(());
+            }
+            let Some(reservation) = step.reserve(&self.engine, Cost::of(keys.len() as u32, 0))?
+            else {
+                continue;
+            };
+            let handle = self.engine.begin(reservation);
+            for key in keys {
+                handle.delete(file.tree, key);
+            }
+        }
+    }
+
     /// Finds the items that a step removes, at most `most`.
     fn plan_removal(&self, file: &File, most: usize) -> Result<Step> {
         let view = self.engine.view();

@@ -120,8 +120,9 @@ impl Cleaner {
         self.inodes.cleaning().end_step(&self.maintenance.drop_each(&free), &used);
     }
 
-    /// Removes an inode that has neither names nor users. If the inode has names, only its orphan
-    /// item is removed: old kernels left such an item when they did not finish a truncate.
+    /// Removes an inode that has neither names nor users. If the inode has names, its orphan item is
+    /// left from a truncate that an old kernel did not finish, or from a Merkle tree that was not
+    /// finished. Then only the item and what it stands for are removed.
     fn clean_inode(&self, id: InodeId) -> Result<()> {
         if self.inodes.table().find(id).is_ok() {
             // The inode has a user again. Its last user will queue it again (N2).
@@ -141,10 +142,18 @@ impl Cleaner {
         let item = match found {
             Some(item) if item.nlink == 0 => item,
             found => {
+                let _removing = self.removing.lock();
+                if self.inodes.table().find(id).is_ok() {
+                    // The inode got a user since, which may be making a Merkle tree (FV4 of
+                    // `ops::verity`).
+                    return Ok(());
+                }
                 if let Some(item) = found {
-                    let _removing = self.removing.lock();
                     let file = File::new(id.tree, id.ino, item);
                     self.files.cut_leftovers(&file)?;
+                    if !file.has_verity() {
+                        self.files.remove_verity(&file)?;
+                    }
                 }
                 let cost = Cost::of(1, 0);
                 let handle = self.engine.begin(self.engine.reserve(cost, Urgency::Frees)?);

@@ -50,7 +50,7 @@ pub enum NameError {
     /// No data, or no hole, at or after the offset.
     #[error("nothing of the kind at or after that offset")]
     NoSuchRange,
-    /// The inode's flags forbid the change (immutable, append only).
+    /// The inode's flags forbid the change (immutable, append only, fs-verity).
     #[error("forbidden by the inode's flags")]
     NotPermitted,
     /// The object is in use in a way that forbids the change.
@@ -208,7 +208,7 @@ fn data_kind(error: &buttress_data::Error) -> ErrorKind {
         E::Volume(error) => volume_kind(error),
         E::Item { .. } | E::Extent { .. } | E::Compressed { .. } => ErrorKind::Corrupt,
         // Programs expect `EIO` for a bad sector, whether the device or the checksum reports it.
-        E::Checksum { .. } => ErrorKind::Io,
+        E::Checksum { .. } | E::Verity { .. } => ErrorKind::Io,
         E::Unshareable(_) => ErrorKind::Invalid,
         E::TooBig => ErrorKind::Name(NameError::FileTooBig),
         E::Lost(error) => data_kind(error),

@@ -113,8 +113,8 @@ pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, NocowCheck, Piece, ReadBatch};
 pub use buttress_format::{
-    Generation, Ino, InodeFlags, Key, Kind, Logical, RootFlags, RootItem, Superblock, Timespec,
-    TreeId,
+    Generation, HashKind, Ino, InodeFlags, Key, Kind, Logical, RootFlags, RootItem, Superblock,
+    Timespec, TreeId, VerityDescriptor,
 };
 pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{
@@ -131,7 +131,7 @@ pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use inspect::{Searched, TreeItem};
 pub use make::{MakeOptions, MakeReport};
-pub use ops::{KeepingTimes, NameChange, NameDir};
+pub use ops::{KeepingTimes, NameChange, NameDir, VerityOptions};
 pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
 pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, QuotaUse, Quotas};
 pub use space_stats::SpaceStats;

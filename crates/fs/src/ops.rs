@@ -27,7 +27,9 @@ mod subvolume;
 mod symlink;
 mod together;
 mod unlink;
+mod verity;
 mod xattr;
 
 pub use keeping_times::KeepingTimes;
 pub use together::{NameChange, NameDir};
+pub use verity::VerityOptions;

@@ -29,7 +29,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use buttress_format::{
-    DirEntry, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId, name_hash,
+    DirEntry, Generation, Ino, InodeExtrefs, InodeFlags, InodeItem, InodeRefs, Key, Kind, TreeId,
+    name_hash,
 };
 use buttress_tree::{NodeSource, Payload};
 use buttress_txn::{Engine, Error, LoggedId};
@@ -188,6 +189,11 @@ impl Collect<'_> {
         let item = InodeItem::parse(&bytes).map_err(malformed(tree, item_key(ino)))?;
         if item.nlink == 0 {
             return self.forget(id);
+        }
+        // A log has no items of a Merkle tree, and replay would set the flag without them.
+        let verity = InodeFlags::RO_VERITY;
+        if item.flags & verity != 0 && self.before(id)?.is_none_or(|it| it.flags & verity == 0) {
+            return Err(Trouble::Commit("fs-verity"));
         }
         let known = self.draft.logs.levels.get(&id).copied();
         let level = if item.mode & 0o170_000 == 0o120_000 { Level::Full } else { level };

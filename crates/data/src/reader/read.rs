@@ -88,6 +88,20 @@ impl Reader {
         buf: &mut [u8],
         may_keep: bool,
     ) -> Result<(usize, Ahead)> {
+        if file.has_verity() {
+            return self.read_verified(file, offset, buf, may_keep);
+        }
+        self.read_content(file, offset, buf, may_keep)
+    }
+
+    /// Reads without the Merkle tree that a file with fs-verity has.
+    pub(super) fn read_content(
+        &self,
+        file: &File,
+        offset: u64,
+        buf: &mut [u8],
+        may_keep: bool,
+    ) -> Result<(usize, Ahead)> {
         let extents = file.extents.read();
         let Some(gaps) = self.copy_dirty(file, offset, buf) else {
             return Ok((0, Ahead::default()));
@@ -171,7 +185,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read). Also fails for an extent that is too long to be compressed.
+    /// As [`read`](Self::read). Also fails for an extent that is too long to be compressed. Bytes
+    /// of a file with fs-verity are not compared with its tree, which has hashes of unpacked bytes.
     pub fn read_stored(&self, file: &File, extent: Extent) -> Result<Vec<u8>> {
         if extent.len > RAM_BYTES_MAX {
             return Err(extent_error(file, 0, "is compressed and too long"));

@@ -24,6 +24,7 @@ impl Inode {
         cell.expect_writable(&self.mount().status)?;
         let _writes = cell.home.writes.read();
         let _lock = cell.lock.write();
+        cell.expect_changeable()?;
         Ok(self.mount().files.adopt(&cell.file, pieces, size)?)
     }
 }

@@ -101,6 +101,7 @@ impl Inode {
             let done = {
                 let _locks = LockSet::new([Some(source), Some(cell), None, None]);
                 cell.expect_removable()?;
+                cell.expect_changeable()?;
                 share(&mount.files)
             };
             for cell in [source, cell] {

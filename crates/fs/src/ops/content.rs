@@ -195,6 +195,7 @@ impl Inode {
             let done = {
                 let _lock = cell.lock.write();
                 may()?;
+                cell.expect_changeable()?;
                 write(effort)
             };
             if cell.file.is_dirty() {

@@ -15,7 +15,8 @@ impl Inode {
     /// # Errors
     ///
     /// `ReadOnly`, `NoSpace`, `FileTooBig`. `Invalid` for a length of anything but a regular file.
-    /// `NotPermitted` for an immutable or append-only inode.
+    /// `NotPermitted` for an immutable or append-only inode, and for the length of a file with
+    /// fs-verity.
     pub fn set_attr(&self, set: &SetAttr) -> Result<Attr> {
         let cell = &self.cell;
         cell.expect_writable(&self.mount().status)?;
@@ -34,6 +35,9 @@ impl Inode {
         let lock = cell.lock.write();
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
             cell.expect_removable()?;
+        }
+        if set.size.is_some() {
+            cell.expect_changeable()?;
         }
         let change = |item: &mut InodeItem| apply(item, set);
         match set.size {

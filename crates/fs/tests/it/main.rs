@@ -53,4 +53,5 @@ mod steps;
 mod stores;
 mod subvolumes;
 mod trim;
+mod verity;
 mod volume;
