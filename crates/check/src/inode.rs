@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::context::{Context, Tree};
 use crate::issue::Issue;
+use crate::verity;
 
 /// A sum of hashes: equal for equal multisets, in whatever order the hashes were added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +104,8 @@ pub(crate) struct Fragment {
     pub(crate) orphans: Sum,
     /// An offset at which an extent overlaps the preceding extent.
     pub(crate) overlap: Option<u64>,
+    /// Whether the inode has items of a descriptor or of a Merkle tree.
+    pub(crate) has_verity_items: bool,
 }
 
 impl Fragment {
@@ -121,6 +124,7 @@ impl Fragment {
             bytes: 0,
             orphans: Sum::default(),
             overlap: None,
+            has_verity_items: false,
         }
     }
 
@@ -164,6 +168,7 @@ impl Fragment {
             self.add_extent(run);
         }
         self.overlap = self.overlap.or(right.overlap);
+        self.has_verity_items |= right.has_verity_items;
     }
 }
 
@@ -296,10 +301,26 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
         if let Some(offset) = whole.overlap {
             self.context.add(Issue::FileOverlap { tree, ino, offset });
         }
+        if !is_going {
+            self.verity(&whole, &item, kind);
+        }
         if kind == FileKind::Symlink
             && item.flags & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0
         {
             self.odd(ino, "a symbolic link that is immutable or only appended to");
+        }
+    }
+
+    fn verity(&self, whole: &Fragment, item: &InodeItem, kind: FileKind) {
+        let (tree, ino) = (self.tree.id, whole.ino);
+        if item.flags & InodeFlags::RO_VERITY == 0 {
+            if whole.has_verity_items && !verity::has_orphan(self.context, self.tree, ino) {
+                self.context.add(Issue::VerityLeft { tree, ino });
+            }
+        } else if kind != FileKind::Regular {
+            self.odd(ino, "it is no file and has fs-verity");
+        } else if let Some(why) = verity::fault(self.context, self.tree, ino, item) {
+            self.context.add(Issue::VerityDamaged { tree, ino, why });
         }
     }
 

@@ -407,6 +407,14 @@ issues! {
     /// An extent past the end of a file.
     FileBeyondEnd { tree: TreeId, ino: Ino, end: u64, size: u64 }
         = "file-beyond-end", Warning, "{tree}: inode {ino} has size {size} and an extent up to {end}";
+    /// The descriptor or the Merkle tree of a file with fs-verity is wrong, so its reads fail.
+    VerityDamaged { tree: TreeId, ino: Ino, why: &'static str }
+        = "verity-damaged", Error, "{tree}: inode {ino}: fs-verity: {why}";
+    /// A file without fs-verity has a part of a Merkle tree, and no orphan item makes a mount
+    /// remove it.
+    VerityLeft { tree: TreeId, ino: Ino }
+        = "verity-left", Warning,
+        "{tree}: inode {ino} has a part of a Merkle tree, and no fs-verity";
     /// An invalid extent of a file.
     FileExtentInvalid { tree: TreeId, ino: Ino, offset: u64, why: &'static str }
         = "file-extent-invalid", Error, "{tree}: inode {ino}: extent at {offset}: {why}";

@@ -216,7 +216,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             Kind::ORPHAN_ITEM if key.objectid == ids::ORPHAN => {
                 inode.orphans.add(Sum::of([key.offset, 0, 0, 0], b""));
             }
-            Kind::VERITY_DESC_ITEM | Kind::VERITY_MERKLE_ITEM => {}
+            Kind::VERITY_DESC_ITEM | Kind::VERITY_MERKLE_ITEM => inode.has_verity_items = true,
             // The inode numbers that old kernels remembered as free.
             _ if key.objectid == ids::FREE_INO => {}
             // The header of an old kernel's cache of free inode numbers.

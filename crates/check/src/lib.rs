@@ -59,6 +59,7 @@ mod source;
 mod superblock;
 mod supers;
 mod trial;
+mod verity;
 mod walk;
 
 pub use error::{Error, Result};

@@ -10,4 +10,5 @@ mod patch;
 mod rebuild;
 mod repair;
 mod structure;
+mod verity;
 mod victim;

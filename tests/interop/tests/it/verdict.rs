@@ -114,6 +114,7 @@ const STRICTER: &[&str] = &[
     "inode-odd",
     "inode-mode",
     "orphan-missing",
+    "verity-damaged",
 ];
 
 fn make(images: &Images) {
