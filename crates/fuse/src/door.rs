@@ -47,6 +47,7 @@ mod renew;
 mod rights;
 pub(crate) mod space;
 mod statx;
+mod verity;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,6 +109,8 @@ pub(crate) struct Node {
     /// The number of opens for writing. While this number is above zero, the kernel may hold
     /// content that it has not sent.
     writers: AtomicU32,
+    /// Whether a Merkle tree of the file is being made (FY1 of `verity`).
+    sealing: AtomicBool,
     /// The number of opens of any kind. If it is zero and the file has no name, the kernel will
     /// soon forget the file.
     openers: AtomicU32,
@@ -447,6 +450,7 @@ impl Node {
             no_capability: AtomicBool::new(false),
             default_list: AtomicU8::new(UNKNOWN),
             writers: AtomicU32::new(0),
+            sealing: AtomicBool::new(false),
             openers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
             may_be_cached: AtomicBool::new(false),

@@ -27,6 +27,7 @@ numbers! {
     EISDIR = 21, "It is a directory.";
     EINVAL = 22, "The request makes no sense.";
     ENOTTY = 25, "There is no such command.";
+    ETXTBSY = 26, "The file is open for writing.";
     EFBIG = 27, "The file would be too large.";
     ENOSPC = 28, "The volume is full.";
     EROFS = 30, "The volume is read-only.";
@@ -36,8 +37,10 @@ numbers! {
     ENOSYS = 38, "The server has no such request.";
     ENOTEMPTY = 39, "The directory has names in it.";
     ENODATA = 61, "There is no such attribute.";
+    ENOPKG = 65, "There is no such hash function.";
     EPROTO = 71, "The versions of the protocol do not fit.";
     EOVERFLOW = 75, "The number does not fit.";
+    EMSGSIZE = 90, "The argument is too long.";
     EOPNOTSUPP = 95, "The server cannot do that.";
     ESTALE = 116, "The inode is gone.";
     EDQUOT = 122, "A quota is used up.";

@@ -26,6 +26,7 @@ mod listing;
 mod notify;
 mod reply;
 mod request;
+pub mod verity;
 
 pub use errno::Errno;
 pub use flags::{

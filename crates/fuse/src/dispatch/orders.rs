@@ -20,6 +20,7 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
     let may_take_minutes = match read(&exchange) {
         Ok((_, Some(command), _)) if command.may_take_long() => command.may_take_minutes(),
         Ok((number, None, _)) if flags::waits_for_commit(number) => false,
+        Ok((number, None, _)) if flags::may_take_minutes(number) => true,
         Ok((_, Some(command), _)) => {
             let tell = || door.answer_from_memory(caller(&head), head.node, command);
             let answer = door.guarded("ioctl", head.node, tell);

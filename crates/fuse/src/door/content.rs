@@ -33,6 +33,7 @@ use rustix::fs::OFlags;
 
 use super::privileges::{Change, drop_capability};
 use super::space::SpacePermit;
+use super::verity::expect_unsealed;
 use super::{Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
@@ -157,7 +158,7 @@ impl Door {
         Ok(())
     }
 
-    /// Refuses to open an immutable file for writing, or an append-only file for writing without
+    /// Refuses to open an immutable file, or one with fs-verity, for writing, or an append-only file for writing without
     /// `O_APPEND`. The check is made here, because later writes from the kernel's cache do not name
     /// the program.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
@@ -166,8 +167,8 @@ impl Door {
         }
         let inode = self.node(id)?.inode.attr().flags;
         let grows = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
-        let refused =
-            inode & InodeFlags::IMMUTABLE != 0 || inode & InodeFlags::APPEND != 0 && !grows;
+        let is_fixed = inode & (InodeFlags::IMMUTABLE | InodeFlags::RO_VERITY) != 0;
+        let refused = is_fixed || inode & InodeFlags::APPEND != 0 && !grows;
         if refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
@@ -175,7 +176,12 @@ impl Door {
     pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<OpenFlags> {
         let node = self.node_to_open(id)?;
         if is_for_writing(oflags(flags)) {
-            node.writers.fetch_add(1, Ordering::Relaxed);
+            node.writers.fetch_add(1, Ordering::SeqCst);
+            if let Err(errno) = expect_unsealed(&node) {
+                node.writers.fetch_sub(1, Ordering::SeqCst);
+                node.openers.fetch_sub(1, Ordering::SeqCst);
+                return Err(errno);
+            }
             node.may_be_cached.store(true, Ordering::Relaxed);
         }
         Ok(open_flags(flags, &self.options))

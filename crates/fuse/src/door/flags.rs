@@ -1,4 +1,5 @@
-//! Commands of ioctl(2): inode flags, as `lsattr` and `chattr` read and change them, and the label.
+//! Commands of ioctl(2) that are not of btrfs alone: inode flags, as `lsattr` and `chattr` read and
+//! change them, the label, and fs-verity.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_fs::{FileKind, InodeFlags, InodeId};
 use buttress_protocol::Errno;
+use buttress_protocol::verity::{EnableVerity, MeasureVerity};
 
 use super::rights::{Capability, Rights};
 use super::{Caller, Door, Node, place, refuse};
@@ -15,6 +17,8 @@ use crate::mount_list::Listed;
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_LABEL: u32 = 0x8100_9431;
+/// How the plain command shows fs-verity. No command changes the flag.
+const VERITY: u32 = 0x0010_0000;
 const SET_LABEL: u32 = 0x4100_9432;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
@@ -43,6 +47,11 @@ const FLAGS: [Flag; 9] = [
     Flag { disk: InodeFlags::COMPRESS, plain: 0x4, extended: 0 },
 ];
 
+/// Whether a command may take minutes: it reads a whole file.
+pub(crate) fn may_take_minutes(command: u32) -> bool {
+    command == EnableVerity::COMMAND
+}
+
 /// Whether a command waits for a commit: the label changes between two commits.
 pub(crate) fn waits_for_commit(command: u32) -> bool {
     command == SET_LABEL
@@ -61,7 +70,11 @@ impl Door {
         let wanted =
             || argument.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL);
         match command {
-            GET_FLAGS => Ok(shown(self.flags(id)?, |flag| flag.plain).to_ne_bytes().to_vec()),
+            GET_FLAGS => {
+                let flags = self.flags(id)?;
+                let verity = if flags & InodeFlags::RO_VERITY == 0 { 0 } else { VERITY };
+                Ok((shown(flags, |flag| flag.plain) | verity).to_ne_bytes().to_vec())
+            }
             GET_EXTENDED => {
                 let mut answer =
                     shown(self.flags(id)?, |flag| flag.extended).to_ne_bytes().to_vec();
@@ -76,7 +89,12 @@ impl Door {
                 let label = argument.split(|byte| *byte == 0).next().unwrap_or_default();
                 self.fs.set_label(label).map(|()| Vec::new()).map_err(refuse)
             }
-            SET_FLAGS => self.set_flags(caller, id, wanted()?, |flag| flag.plain),
+            SET_FLAGS => {
+                let known = if self.flags(id)? & InodeFlags::RO_VERITY == 0 { 0 } else { VERITY };
+                self.set_flags(caller, id, wanted()? & !known, |flag| flag.plain)
+            }
+            MeasureVerity::COMMAND => self.measure_verity(id, argument),
+            EnableVerity::COMMAND => self.enable_verity(caller, id, argument),
             SET_EXTENDED => self.set_flags(caller, id, wanted()?, |flag| flag.extended),
             _ => Err(Errno::ENOTTY),
         }

@@ -185,7 +185,7 @@ impl Door {
     }
 
     /// Checks that the volume can be changed, and that the caller's mount is not read-only.
-    fn expect_writable(&self, caller: Caller, node: &Node) -> Answer<()> {
+    pub(super) fn expect_writable(&self, caller: Caller, node: &Node) -> Answer<()> {
         if self.fs.read_only_reason().is_some() || self.is_by_read_only_mount(caller, node) {
             return Err(Errno::EROFS);
         }

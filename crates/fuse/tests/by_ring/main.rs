@@ -46,6 +46,8 @@ mod random;
 mod times;
 #[path = "../it/users.rs"]
 mod users;
+#[path = "../it/verity.rs"]
+mod verity;
 #[path = "../it/volume.rs"]
 mod volume;
 #[path = "../it/waiting.rs"]

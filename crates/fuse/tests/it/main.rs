@@ -25,6 +25,7 @@ mod privileges;
 mod random;
 mod times;
 mod users;
+mod verity;
 mod volume;
 mod waiting;
 

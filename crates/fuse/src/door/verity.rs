@@ -1,0 +1,94 @@
+//! fs-verity by ioctl(2), as the program `fsverity` uses it.
+//!
+//! # Invariants
+//!
+//! - **FY1** A file gets its Merkle tree only while no program has it open for writing through this
+//!   mount. So the kernel holds no content of it that the tree lacks: a close has sent everything.
+//!   An open for writing counts itself first and then looks at `sealing`; the command sets
+//!   `sealing` first and then looks at the count. One of the two sees the other.
+//!
+//! The kernel keeps pages of such a file as it keeps others: they were verified when they were
+//! read. Linux shows the flag by statx(2) too, for which FUSE has no field.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use buttress_fs::{FileKind, HashKind, VerityOptions};
+use buttress_protocol::Errno;
+use buttress_protocol::verity::{EnableVerity, MeasureVerity};
+
+use super::rights::{Rights, WRITE};
+use super::{Caller, Door, Node, refuse};
+use crate::errno::Answer;
+
+/// How long a command waits for the kernel to tell of a close, and how often it looks.
+const RELEASE_MAX: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(2);
+
+impl Door {
+    /// Answers `FS_IOC_ENABLE_VERITY`, with the checks and the errors of Linux.
+    pub(super) fn enable_verity(
+        &self,
+        caller: Caller,
+        id: u64,
+        argument: &[u8],
+    ) -> Answer<Vec<u8>> {
+        let EnableVerity { algorithm, block_size, salt, signature } =
+            EnableVerity::parse(argument)?;
+        let node = self.node(id)?;
+        self.expect_access(&Rights::of(caller), &node.inode, WRITE)?;
+        self.expect_writable(caller, &node)?;
+        if node.inode.kind() == FileKind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        let hash = u8::try_from(algorithm).ok().and_then(HashKind::from_disk);
+        let hash = hash.ok_or(Errno::ENOPKG)?;
+        let (salt, signature) = (salt.to_vec(), signature.to_vec());
+        let options = VerityOptions { hash, block_size, salt, signature };
+        if node.sealing.swap(true, Ordering::SeqCst) {
+            return Err(Errno::EBUSY);
+        }
+        let made = if has_writer(&node) {
+            Err(Errno::ETXTBSY)
+        } else {
+            node.inode.enable_verity(&options).map_err(refuse)
+        };
+        node.sealing.store(false, Ordering::SeqCst);
+        made?;
+        // The kernel does not know that `ctime` has changed.
+        self.notifier_threads.doubt_attributes(id);
+        Ok(Vec::new())
+    }
+
+    /// Answers `FS_IOC_MEASURE_VERITY`.
+    pub(super) fn measure_verity(&self, id: u64, argument: &[u8]) -> Answer<Vec<u8>> {
+        let verity = self.node(id)?.inode.verity().map_err(refuse)?.ok_or(Errno::ENODATA)?;
+        MeasureVerity::answer(argument, u16::from(verity.hash as u8), &verity.digest())
+    }
+}
+
+/// Whether a file is open for writing. The kernel tells of a close a little after the program got
+/// its answer, so a program that has just written the file is waited for.
+fn has_writer(node: &Node) -> bool {
+    let mut waited = Duration::ZERO;
+    while node.writers.load(Ordering::SeqCst) > 0 {
+        if waited >= RELEASE_MAX {
+            return true;
+        }
+        std::thread::sleep(STEP);
+        waited += STEP;
+    }
+    false
+}
+
+/// Refuses to open a file for writing that never changes, or whose tree is being made (FY1). The
+/// open counts as a writer already.
+pub(super) fn expect_unsealed(node: &Node) -> Answer<()> {
+    if node.inode.has_verity() {
+        Err(Errno::EPERM)
+    } else if node.sealing.load(Ordering::SeqCst) {
+        Err(Errno::ETXTBSY)
+    } else {
+        Ok(())
+    }
+}
