@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use buttress_format::Compression;
-use buttress_fs::{FallocateMode, FileKind, Inode, RenameFlags, SetAttr, XattrFlags};
+use buttress_fs::{
+    FallocateMode, FileKind, HashKind, Inode, RenameFlags, SetAttr, VerityOptions, XattrFlags,
+};
 
 use super::home::Home;
 use super::walk::Walk;
@@ -125,7 +127,14 @@ impl Current {
             // A stream without data only names the ranges, so nothing is written. File flags are
             // ignored, as `btrfs receive` ignores them.
             Command::UpdateExtent { .. } | Command::FileAttr { .. } => Ok(()),
-            Command::EnableVerity { .. } => Err(Error::Refused("fs-verity is not supported")),
+            Command::EnableVerity { path, algorithm, block_size, salt, signature } => {
+                let hash = HashKind::from_disk(algorithm);
+                let hash = hash.ok_or(Error::Refused("an unknown hash function of fs-verity"))?;
+                let (salt, signature) = (salt.to_vec(), signature.to_vec());
+                let options = VerityOptions { hash, block_size, salt, signature };
+                self.walk.find(path)?.enable_verity(&options)?;
+                Ok(())
+            }
             Command::Subvol { .. } | Command::Snapshot { .. } | Command::End => {
                 Err(Error::Refused("a command that is none of a subvolume"))
             }

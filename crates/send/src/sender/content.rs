@@ -10,7 +10,7 @@
 use std::io::Write;
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, Ino, InodeItem};
+use buttress_format::{Body, Compression, Ino, InodeFlags, InodeItem};
 use buttress_fs::InodeId;
 
 use super::Sender;
@@ -56,6 +56,8 @@ struct Target<'a> {
     written: bool,
     /// The range that is still to be read and sent.
     pending: Range<u64>,
+    /// Whether each byte is compared with a Merkle tree before it is sent.
+    has_verity: bool,
 }
 
 impl<W: Write> Sender<'_, '_, W> {
@@ -76,6 +78,7 @@ impl<W: Write> Sender<'_, '_, W> {
             reached: old.map_or(0, |old| old.size),
             written: false,
             pending: 0..0,
+            has_verity: item.flags & InodeFlags::RO_VERITY != 0,
         };
         if target.reached > target.size {
             self.truncate(&mut target, item.size)?;
@@ -260,7 +263,9 @@ impl<W: Write> Sender<'_, '_, W> {
             // LZO segments have the length of a sector: 3 stands for 4 KiB, 7 for 64 KiB.
             Compression::Lzo => 3 + self.new.sector().trailing_zeros().saturating_sub(12),
         };
-        if !self.options.compressed_data || self.options.version < Version::Two {
+        // The tree has hashes of unpacked bytes.
+        let is_off = !self.options.compressed_data || target.has_verity;
+        if is_off || self.options.version < Version::Two {
             return Ok(false);
         }
         let file_len = range.end - range.start;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use buttress_format::{Body, Ino, InodeItem};
+use buttress_format::{Body, Ino, InodeFlags, InodeItem};
 
 use super::Sender;
 use super::diff::Change;
@@ -11,7 +11,7 @@ use super::tree::{
     DIRECTORY, Inode, Link, REGULAR, SYMLINK, TYPE, has_inheritable_xattrs, is_dir, is_inherited,
 };
 use crate::error::Result;
-use crate::stream::Command;
+use crate::stream::{Command, Version};
 
 const FIFO: u32 = 0o010_000;
 const SOCKET: u32 = 0o140_000;
@@ -45,6 +45,7 @@ impl<W: Write> Sender<'_, '_, W> {
             }
             return Ok(());
         }
+        self.verity(&at, ino, &inode, old.as_ref())?;
         self.stamp(&at, &inode.item)
     }
 
@@ -214,6 +215,23 @@ impl<W: Write> Sender<'_, '_, W> {
             self.emit(&Command::SetXattr { path: path(at)?, name, value })?;
         }
         Ok(())
+    }
+
+    /// Makes the receiver enable fs-verity, once the content is complete: later writes are refused.
+    fn verity(&mut self, at: &[u8], ino: Ino, inode: &Inode, old: Option<&Inode>) -> Result<()> {
+        let has = |inode: &Inode| inode.item.flags & InodeFlags::RO_VERITY != 0;
+        if self.options.version < Version::Three || !has(inode) || old.is_some_and(has) {
+            return Ok(());
+        }
+        let id = buttress_fs::InodeId { tree: self.new.id, ino };
+        let Some(known) = self.fs.inode(id)?.verity()? else { return Ok(()) };
+        self.emit(&Command::EnableVerity {
+            path: path(at)?,
+            algorithm: known.hash as u8,
+            block_size: 1 << known.log_block,
+            salt: &known.salt,
+            signature: &known.signature,
+        })
     }
 
     fn attributes(

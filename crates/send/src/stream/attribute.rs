@@ -55,6 +55,8 @@ attributes! {
     ENCRYPTION = 31, "the encryption";
     VERITY_ALGORITHM = 32, "the verity algorithm";
     VERITY_BLOCK_SIZE = 33, "the verity block size";
+    VERITY_SALT_DATA = 34, "the verity salt";
+    VERITY_SIG_DATA = 35, "the verity signature";
 }
 
 /// The highest attribute number in any version of streams, including the attributes of verity.

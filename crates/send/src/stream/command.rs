@@ -167,11 +167,13 @@ pub enum Command<'a> {
         encoded: Encoded,
         data: &'a [u8],
     },
-    /// From version 3 on, which no known sender writes yet.
+    /// Make the Merkle tree of a file whose content is complete. From version 3 on.
     EnableVerity {
         path: StreamPath<'a>,
         algorithm: u8,
         block_size: u32,
+        salt: &'a [u8],
+        signature: &'a [u8],
     },
     /// The stream is complete.
     End,

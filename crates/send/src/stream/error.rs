@@ -29,7 +29,7 @@ pub enum StreamError {
     #[error("not a send stream: it begins with something else than \"btrfs-stream\"")]
     Magic,
     /// A version that this crate does not know.
-    #[error("stream version {0} is not known; known are 1 and 2")]
+    #[error("stream version {0} is not known; known are 1 to 3")]
     Version(u32),
     /// The input ends before the stream does.
     #[error("the stream ends at byte {at}, in the middle: it is truncated")]

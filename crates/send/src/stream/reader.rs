@@ -39,7 +39,7 @@ impl<R: Read> StreamReader<R> {
         }
         let [.., a, b, c, d] = head;
         let version = u32::from_le_bytes([a, b, c, d]);
-        if !(1..=2).contains(&version) {
+        if !(1..=3).contains(&version) {
             return Err(StreamError::Version(version));
         }
         Ok(Some(Self { input, version, at: head.len() as u64, buffer: Vec::new() }))

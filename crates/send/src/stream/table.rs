@@ -191,7 +191,11 @@ commands! {
         encoded.encryption
     };
     ENABLE_VERITY EnableVerity on path "enable_verity" {
-        path: entry(PATH), algorithm: u8(VERITY_ALGORITHM), block_size: u32(VERITY_BLOCK_SIZE),
+        path: entry(PATH),
+        algorithm: u8(VERITY_ALGORITHM),
+        block_size: u32(VERITY_BLOCK_SIZE),
+        salt: bytes(VERITY_SALT_DATA),
+        signature: bytes(VERITY_SIG_DATA),
     } says { "algorithm={algorithm} block_size={block_size}" };
     END End "end" {};
 }

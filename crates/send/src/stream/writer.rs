@@ -14,15 +14,23 @@ pub enum Version {
     One = 1,
     /// Adds larger writes, holes and allocations, compressed data, and times of creation.
     Two = 2,
+    /// Adds fs-verity. Linux sends and receives it only if it was built with experiments.
+    Three = 3,
 }
 
 impl Version {
+    /// The version with this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::One, Self::Two, Self::Three].into_iter().find(|version| *version as u32 == number)
+    }
+
     /// The most file data in one command, as in Linux's sender.
     #[must_use]
     pub fn write_bytes_max(self) -> usize {
         match self {
             Self::One => 48 << 10,
-            Self::Two => 128 << 10,
+            Self::Two | Self::Three => 128 << 10,
         }
     }
 }
