@@ -116,6 +116,10 @@ impl File {
         &self.inode
     }
 
+    pub(crate) fn is_for_writing(&self) -> bool {
+        self.write
+    }
+
     fn expect(&self, allowed: bool, operation: &'static str) -> Result<()> {
         if allowed {
             return Ok(());

@@ -72,6 +72,11 @@
 //! [`Filesystem::snapshot`] returns the state of the volume at one moment, for reading. This
 //! snapshot has no name on the volume.
 //!
+//! # fs-verity
+//!
+//! [`Filesystem::enable_verity`] makes a Merkle tree of a file. The content then never changes, and
+//! each read is compared with the tree.
+//!
 //! # Several files together
 //!
 //! [`Filesystem::transaction`] changes several files together or not at all, also after a crash.
@@ -141,6 +146,7 @@ mod file;
 
 mod snapshot;
 mod transaction;
+mod verity;
 
 mod admin;
 mod filesystem;
@@ -151,9 +157,9 @@ pub use admin::Admin;
 pub use buttress_block::{Device, FileDevice, MemoryDevice};
 pub use buttress_format::DeviceId;
 pub use buttress_fs::{
-    BalanceOptions, BalanceProgress, DeviceInfo, FileKind, Generation, Info, Ino, InodeId,
-    ScrubOptions, ScrubProgress, SetAttr, SpaceStats, StatFs, SubvolumeInfo, Timespec, TreeId,
-    TrimOptions, TrimProgress,
+    BalanceOptions, BalanceProgress, DeviceInfo, FileKind, Generation, HashKind, Info, Ino,
+    InodeId, ScrubOptions, ScrubProgress, SetAttr, SpaceStats, StatFs, SubvolumeInfo, Timespec,
+    TreeId, TrimOptions, TrimProgress, VerityDescriptor, VerityOptions,
 };
 #[cfg(feature = "send")]
 pub use buttress_send as send;

@@ -234,3 +234,31 @@ fn directories_in_many_levels_follow_links_as_in_std() {
     fs.remove_dir_all("/real").expect("ours");
     assert!(!fs.exists("/real").expect("ours") && fs.exists("/file").expect("ours"));
 }
+
+/// A file with fs-verity is opened for reading alone, and has the digest of its content.
+#[test]
+fn a_file_with_verity_is_read_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("a.img");
+    let fs = CreateOptions::new(256 << 20).create(&image).expect("a volume");
+    fs.write("/file", "content").expect("written");
+    assert_eq!(fs.verity("/file").expect("readable"), None);
+    let options = buttress::VerityOptions::default();
+    let writer = fs.open_with("/file", &FileOptions::new().write(true)).expect("it");
+    let refused = writer.enable_verity(&options).expect_err("it is open for writing");
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+    drop(writer);
+    let made = fs.open_file("/file").expect("it").enable_verity(&options).expect("enabled");
+    assert_eq!(fs.verity("/file").expect("readable"), Some(made.clone()));
+    let again = fs.enable_verity("/file", &options).expect_err("it has a tree");
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+    for how in [FileOptions::new().write(true), FileOptions::new().append(true)] {
+        let refused = fs.open_with("/file", &how).expect_err("the content is fixed");
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    }
+    fs.close().expect("a close");
+    let fs = Filesystem::open(&image).expect("a volume");
+    assert_eq!(fs.read_to_string("/file").expect("it reads"), "content");
+    let digest = fs.open_file("/file").expect("it").verity().expect("readable").expect("enabled");
+    assert_eq!(digest.digest(), made.digest());
+}
