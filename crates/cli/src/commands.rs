@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Filesystem(filesystem::Args),
     /// Show and set properties of subvolumes, files and directories.
     Property(property::Args),
+    /// Make files whose content never changes, and show their digests.
+    Fsverity(buttress_control::fsverity::Args),
     /// Show the superblock, features, devices, space and trees of a volume.
     Info(info::Args),
     /// Check a volume for errors.
@@ -185,6 +187,7 @@ impl Command {
             Self::Dump(args) => dump::run(args, ui),
             Self::Subvolume(args) => subvolume::run(args, ui),
             Self::Property(args) => property::run(args, ui),
+            Self::Fsverity(args) => buttress_control::fsverity::run(args, ui),
             Self::Quota(verb) => quota::run(verb, ui),
             Self::Qgroup(verb) => qgroup::run(verb, ui),
             Self::Send(args) => send::run(args, ui),

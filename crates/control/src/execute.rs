@@ -20,6 +20,7 @@ mod scrub;
 mod stream;
 mod subvolume;
 mod survey;
+mod verity;
 
 use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
 use buttress_fuse::KernelSync;
@@ -27,13 +28,14 @@ use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Access;
-use crate::order::{Order, PropertyAct, QuotaAct, Step, Watch};
+use crate::order::{Order, PropertyAct, QuotaAct, Step, VerityAct, Watch};
 use crate::target::{Open, Stream};
 
 pub use balance::{options as balance_options, status_of as balance_status};
 pub use device::{Row as DeviceRow, expect_empty, fresh as fresh_device, holds};
 pub use room::Room;
 pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
+pub use verity::digest_of_host;
 
 /// Carries an order out.
 ///
@@ -132,6 +134,7 @@ pub fn carry_out(
             scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
         }
         Order::Property { at, act } => property::carry_out(fs, at, act, kernel_sync),
+        Order::Verity { at, act } => verity::carry_out(fs, at, act, kernel_sync),
         Order::Quota(act) => quota::carry_out(fs, act, name),
         Order::Receive { .. } | Order::Send(_) => {
             Err(Failure::new(Exit::Usage, "the stream is missing"))
@@ -165,6 +168,7 @@ pub fn access(order: &Order) -> Access {
         | Order::Room
         | Order::Send(_)
         | Order::Scrub { read_only: true, .. }
+        | Order::Verity { act: VerityAct::Measure | VerityAct::Digest { .. }, .. }
         | Order::Survey { .. } => Access::Read,
         Order::Subvolume(act) => act.access(),
         Order::Quota(QuotaAct::Show | QuotaAct::ShowAt { .. }) => Access::Read,

@@ -18,6 +18,7 @@ pub mod closing;
 pub mod execute;
 pub mod exit;
 pub mod figures;
+pub mod fsverity;
 pub mod image;
 pub mod inspect;
 pub mod live;

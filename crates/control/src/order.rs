@@ -8,6 +8,7 @@
 mod quota;
 mod subvolume;
 mod survey;
+mod verity;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ use crate::names;
 pub use quota::{Group, QuotaAct, Quotas, group as quota_group};
 pub use subvolume::{Act, Shown, Spot};
 pub use survey::SurveyRequest;
+pub use verity::{VerityAct, VerityTree};
 
 /// An order, named as on the command line. Paths are absolute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -144,6 +146,13 @@ pub enum Order {
         #[serde(rename = "wish")]
         request: SurveyRequest,
     },
+    /// Work on fs-verity of a file.
+    Verity {
+        /// The file.
+        at: Spot,
+        /// What to do.
+        act: VerityAct,
+    },
 }
 
 impl Order {
@@ -177,7 +186,8 @@ impl Order {
             | Self::ReplaceCancel
             | Self::ScrubCancel
             | Self::ReplaceStatus
-            | Self::Subvolume(_) => false,
+            | Self::Subvolume(_)
+            | Self::Verity { .. } => false,
         }
     }
 }

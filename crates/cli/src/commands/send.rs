@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "clone-source", value_name = "SUBVOLUME")]
     clone_sources: Vec<OsString>,
     /// Version of the stream. All receivers understand 1. Version 2 preserves holes, preallocated
-    /// space and compressed data.
+    /// space and compressed data. Version 3 also preserves fs-verity, for few receivers.
     #[arg(long, value_name = "N", default_value = "1", value_parser = version)]
     proto: u32,
     /// Send compressed data without decompressing it. Needs version 2.
@@ -91,9 +91,8 @@ fn version(text: &str) -> Result<u32, String> {
     match text {
         "1" => Ok(1),
         "2" | "0" => Ok(2),
-        _ => Err(format!(
-            "stream version {text} is not known; known are 1 and 2, and 0 for the highest"
-        )),
+        "3" => Ok(3),
+        _ => Err(format!("stream version {text} is not known; known are 1, 2 and 3, and 0 for 2")),
     }
 }
 

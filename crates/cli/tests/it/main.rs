@@ -35,6 +35,7 @@ mod subvolume;
 mod survey;
 mod top;
 mod unmounting;
+mod verity;
 mod waking;
 mod words;
 
