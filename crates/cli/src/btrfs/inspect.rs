@@ -97,8 +97,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::LogicalResolve(resolve) => logical_resolve(&resolve, ui)?,
         Verb::MinDevSize { id, place } => {
-            let image = usage::image_of(&place)?;
-            let inspect = Inspect::open_quietly(&image, &Devices::default())?;
+            let inspect = usage::inspect(&place)?;
             let chunks = &inspect.chunks.chunks;
             let pieces = chunks.iter().flat_map(|chunk| {
                 let own = chunk.stripes.iter().filter(|stripe| stripe.device.0 == id);

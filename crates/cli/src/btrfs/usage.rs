@@ -6,7 +6,7 @@
 //! server also reports the size of its global reserve.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use buttress_base::text;
 
@@ -68,30 +68,31 @@ pub(super) struct Space {
     reserve: Option<u64>,
 }
 
-/// Returns the image or device of a volume. `place` is the image or device itself, or a folder of a
-/// mount. A mounted volume commits first.
-pub(super) fn image_of(place: &Path) -> Result<PathBuf> {
-    let Some((_, answer)) = live::find(place)? else { return Ok(place.to_owned()) };
+/// Opens a volume for reading. `place` is its image or device, or a folder of a mount. A mounted
+/// volume commits first, and its server names all its devices.
+pub(super) fn inspect(place: &Path) -> Result<Inspect> {
+    let devices = Devices::default();
+    let Some((_, answer)) = live::find(place)? else {
+        return Inspect::open_quietly(place, &devices);
+    };
     client::commit(place);
-    Ok(answer.subject.image)
+    let subject = answer.subject;
+    let mount = subject.target.clone().filter(|_| subject.is_mounted());
+    // The last commit of a mount with a cache is in the cache.
+    let mount = mount.filter(|_| subject.cache.is_none());
+    Inspect::open_quietly(&mount.unwrap_or(subject.image), &devices)
 }
 
 impl Space {
     /// Reads the figures of an image, a device, or a folder of a mount.
     pub(super) fn of(place: &Path, ui: &Ui) -> Result<Self> {
-        let (image, reserve) = match live::find(place)? {
-            Some((_, answer)) => {
-                client::commit(place);
-                let figures = answer.sections.iter().filter(|section| section.name == "space");
-                let mut figures = figures.flat_map(|section| &section.figures);
-                let reserve = figures.find(|(name, _)| name == "global_reserve_bytes");
-                (answer.subject.image, reserve.and_then(|(_, value)| value.as_u64()))
-            }
-            None => (place.to_owned(), None),
-        };
-        let devices = Devices::default();
-        let room = client::run(&Order::Room, place, &devices, "usage", ui)?;
-        let inspect = Inspect::open_quietly(&image, &devices)?;
+        let reserve = live::find(place)?.and_then(|(_, answer)| {
+            let figures = answer.sections.iter().filter(|section| section.name == "space");
+            let mut figures = figures.flat_map(|section| &section.figures);
+            figures.find(|(name, _)| *name == "global_reserve_bytes")?.1.as_u64()
+        });
+        let room = client::run(&Order::Room, place, &Devices::default(), "usage", ui)?;
+        let inspect = inspect(place)?;
         let mut placed = Placed::new();
         for chunk in &inspect.chunks.chunks {
             for stripe in &chunk.stripes {

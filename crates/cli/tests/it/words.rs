@@ -327,6 +327,56 @@ fn trees_and_sizes_are_told() {
     assert!(min() <= smallest, "it was the smallest");
 }
 
+/// The program under the name `btrfs`, in a bench.
+fn link(bench: &Bench) -> std::path::PathBuf {
+    let ours = bench.path("btrfs");
+    symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
+    ours
+}
+
+/// Runs one line of words, and returns its output and its exit code.
+fn said(bench: &Bench, ours: &Path, words: &[&str]) -> (String, Option<i32>) {
+    let output = program(bench, ours).args(words).output().expect("it starts");
+    let said = [&output.stdout[..], &output.stderr].concat();
+    (String::from_utf8_lossy(&said).into_owned(), output.status.code())
+}
+
+/// After `device add` on a mount, every word that describes the volume names both devices.
+#[test]
+fn an_added_device_is_named() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = crate::bench();
+    bench.volume("image", "300M");
+    let (image, second) = (bench.path("image"), bench.path("second"));
+    std::fs::File::create(&second).expect("a file").set_len(300 << 20).expect("a size");
+    let ours = link(&bench);
+    let mounted = Mounted::new(&bench, &[]);
+    let top = bench.path("mnt");
+    let words = ["device", "add", text(&second), text(&top)];
+    assert_eq!(said(&bench, &ours, &words).1, Some(0));
+    for place in [&top, &image, &second] {
+        let lines: [&[&str]; 4] = [
+            &["filesystem", "show", text(place)],
+            &["filesystem", "usage", text(place)],
+            &["filesystem", "usage", "-T", text(place)],
+            &["device", "usage", text(place)],
+        ];
+        for words in lines {
+            let (said, code) = said(&bench, &ours, words);
+            assert_eq!(code, Some(0), "{words:?}: {said}");
+            // A line "Device missing" of `filesystem usage` tells that no device is missing.
+            assert!(!said.replace("Device missing:", "").contains("missing"), "{words:?}: {said}");
+            assert!(said.contains(text(&second)) && said.contains(text(&image)), "{said}");
+        }
+        let words = ["inspect-internal", "min-dev-size", "--id", "2", text(place)];
+        assert_eq!(said(&bench, &ours, &words).1, Some(0), "{words:?}");
+        assert_eq!(said(&bench, &ours, &["device", "ready", text(place)]).1, Some(0));
+    }
+    mounted.end();
+}
+
 /// A line of btrbk and its replacement. btrbk accepts only the type `btrfs`, but FUSE mounts have
 /// types such as `fuse.buttress`.
 const OF_BTRBK: (&str, &str) = (
