@@ -16,6 +16,7 @@
 //!   Errors begin with `ERROR: `.
 
 mod columns;
+mod defragment;
 mod device;
 mod du;
 mod filesystem;
@@ -118,7 +119,7 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
     if linux::has_a_part(&words[1..]) {
         return Some(linux::hand_over(&words[1..]));
     }
-    let line = match Line::try_parse_from(words) {
+    let line = match Line::read(words) {
         Ok(line) => line,
         Err(error) => {
             let is_help = error.exit_code() == 0;
@@ -142,6 +143,12 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
 }
 
 impl Line {
+    fn read(words: &[OsString]) -> Result<Self, clap::Error> {
+        let is_defragment = defragment::is_meant(words);
+        let fit = |word| if is_defragment { defragment::with_equals(word) } else { word };
+        Self::try_parse_from(words.iter().cloned().map(fit))
+    }
+
     fn carry_out(self, ui: &Ui) -> Result<Exit> {
         let group = match self.group {
             Some(group) if !self.version => group,
@@ -149,7 +156,7 @@ impl Line {
         };
         match group {
             Group::Subvolume(verb) => subvolume::run(verb, ui),
-            Group::Filesystem(verb) => filesystem::run(verb, ui),
+            Group::Filesystem(verb) => filesystem::run(verb, self.verbose > 0, ui),
             Group::Balance(verb) => balance::run(verb, ui),
             Group::Device(verb) => device::run(verb, ui),
             Group::Scrub(verb) => scrub::run(verb, ui),
@@ -169,5 +176,42 @@ impl Line {
                 Ok(Exit::Success)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Command lines, at least one for each verb.
+    const LINES: &str = include_str!("btrfs/lines.txt");
+
+    /// Every verb has a command line here, and each of the lines is parsed. A verb whose options
+    /// clash with the global options would panic.
+    #[test]
+    fn a_line_of_every_verb_is_parsed() {
+        Line::command().debug_assert();
+        let mut verbs = Vec::new();
+        for group in Line::command().get_subcommands() {
+            let group_name = group.get_name().to_owned();
+            if group.get_subcommands().next().is_none() {
+                verbs.push(group_name);
+                continue;
+            }
+            verbs.extend(
+                group.get_subcommands().map(|verb| format!("{group_name} {}", verb.get_name())),
+            );
+        }
+        for line in LINES.lines().filter(|line| !line.is_empty()) {
+            let words: Vec<OsString> =
+                std::iter::once("btrfs").chain(line.split(' ')).map(OsString::from).collect();
+            if let Err(error) = Line::read(&words) {
+                panic!("{line}: {error}");
+            }
+            verbs.retain(|verb| line != verb && !line.starts_with(&format!("{verb} ")));
+        }
+        assert!(verbs.is_empty(), "no line for {verbs:?}");
     }
 }

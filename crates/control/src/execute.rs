@@ -10,6 +10,7 @@
 //!   [`Order::Commit`] fails.
 
 mod balance;
+mod defragment;
 mod device;
 mod fstrim;
 mod property;
@@ -32,6 +33,7 @@ use crate::order::{Order, PropertyAct, QuotaAct, Step, VerityAct, Watch};
 use crate::target::{Open, Stream};
 
 pub use balance::{options as balance_options, status_of as balance_status};
+pub use defragment::Done as Defragmented;
 pub use device::{Row as DeviceRow, expect_empty, fresh as fresh_device, holds};
 pub use room::Room;
 pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
@@ -84,6 +86,7 @@ pub fn carry_out(
         }
         Order::BalanceStatus => balance::status_of(fs, false).context(|| name),
         Order::Commit => Ok(Value::Null),
+        Order::Defragment { at, how } => defragment::carry_out(fs, at, how, watch),
         Order::DeviceAdd { new, force } => {
             let added = device::fresh_for(fs, new, *force)?;
             let id = fs.add_device(added).context(|| new.display().to_string())?;

@@ -47,6 +47,13 @@ pub enum Order {
     /// Commit all that programs have written, for a verb that then reads the device despite the
     /// lock of the mount.
     Commit,
+    /// Write fragmented files anew.
+    Defragment {
+        /// The file, or the directory with files.
+        at: Spot,
+        /// How to write them.
+        how: Defragmenting,
+    },
     /// Make a device part of the volume.
     DeviceAdd {
         /// The device.
@@ -164,6 +171,7 @@ impl Order {
             Self::BalanceStart { .. }
             | Self::BalanceResume
             | Self::Commit
+            | Self::Defragment { .. }
             | Self::DeviceAdd { .. }
             | Self::DeviceRemove { .. }
             | Self::DeviceReplace { .. }
@@ -190,6 +198,23 @@ impl Order {
             | Self::Verity { .. } => false,
         }
     }
+}
+
+/// Which parts of files to defragment, and how to write them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Defragmenting {
+    /// Take all files below a directory. Without it, a directory is refused.
+    pub recursive: bool,
+    /// A codec for all rewritten data, as in `zstd:9`. `None` keeps the settings of each file.
+    pub codec: Option<String>,
+    /// The first byte in each file.
+    pub start: u64,
+    /// Number of bytes in each file. `None` is up to the end of the file.
+    pub len: Option<u64>,
+    /// Extents of at least this length, in bytes, stay as they are.
+    pub extent_bytes: u64,
+    /// Write each file to the devices before the next file.
+    pub flush: bool,
 }
 
 /// An action on properties.

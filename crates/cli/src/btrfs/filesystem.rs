@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::usage::{self, Space, Units};
-use super::{du, table};
+use super::{defragment, du, table};
 use crate::client;
 use crate::commands::filesystem as own;
 use crate::exit::{Exit, Result};
@@ -58,10 +58,10 @@ pub(super) enum Verb {
     /// Resize a device of a volume.
     Resize(own::resize::Args),
     /// Defragment files.
-    Defragment(own::defragment::Args),
+    Defragment(defragment::Args),
 }
 
-pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Df { units, place } => usage::df(&Space::of(&place, ui)?, units, ui)?,
         Verb::Du { units, summarize, places } => return du::run(units, summarize, &places, ui),
@@ -85,7 +85,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             own::label::set(&place, &Devices::default(), &label, ui)?;
         }
         Verb::Resize(args) => return own::resize::run(&args, ui),
-        Verb::Defragment(args) => return own::defragment::run(args, ui),
+        Verb::Defragment(args) => return defragment::run(args, is_verbose, ui),
     }
     Ok(Exit::Success)
 }

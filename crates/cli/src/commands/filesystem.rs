@@ -25,7 +25,7 @@ enum Verb {
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     match args.verb {
-        Verb::Defragment(args) => defragment::run(args, ui),
+        Verb::Defragment(args) => defragment::run(&args, ui),
         Verb::Label(args) => label::run(&args, ui),
         Verb::Resize(args) => resize::run(&args, ui),
     }

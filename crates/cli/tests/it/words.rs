@@ -377,6 +377,72 @@ fn an_added_device_is_named() {
     mounted.end();
 }
 
+/// `defragment` joins the parts of files on a mount, and packs them.
+#[test]
+fn files_of_a_mount_are_defragmented() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = crate::bench();
+    bench.volume("image", "300M");
+    let ours = link(&bench);
+    let mounted = Mounted::new(&bench, &[]);
+    let top = bench.path("mnt");
+    std::fs::create_dir_all(top.join("folder/below")).expect("folders");
+    let content = |name: &str| name.repeat(50_000).into_bytes();
+    let files = ["folder/file", "folder/below/other"];
+    for name in files {
+        // Each part is on the device before the next part, so that none can be joined with it.
+        let file = std::fs::File::create(top.join(name)).expect("a file");
+        for (number, part) in content(name).chunks(16 << 10).enumerate() {
+            let at = number as u64 * (16 << 10);
+            std::os::unix::fs::FileExt::write_all_at(&file, part, at).expect("room");
+            file.sync_all().expect("it is written");
+        }
+    }
+    let path = |name: &str| text(&top.join(name)).to_owned();
+    let parts = |name: &str| {
+        let words = ["subvolume", "find-new", text(&top), "0"];
+        let (said, _) = said(&bench, &ours, &words);
+        let parts = said.lines().filter(|line| line.ends_with(name));
+        let flags = parts.map(|line| line.contains("COMPRESS")).collect::<Vec<_>>();
+        assert!(!flags.is_empty(), "{name}: {said}");
+        flags
+    };
+    let before = parts(files[0]);
+    assert!(before.len() > 10, "{before:?}");
+    let words = ["filesystem", "defragment", "-f", "-v", &path(files[0])];
+    assert_eq!(said(&bench, &ours, &words), (format!("{}\n", path(files[0])), Some(0)));
+    assert!(parts(files[0]).len() < before.len(), "{:?}", parts(files[0]));
+    // A directory alone is no error, and its files stay as they are.
+    let before = parts(files[1]);
+    let (told, code) = said(&bench, &ours, &["filesystem", "defragment", &path("folder")]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.starts_with("WARNING: "), "{told}");
+    assert_eq!(parts(files[1]), before);
+    let words =
+        ["fi", "defrag", "-rv", "-czstd", "-s", "0", "-l", "1G", "-t", "64M", &path("folder")];
+    let names = format!("{}\n{}\n", path(files[0]), path(files[1]));
+    assert_eq!(said(&bench, &ours, &words), (names, Some(0)));
+    for name in files {
+        assert!(parts(name).iter().all(|is_packed| *is_packed), "{name}: {:?}", parts(name));
+        assert!(std::fs::read(top.join(name)).expect("it is there") == content(name));
+    }
+    let words = ["filesystem", "defragment", &path("nope"), &path(files[0])];
+    let (told, code) = said(&bench, &ours, &words);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.ends_with("total 1 failures\n"), "{told}");
+    // The verb of this project takes a place on a mount, too.
+    bench.ok(&["filesystem", "defragment", "-r", "-c", "zlib", "mnt/folder"]);
+    bench.fails(&["filesystem", "defragment", "mnt/folder"], 2, &["--recursive"]);
+    mounted.end();
+    check(&bench.path("image"));
+    for name in files {
+        let found = bench.ok(&["cat", &format!("image:/{name}")]);
+        assert!(found.into_bytes() == content(name), "{name}");
+    }
+}
+
 /// A line of btrbk and its replacement. btrbk accepts only the type `btrfs`, but FUSE mounts have
 /// types such as `fuse.buttress`.
 const OF_BTRBK: (&str, &str) = (

@@ -2,19 +2,23 @@
 
 use std::ffi::OsString;
 
-use buttress_fs::{Codec, Defragment, FileKind, Inode};
+use buttress_control::named::Named;
+use buttress_fs::Codec;
 
-use crate::exit::{Context, Exit, Failure, Result};
-use crate::image::{self, Access, Devices};
-use crate::listing;
-use crate::location::{VolumePath, show};
+use crate::client;
+use crate::commands::du::below;
+use crate::execute::Defragmented;
+use crate::exit::{Context, Exit, Result};
+use crate::image::Devices;
+use crate::location::show;
+use crate::order::{Defragmenting, Order};
 use crate::size;
-use crate::ui::{Progress, Ui};
+use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files, or directories with --recursive, as IMG:/path. Data that was shared with other
-    /// files is no longer shared afterwards.
+    /// The files, or directories with --recursive, as IMG:/path or on a mount. Data that was shared
+    /// with other files is no longer shared afterwards.
     #[arg(required = true, value_name = "IMG:/PATH")]
     places: Vec<OsString>,
     /// Defragment all files below directories.
@@ -23,7 +27,7 @@ pub(crate) struct Args {
     /// Compress with zlib, lzo or zstd, optionally with a level as in zstd:9. The default is zlib.
     #[arg(long, short, value_name = "ALG", num_args = 0..=1, require_equals = false,
         default_missing_value = "zlib", value_parser = codec)]
-    compress: Option<Codec>,
+    compress: Option<String>,
     /// Start at this offset in each file.
     #[arg(long, short, default_value = "0", value_parser = size::parse)]
     start: u64,
@@ -33,6 +37,9 @@ pub(crate) struct Args {
     /// Leave extents of at least this length as they are.
     #[arg(long, short, default_value = "32M", value_parser = size::parse)]
     target_size: u64,
+    /// Write each file to the devices before the next file.
+    #[arg(long, short)]
+    flush: bool,
     /// Print the name of each file.
     #[arg(long, short)]
     verbose: bool,
@@ -40,73 +47,49 @@ pub(crate) struct Args {
     devices: Devices,
 }
 
-#[derive(Default)]
-struct Tally {
-    files: u64,
-    bytes: u64,
-}
-
-pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let mut tally = Tally::default();
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
+    let how = Defragmenting {
+        recursive: args.recursive,
+        codec: args.compress.clone(),
+        start: args.start,
+        len: args.len,
+        extent_bytes: args.target_size,
+        flush: args.flush,
+    };
+    let (mut files, mut bytes) = (0, 0);
     for place in &args.places {
-        let place = VolumePath::parse(place);
-        let fs = image::open(&place.image, &args.devices, Access::Write)?;
-        let inode = image::resolve(&fs, &place)?;
-        if inode.kind() == FileKind::Directory && !args.recursive {
-            let what = format!("{}: is a directory; --recursive goes into it", place.show());
-            return Err(Failure::new(Exit::Usage, what));
-        }
-        let bar = ui.bytes_bar("writing anew", 0);
-        below(&args, inode, place.show(), &bar, &mut tally, ui)?;
-        drop(bar);
-        image::close(fs, &place.image)?;
+        let done = carry_out(place, &how, &args.devices, args.verbose && !ui.json(), ui)?;
+        files += done.paths.len();
+        bytes += done.bytes;
     }
     if ui.json() {
-        ui.document(&serde_json::json!({ "files": tally.files, "bytes": tally.bytes }))?;
+        ui.document(&serde_json::json!({ "files": files, "bytes": bytes }))?;
     }
     Ok(Exit::Success)
 }
 
-/// One file, or all below a directory.
-fn below(
-    args: &Args,
-    top: Inode,
-    path: String,
-    bar: &Progress,
-    tally: &mut Tally,
+/// Defragments one place. With `is_verbose`, prints the name of each file.
+pub(crate) fn carry_out(
+    place: &OsString,
+    how: &Defragmenting,
+    devices: &Devices,
+    is_verbose: bool,
     ui: &Ui,
-) -> Result<()> {
-    let how = Defragment { extent_bytes: args.target_size, codec: args.compress };
-    let end = args.len.map_or(u64::MAX, |len| args.start.saturating_add(len));
-    let tree = top.id().tree;
-    let mut stack = vec![(top, path)];
-    while let Some((inode, path)) = stack.pop() {
-        match inode.kind() {
-            FileKind::Directory => {
-                for entry in listing::entries(&inode).context(|| path.clone())? {
-                    // Files of other subvolumes are included only if the subvolume is named.
-                    if entry.inode.id().tree == tree {
-                        let path = format!("{}/{}", path.trim_end_matches('/'), show(&entry.name));
-                        stack.push((entry.inode, path));
-                    }
-                }
-            }
-            FileKind::Regular => {
-                bar.set_message(&path);
-                let bytes = inode.defragment(args.start..end, &how).context(|| path.clone())?;
-                bar.add(bytes);
-                tally.files += 1;
-                tally.bytes += bytes;
-                if args.verbose && !ui.json() {
-                    ui.line(&path)?;
-                }
-            }
-            _ => {}
+) -> Result<Defragmented> {
+    let Named { volume, spot, .. } = Named::parse(place)?;
+    let order = Order::Defragment { at: spot, how: how.clone() };
+    let done = client::run(&order, &volume, devices, "writing anew", ui)?;
+    let done: Defragmented = serde_json::from_value(done).context(|| "the answer")?;
+    if is_verbose {
+        for path in &done.paths {
+            ui.line(show(&below(place, path)))?;
         }
     }
-    Ok(())
+    Ok(done)
 }
 
-fn codec(text: &str) -> Result<Codec, String> {
-    Codec::parse(text).ok_or_else(|| "one of zlib, lzo, zstd, with a level as in zstd:9".to_owned())
+/// Accepts the name of a codec.
+pub(crate) fn codec(text: &str) -> Result<String, String> {
+    let known = Codec::parse(text).map(|_| text.to_owned());
+    known.ok_or_else(|| "one of zlib, lzo, zstd, with a level as in zstd:9".to_owned())
 }
