@@ -215,7 +215,8 @@ impl CreateOptions {
         let named = Named::create(path, self.size, MEMORY_DEFAULT)?;
         let device = named.device();
         let found = buttress_block::probe::identify(&*device);
-        let found = found.map_err(|error| Error::new(ErrorKind::Io, "create", Some(path), error))?;
+        let found =
+            found.map_err(|error| Error::new(ErrorKind::Io, "create", Some(path), error))?;
         if let Some(found) = found {
             let why = format!("there is {found} already");
             return Err(Error::new(ErrorKind::AlreadyExists, "create", Some(path), why));

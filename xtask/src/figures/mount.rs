@@ -97,7 +97,8 @@ pub(super) fn keep(printed: &Path, kept: &Path) -> Result<(), String> {
     let printed: Printed = serde_json::from_str(&text).map_err(|error| show(printed, &error))?;
     let before = fs::read_to_string(kept).unwrap_or_else(|_| "[]".to_owned());
     let before: Vec<Load> = serde_json::from_str(&before).map_err(|error| show(kept, &error))?;
-    let lines: Vec<_> = merged(before, &printed.figures).iter().map(serde_json::to_string).collect();
+    let lines: Vec<_> =
+        merged(before, &printed.figures).iter().map(serde_json::to_string).collect();
     let lines: Vec<_> = lines.into_iter().collect::<Result<_, _>>().map_err(|e| show(kept, &e))?;
     let folder = kept.parent().unwrap_or(kept);
     fs::create_dir_all(folder).map_err(|error| show(folder, &error))?;
@@ -200,7 +201,10 @@ mod tests {
         let kept = merged(kept, &[row("buttress mount", 50.0)]);
         let mut page = String::new();
         render(&kept, &mut page);
-        assert!(page.contains("| create | 1/s | 100 |  | 50, 0.5x |  |  | file | 3 | 1.5 |"), "{page}");
+        assert!(
+            page.contains("| create | 1/s | 100 |  | 50, 0.5x |  |  | file | 3 | 1.5 |"),
+            "{page}"
+        );
         assert!(page.ends_with("\n- create: two processors.\n"), "{page}");
     }
 }
