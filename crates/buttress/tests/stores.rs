@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use buttress::{CreateOptions, ErrorKind, Filesystem, OpenOptions};
+use buttress_remote::Asked;
 
 /// A volume in a store is made, locked, closed and read like one in a file. `check` finds nothing.
 #[test]
@@ -27,8 +28,15 @@ fn a_volume_in_a_folder_of_objects_is_used_like_an_image() {
     assert_eq!(other.kind(), ErrorKind::AlreadyExists, "{other}");
     let reader = OpenOptions::new().read_only(true).open(&place).expect("opened");
     assert_eq!(reader.read("/a/b/text").expect("read"), vec![7; 3 << 20]);
-    let report = buttress_check::check_filesystem(reader.engine()).expect("checked");
-    assert!(report.issues.is_empty(), "{:?}", report.issues);
+    drop(reader);
+
+    let device =
+        buttress_remote::open(&place, buttress_block::OpenOptions::READ, &Asked::default());
+    let devices = vec![device.expect("opened").device()];
+    let options = buttress_check::Options::thorough();
+    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+    let report = report.expect("a volume");
+    assert!(report.issues.is_empty(), "{}", report.to_text());
 }
 
 /// A volume in a part of an image leaves the bytes around the part alone.
