@@ -1,5 +1,5 @@
-//! The page of figures. It is made from the newest file in `docs/figures`, and from the newest files
-//! in its folders `mount` and `growth`.
+//! The page of figures. It is made from the newest file in `docs/figures`, and from the newest
+//! files in its folders `mount` and `growth`.
 //!
 //! # What must hold
 //!

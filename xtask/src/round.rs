@@ -109,7 +109,7 @@ fn fuzz(
         .arg(format!("-seed={round}"))
         .args(["-timeout=120", "-rss_limit_mb=4096", "-len_control=0", "-print_final_stats=1"]);
     if let Some(bytes) = choices {
-        // One run of a target whose input is a list of choices passes tens of thousands of
+        // If the input is a list of choices, one run of a target passes tens of thousands of
         // branches. Weighing the rare branches would take the fuzzer longer than the run itself.
         command.arg("-entropic=0").arg(format!("-max_len={bytes}"));
     }

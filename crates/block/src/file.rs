@@ -467,8 +467,7 @@ impl Device for FileDevice {
             Ok(data) if data > offset => upto(data, Content::Hole),
             Ok(_) => match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Hole(offset)) {
                 Ok(hole) if hole > offset => upto(hole, Content::Data),
-                // The range became a hole meanwhile, or the call failed. The answer `Data` is
-                // always correct.
+                // The range became a hole meanwhile, or the call failed. `Data` is always correct.
                 Ok(_) | Err(_) => all(Content::Data),
             },
             // The file has no data from here to its end. A file that is shorter than at the open is

@@ -16,7 +16,6 @@ use crate::metadata::Metadata;
 use crate::place::Named;
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, Turn};
-use crate::verity;
 use crate::walk::{self, Last};
 
 /// An open volume. Cheap to clone. Many threads may use it at once; every call blocks until its
@@ -201,7 +200,7 @@ impl Filesystem {
         let inode = self.find_or_make(path, options).context("open", path)?;
         walk::expect_file(&inode).context("open", path)?;
         let for_writing = options.write || options.append || options.truncate;
-        verity::expect_openable(&inode, for_writing).context("open", path)?;
+        walk::expect_openable(&inode, for_writing).context("open", path)?;
         if options.truncate && inode.attr().size > 0 {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             inode.set_attr(&set).context("open", path)?;

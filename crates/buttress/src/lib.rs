@@ -121,7 +121,7 @@
 //! | `lzo` | files compressed with LZO |
 //! | `mkfs` | `CreateOptions`: creating volumes |
 //! | `send` | the module `send`: making and receiving streams of `btrfs send` |
-//! | `stores` | volumes in a store of objects (`s3://bucket/volume`, `file:///folder`) and in a part of a disk (`disk.img#2`) |
+//! | `stores` | volumes in stores (`s3://bucket/volume`) and parts of disks (`disk.img#2`) |
 //! | `zstd` | files compressed with zstd; the build then needs a C library |
 //!
 //! Without the codec of a compression, opening a volume with such files fails and names the codec.

@@ -200,8 +200,8 @@ impl CreateOptions {
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` if the file exists and is not empty, or the place holds a file system; `InvalidInput` if the volume cannot be
-    /// made, for example because `size` is too small; `Io`.
+    /// `AlreadyExists` if the file exists and is not empty, or if the place holds a file system;
+    /// `InvalidInput` if the volume cannot be made, for example because `size` is too small; `Io`.
     pub fn create(self, path: impl AsRef<Path>) -> Result<Filesystem> {
         let path = path.as_ref();
         if std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {

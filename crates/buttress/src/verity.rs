@@ -1,8 +1,8 @@
-//! fs-verity: files whose content never changes again, and whose every read is verified.
+//! fs-verity: files with content that never changes again. Each read of them is verified.
 
 use std::path::Path;
 
-use buttress_fs::{Inode, VerityDescriptor, VerityOptions};
+use buttress_fs::{VerityDescriptor, VerityOptions};
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::File;
@@ -78,12 +78,4 @@ impl File {
     pub fn verity(&self) -> Result<Option<VerityDescriptor>> {
         self.inode().verity().context("measure", self.path())
     }
-}
-
-/// Refuses to open a file with fs-verity for writing, as Linux does.
-pub(crate) fn expect_openable(inode: &Inode, for_writing: bool) -> buttress_fs::Result<()> {
-    if for_writing && inode.has_verity() {
-        return Err(buttress_fs::NameError::NotPermitted.into());
-    }
-    Ok(())
 }

@@ -140,3 +140,11 @@ fn components(path: &Path) -> VecDeque<OsString> {
     });
     kept.collect()
 }
+
+/// Refuses to open a file with fs-verity for writing, as Linux does.
+pub(crate) fn expect_openable(inode: &Inode, for_writing: bool) -> FsResult<()> {
+    if for_writing && inode.has_verity() {
+        return Err(NameError::NotPermitted.into());
+    }
+    Ok(())
+}

@@ -188,8 +188,8 @@ mod tests {
     /// Command lines, at least one for each verb.
     const LINES: &str = include_str!("btrfs/lines.txt");
 
-    /// Every verb has a command line here, and each of the lines is parsed. A verb whose options
-    /// clash with the global options would panic.
+    /// Every verb has a command line here, and each of the lines is parsed. A verb with an option
+    /// that clashes with a global option would panic.
     #[test]
     fn a_line_of_every_verb_is_parsed() {
         Line::command().debug_assert();

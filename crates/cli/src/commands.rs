@@ -90,7 +90,7 @@ pub(crate) enum Command {
     Filesystem(filesystem::Args),
     /// Show and set properties of subvolumes, files and directories.
     Property(property::Args),
-    /// Make files whose content never changes, and show their digests.
+    /// Make files with content that never changes, and show their digests.
     Fsverity(buttress_control::fsverity::Args),
     /// Show the superblock, features, devices, space and trees of a volume.
     Info(info::Args),

@@ -1,4 +1,5 @@
-//! `buttress fsverity`: files whose content never changes, in the words of the program `fsverity`.
+//! `buttress fsverity`: files with content that never changes. It has the words of the program
+//! `fsverity`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! fs-verity: the items of a file whose content can never change again.
+//! fs-verity: the items of a file with content that can never change again.
 //!
 //! # On disk
 //!
@@ -84,7 +84,7 @@ pub struct VerityDescriptor {
     /// The hash of the tree's root block; the other bytes are zero. It is the hash of the only
     /// block for a file of one block, and all zeros for an empty file.
     pub root: [u8; 64],
-    /// A signature of the file's digest, which this program keeps and does not judge.
+    /// A signature of the file's digest, which this program keeps and does not verify.
     pub signature: Vec<u8>,
 }
 

@@ -120,9 +120,9 @@ impl Cleaner {
         self.inodes.cleaning().end_step(&self.maintenance.drop_each(&free), &used);
     }
 
-    /// Removes an inode that has neither names nor users. If the inode has names, its orphan item is
-    /// left from a truncate that an old kernel did not finish, or from a Merkle tree that was not
-    /// finished. Then only the item and what it stands for are removed.
+    /// Removes an inode that has neither names nor users. If the inode has names, its orphan item
+    /// comes from a truncate that an old kernel did not finish, or from an unfinished Merkle tree.
+    /// Then only the item is removed, with the rest of that truncate or tree.
     fn clean_inode(&self, id: InodeId) -> Result<()> {
         if self.inodes.table().find(id).is_ok() {
             // The inode has a user again. Its last user will queue it again (N2).

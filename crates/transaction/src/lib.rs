@@ -21,6 +21,7 @@ pub mod delayed_ref;
 pub mod error;
 pub mod held;
 pub mod moves;
+pub mod quota_sets;
 pub mod seldom;
 pub mod snapshot;
 pub mod sums;

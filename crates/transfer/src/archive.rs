@@ -94,7 +94,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
         self.job.bar.set_message(&text());
         let mut parts = parts(&entry.path)?;
         let Some(name) = parts.pop() else {
-            // An entry whose path has no parts is the top itself.
+            // An entry with an empty path is the top itself.
             if entry.kind != Kind::Directory {
                 return Err(Failure::new(Exit::Failure, format!("{}: has no name", text())));
             }

@@ -60,7 +60,6 @@ mod pinned;
 mod quota_charge;
 mod quota_count;
 mod quota_limits;
-mod quota_sets;
 mod quotas;
 mod reclaim;
 mod replacement;

@@ -18,8 +18,8 @@ use buttress_transaction::QuotaCounts;
 use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Roots, Store};
 
 use crate::quota_limits::QuotaUse;
-use crate::quota_sets::{Set, Sets};
 use crate::{Engine, Error, Result};
+use buttress_transaction::quota_sets::{Set, Sets};
 
 /// A node that is to be read: its place, its tree, and the set of subvolumes that reach it.
 struct Reached {

@@ -82,7 +82,7 @@ fn sound_trees_are_sound() {
 }
 
 /// Each byte of the tree counts: the check finds it, and so does a read. A byte of the descriptor
-/// is found, too, unless it is one of the signature, which only Linux judges.
+/// is found, too, unless it is one of the signature, which only Linux verifies.
 #[test]
 fn every_changed_byte_is_found() {
     let (device, ino) = made();

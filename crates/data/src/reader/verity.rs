@@ -3,14 +3,14 @@
 //! # Place
 //!
 //! The check lies between the content of a file and its reader, above the page cache. The cache has
-//! data by address, for all files that share it, and each of these files may have a tree of its own
-//! or none. So a page in the cache was compared with checksums alone.
+//! data by address, for all files that share the data. Each of these files may have a tree of its
+//! own, or none. So a page in the cache was compared with checksums alone.
 //!
 //! # Invariants
 //!
-//! - **V1** No read returns a byte of a file with fs-verity, unless the block with that byte has
-//!   the hash that the file's tree gives it (V2 of `verity`). The block is hashed in each read,
-//!   after it was copied to memory that no other thread changes.
+//! - **V1** A read of a file with fs-verity returns only blocks with the hash that the file's tree
+//!   has for them (V2 of `verity`). Each read hashes the block, after the block was copied to
+//!   memory that no other thread changes.
 //!
 //! A mount lets the kernel keep the pages, so the cost of V1 is paid once for each page that the
 //! kernel has. The library pays for each read: a page that leaves the cache may come back changed,

@@ -253,7 +253,7 @@ fn put_descriptor(handle: &Handle<'_>, cell: &InodeCell, bytes: &[u8]) {
 }
 
 impl InodeCell {
-    /// Returns an error for a file whose content never changes, because it has fs-verity.
+    /// Returns an error for a file with fs-verity, because its content never changes.
     pub(crate) fn expect_changeable(&self) -> Result<()> {
         if self.file.has_verity() { Err(NameError::NotPermitted.into()) } else { Ok(()) }
     }

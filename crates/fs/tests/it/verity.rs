@@ -304,10 +304,10 @@ fn power_is_cut_while_a_tree_is_made() {
         fs.commit().expect("a commit");
     }
     fs.close().expect("a close");
-    judge_cuts(&log, &data, &digest(&way, &data));
+    check_cuts(&log, &data, &digest(&way, &data));
 }
 
-fn judge_cuts(log: &Log, data: &[u8], digest: &[u8]) {
+fn check_cuts(log: &Log, data: &[u8], digest: &[u8]) {
     let stride = (log.len() / 60).max(1);
     let (mut parts, mut whole) = (0, 0);
     let is_right = |file: &Inode, when: &str| -> bool {

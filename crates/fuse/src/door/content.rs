@@ -158,9 +158,9 @@ impl Door {
         Ok(())
     }
 
-    /// Refuses to open an immutable file, or one with fs-verity, for writing, or an append-only file for writing without
-    /// `O_APPEND`. The check is made here, because later writes from the kernel's cache do not name
-    /// the program.
+    /// Refuses to open an immutable file, or one with fs-verity, for writing. Refuses to open an
+    /// append-only file for writing without `O_APPEND`. The check is made here, because later
+    /// writes from the kernel's cache do not name the program.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());

@@ -67,8 +67,8 @@ impl Door {
     }
 }
 
-/// Whether a file is open for writing. The kernel tells of a close a little after the program got
-/// its answer, so a program that has just written the file is waited for.
+/// Whether a file is open for writing. The kernel reports a close a little after it has answered
+/// the program. So this function waits for a program that has just written the file.
 fn has_writer(node: &Node) -> bool {
     let mut waited = Duration::ZERO;
     while node.writers.load(Ordering::SeqCst) > 0 {
@@ -81,7 +81,7 @@ fn has_writer(node: &Node) -> bool {
     false
 }
 
-/// Refuses to open a file for writing that never changes, or whose tree is being made (FY1). The
+/// Refuses to open a file for writing if it never changes, or if its tree is being made (FY1). The
 /// open counts as a writer already.
 pub(super) fn expect_unsealed(node: &Node) -> Answer<()> {
     if node.inode.has_verity() {

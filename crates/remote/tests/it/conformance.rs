@@ -131,8 +131,8 @@ fn an_encrypted_volume_conforms_in_any_weather() {
 }
 
 /// A clone has the key of its base. The clone and the base may each get another secret. A volume
-/// that is not encrypted is not opened with a key, because an attacker may have put such a volume
-/// in place of an encrypted one.
+/// that is not encrypted is not opened with a key: an attacker may have put it in place of an
+/// encrypted one.
 #[test]
 fn keys_change_and_clones_have_their_own() {
     let store = store(1);

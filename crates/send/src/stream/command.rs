@@ -167,7 +167,7 @@ pub enum Command<'a> {
         encoded: Encoded,
         data: &'a [u8],
     },
-    /// Make the Merkle tree of a file whose content is complete. From version 3 on.
+    /// Make the Merkle tree of a file with complete content. From version 3 on.
     EnableVerity {
         path: StreamPath<'a>,
         algorithm: u8,

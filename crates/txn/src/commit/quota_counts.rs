@@ -16,7 +16,7 @@ use buttress_format::{QuotaGroup, QuotaInfo, TreeId};
 use super::quota::Work;
 use super::trail::Step;
 use crate::Result;
-use crate::quota_sets::{Set, Sets};
+use buttress_transaction::quota_sets::{Set, Sets};
 
 /// The groups of each subvolume that has been looked up.
 #[derive(Default)]

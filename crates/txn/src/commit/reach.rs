@@ -18,8 +18,8 @@ use buttress_format::{Extent, Generation, Key, Kind, Logical, TreeId, header::FL
 use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Store};
 
 use crate::delayed_ref::User;
-use crate::quota_sets::{Set, Sets};
 use crate::{DataRef, Engine, Error, Result, View, extent_tree, move_plan::data_at};
+use buttress_transaction::quota_sets::{Set, Sets};
 
 /// The most nodes and items that a commit looks at to count quotas. Each takes some microseconds if
 /// it is cached.

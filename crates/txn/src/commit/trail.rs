@@ -25,8 +25,8 @@ use buttress_format::{Extent, Key, Logical, TreeId};
 use buttress_tree::{Fresh, Node};
 
 use super::reach::{Counts, LOOKS_MAX, Reach, data_in};
-use crate::quota_sets::{Set, Sets};
 use crate::{Error, Result};
+use buttress_transaction::quota_sets::{Set, Sets};
 
 /// The most references to data that a trail keeps until they are summed: some 48 MiB (T4).
 const REFS_MAX: usize = 1 << 20;

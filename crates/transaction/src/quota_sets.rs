@@ -6,11 +6,11 @@ use std::sync::Arc;
 use buttress_format::TreeId;
 
 /// The number of a set of subvolumes.
-pub(crate) type Set = usize;
+pub type Set = usize;
 
 /// Sets of subvolumes, each kept once.
-#[derive(Default)]
-pub(crate) struct Sets {
+#[derive(Debug, Default)]
+pub struct Sets {
     all: Vec<Arc<BTreeSet<TreeId>>>,
     numbers: HashMap<Arc<BTreeSet<TreeId>>, Set>,
     joined: HashMap<(Set, Set), Set>,
@@ -18,7 +18,7 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// The number of a set.
-    pub(crate) fn number(&mut self, set: BTreeSet<TreeId>) -> Set {
+    pub fn number(&mut self, set: BTreeSet<TreeId>) -> Set {
         let set = Arc::new(set);
         if let Some(number) = self.numbers.get(&set) {
             return *number;
@@ -29,17 +29,17 @@ impl Sets {
     }
 
     /// The set of one subvolume.
-    pub(crate) fn one(&mut self, tree: TreeId) -> Set {
+    pub fn one(&mut self, tree: TreeId) -> Set {
         self.number(BTreeSet::from([tree]))
     }
 
     /// The members of a set.
-    pub(crate) fn members(&self, set: Set) -> &Arc<BTreeSet<TreeId>> {
+    pub fn members(&self, set: Set) -> &Arc<BTreeSet<TreeId>> {
         &self.all[set]
     }
 
     /// The union of two sets.
-    pub(crate) fn join(&mut self, one: Set, other: Set) -> Set {
+    pub fn join(&mut self, one: Set, other: Set) -> Set {
         if one == other {
             return one;
         }
