@@ -31,7 +31,10 @@ pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<F
         if key.objectid >= end.0 {
             return Ok((found, end));
         }
-        if bytes >= STEP_BYTES {
+        // Other items may have the address of a long extent: its references and its block group. A
+        // step that began there would find the extent again, without end.
+        let is_behind = found.last().is_some_and(|last| last.extent.start.0 < key.objectid);
+        if bytes >= STEP_BYTES && is_behind {
             return Ok((found, Logical(key.objectid)));
         }
         let len = match key.kind {

@@ -37,6 +37,32 @@ fn open(devices: &[Arc<dyn Device>], options: &str) -> Filesystem {
     Filesystem::open(devices.to_vec(), options).expect("a mount")
 }
 
+/// A scrub ends, also if a long extent has so many references that they are items of their own.
+/// These items have the address of the extent.
+#[test]
+fn a_scrub_gets_past_long_extents_with_many_references() {
+    const LEN: u64 = 100 << 20;
+    let device = memory(2048);
+    let fs = mount_with(&device, "rw");
+    let source = file_with(&fs.root(), "source", b"");
+    let keep = buttress_fs::FallocateMode::Allocate { keep_size: false };
+    source.fallocate(0, LEN, keep).expect("space");
+    for number in 0..100 {
+        let copy = file_with(&fs.root(), &format!("copy-{number}"), b"");
+        source.clone_range(0, &copy, 0, 0).expect("shared");
+    }
+    fs.sync().expect("a sync");
+    let mut steps = 0;
+    let (_, is_complete) = fs
+        .scrub(ScrubOptions::default(), &mut |_| {
+            steps += 1;
+            steps < 100
+        })
+        .expect("a scrub");
+    assert!(is_complete, "{steps} steps");
+    fs.close().expect("a close");
+}
+
 /// A scrub that is cancelled ends early, and the next scrub is whole. Without a scrub there is
 /// nothing to cancel.
 #[test]
