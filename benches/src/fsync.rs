@@ -148,8 +148,8 @@ fn sqlite(database: &Path, journal: &str) -> Result<f64, String> {
     Ok(TRANSACTIONS as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Lets one thread for each file write blocks. `block` chooses a block from a random number and a
-/// count.
+/// Lets one thread for each file write blocks. `block` chooses a block from a random number and the
+/// number of writes that the thread has made.
 fn measure(doors: &[Door], block: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64, String> {
     let start = Instant::now();
     let work = &|door: &Door, thread: u64| -> Result<u64, String> {

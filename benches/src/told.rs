@@ -91,7 +91,7 @@ pub(crate) struct Room {
     pub(crate) metadata_waits: Waits,
     /// Requests that waited for data.
     pub(crate) data_waits: Waits,
-    /// Rounds made before any request waited.
+    /// Rounds of preemptive flushing.
     pub(crate) rounds: u64,
     /// Bytes of metadata in use.
     pub(crate) used: u64,

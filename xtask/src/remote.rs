@@ -21,7 +21,7 @@ enum Kind {
 pub(crate) struct Options {
     /// The store to bring up.
     store: Kind,
-    /// Seconds of load, during which one of its disks ends and comes back.
+    /// Seconds of load, during which one disk of the store stops and comes back.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
     /// The first of a hundred ports of the loopback.

@@ -40,7 +40,7 @@ pub(super) fn stream(bed: &Bed, size: u64) -> Done {
     Ok(())
 }
 
-/// A second device to be added or put in place.
+/// Files in the image, and a second device, which is added or replaces the first device.
 pub(super) fn files_and_device(bed: &Bed, size: u64) -> Done {
     fill_files(bed, size)?;
     Ok(fs::File::create(bed.dir().join("img1"))?.set_len(4 << 30)?)

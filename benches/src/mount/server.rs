@@ -80,8 +80,8 @@ impl Spent {
         }
     }
 
-    /// The number of requests that a program waits for. Written pages are among them, because
-    /// closing a file waits for them.
+    /// The number of requests that a program waits for. Requests that write pages count, because
+    /// closing a file waits for these pages.
     pub(super) fn awaited(&self) -> u64 {
         let awaited = |(name, count): (&String, &u64)| {
             if BESIDE.contains(&name.as_str()) { 0 } else { *count }

@@ -3,9 +3,9 @@
 //!
 //! # Place
 //!
-//! A caller of the engine installs a token for its thread ([`Interrupt::heeded`]). Code that waits
-//! for long calls [`is_interrupted`] and gives up, if giving up loses nothing. No function in
-//! between passes the token on.
+//! A caller of the engine installs a token for its thread ([`Interrupt::heeded`]). Code with long
+//! waits calls [`is_interrupted`], and gives up if that loses nothing. No function in between
+//! passes the token on.
 //!
 //! # Invariants
 //!

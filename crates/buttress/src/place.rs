@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **NP1** [`Filesystem::close`](crate::Filesystem::close) releases each device that this module
-//!   opened, and reports its failure: a place in a store acknowledges the last commit only then.
+//! - **NP1** `Filesystem::close` releases each device that this module opened, and returns an error
+//!   of the release. A place in a store acknowledges the last commit only at its release.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Named {
         self.0.release().map_err(|error| of_place("close", Path::new(&name), error))
     }
 
-    /// Refuses devices that have no common commit: one of several is in a store.
+    /// Refuses several devices if one of them is in a store, because they have no common commit.
     pub(crate) fn expect_together(paths: &[&Path], writes: bool) -> Result<()> {
         let first = paths.first().copied().unwrap_or(Path::new(""));
         let checked = buttress_remote::check_alone(paths.iter().copied(), writes);

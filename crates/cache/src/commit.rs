@@ -104,7 +104,8 @@ impl Core {
         write().map_err(|error| self.stop(error))?;
         drop(header);
         self.remove_marked(&dead);
-        // While a sweep adds to the list, the next call reuses the memory of the list.
+        // During a sweep, the emptied list is kept as the next `dying` list, so that its memory is
+        // not allocated again.
         if self.index.emptied() == Emptied::Keep {
             dead.clear();
             let mut dying = self.dying.lock();

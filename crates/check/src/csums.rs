@@ -6,7 +6,8 @@
 //! - **U1** Extents arrive in address order. Ranges for which files demand checksums arrive in
 //!   address order as well. Each extent and each range is compared when it arrives.
 //! - **U2** A file without checksums may use bytes that have checksums if another file demands
-//!   them. For example, one file writes into an extent that another file has as preallocated.
+//!   them. For example, a file without checksums has an extent as preallocated, and a file with
+//!   checksums has written into the shared extent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

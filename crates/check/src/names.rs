@@ -1,4 +1,5 @@
-//! Finds the wrong names in a tree with sums that do not agree.
+//! The walk adds up the directory entries and the references of a tree. If these `Sums` differ,
+//! this module finds the wrong names.
 //!
 //! The walk finds that some directory entry lacks its inode reference, or that some reference lacks
 //! its entry. The walk does not find which name that is. This module makes records of all names of

@@ -12,7 +12,7 @@
 //!   crafted.
 //! - **W2** The records of a node are made only at its first visit, in whichever tree comes first.
 //! - **W3** A node that was visited before is walked again only for its files, and the result is
-//!   stored. So many crafted roots of one tree cost little more than one root.
+//!   stored. Therefore a tree with many crafted roots costs little more than a tree with one root.
 //! - **W4** Damage in a part of a tree ends only the walk of that part.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! `buttress fsverity`: files with content that never changes. It has the words of the program
-//! `fsverity`.
+//! `buttress fsverity`: files with content that never changes. Its verbs and options have the same
+//! names as in the program `fsverity`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

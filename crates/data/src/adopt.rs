@@ -21,8 +21,7 @@ use crate::writeback::grow;
 /// The bytes of an extent that are read at a time for checksums.
 const READ_BYTES: u64 = 1 << 20;
 
-/// The fewest bytes of checksums in an item of the checksum tree, if there are enough checksums to
-/// fill it.
+/// A full item of the checksum tree has at least this many bytes of checksums.
 const SUMS_EACH: u32 = 8192;
 
 /// A part of a file, and the part of an extent that holds its bytes. All numbers are whole sectors.

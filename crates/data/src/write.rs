@@ -11,9 +11,8 @@
 //! - **W1** A full disk is reported here, not when the data is written back. A sector becomes dirty
 //!   only after two reservations: its data space, and the metadata that will make it visible
 //!   ([`crate::placement`]).
-//! - **W2** A sector that is written in part is read first if it has bytes, before the file's
-//!   length, that the write keeps. Bytes past the file's length count as zeros, whatever the disk
-//!   holds.
+//! - **W2** A partly written sector is read first if the write keeps some of its bytes below the
+//!   file's length. Bytes past the file's length count as zeros, whatever the disk holds.
 //! - **W3** A file may grow past the sector of its last byte. In that case the bytes of the sector
 //!   after the old length become zero. An inline extent also becomes dirty, so that writeback makes
 //!   a regular extent of it.
@@ -330,8 +329,8 @@ impl Files {
         self.write(file, range.start, &zeros, ReclaimEffort::Full, |_| ())
     }
 
-    /// Forgets dirty sectors of `range` and gives their reservation back. `ends` is for the
-    /// remaining ends of a piece ([`Placement::reserve_ends`]).
+    /// Forgets dirty sectors of `range` and gives their reservation back. `ends` is the reservation
+    /// for the ends of a piece that stay dirty ([`Placement::reserve_ends`]).
     pub(crate) fn forget(
         &self,
         dirty: &mut Dirty,

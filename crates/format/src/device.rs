@@ -20,9 +20,9 @@ pub struct DeviceItem {
     pub io_width: u32,
     /// Bytes of a sector.
     pub sector_size: u32,
-    /// The generation of a seed's superblock; zero for other devices.
+    /// Unused: zero. Linux calls it `type`.
     pub kind: u64,
-    /// Unused: zero.
+    /// The generation of a seed's superblock; zero for other devices.
     pub generation: Generation,
     /// Unused: zero.
     pub start_offset: u64,

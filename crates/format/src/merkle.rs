@@ -10,7 +10,8 @@
 //!
 //! The levels are stored from the top one to level 0, each from its first block.
 //!
-//! A salt is hashed before each block, filled with zeros to a whole block of the hash function.
+//! The salt, padded with zeros to whole input blocks of the hash function, is hashed before each
+//! block.
 
 use sha2::{Digest as _, Sha256, Sha512};
 
@@ -209,8 +210,8 @@ impl TreeShape {
 
 /// Makes a tree while the blocks of a file are hashed in order.
 ///
-/// The memory is one block for each level. Blocks of the tree come out when they are full, level by
-/// level in no order, and each only once.
+/// The memory is one block for each level. Each block of the tree comes out once, when it is full.
+/// So blocks of different levels come mixed.
 #[derive(Debug)]
 pub struct MerkleBuilder {
     hasher: MerkleHasher,
@@ -265,7 +266,7 @@ impl MerkleBuilder {
         let at = self.shape.block_at(level, *index);
         *index += 1;
         let hash = self.hasher.block(&block);
-        // A caller that adds more blocks than the file has gets none of them.
+        // If a caller adds too many blocks, tree blocks beyond the shape are dropped.
         if let Some(at) = at {
             put(at, block);
         }

@@ -7,8 +7,8 @@
 //!   The list keeps the inode's cell alive. An inode that is gone leaves the list, and its dirty
 //!   data is not written.
 //! - **G2** A thread that drains the list also waits for the batches that other threads took. It
-//!   then writes the inodes that these threads put back. Such an inode had data beyond one round,
-//!   or data that a third thread was writing.
+//!   then writes the inodes that these threads put back. Such an inode had more data than one call
+//!   writes, or data that a third thread was writing.
 //! - **G3** Spare threads write in two cases only. The first is that writeback waits for devices
 //!   and much data is dirty. The second is that preemptive flushing needs several parts of the data
 //!   in writeback at once. Otherwise spare threads would take processors from writers.

@@ -126,8 +126,8 @@ impl Collect<'_> {
     }
 
     /// Takes the noted changes that a log of this level looks at. The other changes stay noted
-    /// until the inode itself is synced. A new directory has one noted change for each new name,
-    /// and each log of a new file in this directory calls this function.
+    /// until the inode itself is synced. Each log of a new file calls this function for the
+    /// directory. Taking all changes of a large new directory each time would be slow.
     fn take_notes(&self, id: LoggedId, level: Level) -> Option<BTreeSet<Key>> {
         let (view, tracked) = (&self.draft.view, self.draft.view.tracked());
         let noted = match level {

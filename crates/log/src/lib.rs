@@ -6,11 +6,10 @@
 //! # On disk
 //!
 //! ```text
-//! superblock.log_root                       the log root tree, of the transaction after the superblock's
-//!   (TREE_LOG, ROOT_ITEM, subvolume)        one log tree a subvolume
-//!     items of inodes, as in the subvolume; EXTENT_CSUM items of their new data;
-//!     (dir, DIR_LOG_INDEX, first)           last: entries of the directory in this range that the
-//!                                           log does not have were deleted
+//! superblock.log_root the log root tree, of the transaction after the superblock's (TREE_LOG,
+//! ROOT_ITEM, subvolume) one log tree a subvolume items of inodes, as in the subvolume; EXTENT_CSUM
+//! items of their new data; (dir, DIR_LOG_INDEX, first) `last`, the end of the range. Entries of
+//! the directory in `first..=last` that the log lacks were deleted.
 //! ```
 //!
 //! # Invariants

@@ -5,7 +5,7 @@
 //! - **S1** A log is written under the commit lock, with no frozen overlay. So the log is based on
 //!   the last superblock, and no commit of older changes can come between the superblock and the
 //!   log.
-//! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
+//! - **S2** Data and the first copies of nodes are written and flushed first (`copies`). Then the
 //!   superblock that names the log is written to its first copy and flushed. Data was written
 //!   before its extents were put, or the data is written with the nodes (`logged_write`).
 //! - **S3** A log's superblock differs from the one on disk only in its first sector. So a power

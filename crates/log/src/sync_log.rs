@@ -86,7 +86,7 @@ pub struct SyncLog {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: LogOptions,
     pub(crate) queue: Queue,
-    /// Data that waits for a log, with its extents already put.
+    /// Data that waits for a log; its extent items are already in the overlay.
     pub(crate) waiting: WaitingData,
     /// Unranked: this lock is held across writes of the log.
     writer: Mutex<Writer>,

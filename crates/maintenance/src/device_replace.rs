@@ -1,4 +1,5 @@
-//! Replaces devices, also where Linux has begun it, and records how far that has come.
+//! Replaces devices, continues replacements that Linux began, and records the progress of a
+//! replacement.
 //!
 //! # Invariants
 //!
@@ -6,9 +7,10 @@
 //!   the new device has everything that can be read. Then the new device takes its place, and a
 //!   commit directly after that makes the superblocks of the old device outdated. These superblocks
 //!   are erased next.
-//! - **DP2** The record of a replacement that goes on is durable together with the superblock of
-//!   the new device as a target. The record of its end is durable before that superblock is erased.
-//!   So after a crash Linux finds both or neither, except between the end and the erasing.
+//! - **DP2** While a replacement is not ended, one commit makes two things durable: its record, and
+//!   the superblock that marks the new device as target. The record of its end is durable before
+//!   that superblock is erased. So after a crash Linux finds both or neither, except between the
+//!   end and the erasing.
 //! - **DP3** A replacement that was found begins anew: the whole old device is copied. Nothing that
 //!   the new device held before counts (`txn::DR1`).
 
@@ -166,7 +168,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Copies a device that is here to its replacement, and puts that in its place.
+    /// Copies a present device to the new device, and puts the new device in its place.
     fn copy_device(
         &self,
         target: &Target,

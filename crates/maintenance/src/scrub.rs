@@ -26,7 +26,7 @@ use crate::{Maintenance, ScrubOptions, ScrubProgress};
 
 /// The number of data bytes in one read.
 const RUN_BYTES: u64 = 1 << 20;
-/// The most threads that check at the same time. Fewer are enough to keep the devices busy.
+/// The most threads that check at the same time. Eight threads keep the devices busy.
 const THREADS_MAX: usize = 8;
 
 /// The way in which a group is scrubbed.

@@ -256,7 +256,7 @@ impl Builder<'_> {
         groups.collect()
     }
 
-    /// The free space between the nodes, superblock copies included (`make::K3`).
+    /// Returns the free space between nodes. Superblock copies count as free (`make::K3`).
     fn free_space_tree(&self) -> Vec<Item> {
         let mut items = Vec::new();
         for placed in self.layout.chunks() {

@@ -411,7 +411,8 @@ mod tests {
         number::TRIM,
     ];
 
-    /// The length that a number has in its bits 16 to 29, if the program gives an argument.
+    /// The length of the argument in bits 16 to 29 of a command's number. Zero if the program
+    /// passes no argument.
     fn len_in(command: u32) -> usize {
         let gives = command & 0x4000_0000 != 0;
         if gives { (command >> 16 & 0x3fff) as usize } else { 0 }

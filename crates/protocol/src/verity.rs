@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! Linux's FUSE knows both commands. To the argument of `FS_IOC_ENABLE_VERITY` it appends the salt
-//! and the signature, which the program keeps in memory of its own. For `FS_IOC_MEASURE_VERITY` it
-//! gives the answer as many bytes as the program says. The layouts are those of the kernel's
+//! and the signature, which the program keeps in memory of its own. For `FS_IOC_MEASURE_VERITY`,
+//! the answer may have as many bytes as the program asks for. The layouts are those of the kernel's
 //! `include/uapi/linux/fsverity.h`, in the machine's byte order.
 
 use crate::Errno;

@@ -10,8 +10,8 @@
 //! - **L3** A file is removed when a commit has all writes in the file.
 //! - **L4** After a failed write or sync nothing more is written to the log.
 //! - **L5** The log of an encrypted volume is sealed: extents, frames, and the heads of its files
-//!   (`cache_seal`). The manifest says whether the log is sealed. For an encrypted volume, a log in
-//!   clear text is replayed only if the newest manifest calls no log sealed.
+//!   (`cache_seal`). The manifest says whether the log is sealed. If the newest manifest says that
+//!   the log is sealed, a log in clear text is not replayed.
 //!
 //! # Format
 //!

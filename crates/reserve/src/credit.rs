@@ -20,9 +20,9 @@
 //!   it empties the shards. So the thread sees the request, or the request finds the reservation in
 //!   the shard.
 //! - **B4** A batch is reserved only if at least half of the free space stays free, by the crude
-//!   bound. The policy `Levels`, a baseline, never reserves batches. A shard that was refused a
-//!   batch keeps nothing for the next `REST` reservations. Without these rules, other requests
-//!   would have to count nodes and wait.
+//!   bound of `fits`. The policy `Levels`, a baseline, never reserves batches. A shard that was
+//!   refused a batch keeps nothing for the next `REST` reservations. Without these rules, other
+//!   requests would have to count nodes and wait.
 
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};

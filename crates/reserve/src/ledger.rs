@@ -13,9 +13,9 @@
 //! - **G1** A commit makes no more nodes than `nodes` says. The file trees are merged once
 //!   (`tree`). The checksum tree and the leaves of the extent tree that record data are merged
 //!   once, too.
-//! - **G2** Leaves that record metadata may change in each round of the commit, each time in other
-//!   runs. So each of these leaves counts as three. The bytes of new records are counted in
-//!   proportion to the number of all nodes.
+//! - **G2** Leaves that record metadata may change in each round of the commit. Each round may
+//!   merge them in other runs of dirty leaves. So each of these leaves counts as three. The bytes
+//!   of new records are counted in proportion to the number of all nodes.
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
 //!   describe its free space. The commit converts a group to bitmaps before its extents take more
 //!   bytes.
@@ -26,9 +26,9 @@
 //!   `nodes_beside` says. Both transactions were noted on the trees from before the older commit.
 //!   The younger transaction may change leaves again that the older transaction makes (`tree::L5`).
 //!   Nodes that every commit changes count for both transactions.
-//! - **G6** Later items change records, checksums and free space only in leaves that exist. So they
-//!   make at most `rest` nodes, and the nodes that their bytes fill. A tree with more than
-//!   `LEAVES_MAX` leaves has no such bound.
+//! - **G6** Later items change records, checksums and free space only in leaves that exist. So
+//!   later items make at most `rest` nodes, plus the nodes that the items' bytes fill. A tree with
+//!   more than `LEAVES_MAX` leaves has no such bound.
 
 mod span;
 mod survey;
@@ -293,9 +293,9 @@ impl Ledger {
     }
 
     /// The most nodes that later items make in leaves of records, checksums and free space that are
-    /// still clean (G6). Leaves of the extent tree are packed again. A checksum leaf counts twice,
-    /// since two neighbouring leaves hold more than one can. Clean groups count with all bytes that
-    /// can describe them.
+    /// still clean (G6). Leaves of the extent tree are packed again. A checksum leaf counts twice:
+    /// a merge leaves any two neighbours with more than one leaf's room, so each is half full on
+    /// average. Clean groups count with all bytes that can describe them.
     pub(crate) fn rest(&self, space: &Space, geometry: &Geometry) -> Option<u64> {
         let room = geometry.leaf_room() as u64;
         let packed = |bytes: u64, heaviest| bytes / (room - heaviest) + 1;

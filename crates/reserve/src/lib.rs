@@ -21,11 +21,12 @@
 //!   at every commit.
 //! - **P4** An operation that frees space may use seven eighths of the global reserve, which
 //!   ordinary writers may not use. It may use only three quarters if trees share nodes; the drop of
-//!   a subvolume may use the whole reserve. These operations may also use all space that is kept
-//!   for copies, since together they fit in this space. If no flush step made room, such an
-//!   operation ignores the reservations of writers. It must fit beside the reservations of other
-//!   operations that free space. If it has also waited for those other operations to end, it
-//!   ignores all reservations. So unused reservations of others never make a delete fail.
+//!   a subvolume may use the whole reserve. These operations may also use all space kept for
+//!   copies, because the space is enough for the copies that all of them make. If no flush step
+//!   made room, such an operation ignores the reservations of writers. It must fit beside the
+//!   reservations of other operations that free space. If it has also waited for those other
+//!   operations to end, it ignores all reservations. So unused reservations of others never make a
+//!   delete fail.
 
 mod accounts;
 mod ahead;

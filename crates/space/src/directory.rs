@@ -193,7 +193,7 @@ impl Directory {
         new
     }
 
-    /// Compares order and slots (D1, D2).
+    /// Checks the order and the slots of the groups (D1, D2).
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut last: Option<&Arc<Group>> = None;
         let mut counts = [0; 3];

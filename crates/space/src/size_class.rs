@@ -43,7 +43,8 @@ impl SizeClass {
         }
     }
 
-    /// The planes of loaded groups in search order: this class, no class, then the nearer sizes.
+    /// The planes of loaded groups in search order: this class, no class, then the other sizes, the
+    /// nearest first.
     pub(crate) fn order(self) -> [Plane; 4] {
         use Plane::{Large, Medium, Small, Unset};
         match self {

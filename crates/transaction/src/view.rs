@@ -35,7 +35,7 @@ impl View {
         Self { trees, running, frozen }
     }
 
-    /// The running transaction, to which all present puts belong.
+    /// The generation of the running transaction, to which all changes made now belong.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.running.generation

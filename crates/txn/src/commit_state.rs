@@ -133,7 +133,7 @@ impl Commits {
         self.features.load(Ordering::Relaxed)
     }
 
-    /// The key up to which the shared nodes of a dead subvolume were handed over.
+    /// The key before which the shared nodes of a dead subvolume have FULL_BACKREF already.
     pub(crate) fn drop_mark(&self, tree: TreeId) -> Key {
         self.drop_marks.lock().get(&tree).copied().unwrap_or(Key::MIN)
     }

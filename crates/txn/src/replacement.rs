@@ -3,12 +3,13 @@
 //! # Invariants
 //!
 //! - **DR1** No write of this program lies before the cursor of an unfinished replacement, unless
-//!   the new device has it, too. The cursor says what Linux need not copy again. So the first
-//!   commit of an opening sets the cursor of a replacement that it found to the beginning.
+//!   the new device has it, too. The cursor says what Linux need not copy again. If an opening
+//!   finds a replacement, its first commit moves the cursor back to the beginning.
 //! - **DR2** From the commit that begins a replacement to the one that ends it, the cursor stays at
 //!   the beginning. After a crash the copy begins anew, here or in Linux.
 //!
-//! The volume may be written without the new device, since nothing that it holds is relied upon.
+//! The volume may be written without the new device, since the program relies on no content of the
+//! new device.
 
 use buttress_format::{ReplaceItem, ReplacePhase, TreeId};
 use buttress_tree::{Cursor, Roots, Store};
@@ -33,8 +34,8 @@ pub(crate) fn obstacle(volume: &Volume, store: &Store, roots: &Roots) -> Option<
         Ok(item) => item?,
     };
     let target = volume.target()?;
-    // A crash of Linux between two superblocks of its last commit. The device that was replaced
-    // would be taken for its successor.
+    // Linux crashed between two superblock writes of the commit that ended the replacement. The
+    // device that was replaced would be taken for its successor.
     (item.phase == ReplacePhase::Finished).then(|| {
         let (name, id) = (target.device.name(), item.source);
         format!("{name} has replaced device {id}, and its superblock does not say so yet")
@@ -60,8 +61,8 @@ impl Engine {
         Ok(self.replacement()?.filter(ReplaceItem::is_active))
     }
 
-    /// Sets the cursor of a replacement that was found to the beginning, in the running transaction
-    /// (DR1).
+    /// Moves the cursor of an unfinished replacement back to the beginning, in the running
+    /// transaction (DR1).
     pub(crate) fn begin_replacement_anew(&self) -> Result<()> {
         if let Some(found) = self.unfinished_replacement()?
             && (found.cursor_left, found.cursor_right) != (0, 0)
@@ -72,8 +73,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes it durable that a replacement that was found begins anew (DR1). Must come before the
-    /// first write in place and before the first log of fsync.
+    /// Commits the new cursor of an unfinished replacement, so that the copy begins anew after a
+    /// crash (DR1). Must come before the first write in place and before the first log of fsync.
     ///
     /// # Errors
     ///

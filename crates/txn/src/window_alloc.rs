@@ -1,4 +1,4 @@
-//! Allocating ahead of a file's end, into its window (`window`).
+//! Allocates space for bytes that a file will get after its end (`window`).
 
 use std::sync::Arc;
 

@@ -13,8 +13,8 @@
 //! - **R4** If the new device fails a write, it is not a valid copy any more. The volume continues
 //!   with the old device.
 //! - **R5** While a device leads (`VolumeDevice::leads`), its superblock is durable before another
-//!   device gets one. So the commits that begin and end a replacement are known by the new device,
-//!   or by none.
+//!   device gets one. So if any device has the commit that begins or ends a replacement, the
+//!   leading device has it, too.
 //!
 //! # Found on the devices
 //!
@@ -161,7 +161,8 @@ impl Device for Pair {
     }
 }
 
-/// A superblock of a member as the target of a replacement has it.
+/// Makes the target's superblock from the superblock of a member: with number 0 and the target's
+/// identifier.
 fn as_target(superblock: &Superblock, uuid: [u8; 16]) -> Superblock {
     let mut own = superblock.clone();
     own.dev_item.devid = ReplaceItem::TARGET;
@@ -204,8 +205,8 @@ impl Volume {
         })
     }
 
-    /// Writes the first superblock of a target in place of a device that is missing. No write of
-    /// the volume renews this superblock, since the device is a member that missed everything.
+    /// Writes the first superblock of a target in place of a device that is missing. The volume
+    /// counts the target as a member that missed all writes. So no commit renews this superblock.
     ///
     /// # Errors
     ///

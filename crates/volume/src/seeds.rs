@@ -74,7 +74,7 @@ impl Volume {
         Ok((volume, sprout))
     }
 
-    /// Whether the volume was grown from a seed with a device that is present.
+    /// Whether a device of one of the volume's seeds is present.
     #[must_use]
     pub fn has_seeds(&self) -> bool {
         self.seeds.len > 0

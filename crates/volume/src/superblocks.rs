@@ -198,8 +198,8 @@ impl Volume {
 
     /// Writes the superblock `found` over each first copy that a power cut tore, and makes it
     /// durable. This must be the first write. The torn copy names trees that stay intact only until
-    /// something overwrites them. A second power cut, during the next write of a superblock, could
-    /// complete the torn copy.
+    /// something overwrites them. The next superblock may have the sectors that the torn copy
+    /// lacks. A second power cut during its write could thus make the torn copy valid.
     ///
     /// # Errors
     ///

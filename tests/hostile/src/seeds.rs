@@ -18,7 +18,7 @@ use crate::{cache, mutate, sample, targets};
 const SYSTEM_CHUNKS: usize = 0x32b;
 /// Bits of a chunk's type: RAID0, RAID1, DUP, RAID10, RAID5, RAID6, RAID1C3, RAID1C4.
 const PROFILES: [u64; 8] = [1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 << 8, 1 << 9, 1 << 10];
-/// The most items of one kind and about the same length that are kept.
+/// At most this many items of one kind and similar length are kept.
 const ALIKE: usize = 3;
 /// Targets that make their choices from bytes, and the lengths of their inputs.
 const CHOICES: [(&str, [usize; 4]); 7] = [

@@ -23,7 +23,8 @@ use crate::targets;
 
 /// The most steps in which a tree is made.
 const STEPS_MAX: usize = 120;
-/// The longest path of a tree, because objects are made by their whole path.
+/// The longest path of a tree. Objects are made by their whole path, and system calls refuse paths
+/// over 4096 bytes.
 const PATH_MAX: usize = 3000;
 /// The offsets of pieces of files.
 const PLACES: [u64; 9] = [0, 1, 4095, 4096, 100_000, 131_071, 1 << 20, (1 << 31) - 1, 1 << 40];

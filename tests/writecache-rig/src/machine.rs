@@ -39,7 +39,7 @@ pub const PMEM_START: u64 = 2 << 20;
 const MODULES: [&str; 7] =
     ["dm-mod", "dm-bufio", "dm-writecache", "libnvdimm", "nd_btt", "nfit", "nd_pmem"];
 
-/// The first line ends the last line of the firmware on the console. The first kernel sets the mode
+/// `echo` ends the line that the firmware left open on the console. The first kernel sets the mode
 /// of the namespace (fsdax), as `ndctl create-namespace` does. Later kernels find the namespace in
 /// this mode.
 const INIT: &str = "\

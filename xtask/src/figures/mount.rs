@@ -25,7 +25,7 @@ pub(super) struct Load {
     each: String,
     /// Medians by subject, with their ranges.
     subjects: BTreeMap<String, Found>,
-    /// Why the load is slower than what was asked.
+    /// Why the load misses its goal, in a sentence written by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shortfall: Option<String>,
 }
@@ -80,7 +80,7 @@ impl PrintedRow {
     }
 }
 
-/// A number with three digits that say something.
+/// Rounds a number: two decimals below 100, none from 100 on.
 fn short(value: f64) -> f64 {
     let places = if value >= 100.0 { 1.0 } else { 100.0 };
     (value * places).round() / places

@@ -74,8 +74,8 @@ fn agrees_with_a_model() {
         }
         let mut kept: Vec<(CowMap<u64>, BTreeMap<u64, u64>)> = Vec::new();
         for step in 0..4000 {
-            // Phases of growth alternate with phases of shrinking, and runs of keys with single
-            // keys.
+            // Phases of growth alternate with phases of shrinking. Runs of keys alternate with
+            // single keys.
             let grows = (step / 700) % 2 == 0;
             let first = rng.below(keys);
             let run = if rng.chance(1, 8) { 1 + rng.below(40) } else { 1 };

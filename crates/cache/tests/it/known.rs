@@ -311,9 +311,9 @@ fn w9_rewritten_during_write_back() {
     }
 }
 
-/// W10: the same work is done many times, and a crash ends the work at every request. The content
-/// after the crash is the state after one of the acknowledged writes, never a mixture of old and
-/// new. (`crash` tests this at length.)
+/// W10: the requests of some work are recorded, and a crash is simulated after each request. The
+/// content after the crash is the state after one of the writes, none older than the last flush,
+/// and never a mixture. (`crash` tests this at length.)
 #[test]
 fn w10_no_mixture_of_old_and_new() {
     for list in ["", "mode=pmem", "fua"] {
@@ -329,8 +329,8 @@ fn w10_no_mixture_of_old_and_new() {
     }
 }
 
-/// W11: a sweep writes the origin in one direction, and joins blocks that are adjacent on the
-/// origin, in any order in the cache.
+/// W11: a sweep writes the origin in one direction. It joins blocks that are adjacent on the
+/// origin, whatever their order in the cache.
 #[test]
 fn w11_sweeps_go_one_way() {
     let (origin, cache) = blank(4096, 3000, 16_000);

@@ -4,8 +4,8 @@
 //!
 //! - **ED1** A changed leaf is valid: its keys ascend, its items fit, and the parents name its
 //!   first key. An edit that would break this is not made.
-//! - **ED2** No edit frees a node, and an edit that takes a node records the node (`split`). So the
-//!   extent tree stays as right as it was.
+//! - **ED2** No edit frees a node. An edit that allocates a node also adds its extent record
+//!   (`split`). So the extent tree stays as right as it was.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;

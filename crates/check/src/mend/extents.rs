@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **MX1** Data that the extent tree still records for a file at an offset is given back to the
-//!   file. A gap becomes a hole only if no such record exists. If a record does not tell for which
-//!   file or how the data was stored, or whether a part was overwritten, nothing is changed.
+//!   file. A gap becomes a hole only if no such record exists. Nothing is changed if a record
+//!   leaves open to which file the data belongs, how it was stored, or whether a part was
+//!   overwritten.
 //! - **MX2** All records of an extent count: those in its item, and those with keys of their own.
 
 use std::rc::Rc;

@@ -40,7 +40,7 @@ pub(super) enum Verb {
     InodeResolve { ino: u64, place: OsString },
     /// Print the paths of the files that hold the byte at an address of the volume.
     LogicalResolve(Resolve),
-    /// Print how far a device can be shrunk without a need for more room.
+    /// Print the smallest size to which a device can be shrunk without first freeing space on it.
     MinDevSize {
         /// The device, by its number.
         #[arg(long, value_name = "N", default_value_t = 1)]

@@ -181,7 +181,8 @@ pub(crate) fn cost_of_sums(part: &Placed) -> Cost {
     Cost { items: 0, commit_items, bytes: part.sums.len() as u32 }
 }
 
-/// The item for `range` of a file that lies in a new extent made for `whole`.
+/// Returns the item for `range` of a file. The new extent holds the range `whole`, and `range` is a
+/// part of it.
 pub(crate) fn fresh_extent(
     extent: Extent,
     compression: Compression,

@@ -4,9 +4,9 @@
 //! # Invariants
 //!
 //! - **L6** A walk visits each node once, even if several trees share it. It reads the root of each
-//!   tree, and the nodes on the paths to the items that it seeks. It takes a step for each found
-//!   user. When the possible users reach a maximum, the walk takes no further extents. A single
-//!   extent may have more users than this maximum.
+//!   tree, and the nodes on the paths to the items that it seeks. Its work also grows by one
+//!   counted step (`Store::steps`) for each found user. When the possible users reach a maximum,
+//!   the walk takes no further extents. A single extent may have more users than this maximum.
 //! - **L7** A walk finds the users in the committed trees. These users are valid only while the
 //!   same trees are the committed ones. They become invalid, too, if a later transaction changes
 //!   the references of the extent, or an item that the walk found. The mover then searches each

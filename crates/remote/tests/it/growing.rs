@@ -87,8 +87,8 @@ fn a_log_has_writes_past_the_old_end() {
 }
 
 /// Several threads grow one device. Each thread returns when its length is durable, and the longest
-/// length counts. A reader that follows finds the longest length, and its older device keeps the
-/// length that it had.
+/// length counts. A reader from before the growth keeps its length. Its `newer_commit` has the
+/// longest length.
 #[test]
 fn the_longest_of_several_lengths_counts() {
     let store = store(8);

@@ -87,8 +87,9 @@ fn an_opening_waits_seldom() {
     assert!(waits(&store, true, 7) <= 7);
 }
 
-/// A clone makes seven requests, and waits for five of them, one after the other. The pin comes
-/// before its check, and the check before the clone's manifest.
+/// A clone makes seven requests, and waits for five of them, one after the other. The clone first
+/// creates its pin at the source, then reads the source's manifest again, then creates its own
+/// manifest.
 #[test]
 fn a_clone_makes_few_requests() {
     let store = store(2);

@@ -103,9 +103,9 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The number of paths, each of `levels` nodes, that a new count may save. Each item put since
-    /// the last count counts as one path. Items that commits add cost at most `rest` nodes
-    /// together.
+    /// The number of paths, each of `levels` nodes, by which a new count may lower the bound. Each
+    /// item put since the last count counts as one path. Items that commits add cost at most `rest`
+    /// nodes together.
     pub(crate) fn paths(&self, levels: u64) -> u64 {
         let most = self.count.rest.map_or(u64::MAX, |rest| rest.div_ceil(levels));
         self.since.items + self.since.commit_items.min(most)

@@ -263,7 +263,8 @@ impl<W: Write> Sender<'_, '_, W> {
             // LZO segments have the length of a sector: 3 stands for 4 KiB, 7 for 64 KiB.
             Compression::Lzo => 3 + self.new.sector().trailing_zeros().saturating_sub(12),
         };
-        // The tree has hashes of unpacked bytes.
+        // With verity, each byte is compared with a Merkle tree, which has hashes of unpacked
+        // bytes.
         let is_off = !self.options.compressed_data || target.has_verity;
         if is_off || self.options.version < Version::Two {
             return Ok(false);

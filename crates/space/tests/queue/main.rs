@@ -93,8 +93,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Q1, Q2, E8: a small demand does not overtake a large demand that came before, neither at once
-/// nor in the queue. A demand with priority overtakes the large one.
+/// Q1, Q2, E8: a small demand never overtakes an earlier large demand, neither by `at_once` nor by
+/// its place in the queue. A demand with priority overtakes the large one.
 #[test]
 fn e8_waiters_do_not_overtake() {
     model(|| {

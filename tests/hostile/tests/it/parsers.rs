@@ -79,8 +79,8 @@ fn items() {
     );
 }
 
-/// Superblock and entries of write-back caches, edited: half of the edits anywhere, and half in
-/// numbers of entries that are likely to matter.
+/// Superblocks and entries of write-back caches, edited. Half of the runs edit any bytes; half
+/// write likely sectors and epochs into entries.
 #[test]
 fn caches() {
     let good = cache::front();

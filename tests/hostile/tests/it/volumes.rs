@@ -49,8 +49,8 @@ fn small_volumes() {
         let outcome = exercise::exercise(image.device.fork(), true);
         assert!(outcome.opened && outcome.names > 10, "{outcome:?}");
     }
-    // In our volume, inline data with each compression lies in the tree, where damage gets a right
-    // checksum.
+    // Our volume has inline data of each compression. The data lies in nodes, and damaged nodes get
+    // right checksums, so damage reaches the codecs.
     let leaves = images[0].nodes.iter().flat_map(|place| mutate::leaf_items(&place.bytes));
     let extents = leaves.filter(|item| item[8] == Kind::EXTENT_DATA.0);
     let inline = extents.filter(|item| item[Key::LEN + EXTENT_TYPE] == 0);

@@ -163,7 +163,8 @@ fn same_copy(source: &Manifest, mut copy: Manifest, what: &str) {
     source.entries.retain(|path, entry| {
         entry.mode & 0o170_000 != 0o140_000 || copy.entries.contains_key(path)
     });
-    // Only the times of a directory without its socket differ. Everything else must be equal.
+    // Only the times of a directory may differ if the copy lacks the directory's socket. Everything
+    // else must be equal.
     source.assert_same("the source", &copy, what, Depth::Copy);
 }
 

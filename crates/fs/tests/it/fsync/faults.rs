@@ -20,7 +20,7 @@ const LEN: usize = 12_288;
 /// The result of one fault.
 #[derive(Default)]
 struct Tried {
-    /// Whether the device had so many requests that the fault struck.
+    /// Whether the device reached request `n`, so that the fault happened.
     hit: bool,
     states: usize,
     latched: bool,
