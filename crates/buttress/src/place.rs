@@ -63,6 +63,11 @@ impl Named {
 
     #[cfg(feature = "mkfs")]
     pub(crate) fn create(path: &Path, len: u64, memory: u64) -> Result<Self> {
+        // Making a place takes the volume that is there from its writer.
+        if buttress_remote::is_remote(path) && Self::open(path, OpenOptions::READ, memory).is_ok() {
+            let why = "there is a volume already";
+            return Err(Error::new(ErrorKind::AlreadyExists, "create", Some(path), why));
+        }
         let made = buttress_remote::create(path, len, &asked(memory));
         made.map(Self).map_err(|error| of_place("create", path, error))
     }

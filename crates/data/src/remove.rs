@@ -44,24 +44,27 @@ impl Files {
     }
 
     /// Removes the descriptor and the Merkle tree of a file without the flag of fs-verity, in
-    /// steps. A crash between two steps leaves items that the next call removes.
+    /// steps. A crash between two steps leaves items that the next call removes. Returns whether
+    /// there were items.
     ///
     /// # Errors
     ///
     /// As [`Files::remove_step`].
-    pub fn remove_verity(&self, file: &File) -> Result<()> {
+    pub fn remove_verity(&self, file: &File) -> Result<bool> {
         let key = |kind: Kind, offset: u64| Key::new(file.ino.0, kind, offset);
         let from = key(Kind::VERITY_DESC_ITEM, 0);
         let to = key(Kind::VERITY_MERKLE_ITEM, u64::MAX);
         let mut step = StepItems::new();
+        let mut had_items = false;
         loop {
             let view = self.engine.view();
             let found = view.range(file.tree, from, to).take(step.0);
             let keys = found.map(|found| Ok(found?.0)).collect::<Result<Vec<Key>>>()?;
             drop(view);
             if keys.is_empty() {
-                return Ok(());
+                return Ok(had_items);
             }
+            had_items = true;
             let Some(reservation) = step.reserve(&self.engine, Cost::of(keys.len() as u32, 0))?
             else {
                 continue;

@@ -17,9 +17,9 @@ use buttress_txn::View;
 
 use crate::error::{Error, Result};
 
-/// The most blocks of a tree that one file remembers: with blocks of 4 KiB, the lowest blocks for
+/// The most bytes of a tree that one file remembers: with blocks of 4 KiB, the lowest blocks for
 /// 64 MiB of content by SHA-256.
-const KNOWN_BLOCKS_MAX: usize = 128;
+const KNOWN_BYTES_MAX: usize = 512 << 10;
 
 /// Level and index of a block of a tree.
 type Place = (usize, u64);
@@ -117,10 +117,11 @@ impl VerityTree {
         let block = Arc::new(block.ok_or_else(short)?);
         self.expect(view, level + 1, index, &self.hasher.block(&block), offset)?;
         let mut known = self.known.lock();
-        if known.len() >= KNOWN_BLOCKS_MAX {
+        let known_max = (KNOWN_BYTES_MAX / len).max(8);
+        if known.len() >= known_max {
             // The few blocks of higher levels stay: each of them leads to many others.
             known.retain(|(level, _), _| *level > 0);
-            if known.len() >= KNOWN_BLOCKS_MAX {
+            if known.len() >= known_max {
                 known.clear();
             }
         }

@@ -148,11 +148,14 @@ impl Cleaner {
                     // `ops::verity`).
                     return Ok(());
                 }
-                if let Some(item) = found {
+                // A user that is gone again may have finished a tree since the item was read.
+                if let Some(item) = found.and(read_item(&self.engine.view(), id)?) {
                     let file = File::new(id.tree, id.ino, item);
-                    self.files.cut_leftovers(&file)?;
-                    if !file.has_verity() {
-                        self.files.remove_verity(&file)?;
+                    let had_parts = !file.has_verity() && self.files.remove_verity(&file)?;
+                    // A user could write to the file from now on. So a file with an orphan item for
+                    // its tree is not cut.
+                    if !had_parts && !file.has_verity() {
+                        self.files.cut_leftovers(&file)?;
                     }
                 }
                 let cost = Cost::of(1, 0);

@@ -129,7 +129,7 @@ impl Inode {
         if made.is_err() {
             // A failure here leaves the orphan item, so the next mount removes the rest.
             let left = mount.files.remove_verity(&cell.file).map_err(Error::from);
-            if let Err(error) = left.and_then(|()| self.remove_orphan()) {
+            if let Err(error) = left.and_then(|_| self.remove_orphan()) {
                 tracing::warn!(ino = %cell.ino(), %error, "a part of a Merkle tree is left");
             }
         }

@@ -257,7 +257,18 @@ impl Door {
     }
 
     /// Changes attributes. Returns whether the change removed set-id bits.
-    fn apply(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
+    fn apply(&self, node: &Node, set: SetAttr, caller: Caller) -> Answer<bool> {
+        if set.size.is_none() {
+            return self.apply_now(node, set, caller);
+        }
+        // A truncation is a writer, too (FY1 of `verity`).
+        node.writers.fetch_add(1, Ordering::SeqCst);
+        let applied = expect_unsealed(node).and_then(|()| self.apply_now(node, set, caller));
+        node.writers.fetch_sub(1, Ordering::SeqCst);
+        applied
+    }
+
+    fn apply_now(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
         if let Some(bits) = set.mode {
             chmod_list(node, bits)?;
         }

@@ -5,7 +5,10 @@
 //! - **FY1** A file gets its Merkle tree only while no program has it open for writing through this
 //!   mount. So the kernel holds no content of it that the tree lacks: a close has sent everything.
 //!   An open for writing counts itself first and then looks at `sealing`; the command sets
-//!   `sealing` first and then looks at the count. One of the two sees the other.
+//!   `sealing` first and then looks at the count. One of the two sees the other. A truncation
+//!   counts itself in the same way.
+//! - **FY2** Only root makes trees through a mount. Until a tree is made, removals and renames of
+//!   the file wait, and with them the requests to its directory.
 //!
 //! The kernel keeps pages of such a file as it keeps others: they were verified when they were
 //! read. Linux shows the flag by statx(2) too, for which FUSE has no field.
@@ -35,6 +38,9 @@ impl Door {
     ) -> Answer<Vec<u8>> {
         let EnableVerity { algorithm, block_size, salt, signature } =
             EnableVerity::parse(argument)?;
+        if caller.uid != 0 {
+            return Err(Errno::EPERM);
+        }
         let node = self.node(id)?;
         self.expect_access(&Rights::of(caller), &node.inode, WRITE)?;
         self.expect_writable(caller, &node)?;
@@ -45,16 +51,12 @@ impl Door {
         let hash = hash.ok_or(Errno::ENOPKG)?;
         let (salt, signature) = (salt.to_vec(), signature.to_vec());
         let options = VerityOptions { hash, block_size, salt, signature };
-        if node.sealing.swap(true, Ordering::SeqCst) {
-            return Err(Errno::EBUSY);
+        let sealing = Sealing::begin(&node)?;
+        if has_writer(&node) {
+            return Err(Errno::ETXTBSY);
         }
-        let made = if has_writer(&node) {
-            Err(Errno::ETXTBSY)
-        } else {
-            node.inode.enable_verity(&options).map_err(refuse)
-        };
-        node.sealing.store(false, Ordering::SeqCst);
-        made?;
+        node.inode.enable_verity(&options).map_err(refuse)?;
+        drop(sealing);
         // The kernel does not know that `ctime` has changed.
         self.notifier_threads.doubt_attributes(id);
         Ok(Vec::new())
@@ -64,6 +66,21 @@ impl Door {
     pub(super) fn measure_verity(&self, id: u64, argument: &[u8]) -> Answer<Vec<u8>> {
         let verity = self.node(id)?.inode.verity().map_err(refuse)?.ok_or(Errno::ENODATA)?;
         MeasureVerity::answer(argument, u16::from(verity.hash as u8), &verity.digest())
+    }
+}
+
+/// A tree is being made until this is dropped, also by a panic.
+struct Sealing<'n>(&'n Node);
+
+impl<'n> Sealing<'n> {
+    fn begin(node: &'n Node) -> Answer<Self> {
+        if node.sealing.swap(true, Ordering::SeqCst) { Err(Errno::EBUSY) } else { Ok(Self(node)) }
+    }
+}
+
+impl Drop for Sealing<'_> {
+    fn drop(&mut self) {
+        self.0.sealing.store(false, Ordering::SeqCst);
     }
 }
 

@@ -70,6 +70,13 @@ impl<W: Write> Sender<'_, '_, W> {
         old: Option<&InodeItem>,
         change: &Change,
     ) -> Result<bool> {
+        let has_verity = |item: &InodeItem| item.flags & InodeFlags::RO_VERITY != 0;
+        if self.options.version >= Version::Three && has_verity(item) && old.is_some_and(has_verity)
+        {
+            // The content is the same, and a defragmentation may have moved it. The receiver's file
+            // has a tree and refuses writes.
+            return Ok(false);
+        }
         let mut target = Target {
             at,
             ino,
@@ -78,7 +85,7 @@ impl<W: Write> Sender<'_, '_, W> {
             reached: old.map_or(0, |old| old.size),
             written: false,
             pending: 0..0,
-            has_verity: item.flags & InodeFlags::RO_VERITY != 0,
+            has_verity: has_verity(item),
         };
         if target.reached > target.size {
             self.truncate(&mut target, item.size)?;
