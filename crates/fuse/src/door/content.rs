@@ -129,17 +129,28 @@ impl Door {
     /// Answers `open`.
     pub(crate) fn open(&self, caller: Caller, id: u64, flags: i32) -> Answer<OpenFlags> {
         self.expect_openable(id, oflags(flags))?;
-        if oflags(flags).contains(OFlags::TRUNC) {
-            let node = self.node(id)?;
-            let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            // The answer to an open has no attributes (S5 of `privileges`).
-            if self.apply(&node, set, caller)? {
-                self.notifier_threads.doubt_attributes(id);
-            }
-        }
         let opened = self.opened(id, flags)?;
-        self.note_open(id, flags)?;
-        Ok(opened)
+        // The open is counted, so no Merkle tree is made of what is cut here (FY1 of `verity`).
+        let done = self.cut_opened(caller, id, flags).and_then(|()| self.note_open(id, flags));
+        if done.is_err() {
+            // The kernel has no open file, so it sends no `release`.
+            self.release(id, flags)?;
+        }
+        done.map(|()| opened)
+    }
+
+    /// Cuts a file to nothing, if the open asks for it.
+    fn cut_opened(&self, caller: Caller, id: u64, flags: i32) -> Answer<()> {
+        if !oflags(flags).contains(OFlags::TRUNC) {
+            return Ok(());
+        }
+        let node = self.node(id)?;
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        // The answer to an open has no attributes (S5 of `privileges`).
+        if self.apply(&node, set, caller)? {
+            self.notifier_threads.doubt_attributes(id);
+        }
+        Ok(())
     }
 
     /// Takes an open for reading as an access, if the kernel may answer the reads from its cache
@@ -178,8 +189,7 @@ impl Door {
         if is_for_writing(oflags(flags)) {
             node.writers.fetch_add(1, Ordering::SeqCst);
             if let Err(errno) = expect_unsealed(&node) {
-                node.writers.fetch_sub(1, Ordering::SeqCst);
-                node.openers.fetch_sub(1, Ordering::SeqCst);
+                self.release(id, flags)?;
                 return Err(errno);
             }
             node.may_be_cached.store(true, Ordering::Relaxed);
@@ -257,18 +267,10 @@ impl Door {
     }
 
     /// Changes attributes. Returns whether the change removed set-id bits.
-    fn apply(&self, node: &Node, set: SetAttr, caller: Caller) -> Answer<bool> {
-        if set.size.is_none() {
-            return self.apply_now(node, set, caller);
+    fn apply(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
+        if set.size.is_some() {
+            expect_unsealed(node)?;
         }
-        // A truncation is a writer, too (FY1 of `verity`).
-        node.writers.fetch_add(1, Ordering::SeqCst);
-        let applied = expect_unsealed(node).and_then(|()| self.apply_now(node, set, caller));
-        node.writers.fetch_sub(1, Ordering::SeqCst);
-        applied
-    }
-
-    fn apply_now(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
         if let Some(bits) = set.mode {
             chmod_list(node, bits)?;
         }

@@ -17,8 +17,6 @@ use crate::mount_list::Listed;
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_LABEL: u32 = 0x8100_9431;
-/// How the plain command shows fs-verity. No command changes the flag.
-const VERITY: u32 = 0x0010_0000;
 const SET_LABEL: u32 = 0x4100_9432;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
@@ -46,6 +44,9 @@ const FLAGS: [Flag; 9] = [
     Flag { disk: InodeFlags::DIRSYNC, plain: 0x0001_0000, extended: 0 },
     Flag { disk: InodeFlags::COMPRESS, plain: 0x4, extended: 0 },
 ];
+
+/// How the plain command shows fs-verity. No command changes the flag.
+const VERITY: u32 = 0x0010_0000;
 
 /// Whether a command may take minutes: it reads a whole file.
 pub(crate) fn may_take_minutes(command: u32) -> bool {

@@ -5,8 +5,8 @@
 //! - **FY1** A file gets its Merkle tree only while no program has it open for writing through this
 //!   mount. So the kernel holds no content of it that the tree lacks: a close has sent everything.
 //!   An open for writing counts itself first and then looks at `sealing`; the command sets
-//!   `sealing` first and then looks at the count. One of the two sees the other. A truncation
-//!   counts itself in the same way.
+//!   `sealing` first and then looks at the count. One of the two sees the other. A truncation comes
+//!   wholly before the tree, or is refused.
 //! - **FY2** Only root makes trees through a mount. Until a tree is made, removals and renames of
 //!   the file wait, and with them the requests to its directory.
 //!
@@ -98,8 +98,8 @@ fn has_writer(node: &Node) -> bool {
     false
 }
 
-/// Refuses to open a file for writing if it never changes, or if its tree is being made (FY1). The
-/// open counts as a writer already.
+/// Refuses to write or cut a file if it never changes, or if its tree is being made (FY1). An open
+/// for writing counts as a writer already.
 pub(super) fn expect_unsealed(node: &Node) -> Answer<()> {
     if node.inode.has_verity() {
         Err(Errno::EPERM)

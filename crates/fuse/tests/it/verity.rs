@@ -136,6 +136,35 @@ fn programs_enable_and_measure() {
     }
 }
 
+/// While a command waits for a writer, an open that would cut the file is refused. It cuts nothing.
+#[test]
+fn a_file_is_not_cut_while_its_tree_begins() {
+    let Some(mounted) = mounted() else { return };
+    let file = mounted.path("file");
+    let raw = |done: io::Result<File>| done.map_err(|error| error.raw_os_error());
+    let append = || raw(OpenOptions::new().append(true).open(&file));
+    for _ in 0..20 {
+        fs::write(&file, b"content").expect("written");
+        let writer = append().expect("it opens");
+        let is_refused = std::thread::scope(|scope| {
+            let command = scope.spawn(|| enable(&file, 1, 4096, b""));
+            while append().is_ok() && !command.is_finished() {
+                std::thread::yield_now();
+            }
+            let cut = raw(OpenOptions::new().write(true).truncate(true).open(&file));
+            assert_eq!(command.join().expect("no panic"), Err(ETXTBSY));
+            // On a busy machine the command may have ended before.
+            cut.err() == Some(Some(ETXTBSY))
+        });
+        drop(writer);
+        if is_refused {
+            assert_eq!(fs::read(&file).expect("it reads"), b"content");
+            return;
+        }
+    }
+    panic!("no open met the command");
+}
+
 /// Data that was changed on the device is not read through a mount, and the rest of the file is.
 #[test]
 fn changed_content_gives_an_error() {
