@@ -215,6 +215,8 @@ pub struct Defragmenting {
     pub extent_bytes: u64,
     /// Write each file to the devices before the next file.
     pub flush: bool,
+    /// List the examined files in the answer.
+    pub lists: bool,
 }
 
 /// An action on properties.

@@ -49,6 +49,7 @@ pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
         len: args.len.filter(|len| *len > 0),
         extent_bytes: if args.target_size == 0 { 32 << 20 } else { args.target_size },
         flush: args.flush,
+        lists: is_verbose,
     };
     let mut failures = 0;
     for place in &args.places {
@@ -60,9 +61,7 @@ pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
         if !how.recursive && Path::new(place).is_dir() {
             // Linux defragments the tree of the subvolume here. This program defragments no trees.
             say(format!("WARNING: directory specified but recursive mode not requested: {name}"));
-        } else if let Err(failure) =
-            own::carry_out(place, &how, &Devices::default(), is_verbose, ui)
-        {
+        } else if let Err(failure) = own::carry_out(place, &how, &Devices::default(), ui) {
             say(format!("ERROR: {failure}"));
             failures += 1;
         }

@@ -327,11 +327,17 @@ fn trees_and_sizes_are_told() {
     assert!(min() <= smallest, "it was the smallest");
 }
 
-/// The program under the name `btrfs`, in a bench.
-fn link(bench: &Bench) -> std::path::PathBuf {
+/// A bench with a volume in `image`, and the program under the name `btrfs`. `None` where nothing
+/// can be mounted.
+fn bench_of_words() -> Option<(Bench, std::path::PathBuf)> {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return None;
+    }
+    let bench = crate::bench();
+    bench.volume("image", "300M");
     let ours = bench.path("btrfs");
     symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
-    ours
+    Some((bench, ours))
 }
 
 /// Runs one line of words, and returns its output and its exit code.
@@ -344,14 +350,9 @@ fn said(bench: &Bench, ours: &Path, words: &[&str]) -> (String, Option<i32>) {
 /// After `device add` on a mount, every word that describes the volume names both devices.
 #[test]
 fn an_added_device_is_named() {
-    if !has(&["umount"], Some("/dev/fuse")) {
-        return;
-    }
-    let bench = crate::bench();
-    bench.volume("image", "300M");
+    let Some((bench, ours)) = bench_of_words() else { return };
     let (image, second) = (bench.path("image"), bench.path("second"));
     std::fs::File::create(&second).expect("a file").set_len(300 << 20).expect("a size");
-    let ours = link(&bench);
     let mounted = Mounted::new(&bench, &[]);
     let top = bench.path("mnt");
     let words = ["device", "add", text(&second), text(&top)];
@@ -380,12 +381,7 @@ fn an_added_device_is_named() {
 /// `defragment` joins the parts of files on a mount, and packs them.
 #[test]
 fn files_of_a_mount_are_defragmented() {
-    if !has(&["umount"], Some("/dev/fuse")) {
-        return;
-    }
-    let bench = crate::bench();
-    bench.volume("image", "300M");
-    let ours = link(&bench);
+    let Some((bench, ours)) = bench_of_words() else { return };
     let mounted = Mounted::new(&bench, &[]);
     let top = bench.path("mnt");
     std::fs::create_dir_all(top.join("folder/below")).expect("folders");

@@ -19,10 +19,12 @@ use crate::order::{Defragmenting, Spot, Step, Watch};
 /// Plain data: callers read the fields, which have no rule among them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Done {
+    /// Number of examined files.
+    pub files: u64,
     /// Bytes that were written anew.
     pub bytes: u64,
-    /// The examined files, as paths below the place of the order. The path of the place itself is
-    /// empty.
+    /// The examined files, if the order asks for them, as paths below the place of the order. The
+    /// path of the place itself is empty.
     pub paths: Vec<Vec<u8>>,
 }
 
@@ -67,7 +69,10 @@ pub(super) fn carry_out(
                     inode.sync().context(named)?;
                 }
                 let text = path.escape_ascii().to_string();
-                done.paths.push(path);
+                done.files += 1;
+                if how.lists {
+                    done.paths.push(path);
+                }
                 if !watch(&Step { done: done.bytes, total: 0, text }) {
                     break;
                 }

@@ -55,11 +55,12 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
         len: args.len,
         extent_bytes: args.target_size,
         flush: args.flush,
+        lists: args.verbose && !ui.json(),
     };
     let (mut files, mut bytes) = (0, 0);
     for place in &args.places {
-        let done = carry_out(place, &how, &args.devices, args.verbose && !ui.json(), ui)?;
-        files += done.paths.len();
+        let done = carry_out(place, &how, &args.devices, ui)?;
+        files += done.files;
         bytes += done.bytes;
     }
     if ui.json() {
@@ -68,22 +69,19 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Defragments one place. With `is_verbose`, prints the name of each file.
+/// Defragments one place. Prints the names of the files if the answer lists them.
 pub(crate) fn carry_out(
     place: &OsString,
     how: &Defragmenting,
     devices: &Devices,
-    is_verbose: bool,
     ui: &Ui,
 ) -> Result<Defragmented> {
     let Named { volume, spot, .. } = Named::parse(place)?;
     let order = Order::Defragment { at: spot, how: how.clone() };
     let done = client::run(&order, &volume, devices, "writing anew", ui)?;
     let done: Defragmented = serde_json::from_value(done).context(|| "the answer")?;
-    if is_verbose {
-        for path in &done.paths {
-            ui.line(show(&below(place, path)))?;
-        }
+    for path in &done.paths {
+        ui.line(show(&below(place, path)))?;
     }
     Ok(done)
 }
