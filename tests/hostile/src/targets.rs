@@ -8,7 +8,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{
     BackRef, BlockGroupItem, Chunk, CsumType, DevExtent, DevStats, DeviceItem, DirEntry,
     ExtentItem, FileExtent, FreeSpaceInfo, Header, InodeExtrefs, InodeItem, InodeRefs, Key, Kind,
-    Logical, ReplaceItem, RootItem, RootRef, Superblock, UuidItem,
+    Logical, ReplaceItem, RootItem, RootRef, Superblock, UuidItem, VerityDescriptor, VerityItem,
 };
 use buttress_fs::MakeOptions;
 use buttress_nbd::transmission::Transmission;
@@ -212,6 +212,12 @@ fn parse(key: &Key, payload: &[u8]) {
     inverse!(DevStats::parse(payload), DevStats::to_bytes, DevStats::parse);
     inverse!(ReplaceItem::parse(payload), ReplaceItem::to_bytes, ReplaceItem::parse);
     inverse!(UuidItem::parse(payload), UuidItem::to_bytes, UuidItem::parse);
+    inverse!(VerityItem::parse(payload), VerityItem::to_bytes, VerityItem::parse);
+    inverse!(VerityDescriptor::parse(payload), VerityDescriptor::to_bytes, VerityDescriptor::parse);
+    if let Ok(descriptor) = VerityDescriptor::parse(payload) {
+        let shape = descriptor.shape();
+        let _ = (shape.bytes(), shape.block_at(0, u64::MAX), shape.hash_at(u64::MAX));
+    }
     if let Ok(extent) = ExtentItem::parse(key, payload) {
         assert_eq!(extent.byte_len(), extent.to_bytes().len());
     }

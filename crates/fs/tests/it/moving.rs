@@ -15,7 +15,7 @@ use buttress_fs::{
     BalanceOptions, ErrorKind, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
     MountOptions, ReplaceState, SetAttr,
 };
-use buttress_sim::campaign;
+use buttress_sim::{Log, campaign};
 
 use crate::checker::{check, expect_cut_sound, find_faults_of};
 use crate::snapshots::Snapshots;
@@ -388,6 +388,36 @@ fn extents_longer_than_new_chunks_move() {
     check(&device);
 }
 
+/// Does `work` while another thread writes and syncs new versions of the file `busy`. After each
+/// version, `more` does further work, and the log gets the version's number as a mark.
+pub(crate) fn beside_writes<T>(
+    log: &Log,
+    fs: &Filesystem,
+    version: impl Fn(u64) -> Vec<u8> + Sync,
+    more: impl Fn(u64) + Sync,
+    work: impl FnOnce() -> T,
+) -> T {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let busy = fs.root().lookup(b"busy").expect("it");
+            for number in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                busy.write_at(0, &version(number)).expect("a write");
+                busy.sync().expect("a sync");
+                more(number);
+                log.mark(number);
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+        });
+        let done = work();
+        stop.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
 #[test]
 fn power_is_cut_while_groups_move() {
     const FILES: u64 = 10;
@@ -411,24 +441,9 @@ fn power_is_cut_while_groups_move() {
     let base = copy(&*shared);
     let (log, recorder, fs) = recorded(&base);
     log.start(&[&recorder]);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let busy = fs.root().lookup(b"busy").expect("it");
-            for number in 1.. {
-                if stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                busy.write_at(0, &version(number)).expect("a write");
-                busy.sync().expect("a sync");
-                log.mark(number);
-                std::thread::sleep(std::time::Duration::from_millis(3));
-            }
-        });
-        let done = fs.balance(&BalanceOptions::full(), &mut |_| true);
-        stop.store(true, Ordering::Relaxed);
-        assert!(done.expect("a balance").completed > 2);
-    });
+    let balance = || fs.balance(&BalanceOptions::full(), &mut |_| true);
+    let done = beside_writes(&log, &fs, version, |_| (), balance);
+    assert!(done.expect("a balance").completed > 2);
     fs.close().expect("a close");
 
     let stride = (log.len() / (16 * rounds() as usize)).max(1);

@@ -1,7 +1,6 @@
 //! Replacements of devices that do not run to their end: power cuts, unmounts, cancellations.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_base::Rng;
@@ -13,6 +12,7 @@ use buttress_sim::campaign;
 use buttress_volume::Volume;
 
 use crate::checker::{expect_cut_sound, expect_sound, find_faults_of};
+use crate::moving::beside_writes;
 use crate::volume::{content, copy, file_with, mount, nocow, pattern, recorded};
 
 const LEN: u64 = 256 << 20;
@@ -78,27 +78,15 @@ fn power_is_cut_while_a_device_is_replaced() {
     let (log, recorder, fs) = recorded(&base);
     let second = log.device(&MemoryDevice::new(LEN), ATOM);
     log.start(&[&recorder, &second]);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let busy = fs.root().lookup(b"busy").expect("it");
-            for number in 1.. {
-                if stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                busy.write_at(0, &version(number)).expect("a write");
-                busy.sync().expect("a sync");
-                drop(file_with(&fs.root(), &format!("new-{number}"), b"short"));
-                fs.sync().expect("a sync");
-                log.mark(number);
-                std::thread::sleep(Duration::from_millis(3));
-            }
-        });
+    let more = |number: u64| {
+        drop(file_with(&fs.root(), &format!("new-{number}"), b"short"));
+        fs.sync().expect("a sync");
+    };
+    let done = beside_writes(&log, &fs, version, more, || {
         let new: Arc<dyn Device> = Arc::clone(&second) as Arc<dyn Device>;
-        let done = fs.replace_device(DeviceId(1), new, &mut |_| true);
-        stop.store(true, Ordering::Relaxed);
-        assert_eq!(done.expect("a replacement").uncorrectable_errors, 0);
+        fs.replace_device(DeviceId(1), new, &mut |_| true)
     });
+    assert_eq!(done.expect("a replacement").uncorrectable_errors, 0);
     fs.close().expect("a close");
 
     let (mut ended, mut unfinished) = (0, 0);
