@@ -15,25 +15,20 @@
 //! - **B2** As with btrfs-progs, the exit status is 0 or 1, or 2 if there is nothing to cancel.
 //!   Errors begin with `ERROR: `.
 
-mod columns;
 mod defragment;
 mod device;
 mod du;
 mod filesystem;
 mod inspect;
-mod linux;
 mod replace;
 mod rescue;
 mod restore;
-mod scrub;
-mod subvolume;
-mod table;
-mod usage;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
+use buttress_words::{linux, scrub, subvolume};
 use clap::Parser;
 
 use crate::commands::{balance, check, property, qgroup, quota, receive, send};

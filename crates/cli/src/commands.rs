@@ -15,7 +15,7 @@ pub(crate) mod du;
 pub(crate) mod dump;
 pub(crate) mod filesystem;
 mod fstrim;
-pub(crate) mod info;
+mod info;
 mod ln;
 mod ls;
 mod manual;

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::usage::{self, Space, Units};
+use buttress_words::usage::{self, Space, Units};
+
 use crate::commands::device as own;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::Ui;

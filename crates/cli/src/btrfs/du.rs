@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use buttress_control::named::Named;
 use buttress_survey::ShareRow;
+use buttress_words::usage::Units;
 
-use super::usage::Units;
 use crate::client;
 use crate::commands::du::below;
 use crate::exit::{Context, Exit, Result};

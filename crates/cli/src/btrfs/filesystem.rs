@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::usage::{self, Space, Units};
-use super::{defragment, du, table};
+use buttress_words::table;
+use buttress_words::usage::{self, Space, Units};
+
+use super::{defragment, du};
 use crate::client;
 use crate::commands::filesystem as own;
 use crate::exit::{Exit, Result};

@@ -7,10 +7,10 @@ use std::time::Instant;
 use buttress_control::named::Named;
 use buttress_format::TreeId;
 use buttress_survey::{Holder, NodeFigures, smallest_device};
+use buttress_words::subvolume;
+use buttress_words::usage::{self, Units};
 use serde::Deserialize;
 
-use super::subvolume;
-use super::usage::{self, Units};
 use crate::client;
 use crate::commands::du::below;
 use crate::commands::dump;

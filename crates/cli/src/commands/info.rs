@@ -1,8 +1,8 @@
 //! `buttress info`: describes a volume without mounting it.
 
-pub(crate) mod gather;
-
 use std::path::PathBuf;
+
+use buttress_words::gather::Document;
 
 use crate::exit::{Exit, Result};
 use crate::image::Devices;
@@ -10,8 +10,6 @@ use crate::inspect::Inspect;
 use crate::location::show;
 use crate::size::human;
 use crate::ui::{Tone, Ui};
-
-use self::gather::Document;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -7,23 +7,35 @@ use crate::location::show;
 use crate::when;
 
 /// A subvolume, as the order to list subvolumes returns it.
+///
+/// Plain data: each field is what the volume has.
 #[derive(Debug, Deserialize)]
-pub(super) struct Subvolume {
-    pub(super) id: u64,
-    pub(super) generation: u64,
-    pub(super) top_level: u64,
-    pub(super) path: String,
-    pub(super) uuid: String,
-    pub(super) parent_uuid: Option<String>,
-    pub(super) received_uuid: Option<String>,
-    pub(super) created: i64,
-    pub(super) created_generation: u64,
-    pub(super) read_only: bool,
+pub struct Subvolume {
+    /// Its number.
+    pub id: u64,
+    /// The generation of its last change.
+    pub generation: u64,
+    /// The number of the subvolume that it is in.
+    pub top_level: u64,
+    /// Its path below the top level.
+    pub path: String,
+    /// Its identifier.
+    pub uuid: String,
+    /// The identifier of the subvolume of which it is a snapshot.
+    pub parent_uuid: Option<String>,
+    /// The identifier of the subvolume that was sent.
+    pub received_uuid: Option<String>,
+    /// When it was created, in seconds since 1970.
+    pub created: i64,
+    /// The generation in which it was created.
+    pub created_generation: u64,
+    /// Whether it is read-only.
+    pub read_only: bool,
 }
 
 /// A column of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
+pub(crate) enum Column {
     Id,
     Generation,
     CreatedGeneration,
@@ -38,7 +50,7 @@ pub(super) enum Column {
 
 impl Column {
     /// Returns the label of the column: before its value in a line, and above it in a table.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Id => "ID",
             Self::Generation => "gen",
@@ -53,7 +65,7 @@ impl Column {
         }
     }
 
-    pub(super) fn value(self, of: &Subvolume) -> String {
+    pub(crate) fn value(self, of: &Subvolume) -> String {
         let or_dash = |uuid: &Option<String>| format!("{:<36}", uuid.as_deref().unwrap_or("-"));
         match self {
             Self::Id => of.id.to_string(),
@@ -70,13 +82,13 @@ impl Column {
 }
 
 /// One line for a subvolume.
-pub(super) fn line(columns: &[Column], of: &Subvolume) -> String {
+pub(crate) fn line(columns: &[Column], of: &Subvolume) -> String {
     let parts = columns.iter().map(|column| format!("{} {}", column.name(), column.value(of)));
     parts.collect::<Vec<_>>().join(" ")
 }
 
 /// The two lines above a table.
-pub(super) fn head(columns: &[Column]) -> [String; 2] {
+pub(crate) fn head(columns: &[Column]) -> [String; 2] {
     let names: String = columns.iter().map(|column| format!("{}\t", column.name())).collect();
     let rule: String =
         columns.iter().map(|column| format!("{}\t", "-".repeat(column.name().len()))).collect();
@@ -84,7 +96,7 @@ pub(super) fn head(columns: &[Column]) -> [String; 2] {
 }
 
 /// One row of a table.
-pub(super) fn row(columns: &[Column], of: &Subvolume) -> String {
+pub(crate) fn row(columns: &[Column], of: &Subvolume) -> String {
     let parts = columns.iter().map(|column| match column {
         // The heading of this column is longer than a tab is wide.
         Column::TopLevel => format!("{}\t", column.value(of)),

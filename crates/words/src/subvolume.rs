@@ -9,8 +9,10 @@ use buttress_control::named::Named;
 use buttress_survey::Change;
 use serde::Deserialize;
 
-use super::columns::{self, Column, Subvolume};
+pub use crate::columns::Subvolume;
+
 use crate::client;
+use crate::columns::{self, Column};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::VolumePath;
@@ -20,13 +22,15 @@ use crate::ui::Ui;
 /// The pause between two checks of `sync`.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// The actions on subvolumes.
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum Verb {
+pub enum Verb {
     /// Create empty subvolumes.
     Create {
         /// Create missing parent directories as well.
         #[arg(short, long)]
         parents: bool,
+        /// The subvolumes.
         #[arg(required = true)]
         places: Vec<OsString>,
     },
@@ -35,7 +39,9 @@ pub(super) enum Verb {
         /// Make the snapshot read-only.
         #[arg(short)]
         read_only: bool,
+        /// The subvolume.
         source: OsString,
+        /// The snapshot, or a folder for it.
         target: OsString,
     },
     /// Delete subvolumes.
@@ -49,25 +55,48 @@ pub(super) enum Verb {
         /// Delete the subvolume with this number.
         #[arg(short = 'i', long)]
         subvolid: Option<u64>,
+        /// The subvolumes.
         #[arg(required = true)]
         places: Vec<OsString>,
     },
     /// List subvolumes.
     List(List),
     /// Show everything about one subvolume.
-    Show { place: OsString },
+    Show {
+        /// A path on the volume.
+        place: OsString,
+    },
     /// List the parts of files that changed since a generation.
-    FindNew { place: OsString, generation: u64 },
+    FindNew {
+        /// The subvolume.
+        place: OsString,
+        /// The generation.
+        generation: u64,
+    },
     /// Show the default subvolume, which a mount shows.
-    GetDefault { place: OsString },
+    GetDefault {
+        /// A path on the volume.
+        place: OsString,
+    },
     /// Set the default subvolume.
-    SetDefault { what: OsString, place: Option<OsString> },
+    SetDefault {
+        /// The subvolume, as a path or its number.
+        what: OsString,
+        /// A path on the volume, where a number was given.
+        place: Option<OsString>,
+    },
     /// Wait until the space of deleted subvolumes has been freed.
-    Sync { place: OsString, ids: Vec<u64> },
+    Sync {
+        /// A path on the volume.
+        place: OsString,
+        /// The subvolumes to wait for, by number. The default is all.
+        ids: Vec<u64>,
+    },
 }
 
+/// The options of `list`.
 #[derive(Debug, clap::Args)]
-pub(super) struct List {
+pub struct List {
     /// Put `<FS_TREE>/` before the paths of subvolumes that are not directly below this place.
     #[arg(short)]
     all: bool,
@@ -104,7 +133,12 @@ pub(super) struct List {
     place: OsString,
 }
 
-pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+/// Carries out an action.
+///
+/// # Errors
+///
+/// A volume that cannot be opened, or subvolumes that are not as the action needs them.
+pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Create { parents, places } => create(parents, &places, ui),
         Verb::Snapshot { read_only, source, target } => snapshot(read_only, &source, &target, ui),
@@ -150,7 +184,7 @@ fn folder_and_name(place: &OsString) -> (String, String) {
 }
 
 fn create(parents: bool, places: &[OsString], ui: &Ui) -> Result<Exit> {
-    let (uid, gid) = crate::transfer::caller();
+    let (uid, gid) = buttress_transfer::caller();
     for place in places {
         let (folder, name) = folder_and_name(place);
         if parents {
@@ -227,7 +261,11 @@ fn delete_id(id: u64, places: &[OsString], ui: &Ui) -> Result<Exit> {
 }
 
 /// Returns every subvolume of a volume except the top level.
-pub(super) fn all(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
+///
+/// # Errors
+///
+/// A volume that cannot be opened.
+pub fn all(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
     let done = act(Act::List, volume, ui)?;
     let shown = Shown::deserialize(done).context(|| "the answer")?;
     Vec::deserialize(shown.document).context(|| "the answer")

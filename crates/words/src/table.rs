@@ -5,9 +5,9 @@
 //! - A column is as wide as its widest cell. Names are aligned to the left. Sizes and kinds are
 //!   aligned as in btrfs-progs.
 
-use super::usage::{Space, Units, path, profile};
 use crate::exit::Result;
 use crate::ui::Ui;
+use crate::usage::{Space, Units, path, profile};
 
 /// A cell of a table.
 #[derive(Clone, Debug)]
@@ -26,7 +26,12 @@ fn right(text: impl Into<String>) -> Cell {
     Cell::Right(text.into())
 }
 
-pub(super) fn show(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+/// Prints the table of a volume.
+///
+/// # Errors
+///
+/// Standard output that cannot be written.
+pub fn show(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     ui.line("")?;
     for line in lines(&cells(space, units)) {
         ui.line(line)?;

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use crate::background;
 use crate::client;
-use crate::commands::scrub as own;
 use crate::execute::ScrubStatus;
 use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
@@ -15,8 +14,9 @@ use crate::size::human;
 use crate::ui::Ui;
 use crate::when;
 
+/// The actions on a scrub.
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum Verb {
+pub enum Verb {
     /// Start a scrub of a volume.
     Start(Args),
     /// Resume an interrupted scrub.
@@ -29,14 +29,19 @@ pub(super) enum Verb {
         /// Accepted for scripts; has no effect.
         #[arg(short = 'R')]
         raw: bool,
+        /// The volume, or a folder of its mount.
         place: PathBuf,
     },
     /// Stop a running scrub.
-    Cancel { place: PathBuf },
+    Cancel {
+        /// The volume, or a folder of its mount.
+        place: PathBuf,
+    },
 }
 
+/// The options of `start` and `resume`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// Wait until the scrub is done.
     #[arg(short = 'B')]
     wait: bool,
@@ -64,7 +69,12 @@ pub(super) struct Args {
     place: PathBuf,
 }
 
-pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+/// Carries out an action.
+///
+/// # Errors
+///
+/// A volume that cannot be opened or scrubbed.
+pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     let (resume, args) = match verb {
         Verb::Start(args) => (false, args),
         Verb::Resume(args) => (true, args),
@@ -101,14 +111,19 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 
 /// If no scrub is running, the exit code is 2, as with btrfs-progs. Other errors have code 1.
 fn cancel(place: &Path, ui: &Ui) -> Result<Exit> {
-    match own::cancel(place, &Devices::default(), ui) {
-        Err(failure) if failure.exit == Exit::Usage => {
-            // Standard error may be closed.
-            let _ = writeln!(std::io::stderr(), "ERROR: {failure}");
-            Ok(Exit::Usage)
-        }
-        ended => ended,
+    let told = client::run(&Order::ScrubCancel, place, &Devices::default(), "scrub", ui)?;
+    if told["canceled"] == true {
+        ui.line("scrub cancelled")?;
+        return Ok(Exit::Success);
     }
+    Ok(nothing(format!("scrub cancel failed on {}: not running", place.display())))
+}
+
+/// Says why there was nothing to do. The exit code is then 2, as with btrfs-progs.
+fn nothing(why: String) -> Exit {
+    // Standard error may be closed.
+    let _ = writeln!(std::io::stderr(), "ERROR: {why}");
+    Exit::Usage
 }
 
 fn show(status: &ScrubStatus, ui: &Ui) -> Result<()> {

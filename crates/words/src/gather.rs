@@ -15,60 +15,102 @@ use crate::inspect::Inspect;
 const DEPTH_MAX: usize = 256;
 
 /// Everything that is shown; sizes are in bytes.
-#[derive(Serialize)]
-pub(crate) struct Document {
+///
+/// Plain data: what a reader found.
+#[derive(Debug, Serialize)]
+pub struct Document {
+    /// The label, in the form of `buttress_base::text`.
     pub label: String,
+    /// The identifier.
     pub uuid: String,
+    /// The generation of the last commit.
     pub generation: u64,
+    /// The sizes of all devices.
     pub total_bytes: u64,
+    /// Used bytes of all block groups; only one copy is counted.
     pub bytes_used: u64,
+    /// The kind of checksum.
     pub csum: String,
+    /// Bytes of a node.
     pub nodesize: u32,
+    /// Bytes of a sector.
     pub sectorsize: u32,
+    /// Names of the features that a reader must know.
     pub incompat: Vec<String>,
+    /// Names of the features that a writer must know.
     pub compat_ro: Vec<String>,
+    /// Whether a log of fsync waits to be replayed.
     pub has_log: bool,
+    /// All devices.
     pub devices: Vec<DeviceRow>,
+    /// The block groups by kind and profile.
     pub space: Vec<SpaceRow>,
+    /// All trees of the root tree.
     pub trees: Vec<TreeRow>,
 }
 
 /// One device.
-#[derive(Serialize)]
-pub(crate) struct DeviceRow {
+///
+/// Plain data: what a reader found.
+#[derive(Debug, Serialize)]
+pub struct DeviceRow {
+    /// Its number.
     pub id: u64,
+    /// Its identifier.
     pub uuid: String,
+    /// Its size.
     pub total_bytes: u64,
+    /// Bytes that chunks take on it.
     pub bytes_used: u64,
     /// `None` for a device that was not given.
     pub path: Option<String>,
 }
 
 /// All block groups of one kind and profile. Only one copy is counted.
-#[derive(Serialize)]
-pub(crate) struct SpaceRow {
+///
+/// Plain data: what a reader found.
+#[derive(Debug, Serialize)]
+pub struct SpaceRow {
+    /// The kind of block group.
     pub kind: &'static str,
+    /// The profile, in small letters.
     pub profile: &'static str,
+    /// Bytes of the block groups.
     pub total: u64,
+    /// Used bytes.
     pub used: u64,
+    /// The number of block groups.
     pub groups: u64,
 }
 
 /// One tree.
-#[derive(Serialize)]
-pub(crate) struct TreeRow {
+///
+/// Plain data: what a reader found.
+#[derive(Debug, Serialize)]
+pub struct TreeRow {
+    /// Its number.
     pub id: u64,
+    /// Its name.
     pub name: String,
+    /// The level of its root node.
     pub level: u8,
+    /// Bytes of its nodes.
     pub bytes: u64,
+    /// The generation of its root node.
     pub generation: u64,
+    /// Whether it is a read-only subvolume.
     pub read_only: bool,
     /// Path of a subvolume below the top level.
     pub path: Option<String>,
 }
 
 impl Document {
-    pub(crate) fn gather(inspect: &Inspect) -> Result<Self> {
+    /// Reads everything that is shown of a volume.
+    ///
+    /// # Errors
+    ///
+    /// Trees that cannot be read.
+    pub fn gather(inspect: &Inspect) -> Result<Self> {
         let superblock = &inspect.superblock;
         Ok(Self {
             label: text::encode(superblock.label_bytes()),

@@ -11,8 +11,8 @@ use std::path::Path;
 use buttress_base::text;
 
 use crate::client;
-use crate::commands::info::gather::{DeviceRow, Document, SpaceRow};
 use crate::exit::Result;
+use crate::gather::{DeviceRow, Document, SpaceRow};
 use crate::image::Devices;
 use crate::inspect::Inspect;
 use crate::order::Order;
@@ -20,9 +20,9 @@ use crate::ui::Ui;
 use crate::{live, size};
 
 /// The unit of printed sizes.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Units")]
-pub(super) struct Units {
+pub struct Units {
     /// Bytes.
     #[arg(short = 'b', long, group = "unit")]
     raw: bool,
@@ -41,7 +41,9 @@ pub(super) struct Units {
 }
 
 impl Units {
-    pub(super) fn show(self, bytes: u64) -> String {
+    /// Prints bytes in the unit.
+    #[must_use]
+    pub fn show(self, bytes: u64) -> String {
         let fixed =
             |shift: u32, unit| format!("{:.2}{unit}", bytes as f64 / (1_u64 << shift) as f64);
         match self {
@@ -56,12 +58,17 @@ impl Units {
 }
 
 /// Bytes of block groups of one kind and profile on each device.
-pub(super) type Placed = BTreeMap<(u64, &'static str, &'static str), u64>;
+pub type Placed = BTreeMap<(u64, &'static str, &'static str), u64>;
 
 /// The known figures of a volume's space.
-pub(super) struct Space {
-    pub(super) document: Document,
-    pub(super) placed: Placed,
+///
+/// Plain data: what a reader found.
+#[derive(Debug)]
+pub struct Space {
+    /// Devices, block groups and trees.
+    pub document: Document,
+    /// Where block groups lie.
+    pub placed: Placed,
     /// Bytes that a program can still write.
     available: u64,
     /// Bytes that the server keeps in reserve for metadata, if a server runs.
@@ -70,7 +77,11 @@ pub(super) struct Space {
 
 /// Opens a volume for reading. `place` is its image or device, or a folder of a mount. A mounted
 /// volume commits first, and its server names all its devices.
-pub(super) fn inspect(place: &Path) -> Result<Inspect> {
+///
+/// # Errors
+///
+/// A volume that cannot be opened.
+pub fn inspect(place: &Path) -> Result<Inspect> {
     let devices = Devices::default();
     let Some((_, answer)) = live::find(place)? else {
         return Inspect::open_quietly(place, &devices);
@@ -85,7 +96,11 @@ pub(super) fn inspect(place: &Path) -> Result<Inspect> {
 
 impl Space {
     /// Reads the figures of an image, a device, or a folder of a mount.
-    pub(super) fn of(place: &Path, ui: &Ui) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// A volume that cannot be opened or read.
+    pub fn of(place: &Path, ui: &Ui) -> Result<Self> {
         let reserve = live::find(place)?.and_then(|(_, answer)| {
             let figures = answer.sections.iter().filter(|section| section.name == "space");
             let mut figures = figures.flat_map(|section| &section.figures);
@@ -105,16 +120,20 @@ impl Space {
     }
 
     /// The label, as it is printed.
-    pub(super) fn label(&self) -> String {
+    #[must_use]
+    pub fn label(&self) -> String {
         crate::location::show(&text::decode(&self.document.label).unwrap_or_default())
     }
 
     /// Whether all devices are there.
-    pub(super) fn is_whole(&self) -> bool {
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
         self.document.devices.iter().all(|device| device.path.is_some())
     }
 
-    pub(super) fn rows(&self, kinds: [&str; 3]) -> Vec<&SpaceRow> {
+    /// Returns the rows of block groups, in the order of these kinds.
+    #[must_use]
+    pub fn rows(&self, kinds: [&str; 3]) -> Vec<&SpaceRow> {
         let place = |row: &&SpaceRow| kinds.iter().position(|kind| row.kind.starts_with(kind));
         let mut rows: Vec<_> = self.document.space.iter().collect();
         rows.sort_by_key(|row| place(row).unwrap_or(kinds.len()));
@@ -141,15 +160,20 @@ impl Space {
 }
 
 /// A profile as btrfs-progs writes it.
-pub(super) fn profile(row: &SpaceRow) -> String {
+pub(crate) fn profile(row: &SpaceRow) -> String {
     if row.profile == "single" { row.profile.to_owned() } else { row.profile.to_uppercase() }
 }
 
-pub(super) fn path(device: &DeviceRow) -> &str {
+pub(crate) fn path(device: &DeviceRow) -> &str {
     device.path.as_deref().unwrap_or("missing")
 }
 
-pub(super) fn df(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+/// Prints what `filesystem df` prints.
+///
+/// # Errors
+///
+/// Standard output that cannot be written.
+pub fn df(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     for row in space.rows(["Data", "System", "Metadata"]) {
         let (total, used) = (units.show(row.total), units.show(row.used));
         ui.line(format!("{}, {}: total={total}, used={used}", row.kind, profile(row)))?;
@@ -161,7 +185,12 @@ pub(super) fn df(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn usage(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+/// Prints what `filesystem usage` prints about the whole volume.
+///
+/// # Errors
+///
+/// Standard output that cannot be written.
+pub fn usage(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     let devices = &space.document.devices;
     let size: u64 = devices.iter().map(|device| device.total_bytes).sum();
     let allocated: u64 = devices.iter().map(|device| device.bytes_used).sum();
@@ -207,7 +236,11 @@ pub(super) fn usage(space: &Space, units: Units, ui: &Ui) -> Result<()> {
 }
 
 /// Prints a list for each kind of block group, with the bytes on each device.
-pub(super) fn placed(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+///
+/// # Errors
+///
+/// Standard output that cannot be written.
+pub fn placed(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     let devices = &space.document.devices;
     let show = |bytes| units.show(bytes);
     for row in space.rows(["Data", "Metadata", "System"]) {
@@ -231,7 +264,12 @@ pub(super) fn placed(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn show(space: &Space, ui: &Ui) -> Result<()> {
+/// Prints what `filesystem show` prints.
+///
+/// # Errors
+///
+/// Standard output that cannot be written.
+pub fn show(space: &Space, ui: &Ui) -> Result<()> {
     let label = space.label();
     let label = if label.is_empty() { "none".to_owned() } else { format!("'{label}'") };
     let document = &space.document;
@@ -245,7 +283,12 @@ pub(super) fn show(space: &Space, ui: &Ui) -> Result<()> {
     ui.line("")
 }
 
-pub(super) fn devices(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+/// Prints what `device usage` prints.
+///
+/// # Errors
+///
+/// Standard output that cannot be written.
+pub fn devices(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     for device in &space.document.devices {
         let line =
             |name: &str, bytes| format!("   {:<16}{:>16}", format!("{name}:"), units.show(bytes));

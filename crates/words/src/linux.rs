@@ -17,7 +17,8 @@ use std::process::Command;
 const MAGIC: u64 = 0x9123_683E;
 
 /// Whether a part of the command line lies on Linux's btrfs.
-pub(super) fn has_a_part(words: &[OsString]) -> bool {
+#[must_use]
+pub fn has_a_part(words: &[OsString]) -> bool {
     words.iter().filter(|word| !word.as_bytes().starts_with(b"-")).any(|word| lies_there(word))
 }
 
@@ -42,7 +43,8 @@ fn lies_there(word: &OsStr) -> bool {
 }
 
 /// Replaces this process by btrfs-progs. Returns the exit code if btrfs-progs is not installed.
-pub(super) fn hand_over(words: &[OsString]) -> u8 {
+#[must_use]
+pub fn hand_over(words: &[OsString]) -> u8 {
     let Some(program) = find() else {
         let what = "the path lies on a mount of Linux, and btrfs-progs is not installed";
         // Standard error may be closed.

@@ -1,0 +1,29 @@
+//! What command lines of btrfs-progs mean on volumes of this project.
+//!
+//! # Place
+//!
+//! Scripts and backup programs call `btrfs`, and read what it prints. This crate is above
+//! `control`, which opens volumes and asks the servers of mounts. It is below the program, which
+//! parses the whole command line. Here are the groups of commands that `buttress` does not have in
+//! the same form, and the lines, tables and units of btrfs-progs.
+//!
+//! # What must hold
+//!
+//! - A line that scripts read has the same columns and the same padding as that of btrfs-progs.
+//! - Names of files and labels reach every line escaped, so that no name changes what a script
+//!   reads.
+
+#![forbid(unsafe_code)]
+
+mod columns;
+pub mod gather;
+pub mod linux;
+pub mod scrub;
+pub mod subvolume;
+pub mod table;
+pub mod usage;
+
+use buttress_control::{
+    background, client, execute, exit, image, inspect, live, location, order, scrubs, size, ui,
+};
+use buttress_dump::when;
