@@ -28,6 +28,7 @@ use buttress_tree::Store;
 use buttress_volume::{DeviceSpace, Volume};
 
 use buttress_transaction::csums::{self, Csums};
+use buttress_transaction::stamps::{Stamp, Stamps};
 
 use crate::{
     Error, Result, View,
@@ -49,7 +50,6 @@ use crate::{
     quota_limits::QuotaLimits,
     reserve::{Beneath, Reservations},
     scrub_hold::ScrubHold,
-    stamps::{Stamp, Stamps},
     transaction::Transaction,
     unreferenced::Unreferenced,
     unwritten::UnwrittenCount,

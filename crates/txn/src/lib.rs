@@ -68,7 +68,6 @@ mod reserving;
 mod rows;
 mod scrub_hold;
 mod scrub_room;
-mod stamps;
 mod subvolumes;
 mod sync;
 mod unreferenced;
@@ -97,7 +96,6 @@ pub use quota_limits::QuotaUse;
 pub use quotas::Quotas;
 pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;
-pub use stamps::Stamp;
 pub use unwritten::Unwritten;
 
 pub use usage::{KindUsage, StatfsFigures, Usage};
@@ -108,7 +106,7 @@ pub use buttress_reserve::{
 };
 pub use buttress_transaction::{
     Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange, Result,
-    Snapshot, Tracked, View,
+    Snapshot, Stamp, Tracked, View,
 };
 pub use extent_tree::{data_owner, is_exclusive};
 

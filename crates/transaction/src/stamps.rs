@@ -27,7 +27,7 @@ pub struct Stamp {
 
 /// Counters of changes.
 #[derive(Debug)]
-pub(crate) struct Stamps {
+pub struct Stamps {
     references: Box<[AtomicU64]>,
     snapshots: AtomicU64,
     /// Number of extents that became free as soon as they lost their last reference.
@@ -48,27 +48,27 @@ impl Stamps {
     }
 
     /// Changes the stamp of an extent, before its users change.
-    pub(crate) fn touch(&self, at: Logical) {
+    pub fn touch(&self, at: Logical) {
         self.of(at).fetch_add(1, Ordering::SeqCst);
     }
 
     /// Counts an extent that is about to become free because it lost its last reference.
-    pub(crate) fn note_freed_at_once(&self) {
+    pub fn note_freed_at_once(&self) {
         self.freed_at_once.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Number of extents that became free as soon as they lost their last reference.
-    pub(crate) fn freed_at_once(&self) -> u64 {
+    pub fn freed_at_once(&self) -> u64 {
         self.freed_at_once.load(Ordering::SeqCst)
     }
 
     /// Changes all stamps, before a snapshot is requested.
-    pub(crate) fn snapshot(&self) {
+    pub fn snapshot(&self) {
         self.snapshots.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The current stamp of the extent at `at`.
-    pub(crate) fn stamp(&self, at: Logical) -> Stamp {
+    pub fn stamp(&self, at: Logical) -> Stamp {
         Stamp {
             references: self.of(at).load(Ordering::SeqCst),
             snapshots: self.snapshots.load(Ordering::SeqCst),
