@@ -8,7 +8,8 @@ use std::io::{Result, Write};
 use buttress_format::{
     BackRef, BlockGroupItem, Body, Chunk, Compression, DevExtent, DevStats, DeviceItem, DirEntry,
     ExtentFlags, ExtentItem, FileExtent, FileKind, FreeSpaceInfo, InodeExtrefs, InodeItem,
-    InodeRefs, Key, Kind, ReplaceItem, RootFlags, RootItem, RootRef, Timespec, UuidItem, ids,
+    InodeRefs, Key, Kind, ReplaceItem, RootFlags, RootItem, RootRef, StripeItem, Timespec,
+    UuidItem, ids,
 };
 use buttress_tree::Geometry;
 use buttress_volume::Uuid;
@@ -107,6 +108,7 @@ pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write)
         Kind::DEV_REPLACE => ReplaceItem::parse(bytes).map(|item| replacement(&item)),
         Kind::UUID_KEY_SUBVOL | Kind::UUID_KEY_RECEIVED_SUBVOL => UuidItem::parse(bytes)
             .map(|item| item.0.iter().map(|tree| format!("subvol_id {}", tree.0)).collect()),
+        Kind::RAID_STRIPE => StripeItem::parse(bytes).map(|item| stripes(&item)),
         Kind::EXTENT_CSUM => Ok(vec![csums(key, bytes.len(), geometry)]),
         Kind::ORPHAN_ITEM => Ok(vec!["orphan item".to_owned()]),
         _ => Ok(quota::lines(key, bytes).unwrap_or_default()),
@@ -138,6 +140,14 @@ fn inode(item: &InodeItem) -> Vec<String> {
         time("mtime", item.mtime),
         time("otime", item.otime),
     ]
+}
+
+fn stripes(item: &StripeItem) -> Vec<String> {
+    let line = |(index, stride): (usize, &buttress_format::Stride)| {
+        let (device, offset) = (stride.device, stride.offset);
+        format!("\tstripe {index} devid {device} physical {offset}")
+    };
+    item.0.iter().enumerate().map(line).collect()
 }
 
 fn inode_flags(flags: u64) -> String {

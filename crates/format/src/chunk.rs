@@ -81,6 +81,15 @@ impl BlockGroupFlags {
         }
     }
 
+    /// Whether data here has items in the stripe tree, if the volume has that tree: data in copies
+    /// or in stripes, without parity. Mixed groups have no such items.
+    #[must_use]
+    pub fn has_stripe_items(self) -> bool {
+        let profiles =
+            [Self::DUP, Self::RAID0, Self::RAID1, Self::RAID1C3, Self::RAID1C4, Self::RAID10];
+        self.kind() == Self::DATA && profiles.contains(&self.profile())
+    }
+
     /// The number of whole copies of each byte.
     #[must_use]
     pub fn copies(self) -> u32 {

@@ -27,6 +27,7 @@ mod profile;
 mod quota;
 mod replace;
 mod root;
+mod stripe;
 mod superblock;
 mod units;
 mod verity;
@@ -52,6 +53,7 @@ pub use profile::{Profile, Spread};
 pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus};
 pub use replace::{ReplaceItem, ReplacePhase};
 pub use root::{RootFlags, RootItem, RootRef};
+pub use stripe::{Stride, StripeItem};
 pub use superblock::{RootBackup, Superblock};
 pub use units::{DeviceId, Extent, Generation, Ino, Logical, TreeId};
 pub use verity::{

@@ -98,6 +98,8 @@ impl TreeId {
     pub const FREE_SPACE: Self = Self(10);
     /// Block group items, on volumes where they have a tree of their own.
     pub const BLOCK_GROUP: Self = Self(11);
+    /// Where the copies of data lie, on volumes with a stripe tree.
+    pub const RAID_STRIPE: Self = Self(12);
     /// Logs of fsync.
     pub const TREE_LOG: Self = Self(-6_i64 as u64);
     /// Trees of a balance in progress.
@@ -127,6 +129,7 @@ impl fmt::Display for TreeId {
             Self::UUID => "UUID_TREE",
             Self::FREE_SPACE => "FREE_SPACE_TREE",
             Self::BLOCK_GROUP => "BLOCK_GROUP_TREE",
+            Self::RAID_STRIPE => "RAID_STRIPE_TREE",
             Self::TREE_LOG => "TREE_LOG",
             Self::TREE_RELOC => "TREE_RELOC",
             Self::DATA_RELOC => "DATA_RELOC_TREE",

@@ -31,6 +31,7 @@ mod scrub;
 mod seed_ids;
 mod seeds;
 pub mod stats;
+mod stripe_items;
 mod superblocks;
 pub mod volume;
 mod write;

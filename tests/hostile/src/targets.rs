@@ -8,7 +8,8 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{
     BackRef, BlockGroupItem, Chunk, CsumType, DevExtent, DevStats, DeviceItem, DirEntry,
     ExtentItem, FileExtent, FreeSpaceInfo, Header, InodeExtrefs, InodeItem, InodeRefs, Key, Kind,
-    Logical, ReplaceItem, RootItem, RootRef, Superblock, UuidItem, VerityDescriptor, VerityItem,
+    Logical, ReplaceItem, RootItem, RootRef, StripeItem, Superblock, UuidItem, VerityDescriptor,
+    VerityItem,
 };
 use buttress_fs::MakeOptions;
 use buttress_nbd::transmission::Transmission;
@@ -212,6 +213,7 @@ fn parse(key: &Key, payload: &[u8]) {
     inverse!(DevStats::parse(payload), DevStats::to_bytes, DevStats::parse);
     inverse!(ReplaceItem::parse(payload), ReplaceItem::to_bytes, ReplaceItem::parse);
     inverse!(UuidItem::parse(payload), UuidItem::to_bytes, UuidItem::parse);
+    inverse!(StripeItem::parse(payload), StripeItem::to_bytes, StripeItem::parse);
     inverse!(VerityItem::parse(payload), VerityItem::to_bytes, VerityItem::parse);
     inverse!(VerityDescriptor::parse(payload), VerityDescriptor::to_bytes, VerityDescriptor::parse);
     if let Ok(descriptor) = VerityDescriptor::parse(payload) {

@@ -183,6 +183,7 @@ fn tree_name(id: TreeId) -> &'static str {
         TreeId::UUID => "uuid",
         TreeId::FREE_SPACE => "free space",
         TreeId::BLOCK_GROUP => "block group",
+        TreeId::RAID_STRIPE => "raid stripe",
         TreeId::DATA_RELOC => "data reloc",
         TreeId::TREE_LOG => "log",
         TreeId::TREE_RELOC => "reloc",
@@ -209,6 +210,7 @@ fn tree_id(text: &str) -> Result<TreeId, String> {
         "uuid" => TreeId::UUID,
         "free-space" => TreeId::FREE_SPACE,
         "block-group" => TreeId::BLOCK_GROUP,
+        "raid-stripe" => TreeId::RAID_STRIPE,
         "data-reloc" => TreeId::DATA_RELOC,
         _ => return Err(format!("{text:?} is neither a number nor the name of a tree")),
     })
