@@ -67,10 +67,13 @@ impl Files {
     fn adopt_step(&self, file: &File, pieces: &[Piece], has_sums: bool) -> Result<()> {
         let _extents = file.change_extents();
         let mut edits = Edits::default();
-        let mut sums = Vec::new();
+        let (mut sums, mut new) = (Vec::new(), Vec::new());
         let view = self.engine.view();
         for piece in pieces {
             let is_new = self.engine.claim_logged(&view, piece.extent)?;
+            if is_new {
+                new.push(piece.extent);
+            }
             if is_new && has_sums {
                 sums.push((piece.extent, self.sums_of(piece.extent)?));
             }
@@ -91,9 +94,12 @@ impl Files {
         drop(view);
         let bytes = sums.iter().map(|(_, sums): &(_, Vec<u8>)| sums.len() as u32).sum::<u32>();
         let items = 2 * sums.len() as u32 + bytes / SUMS_EACH;
-        let cost = edits.cost().and(Cost { items: 0, commit_items: items, bytes });
+        let len = new.iter().map(|extent| extent.len).sum();
+        let stripes = self.params.stripe_cost(len, new.len() as u32);
+        let cost = edits.cost().and(Cost { items: 0, commit_items: items, bytes }).and(stripes);
         let reservation = self.engine.reserve(cost, Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
+        new.into_iter().for_each(|extent| handle.note_written(extent));
         for (extent, sums) in sums {
             handle.insert_csums(extent, sums);
         }

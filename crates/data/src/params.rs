@@ -5,7 +5,7 @@
 //! - The parameters do not change while the volume is mounted. The functions here only compute:
 //!   they access neither memory that threads share nor a device.
 
-use buttress_format::{CsumType, InodeFlags};
+use buttress_format::{CsumType, InodeFlags, StripeItem};
 use buttress_txn::Cost;
 
 use crate::codec::Codec;
@@ -39,6 +39,8 @@ pub struct FilesOptions {
     pub compress_force: bool,
     /// Size of the page cache, in bytes. Zero if a layer above caches data already.
     pub page_cache_bytes: u64,
+    /// Whether the volume has a stripe tree, which gets items for written data.
+    pub has_stripe_tree: bool,
     /// How much a reader reads at once when data is missing.
     pub read_batch: ReadBatch,
     /// Whether a file remembers which of its extents are not shared.
@@ -99,6 +101,16 @@ impl Params {
             sums.extend_from_slice(&self.csum_type.digest(part)[..size]);
         }
         sums
+    }
+
+    /// The cost of the items in the stripe tree for `parts` ranges of `len` bytes together.
+    pub(crate) fn stripe_cost(&self, len: u64, parts: u32) -> Cost {
+        if !self.options.has_stripe_tree {
+            return Cost::default();
+        }
+        let ends = StripeItem::bytes_max(0) as u32;
+        let bytes = (StripeItem::bytes_max(len) as u32).saturating_add(parts.saturating_mul(ends));
+        Cost { items: 0, commit_items: parts, bytes }
     }
 
     /// The most bytes that a file's content takes in the tree if the file's length is `size`.

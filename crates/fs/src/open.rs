@@ -115,6 +115,7 @@ fn open_at(
     let files_options = FilesOptions {
         max_inline: options.max_inline,
         no_holes: superblock.incompat.has(Incompat::NO_HOLES),
+        has_stripe_tree: superblock.incompat.has(Incompat::RAID_STRIPE_TREE),
         compress: options.compress,
         compress_force: options.compress_force,
         page_cache_bytes: options.page_cache_bytes,

@@ -482,7 +482,10 @@ impl<'a> Replay<'a> {
     fn extent(&mut self, key: Key, item: &[u8]) -> Result<()> {
         let Some(file) = self.file(Ino(key.objectid))? else { return Ok(()) };
         match self.files.replay_extent(self.handle, &file, key, item)? {
-            Some(range) => self.sums(range),
+            Some(range) => {
+                self.handle.note_written(range);
+                self.sums(range)
+            }
             None => Ok(()),
         }
     }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId, limits};
+use buttress_format::{Body, Extent, Ino, Key, Logical, StripeItem, TreeId, limits};
 use buttress_space::{Group, SpaceKind};
 use buttress_tree::NodePtr;
 use buttress_txn::{Cost, Csums, DataRef, Error, Handle, MovedExtent, Result, Urgency, View};
@@ -291,7 +291,11 @@ impl Maintenance {
             }
             let items = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(7) + 8;
             let bytes = (sums.sectors() * self.geometry().csum.size() + 64 * count) as u64;
-            let cost = Cost::of(items, u32::try_from(bytes).unwrap_or(u32::MAX));
+            let stripes = match self.engine().has_stripe_tree() {
+                true => StripeItem::bytes_max(new.len),
+                false => 0,
+            };
+            let cost = Cost::of(items, u32::try_from(bytes + stripes).unwrap_or(u32::MAX));
             // Space is reserved before inodes are held, since threads that make room may need the
             // same inodes.
             let mut reservation = Some(self.engine().reserve(cost, Urgency::Normal)?);
@@ -341,6 +345,9 @@ impl Maintenance {
     ) {
         let MovedExtent { old, new, .. } = extent;
         let mut is_plain = true;
+        if users.iter().any(|user| matches!(user.item.body, Body::Regular(_))) {
+            handle.note_written(new);
+        }
         for user in users {
             is_plain &= user.tree.is_fs_tree() && handle.is_untouched(user.tree, &user.key);
             let mut item = user.item;

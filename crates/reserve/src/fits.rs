@@ -29,7 +29,12 @@ const TIGHT: u64 = 500;
 impl Reservations {
     /// The need of a transaction and of reservations together, by the crude bound.
     pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
-        let items = running.items() + to_come.all_items();
+        let mut items = running.items() + to_come.all_items();
+        if self.has_stripe_tree {
+            // A changed extent has a run of items in the stripe tree. The run dirties at most two
+            // paths. Its bytes are counted already.
+            items *= 3;
+        }
         let alone = self.need(items, running.bytes() + to_come.bytes, used);
         alone + self.shared_need(running.shared_leaf_changes_max() + to_come.items, used)
     }

@@ -125,6 +125,9 @@ fn free_space_bytes(geometry: &Geometry, group: Extent) -> u64 {
 impl Ledger {
     /// Creates an empty ledger on the committed trees `roots`.
     pub(crate) fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Unknown> {
+        if roots.find(TreeId::RAID_STRIPE).is_some() {
+            return Err(Unknown);
+        }
         let mut ledger = Self::default();
         let under = |tree, root| {
             Survey { store, tree, keys: None, unshared: None }.under(&Expect::root(root))

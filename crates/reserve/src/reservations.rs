@@ -50,6 +50,8 @@ pub struct Beneath {
     pub delete_room: bool,
     /// The level of the tallest tree's root.
     pub height: u8,
+    /// Whether the volume has a stripe tree.
+    pub has_stripe_tree: bool,
 }
 
 /// The metadata that is reserved, the metadata that commits may still allocate, and the rules for
@@ -63,6 +65,7 @@ pub struct Reservations {
     pub(crate) view: Arc<ArcSwap<View>>,
     pub(crate) policy: ReservePolicy,
     pub(crate) delete_room: bool,
+    pub(crate) has_stripe_tree: bool,
     /// The references that tokens hold to these reservations, one for each shard.
     pub(crate) owners: Owners,
     /// The sum of all reservations. Unranked: an outer lock, under which the locks of accounts and
@@ -100,6 +103,7 @@ impl Reservations {
             view: beneath.view,
             policy: beneath.policy,
             delete_room: beneath.delete_room,
+            has_stripe_tree: beneath.has_stripe_tree,
             owners: Owners::of(own),
             outstanding: CachePadded::default(),
             inode_reserves: Arc::default(),

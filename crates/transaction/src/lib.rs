@@ -25,11 +25,13 @@ pub mod quota_sets;
 pub mod seldom;
 pub mod snapshot;
 pub mod stamps;
+pub mod stripe_tree;
 pub mod sums;
 pub mod tracked;
 pub mod transaction;
 mod unread;
 pub mod view;
+pub mod written;
 
 pub use cost::{Cost, Costs};
 pub use csums::Csums;

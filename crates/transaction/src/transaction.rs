@@ -20,6 +20,7 @@ use buttress_tree::Overlay;
 use crate::tracked::Tracked;
 use crate::{
     delayed_ref::DelayedRefs, moves::Moves, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
+    written::Written,
 };
 
 /// A chunk that a transaction adds. The commit of the transaction records the chunk in the trees.
@@ -109,6 +110,8 @@ pub struct Transaction {
     pub refs: DelayedRefs,
     /// Checksums of new data.
     pub sums: PendingSums,
+    /// Ranges of data that get items in the stripe tree.
+    pub written: Written,
     /// Chunks that were added. Unranked: no other lock is taken under it.
     pub chunks: Mutex<Vec<NewChunk>>,
     /// Chunks that were removed. Unranked: no other lock is taken under it.
@@ -152,6 +155,7 @@ impl Transaction {
             overlay: Arc::new(Overlay::default()),
             refs: DelayedRefs::default(),
             sums: PendingSums::default(),
+            written: Written::default(),
             chunks: Mutex::default(),
             removed: Mutex::default(),
             to_rebuild: Seldom::default(),
@@ -172,6 +176,7 @@ impl Transaction {
         self.overlay.is_empty()
             && self.refs.is_empty()
             && self.sums.is_empty()
+            && self.written.count() == 0
             && self.chunks.lock().is_empty()
             && self.removed.lock().is_empty()
             && self.to_rebuild.lock().is_empty()
@@ -229,6 +234,7 @@ impl Transaction {
     pub fn bytes(&self) -> u64 {
         let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
         let quotas = self.quota_items() * QUOTA_ITEM_BYTES;
-        self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots + quotas
+        let data = self.sums.bytes() + self.written.bytes();
+        self.overlay.bytes() + 128 * self.refs.len() + data + snapshots + quotas
     }
 }

@@ -223,6 +223,9 @@ fn read_roots(store: &Store, sb: &Superblock, may_lack: bool) -> Result<Roots> {
     if sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE) {
         wanted.push(TreeId::BLOCK_GROUP);
     }
+    if sb.incompat.has(Incompat::RAID_STRIPE_TREE) {
+        wanted.push(TreeId::RAID_STRIPE);
+    }
     store.node(TreeId::ROOT, &Expect::root(root_tree))?;
     for tree in wanted {
         let is_needed = needed.contains(&tree);

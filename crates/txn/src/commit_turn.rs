@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buttress_base::sync::MutexGuard;
-use buttress_format::{Generation, Superblock};
+use buttress_format::{Generation, Incompat, Superblock};
 
 use crate::Engine;
 use crate::commit_state::CommitState;
@@ -62,6 +62,8 @@ impl CommitTurn<'_> {
             (!running.to_rebuild.lock().is_empty(), "a balance"),
             (running.needs_commit.load(Ordering::Acquire), "names that change together"),
             (!running.moves.lock().nodes.is_empty(), "a balance"),
+            // A replay by Linux makes no items for the data of a log, and could not read it then.
+            (superblock.incompat.has(Incompat::RAID_STRIPE_TREE), "a stripe tree"),
             (superblock.incompat.0 & needed != needed, "a new feature"),
             (superblock.compat_ro.0 & needed_ro != needed_ro, "a new feature"),
             (running.generation != superblock.generation.next(), "a generation left out"),

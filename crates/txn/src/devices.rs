@@ -52,10 +52,12 @@ impl Engine {
         self.devices.lock().unallocated()
     }
 
-    /// Whether the devices in use can have chunks of this kind and profile.
+    /// Whether the devices in use can have chunks of this kind and profile. With a stripe tree,
+    /// there is no parity (`writable`).
     #[must_use]
     pub fn can_have(&self, kind: BlockGroupFlags, profile: Profile) -> bool {
-        self.devices.lock().can_have(kind, profile)
+        let is_ruled = profile.spread().parity == 0 || !self.has_stripe_tree();
+        is_ruled && self.devices.lock().can_have(kind, profile)
     }
 
     /// Sets the profile that new chunks of these kinds get. `None` restores the usual profile.

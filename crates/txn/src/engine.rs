@@ -121,6 +121,7 @@ impl Engine {
         let roots = Arc::new(parts.commit.roots.clone());
         let has_quotas = roots.find(TreeId::QUOTA).is_some();
         let quota_limits = QuotaLimits::new(has_quotas, roots.generation);
+        let has_stripe_tree = roots.find(TreeId::RAID_STRIPE).is_some();
         let running = Transaction::new(roots.generation.next());
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
         let view = Arc::new(ArcSwap::from_pointee(view));
@@ -133,6 +134,7 @@ impl Engine {
             policy: parts.options.policy,
             delete_room: parts.options.delete_room,
             height: parts.height,
+            has_stripe_tree,
         });
         Arc::new(Self {
             volume: parts.volume,
@@ -188,6 +190,12 @@ impl Engine {
     #[must_use]
     pub fn aborted(&self) -> Option<Arc<Error>> {
         self.health.aborted()
+    }
+
+    /// Whether the volume has a stripe tree.
+    #[must_use]
+    pub fn has_stripe_tree(&self) -> bool {
+        self.view.load().roots().find(TreeId::RAID_STRIPE).is_some()
     }
 
     /// The devices and chunks of the volume.

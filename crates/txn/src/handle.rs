@@ -79,6 +79,14 @@ impl<'e> Handle<'e> {
         self.transaction().sums.insert(range, sums);
     }
 
+    /// Records that the data of an extent, or of a part of it, is written. If the volume has a
+    /// stripe tree, the commit records there where the data lies.
+    pub fn note_written(&self, range: Extent) {
+        if self.view.roots().find(TreeId::RAID_STRIPE).is_some() {
+            self.transaction().written.insert(range);
+        }
+    }
+
     /// Adds one reference to a data extent. The first reference of a newly allocated extent makes
     /// the extent item.
     pub fn add_data_ref(&self, extent: Extent, user: DataRef) {
@@ -190,6 +198,7 @@ impl<'e> Handle<'e> {
         if self.transaction().refs.change(extent, user, delta, born) {
             self.engine.quota_limits.end(extent.start);
             self.transaction().sums.remove(extent);
+            self.transaction().written.remove(extent);
             if self.transaction().tracked.keep_if_logged(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {

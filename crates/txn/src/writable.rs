@@ -32,6 +32,9 @@ pub(crate) fn obstacle(
     if sb.incompat.has(Incompat::MIXED_GROUPS) && sb.nodesize != sb.sectorsize {
         return Ok(Some("writing mixed block groups needs nodes of one sector".into()));
     }
+    if let Some(what) = stripe_obstacle(sb, roots) {
+        return Ok(Some(what.into()));
+    }
     if let Some(what) = quota_obstacle(store, roots) {
         return Ok(Some(what));
     }
@@ -39,6 +42,18 @@ pub(crate) fn obstacle(
         return Ok(Some(what));
     }
     roots_obstacle(store, roots)
+}
+
+/// The reason why the stripe tree prevents writing, if there is one.
+fn stripe_obstacle(sb: &Superblock, roots: &Roots) -> Option<&'static str> {
+    if !sb.incompat.has(Incompat::RAID_STRIPE_TREE) {
+        return None;
+    }
+    if sb.incompat.has(Incompat::RAID56) {
+        // No released version of Linux says how items describe rows with parity.
+        return Some("writing is not supported with a stripe tree and parity");
+    }
+    roots.find(TreeId::RAID_STRIPE).is_none().then_some("its stripe tree is missing")
 }
 
 /// The reason why quotas prevent writing, if there is one: they are unreadable or of an unknown

@@ -147,7 +147,8 @@ impl Placement {
             .times(extents + parts)
             .and(SPLIT_COST.times(reservation.splits))
             .and(COVERED_COST.times(covered))
-            .and(Cost::of(0, sums + grown));
+            .and(Cost::of(0, sums + grown))
+            .and(self.params.stripe_cost(missing, extents));
         let more = cost.beyond(reservation.cost);
         (more != Cost::default()).then_some(Shortfall::Metadata(more))
     }

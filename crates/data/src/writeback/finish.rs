@@ -143,14 +143,17 @@ impl Writeback {
         let mut cost = edits.cost();
         let first = rest.start == part.range.start;
         if first {
-            cost = cost.and(cost_of_sums(part));
+            cost = cost.and(cost_of_sums(part)).and(self.params.stripe_cost(part.disk().len, 1));
         }
         drop(view);
         let reservation = self.placement.reserve(cost, reserved)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
-        if first && !part.sums.is_empty() {
-            handle.insert_csums(part.disk(), part.sums.clone());
+        if first {
+            handle.note_written(part.disk());
+            if !part.sums.is_empty() {
+                handle.insert_csums(part.disk(), part.sums.clone());
+            }
         }
         file.update_finished(&handle, |meta| {
             bytes.count(meta);

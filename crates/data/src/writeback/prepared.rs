@@ -182,6 +182,7 @@ impl Writeback {
                 edit.insert(part.range.start, fresh);
                 let dropped = edit.dropped_cost();
                 cost = cost.and(edit.cost().beyond(dropped)).and(cost_of_sums(part));
+                cost = cost.and(self.params.stripe_cost(part.disk().len, 1));
                 cost_of_dropped = cost_of_dropped.and(dropped);
                 edits.push((there, edit));
             }
@@ -248,6 +249,7 @@ impl Writeback {
             dropped.push(edits.take_dropped());
             reverse.push(edits.reverse(there));
             bytes.push(edits.apply(&handle, file));
+            handle.note_written(part.disk());
             if !part.sums.is_empty() {
                 handle.insert_csums(part.disk(), std::mem::take(&mut part.sums));
             }

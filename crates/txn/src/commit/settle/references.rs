@@ -3,11 +3,13 @@
 //! # Invariants
 //!
 //! - **R1** An extent that lost its last reference is pinned, and its checksums are removed in the
-//!   same commit.
+//!   same commit. If there is a stripe tree, so are its items there.
 
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use buttress_format::{Extent, TreeId};
+use buttress_transaction::stripe_tree;
 
 use super::{Changes, Settle};
 use crate::{
@@ -127,6 +129,25 @@ impl Settle<'_> {
                 self.reading(|source| csum_tree::changes(source, root, &geometry, &freed, &added))?;
             self.merge(TreeId::CSUM, changes)?;
         }
-        Ok(())
+        self.stripes(freed)
+    }
+
+    /// Updates the stripe tree, if the volume has one.
+    fn stripes(&mut self, mut freed: Vec<Extent>) -> Result<()> {
+        let Some(root) = self.roots.find(TreeId::RAID_STRIPE) else { return Ok(()) };
+        let written = self.transaction.written.sorted(&freed);
+        // Linux may leave an item behind when it overwrites data in place. The last of them goes
+        // with its chunk.
+        let removed = self.transaction.removed.lock();
+        freed.extend(removed.iter().map(|chunk| Extent::new(chunk.logical, chunk.len)));
+        drop(removed);
+        if freed.is_empty() && written.is_empty() {
+            return Ok(());
+        }
+        let volume = Arc::clone(&self.engine.volume);
+        let items = |range| volume.stripe_items(range);
+        let changes =
+            self.reading(|source| stripe_tree::changes(source, root, &freed, &written, items))?;
+        self.merge(TreeId::RAID_STRIPE, changes)
     }
 }
