@@ -65,6 +65,12 @@ pub enum MakeError {
         /// The requested profile.
         profile: Profile,
     },
+    /// Parity together with the stripe tree, of which no released Linux has the rules.
+    #[error("{profile} is impossible with raid-stripe-tree: choose a profile without parity")]
+    StripeTree {
+        /// The requested profile.
+        profile: Profile,
+    },
     /// A profile that needs more devices than were given.
     #[error("{profile} needs at least {needs} devices, and {devices} were given")]
     TooFewDevices {

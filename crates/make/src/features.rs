@@ -22,6 +22,7 @@ pub const FEATURES: &[Feature] = &[
     Feature { name: "no-holes", default: true, about: "holes in files take no items" },
     Feature { name: "free-space-tree", default: true, about: "free space kept in a tree" },
     Feature { name: "block-group-tree", default: true, about: "block groups in their own tree" },
+    Feature { name: "raid-stripe-tree", default: false, about: "places of data kept in a tree" },
 ];
 
 /// The features that are on in a new volume.
@@ -37,6 +38,8 @@ pub struct Features {
     pub free_space_tree: bool,
     /// `block-group-tree`.
     pub block_group_tree: bool,
+    /// `raid-stripe-tree`.
+    pub raid_stripe_tree: bool,
 }
 
 impl Default for Features {
@@ -47,6 +50,7 @@ impl Default for Features {
             no_holes: true,
             free_space_tree: true,
             block_group_tree: true,
+            raid_stripe_tree: false,
         }
     }
 }
@@ -79,6 +83,7 @@ impl Features {
             "no-holes" => Ok(&mut self.no_holes),
             "free-space-tree" => Ok(&mut self.free_space_tree),
             "block-group-tree" => Ok(&mut self.block_group_tree),
+            "raid-stripe-tree" => Ok(&mut self.raid_stripe_tree),
             _ => Err(MakeError::UnknownFeature {
                 name: name.to_owned(),
                 known: FEATURES.iter().map(|f| f.name).collect::<Vec<_>>().join(" "),
@@ -131,6 +136,9 @@ impl Features {
         }
         if self.no_holes {
             bits |= Incompat::NO_HOLES.0;
+        }
+        if self.raid_stripe_tree {
+            bits |= Incompat::RAID_STRIPE_TREE.0;
         }
         Incompat(bits)
     }

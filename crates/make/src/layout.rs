@@ -62,6 +62,9 @@ impl Profiles {
             if spread.parity > 0 && has_nodes {
                 return Err(MakeError::Parity { profile });
             }
+            if spread.parity > 0 && options.features.raid_stripe_tree {
+                return Err(MakeError::StripeTree { profile });
+            }
             if spread.least > devices {
                 return Err(MakeError::TooFewDevices { profile, needs: spread.least, devices });
             }

@@ -113,4 +113,12 @@ fn feature_lists() {
     let unknown = Features::parse("quota").expect_err("unknown").to_string();
     assert!(unknown.contains("block-group-tree"), "{unknown}");
     assert!(Features::parse("^free-space-tree").is_err());
+    assert!(!Features::default().raid_stripe_tree);
+    let striped = Features::parse("raid-stripe-tree").expect("list");
+    let parts: Vec<_> = (0..3).map(|_| MemoryDevice::new(256 << 20)).collect();
+    let parts: Vec<_> = parts.iter().map(|device| device as &dyn Device).collect();
+    let data = Some(Profile::Raid5);
+    let options = MakeOptions { data, features: striped, ..MakeOptions::default() };
+    let refused = make_on(&parts, &options).expect_err("parity").to_string();
+    assert!(refused.contains("raid-stripe-tree"), "{refused}");
 }

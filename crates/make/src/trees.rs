@@ -91,6 +91,9 @@ fn tree_ids(options: &MakeOptions) -> Vec<TreeId> {
     if options.features.block_group_tree {
         ids.push(TreeId::BLOCK_GROUP);
     }
+    if options.features.raid_stripe_tree {
+        ids.push(TreeId::RAID_STRIPE);
+    }
     ids
 }
 
