@@ -240,7 +240,7 @@ impl<'s, 'c> Csums<'s, 'c> {
 }
 
 /// Adds a range that begins at or after the start of all earlier ranges.
-fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
+pub(crate) fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
     match ranges.back_mut() {
         Some(last) if last.end() >= next.start => {
             last.len = last.len.max(next.end().distance(last.start));
@@ -261,7 +261,7 @@ fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item =
 }
 
 /// Returns the first address of `range` outside of all `ranges`, or the end of `range`.
-fn first_outside(ranges: &VecDeque<Extent>, range: Extent) -> Logical {
+pub(crate) fn first_outside(ranges: &VecDeque<Extent>, range: Extent) -> Logical {
     // One range is enough: ranges that touch are joined when they are added.
     match overlapping(ranges, range).next() {
         Some(first) if first.start == range.start => first.end(),

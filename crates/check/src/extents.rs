@@ -19,6 +19,7 @@ use crate::issue::Issue;
 use crate::reach::reaches;
 use crate::record::{self, Entry, Record, User, WORDS};
 use crate::sorter::Merge;
+use crate::stripes::Stripes;
 
 /// Records between two progress reports.
 const STRIDE: u64 = 1 << 14;
@@ -30,13 +31,14 @@ pub(crate) struct Sizes {
     pub(crate) data: u64,
 }
 
-/// Checks extents, and passes them on to the checks of free space and checksums.
+/// Checks extents, and passes them on to the checks of free space, checksums and stripe items.
 pub(crate) struct Extents<'e, 'c> {
     pub(crate) context: &'e Context<'c>,
     pub(crate) groups: &'e [Group],
     pub(crate) trees: &'e [Tree],
     pub(crate) free_space: Option<FreeSpace<'e, 'c>>,
     pub(crate) csums: Option<Csums<'e, 'c>>,
+    pub(crate) stripes: Option<Stripes<'e, 'c>>,
     state: State,
 }
 
@@ -79,8 +81,9 @@ impl<'e, 'c> Extents<'e, 'c> {
         trees: &'e [Tree],
         free_space: Option<FreeSpace<'e, 'c>>,
         csums: Option<Csums<'e, 'c>>,
+        stripes: Option<Stripes<'e, 'c>>,
     ) -> Self {
-        Self { context, groups, trees, free_space, csums, state: State::default() }
+        Self { context, groups, trees, free_space, csums, stripes, state: State::default() }
     }
 
     /// Checks everything (X1).
@@ -107,6 +110,9 @@ impl<'e, 'c> Extents<'e, 'c> {
         if let Some(csums) = &mut self.csums {
             csums.finish();
         }
+        if let Some(stripes) = &mut self.stripes {
+            stripes.finish();
+        }
         Ok(self.state.sizes)
     }
 
@@ -124,9 +130,12 @@ impl<'e, 'c> Extents<'e, 'c> {
                 self.node(level, generation, owner);
             }
             Entry::Use { user, uses, recorded, len } => self.user(user, uses, recorded, len),
-            Entry::Sums { range, wanted, tree, ino, offset } => {
+            Entry::Sums { range, wanted, written, tree, ino, offset } => {
                 if let Some(csums) = &mut self.csums {
                     csums.want(range, wanted, tree, ino, offset);
+                }
+                if let Some(stripes) = self.stripes.as_mut().filter(|_| written) {
+                    stripes.want(range, tree, ino, offset);
                 }
             }
         }
@@ -174,6 +183,9 @@ impl<'e, 'c> Extents<'e, 'c> {
             self.state.sizes.data = self.state.sizes.data.saturating_add(extent.len);
             if let Some(csums) = &mut self.csums {
                 csums.data(extent);
+            }
+            if let Some(stripes) = &mut self.stripes {
+                stripes.data(extent);
             }
         }
     }

@@ -434,6 +434,22 @@ issues! {
     /// Two checksum items for the same bytes.
     CsumOverlap { at: Logical }
         = "csum-overlap", Error, "checksums at {at} overlap those before";
+    /// A stripe item says that data lies where it cannot lie.
+    StripeInvalid { at: Extent, why: &'static str }
+        = "stripe-invalid", Error, "the stripe item of {at}: {why}";
+    /// Written data without a stripe item, in a group with stripe items.
+    StripeMissing { tree: TreeId, ino: Ino, offset: u64, at: Logical }
+        = "stripe-missing", Error, "{tree}: inode {ino} at {offset}: no stripe item for {at}";
+    /// A stripe item of bytes that belong to no extent. Linux may leave such an item behind when
+    /// it overwrites data in place.
+    StripeUnused { at: Extent }
+        = "stripe-unused", Warning, "a stripe item for {at}, where no data is";
+    /// A stripe item that reaches past the end of its extent.
+    StripeCrosses { at: Extent }
+        = "stripe-crosses", Warning, "the stripe item of {at} reaches past the end of its extent";
+    /// Two stripe items for the same bytes. Linux makes them when it overwrites data in place.
+    StripeOverlap { at: Logical }
+        = "stripe-overlap", Warning, "the stripe item at {at} overlaps the one before";
     /// Data that does not match its checksum.
     DataDamaged { at: Logical, mirror: u32 }
         = "data-damaged", Error, "data at {at}, mirror {mirror}: checksum does not match";

@@ -142,7 +142,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         } else {
             region.extent()
         };
-        records.put(record::sums(range, wanted, tree, ino, at))
+        records.put(record::sums(range, (wanted, !prealloc), tree, ino, at))
     }
 
     /// Returns the flags of an inode. Its item may lie in an earlier leaf.
@@ -382,6 +382,7 @@ fn has_place(tree: TreeId, kind: Kind) -> bool {
             &[Kind::FREE_SPACE_INFO, Kind::FREE_SPACE_EXTENT, Kind::FREE_SPACE_BITMAP]
         }
         TreeId::BLOCK_GROUP => &[Kind::BLOCK_GROUP_ITEM],
+        TreeId::RAID_STRIPE => &[Kind::RAID_STRIPE],
         _ => return true,
     };
     kinds.contains(&kind)

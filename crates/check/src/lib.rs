@@ -56,6 +56,7 @@ mod roots;
 mod run;
 mod sorter;
 mod source;
+mod stripes;
 mod superblock;
 mod supers;
 mod trial;

@@ -46,7 +46,7 @@ pub(crate) enum Entry {
     /// records, and the length that the user expects.
     Use { user: User, uses: u64, recorded: u64, len: u64 },
     /// Bytes of a file. `wanted` says whether the file has checksums for them.
-    Sums { range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64 },
+    Sums { range: Extent, wanted: bool, written: bool, tree: TreeId, ino: Ino, offset: u64 },
 }
 
 /// A user of an extent.
@@ -141,10 +141,18 @@ pub(crate) fn recorded(at: Logical, user: User, count: u32) -> Record {
     [at.0, tag, a, b, c, 0, u64::from(count), 0]
 }
 
-/// The record of bytes of a file. `wanted` says whether the file has checksums for them.
-pub(crate) fn sums(range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64) -> Record {
+/// The record of bytes of a file. `wanted` says whether the file has checksums for them, and
+/// `written` whether they are written, not only allocated.
+pub(crate) fn sums(
+    range: Extent,
+    (wanted, written): (bool, bool),
+    tree: TreeId,
+    ino: Ino,
+    offset: u64,
+) -> Record {
     let start = range.start.0;
-    [start, SUMS, range.end().0, u64::from(wanted), tree.0, ino.0, offset, 0]
+    let of = [tree.0, ino.0, offset];
+    [start, SUMS, range.end().0, u64::from(wanted), of[0], of[1], of[2], u64::from(written)]
 }
 
 /// Returns whether two records are of the same use, so that they are joined.
@@ -178,6 +186,7 @@ pub(crate) fn read(record: &Record) -> (Logical, Entry) {
         _ => Entry::Sums {
             range: Extent::new(start, a.saturating_sub(at)),
             wanted: b != 0,
+            written: z != 0,
             tree: TreeId(c),
             ino: Ino(x),
             offset: y,

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use buttress_format::{
-    CompatRo, DirEntry, Generation, Ino, Key, Kind, RootItem, RootRef, TreeId, UuidItem, ids,
-    name_hash,
+    CompatRo, DirEntry, Generation, Incompat, Ino, Key, Kind, RootItem, RootRef, TreeId, UuidItem,
+    ids, name_hash,
 };
 use buttress_tree::{Cursor, NodePtr, boot};
 
@@ -90,6 +90,9 @@ impl Roots {
             if context.superblock.compat_ro.has(flag) {
                 needed.push(tree);
             }
+        }
+        if context.superblock.incompat.has(Incompat::RAID_STRIPE_TREE) {
+            needed.push(TreeId::RAID_STRIPE);
         }
         for tree in needed {
             if self.find(tree).is_none() {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_base::{Rank, Ranked};
 use buttress_block::{Device, FileDevice, OpenOptions};
-use buttress_format::{CompatRo, Superblock, TreeId};
+use buttress_format::{CompatRo, Incompat, Superblock, TreeId};
 use buttress_tree::Geometry;
 use buttress_volume::{OpenOptions as VolumeOptions, Volume};
 
@@ -25,6 +25,7 @@ use crate::report::{Findings, Report, Totals};
 use crate::roots::Roots;
 use crate::sorter::Sorter;
 use crate::source::Source;
+use crate::stripes::Stripes;
 use crate::walk::{Counts, Walk};
 use crate::{chunks, data, log, names, quota, roots, superblock};
 
@@ -182,7 +183,10 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     let free_space = free_space(context, &groups, &trees);
     let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree, logged.data));
     let csum_bytes = csums.as_ref().map(Csums::bytes_cell);
-    let sizes = Extents::new(context, &groups, &trees, free_space, csums).run(sorted)?;
+    let has_stripes = superblock.incompat.has(Incompat::RAID_STRIPE_TREE);
+    let stripes = find(TreeId::RAID_STRIPE).filter(|_| has_stripes);
+    let stripes = stripes.map(|tree| Stripes::new(context, tree));
+    let sizes = Extents::new(context, &groups, &trees, free_space, csums, stripes).run(sorted)?;
     if superblock.bytes_used != sizes.used {
         let (field, found, expected) = ("bytes_used", superblock.bytes_used, sizes.used);
         context.add(Issue::SuperField { field, found, expected });
