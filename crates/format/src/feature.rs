@@ -97,6 +97,7 @@ impl Incompat {
             | Self::NO_HOLES.0
             | Self::METADATA_UUID.0
             | Self::RAID1C34.0
+            | Self::RAID_STRIPE_TREE.0
             | Self::SIMPLE_QUOTA.0,
     );
     /// The features that this program can write. With RAID56, some block groups may still be

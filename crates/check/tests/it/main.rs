@@ -9,6 +9,7 @@ mod mend;
 mod patch;
 mod rebuild;
 mod repair;
+mod stripes;
 mod structure;
 mod verity;
 mod victim;

@@ -51,6 +51,7 @@ mod shortfalls;
 mod snapshots;
 mod steps;
 mod stores;
+mod stripe_tree;
 mod subvolumes;
 mod trim;
 mod verity;

@@ -10,13 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_cache::{CacheDevice, CacheOptions};
+use buttress_format::Profile;
+use buttress_fs::make::Features;
 use buttress_fs::{
-    ErrorKind, FallocateMode, Inode, InodeFlags, NameError, RenameFlags, SetAttr, XattrFlags,
+    ErrorKind, FallocateMode, Inode, InodeFlags, MakeOptions, NameError, RenameFlags, SetAttr,
+    XattrFlags,
 };
 
 use crate::checker::{check, expect_sound};
 use crate::snapshots::Snapshots;
-use crate::volume::{content, list, memory, mount_with, pattern, setting};
+use crate::volume::{content, list, memory, memory_with, mount_with, pattern, setting};
 
 const THREADS: u64 = 3;
 
@@ -466,6 +469,23 @@ fn any_sequence_of_operations() {
     for round in 0..4 {
         models = epoch(&device, models, &snapshots, seed * 1000 + round, steps);
         check(&device);
+    }
+}
+
+/// As `any_sequence_of_operations`, with two copies of data and a stripe tree.
+#[test]
+fn any_sequence_of_operations_with_a_stripe_tree() {
+    let seed = setting("BUTTRESS_SEED", 3);
+    let steps = setting("BUTTRESS_STEPS", 200);
+    eprintln!("BUTTRESS_SEED={seed} BUTTRESS_STEPS={steps}");
+    let features = Features { raid_stripe_tree: true, ..Features::default() };
+    let make = MakeOptions { data: Some(Profile::Dup), features, ..MakeOptions::default() };
+    let device = memory_with(1024, &make);
+    let mut models: Vec<Model> = (0..THREADS).map(|_| Model::default()).collect();
+    let snapshots = Snapshots::default();
+    for round in 0..4 {
+        models = epoch(&device, models, &snapshots, seed * 1000 + round, steps);
+        expect_sound(&device);
     }
 }
 
