@@ -5,8 +5,8 @@
 //!
 //! - **W1** A range is noted in the handle that names it in a file, or moves it. So a commit that
 //!   has the name has the items, too.
-//! - **W2** Ranges that were noted apart stay apart, so no item belongs to two extents. Linux before
-//!   6.13 cannot free one of the two then.
+//! - **W2** Ranges that were noted apart stay apart, so no item belongs to two extents. Otherwise,
+//!   Linux before 6.13 cannot free one of the two.
 //! - **W3** Removing an extent in the transaction that made it also removes its ranges.
 
 use std::collections::BTreeSet;
