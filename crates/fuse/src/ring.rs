@@ -33,6 +33,7 @@ mod abi;
 mod driver_term;
 mod entry_memory;
 mod helpers;
+mod placement;
 mod port;
 mod queue;
 #[cfg(all(test, debug_assertions))]
@@ -41,6 +42,7 @@ mod seeded;
 pub(crate) use entry_memory::{set_limit, touched_bytes};
 pub(crate) use helpers::RequestHandler;
 use helpers::Shared;
+use placement::Moves;
 use port::{Uring, UringPort};
 use queue::Queue;
 pub(crate) use queue::Taken;
@@ -103,10 +105,11 @@ impl Rings {
         helpers: usize,
     ) -> io::Result<Ring> {
         let device = Arc::new(device.as_fd().try_clone_to_owned()?);
+        let moves = Arc::new(Moves::new());
         let queues = self.made.into_iter().map(|(ring, share)| {
             let at = share[0].0;
             let way = UringPort::open(ring, Arc::clone(&device))?;
-            Ok((at, Arc::new(Queue::new(way, &share)?)))
+            Ok((at, Arc::new(Queue::new(way, &share, Arc::clone(&moves))?)))
         });
         let queues = queues.collect::<io::Result<Vec<_>>>()?;
         let shared = Shared::new(handler, queues, helpers);

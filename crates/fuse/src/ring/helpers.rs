@@ -13,9 +13,10 @@ use std::time::Duration;
 use buttress_base::clock;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::thread::{self, JoinHandle, Thread};
-use rustix::thread::CpuSet;
 
+use super::placement::{Affinity, Lowering};
 use super::queue::{Queue, Taken};
+use crate::exchange::Exchange;
 use crate::pool::{Costs, Kind, Stopwatch};
 
 /// How often the watch looks: `TICK` while there is work, otherwise `DOZE`.
@@ -163,6 +164,7 @@ impl Shared {
         let (processor, queue) = &self.queues[number];
         let mut affinity = Affinity::new(*processor);
         let mut driver = queue.lock_driver();
+        driver.thread = affinity.thread();
         let mut sent = clock::now();
         while let Some(taken) = queue.next(&mut driver) {
             if driver.has_unsent && clock::since(sent) > SEND_AFTER {
@@ -173,6 +175,7 @@ impl Shared {
             }
             let others_wait = driver.has_waiting();
             let kind = self.handler.kind(&taken);
+            queue.moves.note(taken.head().task, *processor);
             affinity.note_request(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
             queue.term.leave(term);
             drop(driver);
@@ -281,11 +284,13 @@ impl Shared {
         }
     }
 
-    /// Replaces drivers that make no progress (`ring::R4`).
+    /// Replaces drivers that make no progress (`ring::R4`), and gives drivers their policy back
+    /// (`placement::R8`).
     fn keep_watch(self: &Arc<Self>) {
         // For each driver that was away: its term, and the count of finished requests, at the last
         // look.
         let mut before = vec![None; self.queues.len()];
+        let mut lowered: Vec<Option<Lowering>> = vec![None; self.queues.len()];
         let mut quiet = 0;
         while !self.jobs.lock().is_over {
             if quiet < QUIET_TICKS {
@@ -300,6 +305,16 @@ impl Shared {
                 let away = queue.term.away();
                 let at = away.map(|term| (term, queue.finished.load(Ordering::Relaxed)));
                 let was_at = std::mem::replace(&mut before[number], at);
+                let lowering = queue.policy.lowering();
+                if lowering.is_some() {
+                    quiet = 0;
+                }
+                if let Some(lasting) = lowering
+                    && lowered[number] == lowering
+                {
+                    queue.policy.restore(lasting);
+                }
+                lowered[number] = lowering;
                 if was_at != at {
                     quiet = 0;
                 } else if let Some((term, _)) = at
@@ -316,75 +331,4 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("queues", &self.queues.len()).finish_non_exhaustive()
     }
-}
-
-/// The processors on which a driver runs.
-///
-/// Short requests are handled on the processor of the asking program. The answer then only switches
-/// threads there, and wakes no other processor. A program that reads or writes much at once has
-/// other work to do while the driver copies its data. If the driver copied the data on the same
-/// processor, the driver and the program would each run at half speed. So after many large requests
-/// the driver may run on any processor.
-///
-/// A driver does not preempt the program that has just asked. That program mostly has more to send
-/// before it waits: a close, and the next request. The driver then takes all these requests at
-/// once. `SCHED_BATCH` tells the kernel not to preempt.
-struct Affinity {
-    local: CpuSet,
-    anywhere: Option<CpuSet>,
-    is_local: bool,
-    /// Recent large requests minus recent small ones, from `-MANY` to `MANY`.
-    large: i8,
-}
-
-impl Affinity {
-    /// The driver changes its set of processors after this many more requests of one size than of
-    /// the other.
-    const MANY: i8 = 16;
-
-    fn new(processor: u16) -> Self {
-        let mut local = CpuSet::new();
-        local.set(usize::from(processor));
-        let anywhere = rustix::thread::sched_getaffinity(None).ok();
-        let mut affinity = Self { local, anywhere, is_local: false, large: 0 };
-        affinity.set_local(true);
-        set_policy(libc::SCHED_BATCH);
-        affinity
-    }
-
-    fn note_request(&mut self, is_large: bool) {
-        let step = if is_large { 1 } else { -1 };
-        self.large = (self.large + step).clamp(-Self::MANY, Self::MANY);
-        if self.large.abs() == Self::MANY {
-            self.set_local(self.large < 0);
-        }
-    }
-
-    fn set_local(&mut self, is_local: bool) {
-        let Some(anywhere) = &self.anywhere else { return };
-        if self.is_local != is_local {
-            self.is_local = is_local;
-            let place = if is_local { &self.local } else { anywhere };
-            // If this process may not use the processor, the driver runs on another one.
-            let _ = rustix::thread::sched_setaffinity(None, place);
-        }
-    }
-}
-
-impl Drop for Affinity {
-    fn drop(&mut self) {
-        self.set_local(false);
-        set_policy(libc::SCHED_OTHER);
-    }
-}
-
-/// Sets how the kernel schedules this thread. If the kernel refuses, the thread keeps the default
-/// policy and is only slower. The call goes to the kernel: musl's function of this name always
-/// refuses.
-#[expect(unsafe_code, reason = "rustix has no name for this call")]
-fn set_policy(policy: libc::c_int) {
-    // The kernel's `struct sched_param` is this number alone.
-    let priority: libc::c_int = 0;
-    // SAFETY: the call reads the number, which lives until it returns.
-    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }

@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_protocol::{Errno, Head, Parts};
@@ -30,9 +31,13 @@ use buttress_protocol::{Errno, Head, Parts};
 use super::abi::{self, Header};
 use super::driver_term::DriverTerm;
 use super::entry_memory::Payload;
+use super::placement::{Moves, Policy, Thread};
 use super::port::{Bell, Done, Given, Port};
 use crate::device::PAYLOAD_LEN;
 use crate::exchange::Exchange;
+
+/// If a driver takes longer to send answers, its processor has other work. Then moves cost little.
+const LOWERED_MAX: Duration = Duration::from_micros(500);
 
 /// Entries with one thread that drives them.
 pub(super) struct Queue {
@@ -57,6 +62,10 @@ pub(super) struct Queue {
     /// The number of requests that drivers of this queue have finished. By this number the watch
     /// sees that a driver makes progress.
     pub(super) finished: AtomicU64,
+    /// The policy of its driver.
+    pub(super) policy: Policy,
+    /// Programs that move between the processors of all queues.
+    pub(super) moves: Arc<Moves>,
 }
 
 /// The state that only the driver of the queue touches. The thread that holds the lock of this
@@ -67,6 +76,8 @@ pub(super) struct DriverState {
     waiting: VecDeque<u16>,
     /// Whether answers were queued for the kernel and not submitted yet.
     pub(super) has_unsent: bool,
+    /// The thread that drives.
+    pub(super) thread: Thread,
 }
 
 impl DriverState {
@@ -110,6 +121,7 @@ impl Queue {
     pub(super) fn new(
         (port, bell): (Box<dyn Port>, Box<dyn Bell>),
         processors: &[(u16, usize)],
+        moves: Arc<Moves>,
     ) -> io::Result<Self> {
         let slots = processors
             .iter()
@@ -122,13 +134,20 @@ impl Queue {
             slots: slots.collect::<io::Result<_>>()?,
             spare: spare_max.iter().copied().map(AtomicUsize::new).collect(),
             spare_max,
-            driver: Mutex::new(DriverState { port, waiting: VecDeque::new(), has_unsent: false }),
+            driver: Mutex::new(DriverState {
+                port,
+                waiting: VecDeque::new(),
+                has_unsent: false,
+                thread: Thread::this(),
+            }),
             answered: Mutex::default(),
             bell,
             is_asleep: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
             term: DriverTerm::default(),
             finished: AtomicU64::new(0),
+            policy: Policy::default(),
+            moves,
         })
     }
 
@@ -167,6 +186,10 @@ impl Queue {
             if self.has_ended() {
                 return None;
             }
+            if driver.has_unsent && self.moves.should_lower() {
+                self.send_lowered(driver);
+                continue;
+            }
             self.is_asleep.store(true, Ordering::SeqCst);
             // An answer that came before `is_asleep` was set has not rung the bell.
             if self.answered.lock().is_empty() {
@@ -184,6 +207,19 @@ impl Queue {
         driver.has_unsent = false;
         // An answer that cannot be sent now is sent with the next submission.
         let _ = driver.port.submit();
+        self.reap(driver);
+    }
+
+    /// As [`Self::send`], and leaves the programs on this processor (`placement`).
+    fn send_lowered(&self, driver: &mut DriverState) {
+        let took = self.policy.lower_while(driver.thread, || {
+            // As in `send`.
+            let _ = driver.port.submit();
+        });
+        driver.has_unsent = false;
+        if took > LOWERED_MAX {
+            self.moves.stop();
+        }
         self.reap(driver);
     }
 

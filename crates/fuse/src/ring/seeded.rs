@@ -15,6 +15,7 @@ use buttress_base::{Rng, clock, seeded, thread};
 use buttress_protocol::Errno;
 
 use super::helpers::{RequestHandler, Shared};
+use super::placement::Moves;
 use super::queue::{EntryPermit, Queue, Taken};
 use crate::exchange::Exchange;
 use crate::pool::Kind;
@@ -238,7 +239,8 @@ fn whole(seed: u64) -> (Duration, Duration) {
     let setting = Setting::new(&mut rng);
     let kernel = Kernel::new();
     let queues = setting.queues.iter().enumerate().map(|(number, processors)| {
-        let queue = Queue::new(kernel.port(number), processors).expect("memory");
+        let queue =
+            Queue::new(kernel.port(number), processors, Arc::new(Moves::none())).expect("memory");
         (processors[0].0, Arc::new(queue))
     });
     let handler = Arc::new(TestHandler {
