@@ -21,6 +21,7 @@ use rustix::ioctl::{Setter, ioctl};
 
 use crate::exchange::Exchange;
 use crate::message_pool::{Buffer, MessagePool};
+use crate::pool;
 
 /// The maximum payload of a request or an answer, after its fixed parts, in bytes.
 pub(crate) const PAYLOAD_LEN: usize = 1 << 20;
@@ -216,9 +217,10 @@ impl Message {
         self.is_answered = true;
         let len = OUT_LEN + answer.unwrap_or(0);
         OutHead::new(self.head.unique, answer).write(&mut self.bytes);
-        let message = &self.bytes[..len];
-        if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(&*self.channel, message))
-        {
+        let (channel, message) = (&*self.channel, &self.bytes[..len]);
+        let mut sent = Ok(0);
+        pool::send(|| sent = rustix::io::retry_on_intr(|| rustix::io::write(channel, message)));
+        if let Err(error) = sent {
             // The kernel has taken the request back, or the mount is gone.
             tracing::debug!(%error, unique = self.head.unique, "an answer was not taken");
         }

@@ -60,7 +60,7 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
             serve(&memory, message);
             return pool.trifle_done();
         }
-        let _duty = pool.duty(kind);
+        let _duty = pool.duty(kind, message.head().task);
         serve(&memory, message);
     });
     ring.into_iter().for_each(Ring::join);
@@ -186,7 +186,9 @@ fn work(
         | Operation::Releasedir
         | Operation::Fsync
         | Operation::Syncfs
-        | Operation::Destroy => Ok(Reply::Done),
+        | Operation::Destroy
+        // The value is not kept.
+        | Operation::Setxattr { .. } => Ok(Reply::Done),
         _ => Err(Errno::ENOSYS),
     }
 }

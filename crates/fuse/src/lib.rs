@@ -48,6 +48,7 @@ mod killed;
 mod message_pool;
 mod mount_notifier;
 mod notifier_threads;
+mod placement;
 mod pool;
 mod ring;
 #[cfg(all(test, debug_assertions))]

@@ -30,6 +30,8 @@
 //! if they keep the processor. It polls only while polling has lately been successful and no other
 //! thread handles a request.
 //!
+//! The reader also goes to the processor of the program that asks (`follow`).
+//!
 //! # Invariants
 //!
 //! - **W1** `readers` counts the threads that read or will read next. A thread on its way to the
@@ -53,7 +55,9 @@ use buttress_base::sync::Mutex;
 use buttress_base::thread::{self, Thread};
 
 use crate::Options;
+use crate::placement::Lowering;
 
+mod follow;
 mod kind;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
@@ -61,6 +65,8 @@ mod stopwatch;
 #[cfg(test)]
 mod tests;
 
+use follow::Follower;
+pub(crate) use follow::send;
 pub(crate) use kind::{Costs, Kind};
 pub(crate) use stopwatch::Stopwatch;
 
@@ -105,6 +111,7 @@ pub(crate) struct WorkerPool {
     handling: AtomicUsize,
     finished: AtomicU64,
     costs: Costs,
+    follower: Arc<Follower>,
     watch_dozes: AtomicBool,
     is_dismissed: AtomicBool,
     /// Unranked: no other lock is taken under it.
@@ -172,20 +179,23 @@ impl WorkerPool {
             handling: AtomicUsize::new(0),
             finished: AtomicU64::new(0),
             costs: Costs::new(),
+            follower: Follower::new(),
             watch_dozes: AtomicBool::new(false),
             is_dismissed: AtomicBool::new(false),
             bench: Mutex::default(),
         })
     }
 
-    /// Begins to handle a request that this thread has read.
-    pub(crate) fn duty(self: &Arc<Self>, kind: Kind) -> Duty<'_> {
+    /// Begins to handle a request that this thread has read. `asker` is the thread that waits for
+    /// the answer, or zero.
+    pub(crate) fn duty(self: &Arc<Self>, kind: Kind, asker: u32) -> Duty<'_> {
         let watch = Stopwatch::start(self.is_adaptive && self.costs.is_suspect(kind));
         let started = watch.started();
         if self.is_adaptive {
             if LAST_DONE.get().is_some_and(|done| started - done < self.busy_poll) {
                 self.note_poll(true);
             }
+            self.follower.note(asker, matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
             self.handling.fetch_add(1, Ordering::Relaxed);
             let others = self.readers.fetch_sub(1, Ordering::SeqCst).saturating_sub(1);
             if others == 0 {
@@ -239,6 +249,7 @@ impl WorkerPool {
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
             LAST_DONE.set(Some(now));
+            self.follower.follow();
             // Other busy threads need the processor, so poll only if no other thread handles a
             // request.
             if is_alone {
@@ -255,6 +266,7 @@ impl WorkerPool {
             return;
         }
         LAST_DONE.set(None);
+        follow::leave();
         MEMBER.with_borrow_mut(|member| {
             let member =
                 member.get_or_insert_with(|| Member { pool: Arc::clone(self), seat: Seat::new() });
@@ -315,17 +327,23 @@ impl WorkerPool {
             }
         }
         let mut quiet = 0;
+        let mut lowered = None;
         while !seat.is_called.swap(false, Ordering::Acquire) {
             if !seat.is_watch.load(Ordering::Relaxed) {
                 thread::park();
-            } else if self.keep_watch(seat, &mut quiet) {
+            } else if self.keep_watch(seat, &mut quiet, &mut lowered) {
                 return;
             }
         }
     }
 
     /// Checks once whether work has stopped. Returns true if this thread becomes the reader.
-    fn keep_watch(&self, seat: &Arc<Seat>, quiet: &mut u32) -> bool {
+    fn keep_watch(
+        &self,
+        seat: &Arc<Seat>,
+        quiet: &mut u32,
+        lowered: &mut Option<Lowering>,
+    ) -> bool {
         let before = self.finished.load(Ordering::Relaxed);
         if *quiet < QUIET_TICKS {
             thread::park_timeout(TICK);
@@ -337,6 +355,7 @@ impl WorkerPool {
                 self.dismiss();
             }
         }
+        self.follower.look(lowered);
         let is_unread = self.readers.load(Ordering::SeqCst) == 0;
         let nothing_done = self.finished.load(Ordering::Relaxed) == before;
         *quiet = if nothing_done && !is_unread { quiet.saturating_add(1) } else { 0 };

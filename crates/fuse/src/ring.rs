@@ -33,7 +33,7 @@ mod abi;
 mod driver_term;
 mod entry_memory;
 mod helpers;
-mod placement;
+mod moves;
 mod port;
 mod queue;
 #[cfg(all(test, debug_assertions))]
@@ -42,7 +42,7 @@ mod seeded;
 pub(crate) use entry_memory::{set_limit, touched_bytes};
 pub(crate) use helpers::RequestHandler;
 use helpers::Shared;
-use placement::Moves;
+use moves::Moves;
 use port::{Uring, UringPort};
 use queue::Queue;
 pub(crate) use queue::Taken;

@@ -251,7 +251,7 @@ impl DeviceThreads {
                 dispatch::serve(&door, message);
                 return door.pool.trifle_done();
             }
-            let duty = door.pool.duty(kind);
+            let duty = door.pool.duty(kind, message.head().task);
             dispatch::serve(&door, message);
             drop(duty);
             if kind == Kind::Forget && door.is_over_ring() {

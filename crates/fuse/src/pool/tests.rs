@@ -16,7 +16,7 @@ fn a_thread_that_forgot_sits_beside_a_reader() {
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
     let pool = WorkerPool::new(link, 3, &Options { handoff: true, ..Options::default() });
     let worker = Arc::clone(&pool);
-    std::thread::spawn(move || drop(worker.duty(Kind::Forget)));
+    std::thread::spawn(move || drop(worker.duty(Kind::Forget, 0)));
     while pool.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
@@ -35,10 +35,10 @@ fn a_thread_that_sees_a_request_takes_it() {
     let (sender, done) = mpsc::channel();
     let worker = Arc::clone(&pool);
     std::thread::spawn(move || {
-        drop(worker.duty(Kind::WriteSmall));
+        drop(worker.duty(Kind::WriteSmall, 0));
         sender.send(worker.readers.load(Ordering::SeqCst)).expect("the test waits");
         request.read_exact(&mut [0]).expect("it is there");
-        drop(worker.duty(Kind::WriteSmall));
+        drop(worker.duty(Kind::WriteSmall, 0));
         sender.send(worker.readers.load(Ordering::SeqCst)).expect("the test waits");
     });
     let soon = Duration::from_secs(10);
@@ -60,18 +60,18 @@ fn a_large_write_calls_another_where_requests_wait() {
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
     let pool = WorkerPool::new(link, 2, &Options { handoff: true, ..Options::default() });
     let worker = Arc::clone(&pool);
-    std::thread::spawn(move || drop(worker.duty(Kind::Meta)));
+    std::thread::spawn(move || drop(worker.duty(Kind::Meta, 0)));
     while pool.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
-    let duty = pool.duty(Kind::WriteLarge);
+    let duty = pool.duty(Kind::WriteLarge, 0);
     assert_eq!(pool.readers.load(Ordering::SeqCst), 0, "nothing waits, no thread is called");
     drop(duty);
     far.write_all(b"r").expect("it is sent");
-    let duty = pool.duty(Kind::WriteSmall);
+    let duty = pool.duty(Kind::WriteSmall, 0);
     assert_eq!(pool.readers.load(Ordering::SeqCst), 0, "small ones go by the clock");
     drop(duty);
-    let duty = pool.duty(Kind::WriteLarge);
+    let duty = pool.duty(Kind::WriteLarge, 0);
     assert_eq!(pool.readers.load(Ordering::SeqCst), 1, "a thread reads on");
     drop(duty);
 }

@@ -14,9 +14,9 @@ use buttress_base::clock;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::thread::{self, JoinHandle, Thread};
 
-use super::placement::{Affinity, Lowering};
 use super::queue::{Queue, Taken};
 use crate::exchange::Exchange;
+use crate::placement::Affinity;
 use crate::pool::{Costs, Kind, Stopwatch};
 
 /// How often the watch looks: `TICK` while there is work, otherwise `DOZE`.
@@ -285,12 +285,12 @@ impl Shared {
     }
 
     /// Replaces drivers that make no progress (`ring::R4`), and gives drivers their policy back
-    /// (`placement::R8`).
+    /// (`placement::A1`).
     fn keep_watch(self: &Arc<Self>) {
         // For each driver that was away: its term, and the count of finished requests, at the last
         // look.
         let mut before = vec![None; self.queues.len()];
-        let mut lowered: Vec<Option<Lowering>> = vec![None; self.queues.len()];
+        let mut lowered = vec![None; self.queues.len()];
         let mut quiet = 0;
         while !self.jobs.lock().is_over {
             if quiet < QUIET_TICKS {
@@ -305,16 +305,10 @@ impl Shared {
                 let away = queue.term.away();
                 let at = away.map(|term| (term, queue.finished.load(Ordering::Relaxed)));
                 let was_at = std::mem::replace(&mut before[number], at);
-                let lowering = queue.policy.lowering();
-                if lowering.is_some() {
+                queue.policy.look(&mut lowered[number]);
+                if lowered[number].is_some() {
                     quiet = 0;
                 }
-                if let Some(lasting) = lowering
-                    && lowered[number] == lowering
-                {
-                    queue.policy.restore(lasting);
-                }
-                lowered[number] = lowering;
                 if was_at != at {
                     quiet = 0;
                 } else if let Some((term, _)) = at

@@ -23,7 +23,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_protocol::{Errno, Head, Parts};
@@ -31,13 +30,11 @@ use buttress_protocol::{Errno, Head, Parts};
 use super::abi::{self, Header};
 use super::driver_term::DriverTerm;
 use super::entry_memory::Payload;
-use super::placement::{Moves, Policy, Thread};
+use super::moves::Moves;
 use super::port::{Bell, Done, Given, Port};
 use crate::device::PAYLOAD_LEN;
 use crate::exchange::Exchange;
-
-/// If a driver takes longer to send answers, its processor has other work. Then moves cost little.
-const LOWERED_MAX: Duration = Duration::from_micros(500);
+use crate::placement::{LOWERED_MAX, Policy, Thread};
 
 /// Entries with one thread that drives them.
 pub(super) struct Queue {

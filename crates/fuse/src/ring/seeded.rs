@@ -15,7 +15,7 @@ use buttress_base::{Rng, clock, seeded, thread};
 use buttress_protocol::Errno;
 
 use super::helpers::{RequestHandler, Shared};
-use super::placement::Moves;
+use super::moves::Moves;
 use super::queue::{EntryPermit, Queue, Taken};
 use crate::exchange::Exchange;
 use crate::pool::Kind;

@@ -1,20 +1,21 @@
-//! Where drivers run, and where the programs run that they answer.
+//! Where threads that answer requests run, and where the programs run that they answer.
 //!
 //! # Why
 //!
-//! The kernel wakes a program on an idle processor if it finds one. A driver answers on the
-//! program's own processor, which is therefore not idle. So a program that waits for each of its
-//! requests moves to another processor with each answer, and each move wakes a halted processor.
-//! The kernel takes a processor as idle if all its threads have the policy `SCHED_IDLE`. So a
-//! driver that answers with this policy leaves the program where it is.
+//! The kernel wakes a program on an idle processor if it finds one. A thread that answers on the
+//! program's own processor keeps that processor from being idle. So a program that waits for each
+//! of its requests moves to another processor with each answer, and each move wakes a halted
+//! processor. The kernel takes a processor as idle if all its threads have the policy `SCHED_IDLE`.
+//! So a thread that answers with this policy leaves the program where it is.
 //!
 //! # Invariants
 //!
-//! - **R8** A driver has the policy `SCHED_IDLE` only while it sends answers. With that policy, a
-//!   busy program on the same processor could keep the driver from running for long. If the driver
+//! - **A1** A thread has the policy `SCHED_IDLE` only while it sends answers. With that policy, a
+//!   busy program on the same processor could keep the thread from running for long. If the thread
 //!   does not return within two ticks of the watch, the watch gives it its policy back.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::clock;
@@ -32,7 +33,7 @@ use rustix::thread::CpuSet;
 /// A driver does not preempt the program that has just asked. That program mostly has more to send
 /// before it waits: a close, and the next request. The driver then takes all these requests at
 /// once. `SCHED_BATCH` tells the kernel not to preempt.
-pub(super) struct Affinity {
+pub(crate) struct Affinity {
     thread: Thread,
     local: CpuSet,
     anywhere: Option<CpuSet>,
@@ -46,23 +47,23 @@ impl Affinity {
     /// the other.
     const MANY: i8 = 16;
 
-    pub(super) fn new(processor: u16) -> Self {
+    pub(crate) fn new(processor: u16) -> Self {
         let mut local = CpuSet::new();
         local.set(usize::from(processor));
         let anywhere = rustix::thread::sched_getaffinity(None).ok();
         let thread = Thread::this();
         let mut affinity = Self { thread, local, anywhere, is_local: false, large: 0 };
         affinity.set_local(true);
-        thread.set_policy(libc::SCHED_BATCH);
+        thread.yield_more();
         affinity
     }
 
     /// The thread that drives.
-    pub(super) fn thread(&self) -> Thread {
+    pub(crate) fn thread(&self) -> Thread {
         self.thread
     }
 
-    pub(super) fn note_request(&mut self, is_large: bool) {
+    pub(crate) fn note_request(&mut self, is_large: bool) {
         let step = if is_large { 1 } else { -1 };
         self.large = (self.large + step).clamp(-Self::MANY, Self::MANY);
         if self.large.abs() == Self::MANY {
@@ -84,18 +85,44 @@ impl Affinity {
 impl Drop for Affinity {
     fn drop(&mut self) {
         self.set_local(false);
-        self.thread.set_policy(libc::SCHED_OTHER);
+        self.thread.yield_as_usual();
     }
+}
+
+/// If a thread takes longer to send answers, its processor has other work. Then moves cost little.
+pub(crate) const LOWERED_MAX: Duration = Duration::from_micros(500);
+
+/// Whether threads may lower their policy. They may if the kernel lets this process raise it again.
+/// Without privilege it mostly does not.
+pub(crate) fn may_lower() -> bool {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    *MAY.get_or_init(|| {
+        let trial = std::thread::Builder::new().name("fuse-trial".to_owned()).spawn(|| {
+            let this = Thread::this();
+            this.set_policy(libc::SCHED_IDLE) && this.set_policy(libc::SCHED_BATCH)
+        });
+        trial.is_ok_and(|trial| trial.join().unwrap_or(false))
+    })
 }
 
 /// A thread of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Thread(libc::pid_t);
+pub(crate) struct Thread(libc::pid_t);
 
 impl Thread {
     /// The thread that asks.
-    pub(super) fn this() -> Self {
+    pub(crate) fn this() -> Self {
         Self(rustix::thread::gettid().as_raw_nonzero().get())
+    }
+
+    /// The thread does not preempt a program, which mostly has more to send before it waits.
+    pub(crate) fn yield_more(self) {
+        self.set_policy(libc::SCHED_BATCH);
+    }
+
+    /// The thread is scheduled as usual again.
+    pub(crate) fn yield_as_usual(self) {
+        self.set_policy(libc::SCHED_OTHER);
     }
 
     /// Sets how the kernel schedules the thread, and says whether the kernel did it. If the kernel
@@ -113,88 +140,34 @@ impl Thread {
     }
 }
 
-/// Programs that move between processors while their requests are answered.
-#[derive(Debug)]
-pub(super) struct Moves {
-    /// Whether drivers may lower their policy.
-    is_allowed: bool,
-    /// The thread that asked last, and its processor.
-    last: AtomicU64,
-    /// How many more answers are sent with the lower policy.
-    left: AtomicU32,
-}
-
-impl Moves {
-    /// After a move, this many answers are sent with the lower policy.
-    const ANSWERS: u32 = 256;
-    /// Bits of a processor's number in `last`.
-    const SHIFT: u32 = 16;
-
-    /// Lowers no policy unless the kernel lets this process raise it again. Without privilege it
-    /// mostly does not.
-    pub(super) fn new() -> Self {
-        let trial = std::thread::Builder::new().name("fuse-ring-trial".to_owned()).spawn(|| {
-            let this = Thread::this();
-            this.set_policy(libc::SCHED_IDLE) && this.set_policy(libc::SCHED_BATCH)
-        });
-        let is_allowed = trial.is_ok_and(|trial| trial.join().unwrap_or(false));
-        Self { is_allowed, ..Self::none() }
-    }
-
-    /// Never lowers a policy.
-    pub(super) fn none() -> Self {
-        Self { is_allowed: false, last: AtomicU64::new(0), left: AtomicU32::new(0) }
-    }
-
-    /// Notes that a thread has asked from a processor. Zero is no thread.
-    pub(super) fn note(&self, thread: u32, processor: u16) {
-        let now = u64::from(thread) << Self::SHIFT | u64::from(processor);
-        let last = self.last.load(Ordering::Relaxed);
-        if !self.is_allowed || thread == 0 || last == now {
-            return;
-        }
-        self.last.store(now, Ordering::Relaxed);
-        if last >> Self::SHIFT == u64::from(thread) {
-            self.left.store(Self::ANSWERS, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the next answers are to be sent with the lower policy. Counts them.
-    pub(super) fn should_lower(&self) -> bool {
-        let one_less = |left: u32| left.checked_sub(1);
-        // Mostly there is no move, and then this line is only read.
-        self.left.load(Ordering::Relaxed) > 0
-            && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
-    }
-
-    /// Sends no more answers with the lower policy until the next move.
-    pub(super) fn stop(&self) {
-        self.left.store(0, Ordering::Relaxed);
-    }
-}
-
-/// The policy of the driver of a queue.
+/// The policy of the thread that sends answers.
 #[derive(Debug, Default)]
-pub(super) struct Policy {
-    /// The driver, while its policy is lowered. Unranked: nothing is taken under it.
+pub(crate) struct Policy {
+    /// The thread, while its policy is lowered. Unranked: nothing is taken under it.
     lowered: Mutex<Option<Thread>>,
     times: AtomicU64,
 }
 
-/// One time that the policy of a driver is lowered.
+/// One time that the policy of a thread is lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lowering {
+pub(crate) struct Lowering {
     thread: Thread,
     time: u64,
 }
 
 impl Policy {
     /// Lowers the policy of this thread, which is `thread`, while it sends answers. Returns the
-    /// time that this took, with the time in which programs ran instead.
-    pub(super) fn lower_while(&self, thread: Thread, send: impl FnOnce()) -> Duration {
+    /// time that this took, with the time in which programs ran instead. Only sends the answers if
+    /// another thread is sending with this policy.
+    pub(crate) fn lower_while(&self, thread: Thread, send: impl FnOnce()) -> Duration {
         let start = clock::now();
+        let other = self.lowered.lock().replace(thread);
+        if other.is_some() {
+            *self.lowered.lock() = other;
+            send();
+            return Duration::ZERO;
+        }
         self.times.fetch_add(1, Ordering::Relaxed);
-        *self.lowered.lock() = Some(thread);
         thread.set_policy(libc::SCHED_IDLE);
         send();
         thread.set_policy(libc::SCHED_BATCH);
@@ -202,14 +175,26 @@ impl Policy {
         clock::since(start)
     }
 
-    /// The driver whose policy is lowered now.
-    pub(super) fn lowering(&self) -> Option<Lowering> {
+    /// Restores the policy that was lowered already when the watch looked last (A1). `seen` is for
+    /// the watch, one for each policy.
+    pub(crate) fn look(&self, seen: &mut Option<Lowering>) {
+        let lowering = self.lowering();
+        if let Some(lasting) = lowering
+            && *seen == lowering
+        {
+            self.restore(lasting);
+        }
+        *seen = lowering;
+    }
+
+    /// The thread whose policy is lowered now.
+    fn lowering(&self) -> Option<Lowering> {
         let thread = (*self.lowered.lock())?;
         Some(Lowering { thread, time: self.times.load(Ordering::Relaxed) })
     }
 
-    /// Gives a driver its policy back, if it is still sending the same answers (R8).
-    pub(super) fn restore(&self, lowering: Lowering) {
+    /// Gives a thread its policy back, if it is still sending the same answers.
+    fn restore(&self, lowering: Lowering) {
         // Under the lock, the thread does not do anything else meanwhile.
         let lowered = self.lowered.lock();
         if *lowered == Some(lowering.thread) && self.times.load(Ordering::Relaxed) == lowering.time
@@ -225,10 +210,6 @@ mod tests {
 
     use super::*;
 
-    fn allowed() -> Moves {
-        Moves { is_allowed: true, ..Moves::none() }
-    }
-
     fn policy_of(thread: Thread) -> String {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", thread.0));
         let stat = stat.expect("the thread lives");
@@ -237,39 +218,11 @@ mod tests {
         fields.split_whitespace().nth(41 - 3).expect("a policy").to_owned()
     }
 
-    /// A thread that asks from two processors in turn has moved. Two threads that ask in turn have
-    /// not.
-    #[test]
-    fn moves_are_those_of_one_thread() {
-        let moves = allowed();
-        for _ in 0..4 {
-            moves.note(7, 0);
-            moves.note(8, 1);
-        }
-        moves.note(0, 0);
-        moves.note(0, 1);
-        assert!(!moves.should_lower());
-        moves.note(8, 1);
-        moves.note(8, 0);
-        for _ in 0..Moves::ANSWERS {
-            assert!(moves.should_lower());
-        }
-        assert!(!moves.should_lower());
-        moves.note(8, 1);
-        assert!(moves.should_lower());
-        moves.stop();
-        assert!(!moves.should_lower());
-        let forbidden = Moves::none();
-        forbidden.note(8, 0);
-        forbidden.note(8, 1);
-        assert!(!forbidden.should_lower());
-    }
-
     /// A driver has the lower policy only while it sends. If it does not come back, the watch gives
     /// its policy back. The watch leaves a driver alone that sends other answers meanwhile.
     #[test]
     fn policy_is_given_back() {
-        if !Moves::new().is_allowed {
+        if !may_lower() {
             return;
         }
         let (idle, batch) = (libc::SCHED_IDLE.to_string(), libc::SCHED_BATCH.to_string());

@@ -1,0 +1,250 @@
+//! The reader runs on the processor of the program that asks.
+//!
+//! # Why
+//!
+//! A request that is read on another processor wakes that processor, and the answer wakes the
+//! program's processor. A halted processor takes longer to wake than most requests take. If the
+//! reader runs on the program's processor, neither has to wake: the kernel switches from the
+//! program to the reader and back. The kernel does not bring the two together by itself.
+//!
+//! # What must hold
+//!
+//! - The reader follows a program that waits for each of its requests and moves few bytes. While
+//!   several programs ask, or bytes are copied, processors are better used side by side.
+//! - A thread that does not read next is not bound to a processor.
+
+use std::cell::RefCell;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::CpuSet;
+
+use crate::placement::{LOWERED_MAX, Lowering, Policy, Thread, may_lower};
+
+/// The program that the reader follows.
+#[derive(Debug)]
+pub(super) struct Follower {
+    /// The thread that sent most of the latest requests.
+    asker: AtomicU32,
+    /// How likely the next request comes from that thread.
+    score: AtomicU32,
+    /// Requests of that thread until its processor is looked up.
+    until_look: AtomicU32,
+    /// Its processor, or [`NOWHERE`].
+    place: AtomicU32,
+    policy: Policy,
+}
+
+/// No processor.
+const NOWHERE: u32 = u32::MAX;
+/// From this score on the reader follows.
+const LIKELY: u32 = 32;
+const SCORE_MAX: u32 = 128;
+/// Another program, a large request or a busy processor takes so much from the score.
+const UNLIKE: u32 = 8;
+/// A look at a program's processor costs as much as a request.
+const LOOK_EVERY: u32 = 64;
+
+/// A thread that is bound to a processor.
+struct Bound {
+    follower: Arc<Follower>,
+    thread: Thread,
+    place: u32,
+    /// The processors that the thread may use otherwise.
+    anywhere: CpuSet,
+}
+
+thread_local! {
+    static BOUND: RefCell<Option<Bound>> = const { RefCell::new(None) };
+}
+
+impl Follower {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            asker: AtomicU32::new(0),
+            score: AtomicU32::new(0),
+            until_look: AtomicU32::new(0),
+            place: AtomicU32::new(NOWHERE),
+            policy: Policy::default(),
+        })
+    }
+
+    /// Notes that a thread has asked. Zero is the kernel, which waits for nothing. Threads may
+    /// overwrite each other's notes: the score is only an estimate.
+    pub(super) fn note(&self, asker: u32, is_large: bool) {
+        self.note_at(asker, is_large, processor_of);
+    }
+
+    fn note_at(&self, asker: u32, is_large: bool, processor_of: impl FnOnce(u32) -> Option<u32>) {
+        if asker == 0 {
+            return;
+        }
+        if is_large || asker != self.asker.load(Ordering::Relaxed) {
+            if self.lose(UNLIKE) == 0 {
+                self.asker.store(asker, Ordering::Relaxed);
+            }
+            return;
+        }
+        let score = (self.score.load(Ordering::Relaxed) + 1).min(SCORE_MAX);
+        self.score.store(score, Ordering::Relaxed);
+        if score < LIKELY {
+            return;
+        }
+        let left = self.until_look.load(Ordering::Relaxed);
+        self.until_look.store(left.checked_sub(1).unwrap_or(LOOK_EVERY), Ordering::Relaxed);
+        if left == 0 {
+            self.place.store(processor_of(asker).unwrap_or(NOWHERE), Ordering::Relaxed);
+        }
+    }
+
+    /// Lowers the score, and returns what is left.
+    fn lose(&self, loss: u32) -> u32 {
+        let score = self.score.load(Ordering::Relaxed).saturating_sub(loss);
+        self.score.store(score, Ordering::Relaxed);
+        if score == 0 {
+            self.place.store(NOWHERE, Ordering::Relaxed);
+            self.until_look.store(0, Ordering::Relaxed);
+        }
+        score
+    }
+
+    /// Goes to the processor of the program that is followed. The thread reads next.
+    pub(super) fn follow(self: &Arc<Self>) {
+        let place = self.place.load(Ordering::Relaxed);
+        let is_there = BOUND.with_borrow(|bound| {
+            bound.as_ref().map_or(place == NOWHERE, |bound| bound.place == place)
+        });
+        if is_there {
+            return;
+        }
+        if place == NOWHERE {
+            return leave();
+        }
+        let anywhere = BOUND.with_borrow(|bound| bound.as_ref().map(|bound| bound.anywhere));
+        let Some(anywhere) = anywhere.or_else(|| rustix::thread::sched_getaffinity(None).ok())
+        else {
+            return;
+        };
+        let mut there = CpuSet::new();
+        there.set(place as usize);
+        // If this process may not use the processor, the thread stays where it is.
+        if rustix::thread::sched_setaffinity(None, &there).is_ok() {
+            let (follower, thread) = (Arc::clone(self), Thread::this());
+            thread.yield_more();
+            BOUND.set(Some(Bound { follower, thread, place, anywhere }));
+        }
+    }
+
+    /// As [`Policy::look`].
+    pub(super) fn look(&self, seen: &mut Option<Lowering>) {
+        self.policy.look(seen);
+    }
+}
+
+/// The thread may run anywhere again. It does not read next.
+pub(super) fn leave() {
+    if let Some(bound) = BOUND.take() {
+        let _ = rustix::thread::sched_setaffinity(None, &bound.anywhere);
+        bound.thread.yield_as_usual();
+    }
+}
+
+/// Sends an answer. If this thread follows the program, the program stays on its processor.
+pub(crate) fn send(send: impl FnOnce()) {
+    BOUND.with_borrow(|bound| match bound {
+        Some(bound) if may_lower() => {
+            let took = bound.follower.policy.lower_while(bound.thread, send);
+            if took > LOWERED_MAX {
+                bound.follower.lose(UNLIKE);
+            }
+        }
+        _ => send(),
+    });
+}
+
+/// The processor on which a thread ran last. `None` if the thread has ended, or may not be seen.
+fn processor_of(thread: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    // The name may have spaces; it ends with the last parenthesis. The next field is field 3 of
+    // proc(5), and the processor is field 39.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(39 - 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(follower: &Follower) -> u32 {
+        follower.place.load(Ordering::Relaxed)
+    }
+
+    /// A program that asks alone is followed, also to another processor. Large requests and other
+    /// programs end that.
+    #[test]
+    fn one_program_is_followed() {
+        let follower = Follower::new();
+        let ask = |asker, at, times| {
+            for _ in 0..times {
+                follower.note_at(asker, false, |_| Some(at));
+            }
+        };
+        ask(0, 1, 1000);
+        assert_eq!(place(&follower), NOWHERE, "the kernel");
+        ask(5, 1, LIKELY);
+        assert_eq!(place(&follower), NOWHERE);
+        ask(5, 1, 2);
+        assert_eq!(place(&follower), 1);
+        ask(5, 3, LOOK_EVERY + 1);
+        assert_eq!(place(&follower), 3);
+        for _ in 0..SCORE_MAX {
+            follower.note_at(5, true, |_| Some(3));
+        }
+        assert_eq!(place(&follower), NOWHERE, "large requests");
+        for _ in 0..1000 {
+            ask(5, 3, 1);
+            ask(6, 2, 1);
+        }
+        assert_eq!(place(&follower), NOWHERE, "two programs");
+        ask(6, 2, LIKELY + UNLIKE);
+        assert_eq!(place(&follower), 2);
+    }
+
+    /// The processor of this very thread is the one that the kernel tells.
+    #[test]
+    fn processors_are_looked_up() {
+        let told = std::thread::spawn(|| {
+            let mut there = CpuSet::new();
+            let at = rustix::thread::sched_getcpu();
+            there.set(at);
+            rustix::thread::sched_setaffinity(None, &there).expect("a processor in use");
+            (processor_of(rustix::thread::gettid().as_raw_nonzero().get() as u32), at)
+        });
+        let (told, at) = told.join().expect("no panic");
+        assert_eq!(told, Some(at as u32));
+        assert_eq!(processor_of(u32::MAX), None);
+    }
+
+    /// A reader is bound while the follower has a place, and free again when it leaves.
+    #[test]
+    fn readers_are_bound_and_freed() {
+        std::thread::spawn(|| {
+            let before = rustix::thread::sched_getaffinity(None).expect("a set");
+            let follower = Follower::new();
+            let at = rustix::thread::sched_getcpu();
+            follower.place.store(at as u32, Ordering::Relaxed);
+            follower.follow();
+            let bound = rustix::thread::sched_getaffinity(None).expect("a set");
+            assert!(bound.is_set(at) && bound.count() == 1);
+            let mut sent = 0;
+            send(|| sent += 1);
+            follower.lose(SCORE_MAX);
+            follower.follow();
+            assert_eq!(rustix::thread::sched_getaffinity(None).expect("a set"), before);
+            send(|| sent += 1);
+            assert_eq!(sent, 2);
+        })
+        .join()
+        .expect("no panic");
+    }
+}
