@@ -187,7 +187,7 @@ impl Policy {
         *seen = lowering;
     }
 
-    /// The thread whose policy is lowered now.
+    /// The thread that has the lower policy now.
     fn lowering(&self) -> Option<Lowering> {
         let thread = (*self.lowered.lock())?;
         Some(Lowering { thread, time: self.times.load(Ordering::Relaxed) })
