@@ -1,22 +1,56 @@
 //! Threads of the engine. They are threads of the system; in a seeded run ([`crate::seeded`]) one
 //! of them runs at a time.
 //!
-//! In a release build without `--cfg buttress_seeded` the names of this module are reexports of the
+//! In a release build without `--cfg buttress_seeded` most names of this module are reexports of the
 //! standard library.
+//!
+//! # What must hold
+//!
+//! - A new thread does not inherit the processor and the policy of a thread that is bound to one
+//!   ([`on_spawn_by`]). Threads that share out work would otherwise all run on one processor.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 pub use std::thread::panicking;
 #[cfg(not(any(debug_assertions, buttress_seeded)))]
-pub use std::thread::{
-    Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
-};
+pub use std::thread::{JoinHandle, ScopedJoinHandle, Thread, current, park, park_timeout};
+
+#[cfg(not(any(debug_assertions, buttress_seeded)))]
+pub use plain::{Builder, Scope, scope};
+#[cfg(not(any(debug_assertions, buttress_seeded)))]
+mod plain;
 
 #[cfg(any(debug_assertions, buttress_seeded))]
 pub use watched::{
     Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
 };
+
+/// What a new thread does first, and for which threads' children.
+#[derive(Clone, Copy, Debug)]
+struct Freeing {
+    is_bound: fn() -> bool,
+    free: fn(),
+}
+
+static FREEING: OnceLock<Freeing> = OnceLock::new();
+
+/// From now on, each thread that a bound thread starts first calls `free`. `is_bound` says whether
+/// the calling thread is bound to a processor. The first call counts, and later ones do nothing.
+pub fn on_spawn_by(is_bound: fn() -> bool, free: fn()) {
+    let _ = FREEING.set(Freeing { is_bound, free });
+}
+
+/// Wraps the work of a thread that this thread is about to start.
+fn freed<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let free = FREEING.get().filter(|freeing| (freeing.is_bound)()).map(|freeing| freeing.free);
+    move || {
+        if let Some(free) = free {
+            free();
+        }
+        work()
+    }
+}
 
 /// Sleeps. In a seeded run the sleep ends when no other thread can run, or by a random decision.
 #[track_caller]
@@ -174,6 +208,7 @@ mod watched {
                 builder = builder.name(name);
             }
             let own = child.clone();
+            let work = super::freed(work);
             let inner = builder.spawn(move || Child::run(own, work));
             if let (Err(_), Some(child)) = (&inner, &child) {
                 child.forget();
@@ -228,6 +263,7 @@ mod watched {
         {
             let child = seeded::child("scoped");
             let own = child.clone();
+            let work = super::freed(work);
             let inner = self.inner.spawn(move || Child::run(own, work));
             self.children.lock().extend(child.clone());
             ScopedJoinHandle { inner, child }
@@ -272,5 +308,36 @@ mod watched {
             }
             result.unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    thread_local! {
+        static BOUND: Cell<bool> = const { Cell::new(false) };
+    }
+    static FREED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Threads that a bound thread starts are freed before their work begins. Other threads are
+    /// not.
+    #[test]
+    fn children_of_bound_threads_are_freed() {
+        on_spawn_by(|| BOUND.get(), || _ = FREED.fetch_add(1, Ordering::SeqCst));
+        let start = || {
+            let seen = || FREED.load(Ordering::SeqCst);
+            let own = Builder::new().spawn(seen).expect("a thread").join().expect("no panic");
+            let scoped = scope(|scope| scope.spawn(seen).join().expect("no panic"));
+            (own, scoped)
+        };
+        assert_eq!(start(), (0, 0));
+        BOUND.set(true);
+        assert_eq!(start(), (1, 2));
+        BOUND.set(false);
+        assert_eq!(start(), (2, 2));
     }
 }

@@ -271,7 +271,7 @@ impl Worker {
                 }
             }
         };
-        std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
+        buttress_base::thread::Builder::new().name(name.to_owned()).spawn(work)?;
         Ok(Self(jobs))
     }
 

@@ -13,14 +13,91 @@
 //! - **A1** A thread has the policy `SCHED_IDLE` only while it sends answers. With that policy, a
 //!   busy program on the same processor could keep the thread from running for long. If the thread
 //!   does not return within two ticks of the watch, the watch gives it its policy back.
+//! - **A2** A thread that a bound thread starts is not bound, and has the usual policy.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use buttress_base::clock;
 use buttress_base::sync::Mutex;
+use buttress_base::{clock, thread};
 use rustix::thread::CpuSet;
+
+thread_local! {
+    static IS_BOUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The processors that this process may use.
+static ANYWHERE: OnceLock<Option<CpuSet>> = OnceLock::new();
+
+/// Notes which processors this process may use. Threads that bound threads start are free again
+/// (`buttress_base::thread`). A thread calls this function that is not bound.
+pub(crate) fn note_processors() {
+    ANYWHERE.get_or_init(|| rustix::thread::sched_getaffinity(None).ok());
+    thread::on_spawn_by(|| IS_BOUND.get(), run_anywhere);
+}
+
+/// Frees this thread if a bound thread has started it.
+pub(crate) fn run_anywhere() {
+    Bound::take_over().free();
+}
+
+/// The calling thread, while it serves one processor. It does not preempt a program that has just
+/// asked. That program mostly has more to send before it waits: a close, and the next request. The
+/// thread then takes all these requests at once. `SCHED_BATCH` tells the kernel not to preempt.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    thread: Thread,
+}
+
+impl Bound {
+    /// Binds this thread to no processor yet.
+    pub(crate) fn new() -> Self {
+        let bound = Self::take_over();
+        bound.thread.set_policy(libc::SCHED_BATCH);
+        IS_BOUND.set(true);
+        bound
+    }
+
+    fn take_over() -> Self {
+        Self { thread: Thread::this() }
+    }
+
+    pub(crate) fn thread(&self) -> Thread {
+        self.thread
+    }
+
+    /// Goes to a processor, and stays there. If this process may not use the processor, the thread
+    /// runs on another one.
+    pub(crate) fn go_to(&self, processor: usize) {
+        // Without this set, the thread could not be freed.
+        if processor < CpuSet::MAX_CPU && ANYWHERE.get().is_some_and(Option::is_some) {
+            let mut there = CpuSet::new();
+            there.set(processor);
+            let _ = rustix::thread::sched_setaffinity(None, &there);
+        }
+    }
+
+    /// May run on any processor.
+    pub(crate) fn go_anywhere(&self) {
+        if let Some(Some(anywhere)) = ANYWHERE.get() {
+            let _ = rustix::thread::sched_setaffinity(None, anywhere);
+        }
+    }
+
+    fn free(&self) {
+        self.go_anywhere();
+        self.thread.set_policy(libc::SCHED_OTHER);
+        IS_BOUND.set(false);
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
 
 /// The processors on which a driver runs.
 ///
@@ -29,14 +106,9 @@ use rustix::thread::CpuSet;
 /// other work to do while the driver copies its data. If the driver copied the data on the same
 /// processor, the driver and the program would each run at half speed. So after many large requests
 /// the driver may run on any processor.
-///
-/// A driver does not preempt the program that has just asked. That program mostly has more to send
-/// before it waits: a close, and the next request. The driver then takes all these requests at
-/// once. `SCHED_BATCH` tells the kernel not to preempt.
 pub(crate) struct Affinity {
-    thread: Thread,
-    local: CpuSet,
-    anywhere: Option<CpuSet>,
+    bound: Bound,
+    processor: u16,
     is_local: bool,
     /// Recent large requests minus recent small ones, from `-MANY` to `MANY`.
     large: i8,
@@ -48,19 +120,14 @@ impl Affinity {
     const MANY: i8 = 16;
 
     pub(crate) fn new(processor: u16) -> Self {
-        let mut local = CpuSet::new();
-        local.set(usize::from(processor));
-        let anywhere = rustix::thread::sched_getaffinity(None).ok();
-        let thread = Thread::this();
-        let mut affinity = Self { thread, local, anywhere, is_local: false, large: 0 };
+        let mut affinity = Self { bound: Bound::new(), processor, is_local: false, large: 0 };
         affinity.set_local(true);
-        thread.yield_more();
         affinity
     }
 
     /// The thread that drives.
     pub(crate) fn thread(&self) -> Thread {
-        self.thread
+        self.bound.thread()
     }
 
     pub(crate) fn note_request(&mut self, is_large: bool) {
@@ -72,20 +139,13 @@ impl Affinity {
     }
 
     fn set_local(&mut self, is_local: bool) {
-        let Some(anywhere) = &self.anywhere else { return };
         if self.is_local != is_local {
             self.is_local = is_local;
-            let place = if is_local { &self.local } else { anywhere };
-            // If this process may not use the processor, the driver runs on another one.
-            let _ = rustix::thread::sched_setaffinity(None, place);
+            match is_local {
+                true => self.bound.go_to(usize::from(self.processor)),
+                false => self.bound.go_anywhere(),
+            }
         }
-    }
-}
-
-impl Drop for Affinity {
-    fn drop(&mut self) {
-        self.set_local(false);
-        self.thread.yield_as_usual();
     }
 }
 
@@ -113,16 +173,6 @@ impl Thread {
     /// The thread that asks.
     pub(crate) fn this() -> Self {
         Self(rustix::thread::gettid().as_raw_nonzero().get())
-    }
-
-    /// The thread does not preempt a program, which mostly has more to send before it waits.
-    pub(crate) fn yield_more(self) {
-        self.set_policy(libc::SCHED_BATCH);
-    }
-
-    /// The thread is scheduled as usual again.
-    pub(crate) fn yield_as_usual(self) {
-        self.set_policy(libc::SCHED_OTHER);
     }
 
     /// Sets how the kernel schedules the thread, and says whether the kernel did it. If the kernel

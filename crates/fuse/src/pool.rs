@@ -55,7 +55,7 @@ use buttress_base::sync::Mutex;
 use buttress_base::thread::{self, Thread};
 
 use crate::Options;
-use crate::placement::Lowering;
+use crate::placement::{Lowering, note_processors};
 
 mod follow;
 mod kind;
@@ -168,6 +168,7 @@ impl WorkerPool {
         threads: usize,
         options: &Options,
     ) -> Arc<Self> {
+        note_processors();
         // With one processor, polling only delays the programs that send requests.
         let has_room = thread::parallelism() > 1;
         Arc::new(Self {

@@ -50,6 +50,7 @@ pub(crate) use queue::Taken;
 use crate::dispatch;
 use crate::door::Door;
 use crate::exchange::Exchange;
+use crate::placement::note_processors;
 use crate::pool::Kind;
 
 /// Rings for all processors, made before the kernel learns that it may use them.
@@ -105,6 +106,7 @@ impl Rings {
         helpers: usize,
     ) -> io::Result<Ring> {
         let device = Arc::new(device.as_fd().try_clone_to_owned()?);
+        note_processors();
         let moves = Arc::new(Moves::new());
         let queues = self.made.into_iter().map(|(ring, share)| {
             let at = share[0].0;

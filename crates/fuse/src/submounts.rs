@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use crate::mount_notifier::MountNotifier;
 use crate::mounts::Mounts;
 use crate::node::Place;
+use crate::placement::run_anywhere;
 use crate::session::{Opened, Unmounter, open};
 use crate::{Error, Options};
 
@@ -136,7 +137,10 @@ impl Submounts {
         device_threads.set_mounts(self.this());
         let device_threads = std::thread::Builder::new()
             .name(format!("fuse-{}", tree.0))
-            .spawn(move || device_threads.run())
+            .spawn(move || {
+                run_anywhere();
+                device_threads.run()
+            })
             .map_err(Error::Session)?;
         Ok(Submount { unmounter, notifier, device_threads })
     }

@@ -18,9 +18,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::CpuSet;
-
-use crate::placement::{LOWERED_MAX, Lowering, Policy, Thread, may_lower};
+use crate::placement::{Bound, LOWERED_MAX, Lowering, Policy, may_lower};
 
 /// The program that the reader follows.
 #[derive(Debug)]
@@ -46,17 +44,15 @@ const UNLIKE: u32 = 8;
 /// A look at a program's processor costs as much as a request.
 const LOOK_EVERY: u32 = 64;
 
-/// A thread that is bound to a processor.
-struct Bound {
+/// The thread follows a program.
+struct Following {
     follower: Arc<Follower>,
-    thread: Thread,
+    bound: Bound,
     place: u32,
-    /// The processors that the thread may use otherwise.
-    anywhere: CpuSet,
 }
 
 thread_local! {
-    static BOUND: RefCell<Option<Bound>> = const { RefCell::new(None) };
+    static FOLLOWING: RefCell<Option<Following>> = const { RefCell::new(None) };
 }
 
 impl Follower {
@@ -112,28 +108,19 @@ impl Follower {
     /// Goes to the processor of the program that is followed. The thread reads next.
     pub(super) fn follow(self: &Arc<Self>) {
         let place = self.place.load(Ordering::Relaxed);
-        let is_there = BOUND.with_borrow(|bound| {
-            bound.as_ref().map_or(place == NOWHERE, |bound| bound.place == place)
+        FOLLOWING.with_borrow_mut(|following| match following {
+            Some(there) if there.place == place => {}
+            _ if place == NOWHERE => *following = None,
+            Some(elsewhere) => {
+                elsewhere.bound.go_to(place as usize);
+                elsewhere.place = place;
+            }
+            None => {
+                let (follower, bound) = (Arc::clone(self), Bound::new());
+                bound.go_to(place as usize);
+                *following = Some(Following { follower, bound, place });
+            }
         });
-        if is_there {
-            return;
-        }
-        if place == NOWHERE {
-            return leave();
-        }
-        let anywhere = BOUND.with_borrow(|bound| bound.as_ref().map(|bound| bound.anywhere));
-        let Some(anywhere) = anywhere.or_else(|| rustix::thread::sched_getaffinity(None).ok())
-        else {
-            return;
-        };
-        let mut there = CpuSet::new();
-        there.set(place as usize);
-        // If this process may not use the processor, the thread stays where it is.
-        if rustix::thread::sched_setaffinity(None, &there).is_ok() {
-            let (follower, thread) = (Arc::clone(self), Thread::this());
-            thread.yield_more();
-            BOUND.set(Some(Bound { follower, thread, place, anywhere }));
-        }
     }
 
     /// As [`Policy::look`].
@@ -144,19 +131,15 @@ impl Follower {
 
 /// The thread may run anywhere again. It does not read next.
 pub(super) fn leave() {
-    if let Some(bound) = BOUND.take() {
-        let _ = rustix::thread::sched_setaffinity(None, &bound.anywhere);
-        bound.thread.yield_as_usual();
-    }
+    FOLLOWING.set(None);
 }
 
 /// Sends an answer. If this thread follows the program, the program stays on its processor.
 pub(crate) fn send(send: impl FnOnce()) {
-    BOUND.with_borrow(|bound| match bound {
-        Some(bound) if may_lower() => {
-            let took = bound.follower.policy.lower_while(bound.thread, send);
-            if took > LOWERED_MAX {
-                bound.follower.lose(UNLIKE);
+    FOLLOWING.with_borrow(|following| match following {
+        Some(Following { follower, bound, .. }) if may_lower() => {
+            if follower.policy.lower_while(bound.thread(), send) > LOWERED_MAX {
+                follower.lose(UNLIKE);
             }
         }
         _ => send(),
@@ -173,7 +156,10 @@ fn processor_of(thread: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::CpuSet;
+
     use super::*;
+    use crate::placement::note_processors;
 
     fn place(follower: &Follower) -> u32 {
         follower.place.load(Ordering::Relaxed)
@@ -225,26 +211,29 @@ mod tests {
         assert_eq!(processor_of(u32::MAX), None);
     }
 
-    /// A reader is bound while the follower has a place, and free again when it leaves.
+    /// A reader is bound while the follower has a place, and free again when it leaves. A thread
+    /// that the reader starts is free (A2).
     #[test]
     fn readers_are_bound_and_freed() {
-        std::thread::spawn(|| {
-            let before = rustix::thread::sched_getaffinity(None).expect("a set");
+        let reader = std::thread::spawn(|| {
+            let processors = || rustix::thread::sched_getaffinity(None).expect("a set");
+            let before = processors();
+            note_processors();
             let follower = Follower::new();
             let at = rustix::thread::sched_getcpu();
             follower.place.store(at as u32, Ordering::Relaxed);
             follower.follow();
-            let bound = rustix::thread::sched_getaffinity(None).expect("a set");
-            assert!(bound.is_set(at) && bound.count() == 1);
+            assert!(processors().is_set(at) && processors().count() == 1);
+            let child = buttress_base::thread::Builder::new().spawn(processors).expect("a thread");
+            assert_eq!(child.join().expect("no panic"), before);
             let mut sent = 0;
             send(|| sent += 1);
             follower.lose(SCORE_MAX);
             follower.follow();
-            assert_eq!(rustix::thread::sched_getaffinity(None).expect("a set"), before);
+            assert_eq!(processors(), before);
             send(|| sent += 1);
             assert_eq!(sent, 2);
-        })
-        .join()
-        .expect("no panic");
+        });
+        reader.join().expect("no panic");
     }
 }

@@ -296,9 +296,15 @@ impl Shared {
             if quiet < QUIET_TICKS {
                 thread::park_timeout(TICK);
             } else {
+                let since = clock::now();
                 self.watch_dozes.store(true, Ordering::SeqCst);
                 thread::park_timeout(DOZE);
                 self.watch_dozes.store(false, Ordering::SeqCst);
+                // A request woke the watch. It may be answered before the next look, but its driver
+                // may then have a low policy.
+                if clock::since(since) < DOZE {
+                    quiet = 0;
+                }
             }
             quiet += 1;
             for (number, (_, queue)) in self.queues.iter().enumerate() {
