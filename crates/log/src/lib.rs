@@ -6,10 +6,13 @@
 //! # On disk
 //!
 //! ```text
-//! superblock.log_root the log root tree, of the transaction after the superblock's (TREE_LOG,
-//! ROOT_ITEM, subvolume) one log tree a subvolume items of inodes, as in the subvolume; EXTENT_CSUM
-//! items of their new data; (dir, DIR_LOG_INDEX, first) `last`, the end of the range. Entries of
-//! the directory in `first..=last` that the log lacks were deleted.
+//! superblock.log_root                  the log root tree, with the generation of the transaction
+//!                                      after the superblock's
+//!   (TREE_LOG, ROOT_ITEM, subvolume)   one log tree for each subvolume
+//!     items of inodes                  as in the subvolume
+//!     EXTENT_CSUM                      checksums of the new data of these inodes
+//!     (dir, DIR_LOG_INDEX, first)      `last`, the end of the range. Entries of the directory in
+//!                                      `first..=last` that the log lacks were deleted.
 //! ```
 //!
 //! # Invariants

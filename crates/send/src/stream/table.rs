@@ -16,9 +16,9 @@ use super::path::StreamPath;
 /// Makes the functions over all commands. A line of the table is
 ///
 /// ```text
-/// NUMBER Variant on its_path "word" { field: method(ATTRIBUTE, ...), ... } within { start, length,
-/// ATTRIBUTE; ... } // ranges that must not end past the largest possible file size says { format
-/// string, arguments }; // what a dump shows behind the path
+/// NUMBER Variant on its_path "word" { field: method(ATTRIBUTE, ...), ... }
+///     within { start, length, ATTRIBUTE; ... }  // ranges that end within the largest file size
+///     says { format string, arguments };        // what a dump shows after the path
 /// ```
 macro_rules! commands {
     ($top:ident; $(
