@@ -27,20 +27,21 @@ struct Args {
     #[arg(long, default_value_t = 5, global = true)]
     runs: usize,
     /// Size of the job; with 1, a small machine takes minutes. The factor applies to seconds, to
-    /// files and block groups of `nocow` and `cow`, and to the file of `read`. It applies to files,
-    /// names and the volume of `enospc` only above 1, since the jobs must write into more than
-    /// memory keeps.
+    /// files and block groups of `nocow` and `cow`, and to the file of `read`. Files, names and the
+    /// volume of `enospc` grow with a factor above 1, and never shrink: the files must exceed the
+    /// limit of dirty data.
     #[arg(long, default_value_t = 1.0, global = true)]
     scale: f64,
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm", global = true)]
     dir: PathBuf,
-    /// Also drive ours through a mount. `fio` drives mounts and Linux's file systems. Allocations
-    /// are driven by threads, as for the library, and by the nearest job of `fio`.
+    /// Also drive ours through a mount. `fio` drives mounts and Linux's file systems. Threads drive
+    /// allocations, as for the library. The job of `fio` that does nearly the same work drives
+    /// them, too.
     #[arg(long, global = true)]
     mount: bool,
-    /// Further mount options of our subjects, as for `buttress mount`. An option of mounts alone
-    /// applies to mounts only. All options are shown.
+    /// Further mount options of our subjects, as for `buttress mount`. An option that only mounts
+    /// know applies to no other subject. All options are shown.
     #[arg(long, short = 'o', value_name = "OPTIONS", global = true)]
     options: Vec<String>,
     /// Before the measurement, write each image once, and touch as much memory as `read` will need.
@@ -158,7 +159,7 @@ enum Verb {
     /// then a flush of everything. Times are simulated, so they are the same on every machine.
     /// --plot draws positions over time.
     Writeback {
-        /// MiB of the cache, times --scale; the published one had 1006.
+        /// MiB of the cache, times --scale. The cache of the published experiment had 1006 MiB.
         #[arg(long, default_value_t = 256)]
         cache_mib: u64,
         /// Also use real files in --dir: the origin's writes take as long as on a disk.
@@ -233,7 +234,8 @@ enum Verb {
     Stall(work::Args),
     /// Durable writes of 4 KiB a second, at random places and appended.
     Fsync(work::Args),
-    /// Snapshots, clones, streams, scrub and check; of the targets library, loop and btrfs.
+    /// Snapshots, clones, streams, scrub and check. Runs only on the targets library, loop and
+    /// btrfs.
     Volume(work::Args),
     /// The growth of the counts of every operation and verb, at sizes 1x to 64x. A case with a mark
     /// grows faster than the work.

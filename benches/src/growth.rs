@@ -48,8 +48,8 @@ const ONE_MAX: f64 = 0.3;
 /// Fewer steps or allocations count as this number, so that the first few steps do not count as
 /// growth.
 const STEPS_MIN: u64 = 128;
-/// Less memory counts as this number of bytes: the opening of the volume has read the first nodes
-/// already, so work on a small structure reads none.
+/// Less memory counts as this number of bytes. Opening the volume caches the first nodes, so work
+/// on a small structure needs almost no further memory.
 const MEMORY_MIN: u64 = 64 << 10;
 /// Fewer written bytes count as this number, about a small commit.
 const WRITTEN_MIN: u64 = 256 << 10;

@@ -40,7 +40,7 @@ const POLICIES: [&str; 3] = ["sorted", "lru", "fifo-unsorted"];
 /// The plan of the experiment.
 #[derive(Clone, Debug)]
 pub struct Writeback {
-    /// MiB of the cache; the published one had 1006.
+    /// MiB of the cache. The cache of the published experiment had 1006 MiB.
     pub cache_mib: u64,
     /// Also run the experiment with real files in this folder.
     pub files: Option<Files>,

@@ -27,7 +27,8 @@ fn nothing_grows_faster_than_a_logarithm() {
     for groups in [10, 1000, 10_000] {
         let row = row(groups);
         assert!(row.chunks >= groups && row.chunks <= groups + groups / 64 + 8, "{row:?}");
-        // The nodes that a lookup passes, and that one more chunk copies.
+        // A lookup passes one node of the chunk map for each level. An added chunk copies as many
+        // nodes.
         let height = (row.chunks as f64).log(FAN as f64).ceil() as u64;
         assert!(row.map_height <= height, "{row:?}");
         assert!(row.known_reads <= 24 + row.chunks / GROUPS_PER_NODE, "{row:?}");
@@ -38,7 +39,8 @@ fn nothing_grows_faster_than_a_logarithm() {
             // A tree with a hundred times as many items is a level higher. There are seven trees,
             // and a leaf may split.
             assert!(row.commit_nodes <= before.commit_nodes + 10.0, "{before:?}, {row:?}");
-            // The trees that are read before the first bytes, including the chunk tree.
+            // At most six trees are read before the first bytes, including the chunk tree, and each
+            // may be a level higher.
             assert!(row.open_reads <= before.open_reads + 6, "{before:?}, {row:?}");
         }
         before = Some(row);

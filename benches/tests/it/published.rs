@@ -108,8 +108,8 @@ fn writes_in_place_have_their_switch() {
 }
 
 /// If preemptive flushing is on, and reservations follow Linux's rule, the flusher runs before a
-/// ticket waits. If preemptive flushing is off, the flusher makes no such round. On a busy machine
-/// half a second may be too short for a shortage of room.
+/// ticket waits. If preemptive flushing is off, the flusher makes no such round. On a busy machine,
+/// room may not run short within half a second, so the test tries longer runs, too.
 #[test]
 fn room_is_made_ahead_where_that_is_on() {
     let bench = crate::bench();
@@ -177,9 +177,9 @@ fn allocation_has_its_switch() {
 }
 
 /// The engine runs on 64 processors, as the published job did. On so many processors, a search by
-/// the index is faster than a walk from the first group. The machine decides the time of each step,
-/// so only the order of the two results is checked. A program without the scheduler prints how to
-/// build one.
+/// the index is faster than a walk from the first group. The host decides how long each simulated
+/// step takes, so the test checks only the order of the two results. A program without the
+/// scheduler prints how to build one.
 #[test]
 fn allocation_scales_on_processors_that_there_need_not_be() {
     let bench = crate::bench();

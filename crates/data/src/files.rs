@@ -98,7 +98,8 @@ impl Files {
         self.pool.trim(clock::now());
     }
 
-    /// Frees all memory that was kept for readers. The caller runs this while the volume is idle.
+    /// Frees the unpacked content that is cached for later readers. The caller runs this while the
+    /// volume is idle.
     pub fn forget_unpacked(&self) {
         self.reader.forget_unpacked();
     }

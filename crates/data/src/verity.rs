@@ -17,8 +17,8 @@ use buttress_txn::View;
 
 use crate::error::{Error, Result};
 
-/// The most bytes of a tree that one file remembers: with blocks of 4 KiB, the lowest blocks for
-/// 64 MiB of content by SHA-256.
+/// The most bytes of its tree that one file remembers. With SHA-256 and blocks of 4 KiB, the lowest
+/// level then covers 64 MiB of content.
 const KNOWN_BYTES_MAX: usize = 512 << 10;
 
 /// Level and index of a block of a tree.

@@ -8,9 +8,9 @@ use crate::filesystem::Filesystem;
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of running scrubs that were not cancelled, and of running scrubs that were
-    /// cancelled.
+    /// The number of running scrubs that were not cancelled.
     running: usize,
+    /// The number of cancelled scrubs that have not ended yet.
     ending: usize,
     /// How often the running scrubs were cancelled. A scrub ends when this number differs from the
     /// number at the scrub's beginning.

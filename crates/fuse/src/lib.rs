@@ -18,7 +18,8 @@
 //!   volume also commits by itself (`commit=`).
 //! - Collapsing or inserting ranges is refused.
 //! - Several subvolumes show as one device, unless each is mounted by itself (`submounts`). Inodes
-//!   of the other subvolumes have large numbers, so that no two inodes have the same number.
+//!   of all subvolumes but the first mounted one have large numbers, so that no two inodes have the
+//!   same number.
 
 mod error;
 mod options;

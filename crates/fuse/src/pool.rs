@@ -35,15 +35,16 @@
 //! # Invariants
 //!
 //! - **W1** `readers` counts the threads that read or will read next. A thread on its way to the
-//!   bench takes its seat first. It then checks, under the bench's lock, that there is a reader. So
-//!   no wake-up is lost.
+//!   bench holds the bench's lock while it checks that there is a reader and takes its seat. So no
+//!   wake-up is lost.
 //! - **W2** When the connection has ended, all threads leave the bench, read, get the error and
 //!   end.
 //! - **W3** No thread goes to the bench before it has completely handled the request that it read.
 //!
 //! # Locks
 //!
-//! The bench has one lock, held for a push or a pop. No function is called with the lock held.
+//! The bench has one lock, held for a push or a pop. While a thread holds this lock, it takes no
+//! other lock and wakes no thread.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -49,8 +49,8 @@ struct Owed {
 #[derive(Debug, Default)]
 pub(crate) struct OtherCopies {
     owed: BTreeMap<Logical, Owed>,
-    /// Addresses at which the other copies hold nodes of this log. Later nodes at these addresses
-    /// are written to all copies at once (`log::copies::K2`).
+    /// Addresses at which nodes of this log were written to the other copies. Later nodes at these
+    /// addresses are written to all copies at once (`log::copies::K2`).
     whole: BTreeSet<Logical>,
     /// How many rounds of `SyncLog::complete` have begun, and when the last round began.
     round: u64,

@@ -42,8 +42,9 @@ const SECTOR: usize = 512;
 
 impl SyncLog {
     /// Makes the present state of an inode durable, by a log, or by a commit if a log cannot
-    /// express it. The caller has put all state of the inode that is only in memory. Callers that
-    /// arrive together share a log. If a commit is needed, `before_commit` is called first.
+    /// express it. The caller has put all changes of the inode that were only in memory into the
+    /// running transaction. Callers that arrive together share a log. If a commit is needed,
+    /// `before_commit` is called first.
     ///
     /// # Errors
     ///

@@ -7,12 +7,13 @@
 //!   the new device has everything that can be read. Then the new device takes its place, and a
 //!   commit directly after that makes the superblocks of the old device outdated. These superblocks
 //!   are erased next.
-//! - **DP2** While a replacement is not ended, one commit makes two things durable: its record, and
-//!   the superblock that marks the new device as target. The record of its end is durable before
-//!   that superblock is erased. So after a crash Linux finds both or neither, except between the
-//!   end and the erasing.
-//! - **DP3** A replacement that was found begins anew: the whole old device is copied. Nothing that
-//!   the new device held before counts (`txn::DR1`).
+//! - **DP2** While the copy of a present device is not ended, one commit makes two things durable:
+//!   the record, and the superblock that marks the new device as target. The record of the end is
+//!   durable before that superblock is erased. So after a crash Linux finds both or neither. There
+//!   are two exceptions: between the end and the erasing, and before the target of a missing device
+//!   is marked.
+//! - **DP3** A replacement that is continued begins anew: the whole old device is copied. Nothing
+//!   that the new device held before counts (`txn::DR1`).
 
 use std::sync::Arc;
 
@@ -240,7 +241,8 @@ impl Maintenance {
     ) -> Result<ScrubProgress> {
         let id = item.devid;
         self.engine().commit_after(|| self.record(record))?;
-        // Linux mounts a degraded volume also if a crash leaves no superblock on the target.
+        // The record becomes durable before the target's superblock. After a crash in between,
+        // Linux still mounts the degraded volume.
         let superblock = self.engine().between_commits(Clone::clone);
         self.volume().mark_target(target, &superblock)?;
         self.volume().forget_target();

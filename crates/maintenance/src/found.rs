@@ -32,7 +32,8 @@ pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<F
             return Ok((found, end));
         }
         // Other items may have the address of a long extent: its references and its block group. A
-        // step that began there would find the extent again, without end.
+        // step that began at such an item would list the same extent again, and the steps would
+        // never end.
         let is_behind = found.last().is_some_and(|last| last.extent.start.0 < key.objectid);
         if bytes >= STEP_BYTES && is_behind {
             return Ok((found, Logical(key.objectid)));

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **F1** The number of nodes depends only on the items' sizes. The sizes depend on the number of
-//!   nodes, which only grows. So the rounds of counting end with a round in which nothing changes.
+//!   nodes, which only grows. Each added node adds at most a few small items, so after some rounds
+//!   no tree needs another node, and nothing changes.
 
 use buttress_format::{
     BackRef, BlockGroupItem, DevExtent, DeviceId, DeviceItem, DirEntry, ExtentFlags, ExtentItem,

@@ -354,8 +354,9 @@ impl<'a> Command<'a> {
         matches!(self, Self::Trim { .. })
     }
 
-    /// Whether the command changes the volume, reads trees of a commit, or waits for the kernel or
-    /// for a commit. All other commands only return values in memory.
+    /// Whether the command changes the volume, walks a tree, or waits for the kernel, for a commit,
+    /// or until all block groups were read. All other commands look up single items at most, as
+    /// most requests do.
     #[must_use]
     pub fn may_take_long(&self) -> bool {
         use Command::*;

@@ -53,7 +53,7 @@ pub(crate) struct Tail {
     pub(crate) position: u64,
 }
 
-/// The frames of a tail: a sealed segment that has them, or a copy.
+/// The frames of a tail: in a segment that gets no more frames, or in a copy.
 #[derive(Debug)]
 pub(crate) enum Body {
     Sealed(Arc<Segment>),
@@ -140,7 +140,7 @@ pub(crate) struct Log {
     pub(crate) limit: u64,
     /// Bytes in all files.
     bytes: AtomicU64,
-    /// Unranked: held across I/O, and taken before the state.
+    /// Unranked: held across I/O. A thread that also needs `Core::state` takes this lock first.
     pub(crate) inside: Mutex<Inside>,
 }
 

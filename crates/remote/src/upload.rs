@@ -64,8 +64,8 @@ impl Core {
     fn send(&self, segment: &Arc<Segment>) -> Result<()> {
         let name = self.chain.names.object(segment.number, self.epoch, true);
         self.chain.store.put(&name, &Bytes::from_owner(Whole(Arc::clone(segment))))?;
-        // Until a checkpoint has the extents of this segment, each opening reads them here. So the
-        // local disk keeps a copy.
+        // Until a checkpoint has the extents of this segment, each opening reads them from the tail
+        // of this object. So the local disk keeps a copy.
         let (number, shape) = (segment.number, segment.shape());
         let at = segment::tail(shape);
         let tail = segment.bytes().get(at.start as usize..).unwrap_or_default();

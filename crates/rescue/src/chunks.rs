@@ -186,8 +186,8 @@ impl Taken {
     }
 }
 
-/// Guesses the number of a device without a superblock. For each node on the device, the map of
-/// chunks gives the stripe that has the node's address at the node's offset. The device number of
+/// Guesses the number of a device without a superblock. For each node on the device, the function
+/// looks for the stripe that maps the node's address to the node's offset. The device number of
 /// that stripe gets a vote, and the number with the most votes wins.
 pub(crate) fn number_of(
     index: u32,

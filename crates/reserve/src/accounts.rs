@@ -120,8 +120,8 @@ impl Reservations {
         let all = (running.0 + outstanding.all_items(), running.1 + outstanding.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
         // Under the policy `Levels`, reservations take `apart` bytes, and writeback of dirty data
-        // gives these bytes back. So a round of flushing can free these reservations, and they are
-        // no paths (`Pools::paths`). Only the running transaction's items count as paths.
+        // gives these bytes back. So a round of flushing can free these reservations, and they do
+        // not count in `Pools::paths`. Only the running transaction's items count as paths.
         let apart = self.reserved_apart(outstanding);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };

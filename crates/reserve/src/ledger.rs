@@ -14,8 +14,9 @@
 //!   (`tree`). The checksum tree and the leaves of the extent tree that record data are merged
 //!   once, too.
 //! - **G2** Leaves that record metadata may change in each round of the commit. Each round may
-//!   merge them in other runs of dirty leaves. So each of these leaves counts as three. The bytes
-//!   of new records are counted in proportion to the number of all nodes.
+//!   merge them in other runs of dirty leaves. So L2 of `tree` bounds a single round only. Each of
+//!   these leaves counts instead as a full leaf that is split, which becomes at most three. The
+//!   bytes of new records are counted in proportion to the number of all nodes.
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
 //!   describe its free space. The commit converts a group to bitmaps before its extents take more
 //!   bytes.
@@ -296,9 +297,9 @@ impl Ledger {
     }
 
     /// The most nodes that later items make in leaves of records, checksums and free space that are
-    /// still clean (G6). Leaves of the extent tree are packed again. A checksum leaf counts twice:
-    /// a merge leaves any two neighbours with more than one leaf's room, so each is half full on
-    /// average. Clean groups count with all bytes that can describe them.
+    /// still clean (G6). Leaves of the extent tree are packed again. A checksum leaf counts twice.
+    /// After a merge, any two neighbours hold more bytes than fit in one leaf, so leaves are at
+    /// least half full on average. Clean groups count with all bytes that can describe them.
     pub(crate) fn rest(&self, space: &Space, geometry: &Geometry) -> Option<u64> {
         let room = geometry.leaf_room() as u64;
         let packed = |bytes: u64, heaviest| bytes / (room - heaviest) + 1;
@@ -318,7 +319,8 @@ impl Ledger {
         Some((made + above + 3 * inner).saturating_sub(RECORDS.iter().map(dirty).sum()))
     }
 
-    /// The most leaves that this transaction adds for the `rest` of a younger one (G5).
+    /// The most leaves by which this transaction increases the `rest` of a younger transaction
+    /// (G5).
     pub(crate) fn growth(&self) -> u64 {
         let grown = |tree: &TreeId| self.trees.get(tree).map_or(0, Tree::growth);
         2 * RECORDS.iter().map(grown).sum::<u64>()

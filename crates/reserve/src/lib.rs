@@ -3,8 +3,8 @@
 //! The need of a commit has two bounds, and the smaller one counts. First, each changed item
 //! dirties at most one path and causes one split. A path is as long as the height of the tallest
 //! tree in use. Second, all items together dirty at most every existing node. The nodes that new
-//! bytes fill are added to both bounds. So a long transaction of small operations does not reserve
-//! more than the volume has.
+//! bytes fill are added to both bounds. Because of the second bound, a long transaction of small
+//! operations does not reserve more than the volume has.
 //!
 //! If a request does not fit by these bounds, the nodes are counted (`count`). Then paths are
 //! reserved only for items put since the count. The bounds are in `fits`.

@@ -2,11 +2,11 @@
 //!
 //! # Place
 //!
-//! The crate is beside `block`. The crate depends on `block` only. So every crate above can test
-//! itself on devices that are worse than real ones. [`record`] finds every state that a power cut
-//! could leave. [`fault`] fails the n-th request. [`slow`] is as slow as a disk. With [`campaign`],
-//! a test runs as one round of a long search. `processors` simulates a machine with any number of
-//! processors, for the scheduler of `base::seeded`.
+//! The crate depends only on `base` and `block`. So every crate above can test itself on devices
+//! that are worse than real ones. [`record`] finds every state that a power cut could leave.
+//! [`fault`] fails the n-th request. [`slow`] is as slow as a disk. With [`campaign`], a test runs
+//! as one round of a long search. `processors` simulates a machine with any number of processors,
+//! for the scheduler of `base::seeded`.
 
 #![forbid(unsafe_code)]
 

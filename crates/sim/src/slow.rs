@@ -11,9 +11,9 @@
 //!   that sleeps too long does not slow the device for other threads.
 //! - **S3** A flush is answered after all requests that came before it.
 //!
-//! A discard costs a request without bytes, and so do zeroes that are not sent as bytes. Until
-//! [`Slow::begin`] the device is as fast as the device below, so that a test can fill a volume
-//! quickly.
+//! A discard costs as much as a request without bytes. The same holds for zeroes that are not sent
+//! as bytes. Until [`Slow::begin`] the device is as fast as the device below, so that a test can
+//! fill a volume quickly.
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,7 +129,8 @@ impl<D: Device> Slow<D> {
         }
     }
 
-    /// Takes concurrent requests with these lengths; returns when the last one is answered.
+    /// Takes concurrent requests with these lengths. Returns the time at which the last request is
+    /// answered, or `None` before [`begin`](Self::begin).
     fn take(&self, lens: impl IntoIterator<Item = u64>) -> Option<f64> {
         if !self.began.load(Ordering::Acquire) {
             return None;

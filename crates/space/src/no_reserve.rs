@@ -9,8 +9,8 @@
 //! # Invariants
 //!
 //! - **Q1** Only [`NoReserve::exchange`] turns a token into a reservation, for all of its bytes or
-//!   none. A writer that cannot write in place after all calls this function. So no code gives back
-//!   bytes that were never reserved.
+//!   none. If a writer finds that it cannot write in place, it calls this function. So no code
+//!   gives back bytes that were never reserved.
 //! - The volume's count of bytes without a reservation is the sum of the live tokens
 //!   (`unreserved::Q2`).
 

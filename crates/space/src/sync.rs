@@ -9,6 +9,6 @@ pub(crate) use buttress_base::sync::{Condvar, Mutex};
 /// Number of shards of counters; each thread has one.
 pub(crate) use buttress_base::shard::{SHARDS, shard};
 
-/// Number of buckets. Slots with the same remainder share a bucket, and each bucket is drained
-/// separately.
+/// Number of buckets of writer counts. Groups share a bucket if their slots have the same
+/// remainder, and each bucket is drained separately.
 pub(crate) const BUCKETS: usize = 16;

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A stamp changes before a change that could give the extent another user: a reference
-//!   gained or lost, or a snapshot. Only handles add references and request snapshots, so handles
-//!   change the stamps.
+//! - **S1** A stamp changes before each event that could change the users of the extent: a
+//!   reference gained or lost, or a snapshot. Only handles add references and request snapshots, so
+//!   handles change the stamps.
 //! - **S2** An unchanged stamp proves only that the users of the extent have not *changed* since
 //!   the stamp was taken. So a second check of the extent would give the same result.
 //!

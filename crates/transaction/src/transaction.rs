@@ -217,8 +217,8 @@ impl Transaction {
             + self.moves.count(|moves| moves.cost)
     }
 
-    /// Whether the transaction consists only of items, data references and chunks. The node counts
-    /// do not cover other changes.
+    /// Whether the transaction consists only of items, data references and chunks. The ledger does
+    /// not count the nodes of other changes (N4 of `reserve::count`).
     pub fn is_plain(&self) -> bool {
         self.to_rebuild.count(|places| places.len() as u64) == 0
             && self.moves.count(|moves| moves.cost) == 0

@@ -77,8 +77,7 @@ pub trait NodeAlloc {
 #[derive(Debug, Default)]
 pub struct Fresh {
     nodes: HashMap<Logical, Arc<Node>>,
-    /// Fresh nodes that a snapshot made in this transaction may use, too. They do not change any
-    /// more.
+    /// Fresh nodes that a snapshot of this transaction may also use. They do not change any more.
     kept: HashSet<Logical>,
 }
 

@@ -293,8 +293,9 @@ impl Overlay {
     }
 
     /// How many changes of an item's length (or to and from a deletion) were noted since the first
-    /// call of [`take_changes`](Self::take_changes). The next call of `take_changes` returns these
-    /// changes, although [`items`](Self::items) does not count them.
+    /// call of [`take_changes`](Self::take_changes). The count never falls, and
+    /// [`items`](Self::items) does not count these changes. The next call of `take_changes` returns
+    /// those that came after its last call.
     #[must_use]
     pub fn resized(&self) -> u64 {
         self.resized.load(Ordering::Relaxed)

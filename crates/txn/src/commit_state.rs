@@ -138,8 +138,8 @@ impl Commits {
         self.drop_marks.lock().get(&tree).copied().unwrap_or(Key::MIN)
     }
 
-    /// Notes the key up to which shared nodes were handed over. `None` when nothing is left of the
-    /// subvolume.
+    /// Notes the key before which the shared nodes of a dead subvolume have FULL_BACKREF. `None`
+    /// when nothing is left of the subvolume.
     pub(crate) fn set_drop_mark(&self, tree: TreeId, mark: Option<Key>) {
         let mut marks = self.drop_marks.lock();
         match mark {

@@ -34,8 +34,9 @@ pub(crate) fn obstacle(volume: &Volume, store: &Store, roots: &Roots) -> Option<
         Ok(item) => item?,
     };
     let target = volume.target()?;
-    // Linux crashed between two superblock writes of the commit that ended the replacement. The
-    // device that was replaced would be taken for its successor.
+    // Linux crashed between two superblock writes of the commit that ended the replacement. The new
+    // device's superblock does not have the old device's number yet. So this program would take the
+    // old device for the new one.
     (item.phase == ReplacePhase::Finished).then(|| {
         let (name, id) = (target.device.name(), item.source);
         format!("{name} has replaced device {id}, and its superblock does not say so yet")

@@ -60,9 +60,9 @@ impl Engine {
         self.space.no_reserve(bytes)
     }
 
-    /// Reserves space for a subvolume's data that cannot be written in place after all, and `slack`
-    /// bytes more. The data counts for the limits of quotas without a check, because it was
-    /// accepted before.
+    /// Reserves space for a subvolume's data, and `slack` bytes more. The caller has found that it
+    /// cannot write this data in place. The data counts for the limits of quotas without a check,
+    /// because it was accepted before.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ impl Engine {
     /// makes its own reservation. Returns `None` if too little space is free for a window, or if a
     /// ticket waits for data. The caller then reserves and uses
     /// [`allocate_data`](Self::allocate_data). [`Handle::take_ahead`] takes space from the window.
-    /// The extent takes its part of `charge`.
+    /// The extent takes the charge for `want` bytes out of `charge`.
     pub fn allocate_ahead(
         &self,
         window: &Arc<Window>,
@@ -83,7 +83,7 @@ impl Handle<'_> {
     /// Takes the first `want` bytes of a window and adds a reference to them (`window::W3`). If the
     /// bytes lie right after `last` and `last` may grow, they extend `last`. Otherwise they become
     /// an extent of `user`. Returns the extent that contains the bytes, or `None` if the window has
-    /// fewer bytes. The bytes take their part of `charge`.
+    /// fewer bytes. The extent takes the charge for `want` bytes out of `charge`.
     pub fn take_ahead(
         &self,
         window: &Window,

@@ -198,8 +198,9 @@ impl Volume {
 
     /// Writes the superblock `found` over each first copy that a power cut tore, and makes it
     /// durable. This must be the first write. The torn copy names trees that stay intact only until
-    /// something overwrites them. The next superblock may have the sectors that the torn copy
-    /// lacks. A second power cut during its write could thus make the torn copy valid.
+    /// something overwrites them. Some sectors of the next superblock may be equal to the sectors
+    /// that the torn copy lacks. If a second power cut ends the write after these sectors, the torn
+    /// copy may become valid.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **W1** A write that returned `Ok` is on at least one copy, and on the copies of all present
-//!   devices without a failed write. A write of only the first copy is on that copy. The other
-//!   copies are on the same device and are not touched.
+//!   devices without a failed write. A write that leaves out copies (`Copies::First`) is on the
+//!   first copy. The copies that it leaves out are on the same device, and are not touched.
 //! - **W2** No two writes of a batch share a byte.
 //! - **W3** Writes to a chunk with parity are whole rows (`rows`), or repairs that agree with the
 //!   rest of the row. So a row after a power cut is as valid as before. Nothing in such a chunk is

@@ -202,7 +202,8 @@ impl Guest {
     }
 }
 
-/// Makes `initramfs` in a folder: busybox, dmsetup, `rig-work` and modules, begun by `init`.
+/// Makes the file `initramfs` in a folder, with busybox, dmsetup, `rig-work` and modules. The guest
+/// runs the script `init` as its first process.
 pub(crate) fn make_initramfs(scratch: &Scratch, init: &str, modules: &[PathBuf], work: &Path) {
     let root = scratch.join("root");
     for folder in ["bin", "dev", "proc", "sys", "mod", "mnt"] {

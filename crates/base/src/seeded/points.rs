@@ -54,7 +54,8 @@ pub fn learn_overhead() {
     }
     let Some((count_after, busy_after)) = counted() else { return };
     // During each pass of this loop, the machine counts the time three times. Two of the counted
-    // spans contain the work of the lock itself. `LOCK_NANOS` stands for that work.
+    // spans contain the work of the lock itself. So the average `each` has a part of this work, and
+    // `LOCK_NANOS` is subtracted for it.
     let each = (busy_after - busy) / (count_after - count).max(1);
     if let Some(machine) = &mut run.lock().machine {
         machine.take_off(each.saturating_sub(LOCK_NANOS));

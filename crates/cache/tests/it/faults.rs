@@ -135,8 +135,8 @@ fn a_full_cache_with_a_failing_origin_answers() {
     }
 }
 
-/// Each request of each device fails once alone, and once together with all later requests. The
-/// test runs with much room and with little.
+/// Each request of each device fails once alone. Every third request also fails once together with
+/// all later requests. The test runs with much room and with little.
 #[test]
 fn the_nth_request_fails() {
     let mut faults = 0;

@@ -69,8 +69,8 @@ fn data_is_given_back_by_a_keyed_record() {
     });
 }
 
-/// A record that names a leaf may be for any file in that leaf. So no file gets a hole, and the
-/// data stays recorded.
+/// A record that names a leaf may be for any file in that leaf. So the repair can neither give the
+/// data back to a file nor record a hole, and the data stays recorded.
 #[test]
 fn a_shared_record_decides_nothing() {
     let patch = Patch::new(old_victim());
@@ -213,8 +213,8 @@ fn edit_super(device: &Overlay, offset: u64, change: impl Fn(&mut [u8])) {
     device.write_at(offset, &bytes).expect("a write");
 }
 
-/// A torn superblock does not show whether the volume was written. The other copies of the
-/// superblock show it.
+/// A torn superblock does not show whether the volume was written after the repair. The other
+/// copies of the superblock show it.
 #[test]
 fn undo_asks_other_copies_of_a_torn_superblock() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -369,8 +369,8 @@ fn old_data_of_an_overwritten_file_stays_away() {
     patch.finds_among_others(&["file-hole", "extent-unused"]);
 }
 
-/// A node that no tree uses has no data of a file. So a file gets its lost data back in spite of
-/// this node.
+/// A recorded node that no tree uses is reported like an unused extent, but it cannot hold data of
+/// a file. So a file gets its lost data back although such a node is recorded.
 #[test]
 fn a_leaked_node_is_in_the_way_of_no_data() {
     let patch = Patch::new(old_victim());

@@ -54,7 +54,7 @@ pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
     let mut failures = 0;
     for place in &args.places {
         let name = place.display();
-        // Standard error may be closed, so that these lines are lost.
+        // If standard error is closed, these lines are lost, and the error is ignored.
         let say = |text: String| {
             let _ = writeln!(std::io::stderr(), "{text}");
         };
@@ -72,8 +72,8 @@ pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
     Ok(if failures > 0 { Exit::Failure } else { Exit::Success })
 }
 
-/// Puts `=` between `-c` and the codec after it. Without `=`, the parser would take a place after
-/// `-c` for the codec.
+/// Puts `=` between `-c` and the codec after it. The parser takes a codec only after `=`, since
+/// otherwise it would read the path after `-c` as the codec.
 pub(super) fn with_equals(word: OsString) -> OsString {
     let bytes = word.as_bytes();
     let is_short = bytes.first() == Some(&b'-') && bytes.get(1) != Some(&b'-');

@@ -80,7 +80,8 @@ pub(super) fn receive(
 fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
     let (id, sent) = subvolume(fs, &sending.subvolume, "subvolume")?;
     let mut options = SendOptions::new(id);
-    // The command line, which knows the numbers, has checked this one.
+    // The command line accepts only known versions of the stream, so its orders do not need the
+    // default.
     options.version = Version::from_number(sending.proto).unwrap_or_default();
     options.compressed_data = sending.compressed_data;
     options.no_data = sending.no_data;

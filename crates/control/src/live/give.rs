@@ -75,7 +75,7 @@ pub fn give_with_stream(socket: &Path, order: &Order, stream: Stream<'_>) -> Res
     let name = || socket.display().to_string();
     let server = UnixStream::connect(socket).context(name)?;
     let (reader, writer) = std::io::pipe().context(|| "a pipe")?;
-    // The call may fail, because a larger pipe only saves switches between the processes.
+    // A failure of this call does no harm: a larger pipe only saves switches between the processes.
     let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
     let line = line_of(order)?;
     let given = match &stream {

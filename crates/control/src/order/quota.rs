@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Spot;
 
-/// An action on quotas. Groups are numbers as the format has them: see [`Group`].
+/// An action on quotas. A group is one number, as on disk: the level in the upper 16 bits, and the
+/// number in the lower 48 bits ([`group`]).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuotaAct {

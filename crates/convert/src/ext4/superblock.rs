@@ -243,7 +243,7 @@ pub(super) fn descriptor_block(superblock: &Superblock, index: u64) -> u64 {
     group * superblock.group_blocks + u64::from(superblock.has_copy(group))
 }
 
-/// Two halves of a number in a descriptor.
+/// Joins the two halves of a number in a descriptor. A short descriptor has no upper half.
 pub(super) fn halves(bytes: &[u8], low: usize, high: usize) -> Result<u64> {
     let has_high = bytes.len() >= 64;
     let high = if has_high { le32(bytes, high)? } else { 0 };

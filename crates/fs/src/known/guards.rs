@@ -131,7 +131,8 @@ fn n3_each_request_of_a_write_in_place_fails() {
 }
 
 /// A write over two groups, one of which is held read-only. The part in the held group has no
-/// reservation for new space, and the write gives the right to the other group back.
+/// reservation for new space, so the write fails. It gives back its right to write in the other
+/// group.
 #[test]
 fn n3_data_without_a_reservation() {
     for policy in POLICIES {

@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! `protocol::btrfs` has the layouts. For a command that waits for nothing, `dispatch` calls
+//! `protocol::btrfs` has the layouts. For a command that only looks up items, `dispatch` calls
 //! [`Door::answer_from_memory`] on a thread that serves requests. All other commands run on the
 //! thread `fuse-orders`, or `fuse-trim` if they may take minutes ([`Door::carry_out`]). These
 //! threads may wait for a commit, and for the kernel to handle a notification.
@@ -57,7 +57,8 @@ impl Door {
         self.notifier_threads.order_place(uid, may_take_minutes)
     }
 
-    /// Answers a command that reads only memory and never waits for the kernel.
+    /// Answers a command that looks up single items at most, and never waits for the kernel or a
+    /// commit.
     pub(crate) fn answer_from_memory(
         &self,
         caller: Caller,

@@ -42,7 +42,7 @@ const FILES: [(u32, bool); 8] = [
     (0o0777, true),
 ];
 
-/// A user: name, id, group, other groups, and whether it keeps `CAP_FSETID` as root has it.
+/// A user: name, id, group, other groups, and, for root, whether it keeps `CAP_FSETID`.
 #[derive(Clone, Copy)]
 struct User(&'static str, u32, u32, &'static [u32], bool);
 

@@ -19,7 +19,7 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW as _ 
 const OMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
 const PAST: Timespec = Timespec { tv_sec: 1000, tv_nsec: 5 };
 
-/// Pairs of requested times: of access, and of change.
+/// Pairs of requested times: of the last access, and of the last modification.
 const ASKED: [(Timespec, Timespec); 8] = [
     (PAST, PAST),
     (NOW, NOW),

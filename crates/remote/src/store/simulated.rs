@@ -92,7 +92,7 @@ impl SimStore {
         self.inside.lock().0.changes.len()
     }
 
-    /// A store with the first `count` of some changes.
+    /// Creates a store by applying `changes` in order.
     #[must_use]
     pub fn replay(changes: &[Change], seed: u64) -> Self {
         let store = Self::new(seed, Weather::default());

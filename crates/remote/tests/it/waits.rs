@@ -11,8 +11,8 @@ use buttress_remote::{Options, Site};
 
 use crate::{create, options, store};
 
-/// A store where each request takes a while. The waits of a request are one more than the longest
-/// chain of requests that had ended before this request began.
+/// A store where each request takes a while. It counts the waits of the longest chain of requests.
+/// A request continues a chain if it began after the last request of the chain had ended.
 #[derive(Debug)]
 struct Waits {
     inner: Arc<SimStore>,

@@ -43,7 +43,8 @@ impl Group {
     }
 }
 
-/// W1: after a drain no thread writes, for any processor and phase in which writers entered.
+/// W1: after a drain no thread writes, whatever the shard and the phase in which the writers
+/// entered.
 #[test]
 fn a_drained_group_is_quiet() {
     shuttle::check_random(

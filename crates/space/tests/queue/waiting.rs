@@ -9,7 +9,7 @@ use shuttle::sync::{Condvar, Mutex, MutexGuard};
 #[derive(Debug)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
-/// A guard that a wait can take out and put back.
+/// Holds the guard of a lock. A wait takes the guard out, and puts it back.
 pub(crate) struct Held<'a, T>(Option<MutexGuard<'a, T>>);
 
 impl<T> std::ops::Deref for Held<'_, T> {

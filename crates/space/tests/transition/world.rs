@@ -1,6 +1,6 @@
 //! A volume of two groups for the model: the parts that `quiesce`, `group_stop`, `group_state` and
-//! `guard` need, with the scheduler's locks. Groups have a set of free extents instead of a search,
-//! and no account.
+//! `guard` need, with the scheduler's locks. Groups have a set of reserved extents, but no search
+//! for free extents and no account.
 
 use std::ops::{Deref, DerefMut};
 
@@ -20,7 +20,7 @@ const GROUP: u64 = 8 * SECTOR;
 #[derive(Debug)]
 pub(crate) struct Lock(shuttle::sync::Mutex<State>);
 
-/// A guard that a wait can take out and put back.
+/// Holds the guard of a lock. A wait takes the guard out, and puts it back.
 pub(crate) struct Held<'a>(Option<MutexGuard<'a, State>>);
 
 impl Lock {

@@ -12,9 +12,9 @@
 //!   limit is below [`Engine::drop_min`], a step may exceed it by one node, so that each step makes
 //!   progress.
 //! - **D2** A node that the dead tree wrote may still be used by other trees. Such a node is handed
-//!   over before the dead tree drops its reference to the node. The node gets the flag
-//!   FULL_BACKREF, so that it refers to its children or data by its own address (B2 of `sharing`).
-//!   The nodes below are handed over in the same way, down to the leaves.
+//!   over to the other trees before the dead tree drops its reference to the node. The node gets
+//!   the flag FULL_BACKREF, so that it refers to its children or data by its own address (B2 of
+//!   `sharing`). The nodes below are handed over in the same way, down to the leaves.
 //! - **D3** If Linux began a drop, the root item has the key where the drop continues. Everything
 //!   before that key is already gone.
 //! - **D4** A crash may end a balance of Linux in the middle of a group. Such a balance leaves a

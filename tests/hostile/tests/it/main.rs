@@ -40,7 +40,8 @@ fn watch_panics() {
                 PANICS.lock().push(info.to_string());
             }
         }));
-        // With this limit, an allocation with a size from a number of the input fails loudly.
+        // With this limit of address space, an allocation fails loudly if its size is a wrong
+        // number of the input.
         let limit = rustix::process::getrlimit(rustix::process::Resource::As);
         let current = Some(12 << 30);
         let _ = rustix::process::setrlimit(

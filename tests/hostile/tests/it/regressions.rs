@@ -341,8 +341,8 @@ fn inputs_of_the_fuzzer() {
     }
 }
 
-/// A finding from seeds: a tree has one leaf in two places. The node count of a commit subtracted
-/// the leaf for one place after it had added the leaf for the other place.
+/// A finding from seeds: a tree has one leaf in two places. The counter of a commit's nodes added
+/// the leaf at one place, and subtracted it at the other. So a sum fell below zero.
 #[test]
 fn inputs_from_seeds() {
     let images = sample::small();
@@ -363,7 +363,8 @@ const INPUTS: &[&[u8]] = &[
 ];
 
 /// The checker accepted a chunk item with another object number, which no other code accepts. So
-/// the checker reported a repair that no other code could find.
+/// the checker found nothing wrong, and reported the repair of a block group that no other code
+/// could find.
 #[test]
 fn the_checker_knows_the_same_chunks() {
     let input =

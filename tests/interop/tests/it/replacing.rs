@@ -1,7 +1,7 @@
 //! Replacements of devices that a crash cut off: those of Linux end here, and ours in Linux.
 //!
-//! The volumes have two devices. For a volume of one device, Linux 6.18 does not find the new
-//! device after a crash, neither its own nor ours: it registers no device of such a volume.
+//! The volumes have two devices. Linux 6.18 registers no device of a volume of one device. So after
+//! a crash it does not find the new device, whether Linux or we began the replacement.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -108,8 +108,9 @@ fn ended_by_linux(images: &Images) -> String {
 }
 
 /// A replacement of Linux that was cut off ends here, also after a mount without the new device has
-/// written. It can be cancelled, too. If only a part of the volume was written meanwhile, Linux
-/// copies all of it when it ends the replacement.
+/// written. It can be cancelled, too. A mount without the new device moves the cursor back to the
+/// beginning before it writes. So Linux then copies the whole old device when it ends the
+/// replacement.
 #[test]
 pub(crate) fn linux_began_to_replace_a_device() {
     if !has_linux_btrfs() || !has_program("fsfreeze") || !has_program("mkfs.ext4") {

@@ -87,7 +87,7 @@ fn mostly_empty_groups_are_reclaimed() {
     let images = Images::new(1, 2 << 30);
     images.mkfs(&[]);
     let mount = images.mount("");
-    // One piece of each large file stays behind, in each of several groups.
+    // The large files are removed, and a small file stays behind in each of several groups.
     mount.shell(
         "for i in 1 2 3 4 5; do head -c 150M /dev/zero > big$i; head -c 300K /dev/urandom > small$i; \
          sync; done; rm big*; sync",

@@ -39,7 +39,7 @@ fn killed(origin: &Path, cache: &Path, list: &str, work: &Work, until: u64) -> u
     }
     child.kill().expect("it is ours");
     child.wait().expect("it is ours");
-    // Lines from before the kill count, except a line that was cut.
+    // Lines that the process wrote before it was killed are read, too, except a line that was cut.
     lines.map_while(Result::ok).filter(|line| line.len() > 8).for_each(&mut take);
     flushed
 }
