@@ -14,7 +14,7 @@
 //!   (`tree`). The checksum tree and the leaves of the extent tree that record data are merged
 //!   once, too.
 //! - **G2** Leaves that record metadata may change in each round of the commit. Each round may
-//!   merge them in other runs of dirty leaves. So L2 of `tree` bounds a single round only. Each of
+//!   merge them in other runs of dirty leaves. So `tree::L2` bounds a single round only. Each of
 //!   these leaves counts instead as a full leaf that is split, which becomes at most three. The
 //!   bytes of new records are counted in proportion to the number of all nodes.
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
