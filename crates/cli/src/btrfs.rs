@@ -15,11 +15,17 @@
 //! - **B2** As with btrfs-progs, the exit status is 0 or 1, or 2 if there is nothing to cancel.
 //!   Errors begin with `ERROR: `.
 
+mod balance;
+mod check;
 mod defragment;
 mod device;
 mod du;
+mod dump;
 mod filesystem;
 mod inspect;
+mod options;
+mod property;
+mod receive;
 mod replace;
 mod rescue;
 mod restore;
@@ -29,10 +35,10 @@ use std::io::Write;
 use std::path::Path;
 
 use buttress_words::{linux, scrub, subvolume};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
-use crate::commands::{balance, check, property, qgroup, quota, receive, send};
-use crate::exit::{Exit, Result};
+use crate::commands::{qgroup, quota, send};
+use crate::exit::{Exit, Failure, Result};
 use crate::log;
 use crate::ui::Ui;
 
@@ -45,13 +51,17 @@ const SPOKEN: &str = "6.2";
 #[command(infer_subcommands = true, infer_long_args = true, disable_version_flag = true)]
 struct Line {
     /// Print more messages.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// Show no progress and no notes.
-    #[arg(long, global = true)]
+    /// Print only errors.
+    #[arg(short, long)]
     quiet: bool,
-    /// Output format. JSON is printed by the commands that print it in `buttress`.
-    #[arg(long, global = true, default_value = "text", value_parser = ["text", "json"])]
+    /// How much to print.
+    #[arg(long, value_name = "LEVEL",
+        value_parser = ["default", "info", "verbose", "debug", "quiet"])]
+    log: Option<String>,
+    /// Output format. `filesystem df`, `device stats` and `qgroup show` print JSON.
+    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
     format: String,
     /// Print the version.
     #[arg(long)]
@@ -69,8 +79,7 @@ enum Group {
     #[command(subcommand)]
     Filesystem(filesystem::Verb),
     /// Balance data among devices, or change the profile of block groups.
-    #[command(subcommand)]
-    Balance(balance::Verb),
+    Balance(balance::Args),
     /// Add, remove and show the devices of a volume.
     #[command(subcommand)]
     Device(device::Verb),
@@ -83,7 +92,8 @@ enum Group {
     #[command(subcommand)]
     InspectInternal(inspect::Verb),
     /// Show and set properties of subvolumes, files and directories.
-    Property(property::Args),
+    #[command(subcommand)]
+    Property(property::Verb),
     /// Count the space that subvolumes use.
     #[command(subcommand)]
     Quota(quota::Verb),
@@ -124,7 +134,8 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
         }
     };
     let is_json = line.format == "json";
-    let ui = Ui::new(is_json).quiet(line.quiet);
+    let is_quiet = line.quiet || line.log.as_deref() == Some("quiet");
+    let ui = Ui::new(is_json).quiet(is_quiet).silent(is_quiet && line.may_be_silent());
     match log::start(false, is_json).and_then(|()| line.carry_out(&ui)) {
         Ok(Exit::Usage) => Some(2),
         Ok(exit) => Some(u8::from(exit != Exit::Success)),
@@ -139,31 +150,65 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
 
 impl Line {
     fn read(words: &[OsString]) -> Result<Self, clap::Error> {
-        let is_defragment = defragment::is_meant(words);
-        let fit = |word| if is_defragment { defragment::with_equals(word) } else { word };
-        Self::try_parse_from(words.iter().cloned().map(fit))
+        let matches = options::on_every_verb(Self::command())
+            .try_get_matches_from(options::with_equals(words))?;
+        let mut line = Self::from_arg_matches(&matches)?;
+        let (verbose, quiet) = options::given(&matches);
+        line.verbose = verbose;
+        line.quiet = quiet;
+        Ok(line)
+    }
+
+    /// Whether the command prints no answer with `-q`. As in btrfs-progs, three commands do.
+    fn may_be_silent(&self) -> bool {
+        let is_status = matches!(&self.group, Some(Group::Balance(args)) if args.is_status());
+        let is_show = matches!(self.group, Some(Group::Qgroup(qgroup::Verb::Show(_))));
+        !is_status && !is_show && !matches!(self.group, Some(Group::Replace(_)))
+    }
+
+    /// Whether the command has an answer in the JSON of btrfs-progs.
+    fn has_json(&self) -> bool {
+        matches!(
+            self.group,
+            Some(
+                Group::Filesystem(filesystem::Verb::Df { .. })
+                    | Group::Device(device::Verb::Stats { .. })
+                    | Group::Qgroup(qgroup::Verb::Show(_))
+            )
+        )
     }
 
     fn carry_out(self, ui: &Ui) -> Result<Exit> {
+        if ui.json() && !self.has_json() {
+            let what = "output format json is unsupported for this command";
+            return Err(Failure::new(Exit::Failure, what));
+        }
+        let is_verbose =
+            self.verbose > 0 || matches!(self.log.as_deref(), Some("info" | "verbose" | "debug"));
         let group = match self.group {
             Some(group) if !self.version => group,
             _ => Group::Version,
         };
         match group {
             Group::Subvolume(verb) => subvolume::run(verb, ui),
-            Group::Filesystem(verb) => filesystem::run(verb, self.verbose > 0, ui),
-            Group::Balance(verb) => balance::run(verb, ui),
+            Group::Filesystem(verb) => filesystem::run(verb, is_verbose, ui),
+            Group::Balance(args) => balance::run(args, is_verbose, ui),
             Group::Device(verb) => device::run(verb, ui),
             Group::Scrub(verb) => scrub::run(verb, ui),
             Group::Check(args) => check::run(args, ui),
             Group::InspectInternal(verb) => inspect::run(verb, ui),
-            Group::Property(args) => property::run(args, ui),
+            Group::Property(verb) => property::run(verb, ui),
             Group::Quota(verb) => quota::run(verb, ui),
-            Group::Qgroup(verb) => qgroup::run(verb, ui),
+            Group::Qgroup(mut verb) => {
+                if let qgroup::Verb::Show(show) = &mut verb {
+                    show.of_btrfs = true;
+                }
+                qgroup::run(verb, ui)
+            }
             Group::Send(args) => send::run(args, ui),
             Group::Receive(args) => receive::run(args, ui),
             Group::Replace(verb) => replace::run(verb, ui),
-            Group::Restore(args) => restore::run(args, self.verbose > 0, ui),
+            Group::Restore(args) => restore::run(args, is_verbose, ui),
             Group::Rescue(verb) => rescue::run(verb, ui),
             Group::Version => {
                 let own = env!("CARGO_PKG_VERSION");
@@ -176,8 +221,6 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     /// Command lines, at least one for each verb.
@@ -187,7 +230,7 @@ mod tests {
     /// that clashes with a global option would panic.
     #[test]
     fn a_line_of_every_verb_is_parsed() {
-        Line::command().debug_assert();
+        options::on_every_verb(Line::command()).debug_assert();
         let mut verbs = Vec::new();
         for group in Line::command().get_subcommands() {
             let group_name = group.get_name().to_owned();

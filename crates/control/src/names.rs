@@ -21,6 +21,12 @@ pub fn of_path(path: impl AsRef<Path>) -> String {
     text::encode(path.as_ref().as_os_str().as_bytes())
 }
 
+/// Returns the path of a name in the form of JSON. A text that cannot be decoded is the path.
+pub(crate) fn to_path(name: &str) -> PathBuf {
+    let bytes = text::decode(name).unwrap_or_else(|| name.as_bytes().to_vec());
+    OsString::from_vec(bytes).into()
+}
+
 fn path_of<E: Error>(name: &str) -> Result<PathBuf, E> {
     let bytes = text::decode(name).ok_or_else(|| E::custom("a name with half a mark"))?;
     Ok(OsString::from_vec(bytes).into())

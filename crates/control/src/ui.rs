@@ -18,6 +18,7 @@ use crate::exit::{Context, Result};
 pub struct Ui {
     json: bool,
     quiet: bool,
+    silent: bool,
     colour: bool,
 }
 
@@ -40,7 +41,7 @@ impl Ui {
     /// Creates the output, after one look at the terminal and the environment.
     pub fn new(json: bool) -> Self {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { json, quiet: false, colour }
+        Self { json, quiet: false, silent: false, colour }
     }
 
     /// With `quiet`, shows no bars and no notes. The answer, warnings and errors are printed as
@@ -50,10 +51,16 @@ impl Ui {
         Self { quiet, ..self }
     }
 
+    /// With `silent`, the answer is not printed either. Warnings and errors are printed as ever.
+    #[must_use]
+    pub fn silent(self, silent: bool) -> Self {
+        Self { silent, ..self }
+    }
+
     /// The same output once more, for a thread or a value that outlives a borrow.
     #[must_use]
     pub fn again(&self) -> Self {
-        Self { json: self.json, quiet: self.quiet, colour: self.colour }
+        Self { ..*self }
     }
 
     /// Returns whether the output is for a script.
@@ -63,6 +70,9 @@ impl Ui {
 
     /// Prints one line of the answer.
     pub fn line(&self, text: impl AsRef<str>) -> Result<()> {
+        if self.silent {
+            return Ok(());
+        }
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", text.as_ref()).context(|| "standard output")
     }

@@ -1,5 +1,7 @@
 //! Lines of `subvolume list`.
 
+use std::cmp::Ordering;
+
 use buttress_base::text;
 use serde::Deserialize;
 
@@ -31,6 +33,57 @@ pub struct Subvolume {
     pub created_generation: u64,
     /// Whether it is read-only.
     pub read_only: bool,
+}
+
+impl Subvolume {
+    /// A deleted subvolume, of which only the number and the generation are left.
+    pub(crate) fn deleted(id: u64, generation: u64) -> Self {
+        Self {
+            id,
+            generation,
+            top_level: 0,
+            path: "DELETED".to_owned(),
+            uuid: "-".to_owned(),
+            parent_uuid: None,
+            received_uuid: None,
+            created: 0,
+            created_generation: 0,
+            read_only: false,
+        }
+    }
+}
+
+/// A field to sort by, and whether large values come first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key(Column, bool);
+
+/// Reads a word of `--sort`.
+pub(crate) fn key(text: &str) -> Result<Key, String> {
+    let column = match text.trim_start_matches(['+', '-']) {
+        "gen" => Column::Generation,
+        "ogen" => Column::CreatedGeneration,
+        "rootid" => Column::Id,
+        "path" => Column::Path,
+        _ => return Err("one of gen, ogen, rootid, path".to_owned()),
+    };
+    Ok(Key(column, text.starts_with('-')))
+}
+
+/// Sorts subvolumes. Those that compare as equal stay in the order of their numbers.
+pub(crate) fn sort(list: &mut [Subvolume], keys: &[Key]) {
+    let compare = |one: &Subvolume, two: &Subvolume, Key(column, is_reverse): Key| {
+        let order = match column {
+            Column::Generation => one.generation.cmp(&two.generation),
+            Column::CreatedGeneration => one.created_generation.cmp(&two.created_generation),
+            Column::Path => one.path.cmp(&two.path),
+            _ => one.id.cmp(&two.id),
+        };
+        if is_reverse { order.reverse() } else { order }
+    };
+    list.sort_by(|one, two| {
+        let each = keys.iter().map(|key| compare(one, two, *key));
+        each.fold(Ordering::Equal, Ordering::then)
+    });
 }
 
 /// A column of the list.

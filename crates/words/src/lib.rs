@@ -17,13 +17,15 @@
 
 mod columns;
 pub mod gather;
+pub mod json;
 pub mod linux;
 pub mod scrub;
 pub mod subvolume;
 pub mod table;
+pub mod units;
 pub mod usage;
 
 use buttress_control::{
-    background, client, execute, exit, image, inspect, live, location, order, scrubs, size, ui,
+    background, client, execute, exit, image, inspect, live, location, order, scrubs, ui,
 };
 use buttress_dump::when;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use buttress_base::text;
 use buttress_control::named::Named;
 use buttress_survey::Change;
 use serde::Deserialize;
@@ -12,12 +13,13 @@ use serde::Deserialize;
 pub use crate::columns::Subvolume;
 
 use crate::client;
-use crate::columns::{self, Column};
+use crate::columns::{self, Column, Key};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::VolumePath;
-use crate::order::{Act, Order, Shown, Spot, SurveyRequest};
+use crate::order::{Act, Group, Order, QuotaAct, Quotas, Shown, Spot, SurveyRequest, quota_group};
 use crate::ui::Ui;
+use crate::units::Units;
 
 /// The pause between two checks of `sync`.
 const LOOK: Duration = Duration::from_millis(100);
@@ -30,6 +32,10 @@ pub enum Verb {
         /// Create missing parent directories as well.
         #[arg(short, long)]
         parents: bool,
+        /// Make the subvolume a member of this quota group, given as in 1/100. Can be given several
+        /// times. Without quotas, this has no effect.
+        #[arg(short = 'i', value_name = "GROUP", value_parser = quota_group)]
+        groups: Vec<u64>,
         /// The subvolumes.
         #[arg(required = true)]
         places: Vec<OsString>,
@@ -39,6 +45,10 @@ pub enum Verb {
         /// Make the snapshot read-only.
         #[arg(short)]
         read_only: bool,
+        /// Make the snapshot a member of this quota group, given as in 1/100. Can be given several
+        /// times. Without quotas, this has no effect.
+        #[arg(short = 'i', value_name = "GROUP", value_parser = quota_group)]
+        groups: Vec<u64>,
         /// The subvolume.
         source: OsString,
         /// The snapshot, or a folder for it.
@@ -63,7 +73,16 @@ pub enum Verb {
     List(List),
     /// Show everything about one subvolume.
     Show {
-        /// A path on the volume.
+        /// The subvolume with this number.
+        #[arg(short, long, value_name = "ID", conflicts_with = "uuid")]
+        rootid: Option<u64>,
+        /// The subvolume with this identifier.
+        #[arg(short, long)]
+        uuid: Option<String>,
+        #[command(flatten)]
+        /// The unit of sizes.
+        units: Units,
+        /// The subvolume, or a path on the volume.
         place: OsString,
     },
     /// List the parts of files that changed since a generation.
@@ -87,6 +106,9 @@ pub enum Verb {
     },
     /// Wait until the space of deleted subvolumes has been freed.
     Sync {
+        /// Seconds between two checks.
+        #[arg(short, value_name = "SECONDS")]
+        sleep: Option<u64>,
         /// A path on the volume.
         place: OsString,
         /// The subvolumes to wait for, by number. The default is all.
@@ -127,6 +149,19 @@ pub struct List {
     /// Show the UUID.
     #[arg(short)]
     uuid: bool,
+    /// List only deleted subvolumes that still take space.
+    #[arg(short)]
+    deleted: bool,
+    /// List only subvolumes with this generation, or at least +N, or at most -N.
+    #[arg(short = 'G', value_name = "[+|-]N", allow_hyphen_values = true, value_parser = bound)]
+    generations: Option<Bound>,
+    /// List only subvolumes that were created in this generation, or at least +N, or at most -N.
+    #[arg(short = 'C', value_name = "[+|-]N", allow_hyphen_values = true, value_parser = bound)]
+    creations: Option<Bound>,
+    /// Sort by gen, ogen, rootid or path. A - in front reverses the order. Several keys are
+    /// separated by commas.
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true, value_parser = columns::key)]
+    sort: Vec<Key>,
     /// Print the list as a table.
     #[arg(short)]
     table: bool,
@@ -140,18 +175,22 @@ pub struct List {
 /// A volume that cannot be opened, or subvolumes that are not as the action needs them.
 pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
-        Verb::Create { parents, places } => create(parents, &places, ui),
-        Verb::Snapshot { read_only, source, target } => snapshot(read_only, &source, &target, ui),
+        Verb::Create { parents, groups, places } => create(parents, &groups, &places, ui),
+        Verb::Snapshot { read_only, groups, source, target } => {
+            snapshot(read_only, &groups, &source, &target, ui)
+        }
         Verb::Delete { commit_after, commit_each, subvolid, places } => match subvolid {
             Some(id) => delete_id(id, &places, ui),
             None => delete(&places, commit_after || commit_each, ui),
         },
         Verb::List(list) => list_all(&list, ui),
-        Verb::Show { place } => show(&place, |at| Act::Show { at }, ui),
+        Verb::Show { rootid, uuid, units, place } => describe(rootid, uuid, units, &place, ui),
         Verb::FindNew { place, generation } => find_new(&place, generation, ui),
         Verb::GetDefault { place } => show(&place, |_| Act::GetDefault, ui),
         Verb::SetDefault { what, place } => set_default(&what, place, ui),
-        Verb::Sync { place, ids } => sync(&place, &ids, ui),
+        Verb::Sync { sleep, place, ids } => {
+            sync(&place, &ids, sleep.map_or(LOOK, Duration::from_secs), ui)
+        }
     }
 }
 
@@ -183,7 +222,42 @@ fn folder_and_name(place: &OsString) -> (String, String) {
     (folder.map_or_else(|| ".".into(), |folder| folder.display().to_string()), name)
 }
 
-fn create(parents: bool, places: &[OsString], ui: &Ui) -> Result<Exit> {
+/// Makes a new subvolume a member of quota groups.
+struct Joining<'g> {
+    groups: &'g [u64],
+    has_quotas: bool,
+}
+
+impl<'g> Joining<'g> {
+    /// Looks for the groups before the subvolume is made. Without quotas there is nothing to join.
+    fn expect(groups: &'g [u64], volume: &Path, ui: &Ui) -> Result<Self> {
+        if groups.is_empty() {
+            return Ok(Self { groups, has_quotas: false });
+        }
+        let order = Order::Quota(QuotaAct::Show);
+        let told = client::run(&order, volume, &Devices::default(), "quotas", ui)?;
+        let found: Quotas = serde_json::from_value(told).context(|| "the answer")?;
+        for group in groups.iter().filter(|_| found.enabled) {
+            let is_it = |known: &Group| quota_group(&known.qgroupid).is_ok_and(|id| id == *group);
+            if !found.groups.iter().any(is_it) {
+                let name = format!("{}/{}", group >> 48, group & ((1 << 48) - 1));
+                return Err(failed(format!("quota group {name}: No such file or directory")));
+            }
+        }
+        Ok(Self { groups, has_quotas: found.enabled })
+    }
+
+    fn join(&self, made: &serde_json::Value, volume: &Path, ui: &Ui) -> Result<()> {
+        let child = made["id"].as_u64().unwrap_or(0);
+        for &parent in self.groups.iter().filter(|_| self.has_quotas) {
+            let order = Order::Quota(QuotaAct::Assign { child, parent, rescan: false });
+            client::run(&order, volume, &Devices::default(), "quotas", ui)?;
+        }
+        Ok(())
+    }
+}
+
+fn create(parents: bool, groups: &[u64], places: &[OsString], ui: &Ui) -> Result<Exit> {
     let (uid, gid) = buttress_transfer::caller();
     for place in places {
         let (folder, name) = folder_and_name(place);
@@ -194,13 +268,21 @@ fn create(parents: bool, places: &[OsString], ui: &Ui) -> Result<Exit> {
             return Err(failed(format!("target path already exists: {}", place.display())));
         }
         let Named { volume, spot, .. } = Named::parse(place)?;
-        act(Act::Create { at: spot, uid, gid }, &volume, ui)?;
+        let joining = Joining::expect(groups, &volume, ui)?;
+        let made = act(Act::Create { at: spot, uid, gid }, &volume, ui)?;
+        joining.join(&made, &volume, ui)?;
         ui.line(format!("Create subvolume '{folder}/{name}'"))?;
     }
     Ok(Exit::Success)
 }
 
-fn snapshot(read_only: bool, source: &OsString, target: &OsString, ui: &Ui) -> Result<Exit> {
+fn snapshot(
+    read_only: bool,
+    groups: &[u64],
+    source: &OsString,
+    target: &OsString,
+    ui: &Ui,
+) -> Result<Exit> {
     must_exist(source)?;
     let (from, to) = (Named::parse(source)?, Named::parse(target)?);
     if !from.is_one_with(&to) {
@@ -219,7 +301,9 @@ fn snapshot(read_only: bool, source: &OsString, target: &OsString, ui: &Ui) -> R
     };
     let kind = if read_only { "readonly snapshot" } else { "snapshot" };
     let order = Act::Snapshot { source: from.spot, target: to.spot, read_only };
-    act(order, &from.volume, ui)?;
+    let joining = Joining::expect(groups, &from.volume, ui)?;
+    let made = act(order, &from.volume, ui)?;
+    joining.join(&made, &from.volume, ui)?;
     ui.line(format!("Create a {kind} of '{}' in '{folder}/{name}'", source.display()))?;
     Ok(Exit::Success)
 }
@@ -227,8 +311,16 @@ fn snapshot(read_only: bool, source: &OsString, target: &OsString, ui: &Ui) -> R
 fn delete(places: &[OsString], waits: bool, ui: &Ui) -> Result<Exit> {
     let mut ended = Exit::Success;
     for place in places {
-        must_exist(place)?;
-        let Named { volume, spot, .. } = Named::parse(place)?;
+        let named = must_exist(place).and_then(|()| Named::parse(place));
+        let Named { volume, spot, .. } = match named {
+            Ok(named) => named,
+            // As with btrfs-progs, the other subvolumes are deleted all the same.
+            Err(failure) => {
+                let _ = writeln!(std::io::stderr(), "ERROR: {failure}");
+                ended = Exit::Failure;
+                continue;
+            }
+        };
         let whole = Path::new(place).canonicalize();
         let whole =
             whole.map_or_else(|_| place.display().to_string(), |at| at.display().to_string());
@@ -279,16 +371,65 @@ fn id_of(place: &OsString, ui: &Ui) -> Result<u64> {
     Ok(shown.document["id"].as_u64().unwrap_or(0))
 }
 
+/// Returns the deleted subvolumes that still take space. Their names are gone.
+fn deleted(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
+    let told = act(Act::Dying, volume, ui)?;
+    let numbers = |name: &str| Vec::<u64>::deserialize(&told[name]).context(|| "the answer");
+    let (ids, generations) = (numbers("dying")?, numbers("generations")?);
+    Ok(ids.into_iter().zip(generations).map(|(id, at)| Subvolume::deleted(id, at)).collect())
+}
+
+/// Generations that are listed.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    Only(u64),
+    Least(u64),
+    Most(u64),
+}
+
+/// Reads `+N`, `-N` or `N`.
+fn bound(text: &str) -> Result<Bound, String> {
+    let number = |digits: &str| {
+        digits.parse::<u64>().map_err(|_| format!("{digits} is not a valid numeric value"))
+    };
+    match (text.strip_prefix('+'), text.strip_prefix('-')) {
+        (Some(least), _) => number(least).map(Bound::Least),
+        (_, Some(most)) => number(most).map(Bound::Most),
+        _ => number(text).map(Bound::Only),
+    }
+}
+
+impl Bound {
+    fn has(self, generation: u64) -> bool {
+        match self {
+            Self::Only(only) => generation == only,
+            Self::Least(least) => generation >= least,
+            Self::Most(most) => generation <= most,
+        }
+    }
+}
+
 fn list_all(list: &List, ui: &Ui) -> Result<Exit> {
-    let Named { volume, .. } = Named::parse(&list.place)?;
-    let mut found = all(&volume, ui)?;
+    let Named { volume, spot, .. } = Named::parse(&list.place)?;
+    if spot.is_mounted && !Path::new(&list.place).exists() {
+        let place = list.place.display();
+        // As with btrfs-progs, there are two lines.
+        let what = "No such file or directory\nERROR: can't access";
+        return Err(failed(format!("cannot access '{place}': {what} '{place}'")));
+    }
+    let mut found = if list.deleted { deleted(&volume, ui)? } else { all(&volume, ui)? };
+    found.retain(|one| {
+        list.generations.is_none_or(|bound| bound.has(one.generation))
+            && list.creations.is_none_or(|bound| bound.has(one.created_generation))
+    });
+    columns::sort(&mut found, &list.sort);
     if list.read_only {
         found.retain(|one| one.read_only);
     }
     if list.snapshots {
         found.retain(|one| one.parent_uuid.is_some());
     }
-    if list.all || list.only_below {
+    if (list.all || list.only_below) && !list.deleted {
         let top = id_of(&list.place, ui)?;
         if list.only_below {
             found.retain(|one| one.top_level == top);
@@ -300,7 +441,10 @@ fn list_all(list: &List, ui: &Ui) -> Result<Exit> {
     let columns = [
         (true, Column::Id),
         (true, Column::Generation),
-        (list.created_generation || list.snapshots, Column::CreatedGeneration),
+        (
+            list.created_generation || list.snapshots || list.creations.is_some(),
+            Column::CreatedGeneration,
+        ),
         (list.parent, Column::Parent),
         (true, Column::TopLevel),
         (list.snapshots, Column::Created),
@@ -319,6 +463,54 @@ fn list_all(list: &List, ui: &Ui) -> Result<Exit> {
     let line = if list.table { columns::row } else { columns::line };
     for one in &found {
         ui.line(line(&columns, one))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Prints everything about the subvolume at a place, or about the one with a number or identifier.
+fn describe(
+    rootid: Option<u64>,
+    uuid: Option<String>,
+    units: Units,
+    place: &OsString,
+    ui: &Ui,
+) -> Result<Exit> {
+    let Named { volume, spot, .. } = Named::parse(place)?;
+    let from_top = |path: &str| {
+        let path = text::decode(path).unwrap_or_default();
+        Spot { path: [&b"/"[..], &path].concat(), is_from_top: true, ..spot.clone() }
+    };
+    let at = match (rootid, uuid) {
+        (None, None) => spot,
+        (Some(5), _) => from_top(""),
+        (Some(id), _) => {
+            let found = all(&volume, ui)?.into_iter().find(|one| one.id == id);
+            let none = || failed("Subvolume not found: No such file or directory");
+            from_top(&found.ok_or_else(none)?.path)
+        }
+        (None, Some(uuid)) => {
+            let found = all(&volume, ui)?.into_iter().find(|one| one.uuid == uuid);
+            let none = || failed(format!("can't find uuid '{uuid}' on '{}'", place.display()));
+            from_top(&found.ok_or_else(none)?.path)
+        }
+    };
+    let shown = act(Act::Show { at }, &volume, ui)?;
+    let shown = Shown::deserialize(shown).context(|| "the answer")?;
+    for line in &shown.lines {
+        ui.line(line)?;
+    }
+    let order = Order::Quota(QuotaAct::Show);
+    let told = client::run(&order, &volume, &Devices::default(), "quotas", ui)?;
+    let quotas: Quotas = serde_json::from_value(told).context(|| "the answer")?;
+    let id = format!("0/{}", shown.document["id"]);
+    let group = quotas.groups.iter().find(|group| group.qgroupid == id);
+    if let Some(group) = group.filter(|_| quotas.enabled) {
+        let limit = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |at| units.show(at));
+        ui.line(format!("\tQuota group:\t\t{id}"))?;
+        ui.line(format!("\t  Limit referenced:\t{}", limit(group.max_referenced)))?;
+        ui.line(format!("\t  Limit exclusive:\t{}", limit(group.max_exclusive)))?;
+        ui.line(format!("\t  Usage referenced:\t{}", units.show(group.referenced)))?;
+        ui.line(format!("\t  Usage exclusive:\t{}", units.show(group.exclusive)))?;
     }
     Ok(Exit::Success)
 }
@@ -362,25 +554,35 @@ fn find_new(place: &OsString, since: u64, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Waits until the cleaner has removed deleted subvolumes, and reports each one.
-fn sync(place: &OsString, ids: &[u64], ui: &Ui) -> Result<Exit> {
+/// Waits until the cleaner has removed deleted subvolumes, and reports each one. Subvolumes with
+/// these numbers may not be deleted yet.
+fn sync(place: &OsString, ids: &[u64], pause: Duration, ui: &Ui) -> Result<Exit> {
     let Named { volume, .. } = Named::parse(place)?;
-    let mut said = Vec::new();
-    let begun = Instant::now();
+    let dying = || {
+        let told = act(Act::Dying, &volume, ui)?;
+        Vec::<u64>::deserialize(&told["dying"]).context(|| "the answer")
+    };
+    let mut left = if ids.is_empty() { dying()? } else { ids.to_vec() };
+    if left.is_empty() {
+        return Ok(Exit::Success);
+    }
+    let total = left.len();
+    ui.line(format!("Waiting for {total} subvolume{}", if total == 1 { "" } else { "s" }))?;
+    let (begun, mut gone) = (Instant::now(), 0);
     loop {
-        let dying = act(Act::Dying, &volume, ui)?;
-        let dying: Vec<u64> = Vec::deserialize(&dying["dying"]).context(|| "the answer")?;
-        said.extend(dying.iter().filter(|id| !said.contains(*id)).copied().collect::<Vec<_>>());
-        let is_asked = |id: &&u64| ids.is_empty() || ids.contains(id);
-        if !dying.iter().any(|id| is_asked(&id)) {
+        let mut there = dying()?;
+        if !ids.is_empty() {
+            there.extend(all(&volume, ui)?.into_iter().map(|one| one.id));
+        }
+        for id in left.extract_if(.., |id| !there.contains(id)) {
+            gone += 1;
+            ui.line(format!("Subvolume id {id} is gone ({gone}/{total})"))?;
+        }
+        if left.is_empty() {
             break;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(pause);
     }
     tracing::debug!(waited = ?begun.elapsed(), "deleted subvolumes have gone");
-    let total = said.len();
-    for (at, id) in said.iter().enumerate() {
-        ui.line(format!("Subvolume id {id} is gone ({}/{total})", at + 1))?;
-    }
     Ok(Exit::Success)
 }

@@ -7,7 +7,8 @@
 
 use crate::exit::Result;
 use crate::ui::Ui;
-use crate::usage::{Space, Units, path, profile};
+use crate::units::Units;
+use crate::usage::{Space, path, profile};
 
 /// A cell of a table.
 #[derive(Clone, Debug)]

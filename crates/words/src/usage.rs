@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use buttress_base::text;
+use serde::Serialize;
 
 use crate::client;
 use crate::exit::Result;
@@ -17,45 +18,8 @@ use crate::image::Devices;
 use crate::inspect::Inspect;
 use crate::order::Order;
 use crate::ui::Ui;
-use crate::{live, size};
-
-/// The unit of printed sizes.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Units")]
-pub struct Units {
-    /// Bytes.
-    #[arg(short = 'b', long, group = "unit")]
-    raw: bool,
-    /// KiB.
-    #[arg(short = 'k', long, group = "unit")]
-    kbytes: bool,
-    /// MiB.
-    #[arg(short = 'm', long, group = "unit")]
-    mbytes: bool,
-    /// GiB.
-    #[arg(short = 'g', long, group = "unit")]
-    gbytes: bool,
-    /// TiB.
-    #[arg(short = 't', long, group = "unit")]
-    tbytes: bool,
-}
-
-impl Units {
-    /// Prints bytes in the unit.
-    #[must_use]
-    pub fn show(self, bytes: u64) -> String {
-        let fixed =
-            |shift: u32, unit| format!("{:.2}{unit}", bytes as f64 / (1_u64 << shift) as f64);
-        match self {
-            Self { raw: true, .. } => bytes.to_string(),
-            Self { kbytes: true, .. } => fixed(10, "KiB"),
-            Self { mbytes: true, .. } => fixed(20, "MiB"),
-            Self { gbytes: true, .. } => fixed(30, "GiB"),
-            Self { tbytes: true, .. } => fixed(40, "TiB"),
-            _ => size::human(bytes),
-        }
-    }
-}
+use crate::units::Units;
+use crate::{json, live};
 
 /// Bytes of block groups of one kind and profile on each device.
 pub type Placed = BTreeMap<(u64, &'static str, &'static str), u64>;
@@ -168,19 +132,35 @@ pub(crate) fn path(device: &DeviceRow) -> &str {
     device.path.as_deref().unwrap_or("missing")
 }
 
-/// Prints what `filesystem df` prints.
+/// One line of `filesystem df`. The names are those of the JSON of btrfs-progs.
+#[derive(Serialize)]
+struct DfRow {
+    #[serde(rename = "bg-type")]
+    kind: &'static str,
+    #[serde(rename = "bg-profile")]
+    profile: String,
+    total: String,
+    used: String,
+}
+
+/// Prints what `filesystem df` prints, as lines or as JSON.
 ///
 /// # Errors
 ///
 /// Standard output that cannot be written.
 pub fn df(space: &Space, units: Units, ui: &Ui) -> Result<()> {
-    for row in space.rows(["Data", "System", "Metadata"]) {
-        let (total, used) = (units.show(row.total), units.show(row.used));
-        ui.line(format!("{}, {}: total={total}, used={used}", row.kind, profile(row)))?;
+    let show = |bytes: u64| if ui.json() { bytes.to_string() } else { units.show(bytes) };
+    let row =
+        |kind, profile, total, used| DfRow { kind, profile, total: show(total), used: show(used) };
+    let groups = space.rows(["Data", "System", "Metadata"]).into_iter();
+    let mut rows: Vec<_> =
+        groups.map(|group| row(group.kind, profile(group), group.total, group.used)).collect();
+    rows.extend(space.reserve.map(|bytes| row("GlobalReserve", "single".to_owned(), bytes, 0)));
+    if ui.json() {
+        return json::document("filesystem-df", &rows, ui);
     }
-    if let Some(reserve) = space.reserve {
-        let (total, used) = (units.show(reserve), units.show(0));
-        ui.line(format!("GlobalReserve, single: total={total}, used={used}"))?;
+    for DfRow { kind, profile, total, used } in rows {
+        ui.line(format!("{kind}, {profile}: total={total}, used={used}"))?;
     }
     Ok(())
 }
@@ -217,7 +197,8 @@ pub fn usage(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     let has_several = kinds.windows(2).any(|pair| pair[0] == pair[1]);
     let several = if has_several { "yes" } else { "no" };
     let show = |bytes| units.show(bytes);
-    let row = |name: &str, tabs: &str, value: &str| format!("    {name}:{tabs}{value:>10}");
+    let width = if units.is_short() { 10 } else { 18 };
+    let row = |name: &str, tabs: &str, value: &str| format!("    {name}:{tabs}{value:>width$}");
     ui.line("Overall:")?;
     ui.line(row("Device size", "\t\t", &show(size)))?;
     ui.line(row("Device allocated", "\t\t", &show(allocated)))?;
@@ -269,15 +250,15 @@ pub fn placed(space: &Space, units: Units, ui: &Ui) -> Result<()> {
 /// # Errors
 ///
 /// Standard output that cannot be written.
-pub fn show(space: &Space, ui: &Ui) -> Result<()> {
+pub fn show(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     let label = space.label();
     let label = if label.is_empty() { "none".to_owned() } else { format!("'{label}'") };
     let document = &space.document;
     ui.line(format!("Label: {label}  uuid: {}", document.uuid))?;
-    let (count, used) = (document.devices.len(), size::human(document.bytes_used));
+    let (count, used) = (document.devices.len(), units.show(document.bytes_used));
     ui.line(format!("\tTotal devices {count} FS bytes used {used}"))?;
     for device in &document.devices {
-        let (size, used) = (size::human(device.total_bytes), size::human(device.bytes_used));
+        let (size, used) = (units.show(device.total_bytes), units.show(device.bytes_used));
         ui.line(format!("\tdevid {:>4} size {size} used {used} path {}", device.id, path(device)))?;
     }
     ui.line("")

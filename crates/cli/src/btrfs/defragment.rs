@@ -1,8 +1,7 @@
 //! `btrfs filesystem defragment`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use crate::commands::filesystem::defragment as own;
@@ -11,9 +10,6 @@ use crate::image::Devices;
 use crate::order::Defragmenting;
 use crate::size;
 use crate::ui::Ui;
-
-/// The codecs that may follow `-c` without a space.
-const CODECS: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -70,28 +66,4 @@ pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
         let _ = writeln!(std::io::stderr(), "total {failures} failures");
     }
     Ok(if failures > 0 { Exit::Failure } else { Exit::Success })
-}
-
-/// Puts `=` between `-c` and the codec after it. The parser takes a codec only after `=`, since
-/// otherwise it would read the path after `-c` as the codec.
-pub(super) fn with_equals(word: OsString) -> OsString {
-    let bytes = word.as_bytes();
-    let is_short = bytes.first() == Some(&b'-') && bytes.get(1) != Some(&b'-');
-    let codec_at = bytes.iter().position(|byte| *byte == b'c').map(|at| at + 1);
-    match codec_at.map(|at| bytes.split_at(at)) {
-        Some((flags, codec)) if is_short && CODECS.iter().any(|name| codec.starts_with(name)) => {
-            OsString::from_vec([flags, b"=", codec].concat())
-        }
-        _ => word,
-    }
-}
-
-/// Whether a command line is one of this verb.
-pub(super) fn is_meant(words: &[OsString]) -> bool {
-    let mut names = words.iter().skip(1).filter(|word| !word.as_bytes().starts_with(b"-"));
-    let mut begins = |whole: &str, least: usize| {
-        let word = names.next().map_or(&[][..], |word: &OsString| OsStr::as_bytes(word));
-        word.len() >= least && whole.as_bytes().starts_with(word)
-    };
-    begins("filesystem", 1) && begins("defragment", 2)
 }

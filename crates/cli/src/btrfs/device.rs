@@ -1,12 +1,21 @@
 //! `btrfs device`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use buttress_words::usage::{self, Space, Units};
+use buttress_control::closing;
+use buttress_words::json;
+use buttress_words::units::Units;
+use buttress_words::usage::{self, Space};
+
+use super::replace;
+use crate::client;
 
 use crate::commands::device as own;
-use crate::exit::{Exit, Failure, Result};
+use crate::execute::DeviceRow;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Devices;
+use crate::order::Order;
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
@@ -16,6 +25,12 @@ pub(super) enum Verb {
         /// Overwrite an existing filesystem on the devices.
         #[arg(short, long)]
         force: bool,
+        /// Discard nothing on the devices first. Nothing is ever discarded.
+        #[arg(short = 'K', long)]
+        nodiscard: bool,
+        /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.
+        #[arg(long)]
+        enqueue: bool,
         /// The devices, then the volume.
         #[arg(required = true, num_args = 2..)]
         words: Vec<OsString>,
@@ -23,12 +38,26 @@ pub(super) enum Verb {
     /// Move all data off devices and remove them from a volume.
     #[command(alias = "delete")]
     Remove {
+        /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.
+        #[arg(long)]
+        enqueue: bool,
         /// The devices, then the volume.
         #[arg(required = true, num_args = 2..)]
         words: Vec<OsString>,
     },
     /// Accepted for scripts. No device has to be scanned or registered.
-    Scan { devices: Vec<PathBuf> },
+    Scan {
+        /// Scan all devices. Has no effect.
+        #[arg(short = 'd', long)]
+        all_devices: bool,
+        /// Forget devices. Has no effect: no list is kept.
+        #[arg(short = 'u', long)]
+        forget: bool,
+        devices: Vec<PathBuf>,
+    },
+    /// Replace a device by another.
+    #[command(subcommand)]
+    Replace(replace::Verb),
     /// Check whether all devices of a volume are present.
     Ready { device: PathBuf },
     /// Show the error counts of devices.
@@ -39,6 +68,10 @@ pub(super) enum Verb {
         /// Exit with status 1 if any count is not zero.
         #[arg(short, long)]
         check: bool,
+        /// Print a table with a row for each device.
+        #[arg(short = 'T')]
+        table: bool,
+        /// A folder of the mount for all devices, or one device of the volume.
         place: PathBuf,
     },
     /// Show how the space of each device is used.
@@ -52,19 +85,23 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
-        Verb::Add { force, words } => {
+        Verb::Add { force, words, .. } => {
             let (volume, new) = last(words)?;
             let new = new.into_iter().map(PathBuf::from).collect();
             own::run(own::Verb::adding(PathBuf::from(volume), new, force), ui)
         }
-        Verb::Remove { words } => {
+        Verb::Remove { words, .. } => {
             let (volume, gone) = last(words)?;
-            let gone = gone.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
             own::run(own::Verb::removing(PathBuf::from(volume), gone), ui)
         }
-        Verb::Scan { devices } => {
+        Verb::Replace(verb) => replace::run(verb, ui),
+        Verb::Scan { forget: true, .. } => Ok(Exit::Success),
+        Verb::Scan { devices, .. } => {
             if devices.is_empty() {
                 ui.line("Scanning for Btrfs filesystems")?;
+            }
+            for device in devices {
+                ui.line(format!("Scanning for btrfs filesystems on '{}'", device.display()))?;
             }
             Ok(Exit::Success)
         }
@@ -72,9 +109,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             let is_whole = Space::of(&device, ui)?.is_whole();
             Ok(if is_whole { Exit::Success } else { Exit::Failure })
         }
-        Verb::Stats { reset, check, place } => {
-            own::run(own::Verb::counting(place, reset, check), ui)
-        }
+        Verb::Stats { reset, check, table, place } => stats(reset, check, table, &place, ui),
         Verb::Usage { units, places } => {
             for place in &places {
                 usage::devices(&Space::of(place, ui)?, units, ui)?;
@@ -82,6 +117,67 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             Ok(Exit::Success)
         }
     }
+}
+
+/// Shows the error counts of all devices, or of one device if the place is one of several.
+fn stats(reset: bool, check: bool, table: bool, place: &Path, ui: &Ui) -> Result<Exit> {
+    let order = Order::DeviceStats { reset };
+    let told = client::run(&order, place, &Devices::default(), "stats", ui)?;
+    let mut rows: Vec<DeviceRow> = serde_json::from_value(told).context(|| "the answer")?;
+    let full = |path: &Path| closing::full_name(path).ok();
+    let is_it = |row: &DeviceRow| full(Path::new(&row.device)) == full(place);
+    if !place.is_dir() && rows.iter().any(is_it) {
+        rows.retain(is_it);
+    }
+    if ui.json() {
+        let list: Vec<_> = rows.iter().map(in_json).collect();
+        json::document("device-stats", &list, ui)?;
+    } else if table {
+        for line in table_of(&rows) {
+            ui.line(line)?;
+        }
+    } else {
+        for row in &rows {
+            for (name, count) in row.counts() {
+                ui.line(format!("[{}].{name:<16} {count}", row.device))?;
+            }
+        }
+    }
+    let failed = rows.iter().any(|row| row.counts().iter().any(|(_, count)| *count > 0));
+    Ok(if check && failed { Exit::Failure } else { Exit::Success })
+}
+
+/// In the JSON of btrfs-progs all numbers are texts.
+fn in_json(row: &DeviceRow) -> json::Object {
+    let counts = row.counts().map(|(name, count)| (name, count.to_string()));
+    let about = [("device", row.device.clone()), ("devid", row.devid.to_string())];
+    json::Object(about.into_iter().chain(counts).collect())
+}
+
+/// The heads of the columns behind the path, in the order of [`DeviceRow::counts`].
+const HEADS: [&str; 5] =
+    ["Write errors", "Read errors", "Flush errors", "Corruption errors", "Generation errors"];
+
+fn table_of(rows: &[DeviceRow]) -> Vec<String> {
+    let widest = rows.iter().map(|row| row.device.chars().count()).max().unwrap_or(0);
+    let (path, id) = (
+        widest.max("Path".len()),
+        rows.iter().map(|row| row.devid.to_string().len()).max().unwrap_or(0).max("Id".len()),
+    );
+    let heads = HEADS.join(" ");
+    let rules = HEADS.map(|head| "-".repeat(head.len())).join(" ");
+    let mut lines = vec![
+        format!("{:<id$} {:<path$} {heads}", "Id", "Path"),
+        format!("{} {} {rules}", "-".repeat(id), "-".repeat(path)),
+    ];
+    for row in rows {
+        let counts = row.counts().into_iter().zip(HEADS);
+        let counts: Vec<_> = counts
+            .map(|((_, count), head)| format!("{count:>width$}", width = head.len()))
+            .collect();
+        lines.push(format!("{:>id$} {:<path$} {}", row.devid, row.device, counts.join(" ")));
+    }
+    lines
 }
 
 /// Splits off the last word, which is the volume.

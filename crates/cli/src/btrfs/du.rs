@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use buttress_control::named::Named;
 use buttress_survey::ShareRow;
-use buttress_words::usage::Units;
+use buttress_words::units::Units;
 
 use crate::client;
 use crate::commands::du::below;

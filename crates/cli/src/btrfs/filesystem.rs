@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use buttress_words::table;
-use buttress_words::usage::{self, Space, Units};
+use buttress_words::units::{LongUnits, Units};
+use buttress_words::usage::{self, Space};
 
 use super::{defragment, du};
 use crate::client;
 use crate::commands::filesystem as own;
-use crate::exit::{Exit, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::image::Devices;
 use crate::live;
 use crate::order::Order;
@@ -51,6 +52,9 @@ pub(super) enum Verb {
         /// Accepted for scripts; has no effect.
         #[arg(short = 'd', long)]
         all_devices: bool,
+        #[command(flatten)]
+        units: LongUnits,
+        /// The volume, by its device, mount, label or identifier.
         place: Option<PathBuf>,
     },
     /// Write all changes to the devices.
@@ -58,7 +62,13 @@ pub(super) enum Verb {
     /// Show the label of a volume, or change it.
     Label { place: PathBuf, label: Option<OsString> },
     /// Resize a device of a volume.
-    Resize(own::resize::Args),
+    Resize {
+        /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.
+        #[arg(long)]
+        enqueue: bool,
+        #[command(flatten)]
+        resize: own::resize::Args,
+    },
     /// Defragment files.
     Defragment(defragment::Args),
 }
@@ -78,7 +88,7 @@ pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
                 }
             }
         }
-        Verb::Show { place, .. } => show(place.as_deref(), ui)?,
+        Verb::Show { place, units, .. } => show(place.as_deref(), units.into(), ui)?,
         Verb::Sync { place } => {
             client::run(&Order::Commit, &place, &Devices::default(), "sync", ui)?;
         }
@@ -86,20 +96,30 @@ pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
         Verb::Label { place, label: Some(label) } => {
             own::label::set(&place, &Devices::default(), &label, ui)?;
         }
-        Verb::Resize(args) => return own::resize::run(&args, ui),
+        Verb::Resize { resize, .. } => return own::resize::run(&resize, ui),
         Verb::Defragment(args) => return defragment::run(args, is_verbose, ui),
     }
     Ok(Exit::Success)
 }
 
-/// Shows one volume, or all volumes that this user has mounted.
-fn show(place: Option<&Path>, ui: &Ui) -> Result<()> {
-    let places = match place {
-        Some(place) => vec![place.to_owned()],
-        None => live::reachable().into_iter().map(|(_, answer)| answer.subject.image).collect(),
+/// Shows one volume, or all volumes that this user has mounted. Mounted volumes are also found by
+/// their label or their identifier.
+fn show(place: Option<&Path>, units: Units, ui: &Ui) -> Result<()> {
+    let mounted = || live::reachable().into_iter().map(|(_, answer)| answer.subject.image);
+    let Some(place) = place else {
+        return mounted().try_for_each(|image| usage::show(&Space::of(&image, ui)?, units, ui));
     };
-    for place in places {
-        usage::show(&Space::of(&place, ui)?, ui)?;
+    let is_path = place.exists() || buttress_remote::is_remote(place);
+    if is_path || place.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return usage::show(&Space::of(place, ui)?, units, ui);
     }
-    Ok(())
+    for image in mounted() {
+        let space = Space::of(&image, ui)?;
+        if [space.label(), space.document.uuid.clone()].iter().any(|name| place == Path::new(name))
+        {
+            return usage::show(&space, units, ui);
+        }
+    }
+    let what = format!("not a valid btrfs filesystem: {}", place.display());
+    Err(Failure::new(Exit::Failure, what))
 }

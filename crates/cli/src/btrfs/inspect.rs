@@ -8,9 +8,10 @@ use buttress_control::named::Named;
 use buttress_format::TreeId;
 use buttress_survey::{Holder, NodeFigures, smallest_device};
 use buttress_words::subvolume;
-use buttress_words::usage::{self, Units};
-use serde::Deserialize;
+use buttress_words::units::Units;
+use buttress_words::usage;
 
+use super::dump as own;
 use crate::client;
 use crate::commands::du::below;
 use crate::commands::dump;
@@ -18,24 +19,15 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::inspect::Inspect;
 use crate::location::show;
-use crate::order::{Act, Order, Shown, SurveyRequest};
+use crate::order::{Act, Order, SurveyRequest};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     /// Print the items of trees.
-    DumpTree(dump::Args),
+    DumpTree(own::Tree),
     /// Print superblocks.
-    DumpSuper {
-        /// Print all copies of the superblock.
-        #[arg(short, long)]
-        all: bool,
-        /// Print all fields. This is always done.
-        #[arg(short, long)]
-        full: bool,
-        #[arg(required = true)]
-        devices: Vec<PathBuf>,
-    },
+    DumpSuper(own::Super),
     /// Print the paths of an inode number in the subvolume of a place.
     InodeResolve { ino: u64, place: OsString },
     /// Print the paths of the files that hold the byte at an address of the volume.
@@ -76,12 +68,8 @@ pub(super) struct Resolve {
 
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
-        Verb::DumpTree(args) => return dump::run(args, ui),
-        Verb::DumpSuper { all, devices, .. } => {
-            for device in devices {
-                dump::run(dump::Args::superblock(device, all), ui)?;
-            }
-        }
+        Verb::DumpTree(args) => return own::tree(args, ui),
+        Verb::DumpSuper(args) => return own::superblock(args, ui),
         Verb::InodeResolve { ino, place } => {
             let Named { volume, spot, .. } = Named::parse(&place)?;
             let order = Order::Survey { at: spot, request: SurveyRequest::Names { ino } };
@@ -117,13 +105,17 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::Rootid { place } => {
             let Named { volume, spot, .. } = Named::parse(&place)?;
-            let order = Order::Subvolume(Act::Show { at: spot });
+            let order = Order::Subvolume(Act::Within { at: spot });
             let done = client::run(&order, &volume, &Devices::default(), "rootid", ui)?;
-            let shown = Shown::deserialize(done).context(|| "the answer")?;
-            ui.line(shown.document["id"].to_string())?;
+            ui.line(done["id"].to_string())?;
         }
         Verb::SubvolidResolve { id, place } => {
             let Named { volume, .. } = Named::parse(&place)?;
+            // The top level has no name, so its path is empty.
+            if id == TreeId::FS.0 {
+                ui.line("")?;
+                return Ok(Exit::Success);
+            }
             let found = subvolume::all(&volume, ui)?.into_iter().find(|one| one.id == id);
             let none = || Failure::new(Exit::Failure, format!("could not find subvolume {id}"));
             ui.line(found.ok_or_else(none)?.path)?;

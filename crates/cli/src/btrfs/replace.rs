@@ -1,5 +1,6 @@
 //! `btrfs replace`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,8 +31,14 @@ pub(super) enum Verb {
         /// Read from the old device only what no other device has. This is always done.
         #[arg(short = 'r')]
         spares_old: bool,
+        /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.
+        #[arg(long)]
+        enqueue: bool,
+        /// Discard nothing on the new device first. Nothing is ever discarded.
+        #[arg(short = 'K', long)]
+        nodiscard: bool,
         /// The old device, as a path or its number.
-        old: String,
+        old: OsString,
         /// The new device.
         new: PathBuf,
         place: PathBuf,

@@ -44,28 +44,50 @@ pub(crate) struct Volume {
 pub(crate) struct Start {
     /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
-    image: PathBuf,
+    pub(crate) image: PathBuf,
     #[command(flatten)]
-    devices: Devices,
+    pub(crate) devices: Devices,
     /// Filters for data block groups, separated by commas, or `all`: usage=50, profiles=raid1|dup,
     /// devid=1, vrange=A..B, drange=A..B, stripes=A..B, limit=N, convert=PROFILE, soft.
     #[arg(short, value_name = "FILTERS")]
-    data: Option<String>,
+    pub(crate) data: Option<String>,
     /// Filters for metadata block groups. Without -s, they apply to system block groups as well.
     #[arg(short, value_name = "FILTERS")]
-    metadata: Option<String>,
+    pub(crate) metadata: Option<String>,
     /// Filters for system block groups.
     #[arg(short, value_name = "FILTERS")]
-    system: Option<String>,
+    pub(crate) system: Option<String>,
     /// Balance all block groups without a question. This is the default if no filter is given.
     #[arg(long)]
-    full_balance: bool,
+    pub(crate) full_balance: bool,
     /// Continue in the background, and return at once.
     #[arg(long, alias = "bg")]
-    background: bool,
+    pub(crate) background: bool,
     /// Allow fewer copies of metadata than before.
     #[arg(long, short)]
-    force: bool,
+    pub(crate) force: bool,
+}
+
+impl Volume {
+    pub(crate) fn at(image: PathBuf) -> Self {
+        Self { image, devices: Devices::default() }
+    }
+}
+
+impl Start {
+    /// A balance of everything.
+    pub(crate) fn of(image: PathBuf) -> Self {
+        Self {
+            image,
+            devices: Devices::default(),
+            data: None,
+            metadata: None,
+            system: None,
+            full_balance: false,
+            background: false,
+            force: false,
+        }
+    }
 }
 
 pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
@@ -186,17 +208,22 @@ fn cancel(args: &Volume, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Returns the document about a volume's balance. Its `status` is running, paused or none.
+pub(crate) fn told(args: &Volume, ui: &Ui) -> Result<Value> {
+    if live::find(&args.image)?.is_some() {
+        return client::run(&Order::BalanceStatus, &args.image, &args.devices, "balance", ui);
+    }
+    let running = balancer(args)?.is_some();
+    let fs = image::open(&args.image, &args.devices, Access::Peek)?;
+    let told =
+        execute::balance_status(&fs, running).context(|| args.image.display().to_string())?;
+    image::close(fs, &args.image)?;
+    Ok(told)
+}
+
 fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
-    let told = if live::find(&args.image)?.is_some() {
-        client::run(&Order::BalanceStatus, &args.image, &args.devices, "balance", ui)?
-    } else {
-        let running = balancer(args)?.is_some();
-        let fs = image::open(&args.image, &args.devices, Access::Peek)?;
-        let told = execute::balance_status(&fs, running).context(|| &name)?;
-        image::close(fs, &args.image)?;
-        told
-    };
+    let told = told(args, ui)?;
     if ui.json() {
         ui.document(&told)?;
         return Ok(Exit::Success);

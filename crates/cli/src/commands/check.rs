@@ -27,7 +27,7 @@ use mounted::Found;
 pub(crate) struct Args {
     /// The image or block device of the volume, or a directory where it is mounted.
     #[arg(value_name = "IMG|DIR")]
-    image: PathBuf,
+    pub(crate) image: PathBuf,
     #[command(flatten)]
     devices: Devices,
     /// Also read every copy of all data, and verify the checksums.

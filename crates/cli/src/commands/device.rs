@@ -1,8 +1,8 @@
 //! `buttress device`: adds and removes devices, and shows how often they failed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use buttress_base::text;
 use serde_json::Value;
@@ -35,16 +35,12 @@ impl Verb {
         Self::Add(Add { image, new, force, devices: Devices::default() })
     }
 
-    pub(crate) fn removing(image: PathBuf, gone: Vec<String>) -> Self {
+    pub(crate) fn removing(image: PathBuf, gone: Vec<OsString>) -> Self {
         Self::Remove(Remove { image, gone, devices: Devices::default() })
     }
 
-    pub(crate) fn replacing(old: String, new: PathBuf, image: PathBuf, force: bool) -> Self {
+    pub(crate) fn replacing(old: OsString, new: PathBuf, image: PathBuf, force: bool) -> Self {
         Self::Replace(Replace { image, old, new, devices: Devices::default(), force })
-    }
-
-    pub(crate) fn counting(image: PathBuf, reset: bool, check: bool) -> Self {
-        Self::Stats(Stats { image, reset, check, devices: Devices::default() })
     }
 }
 
@@ -55,7 +51,7 @@ pub(crate) struct Replace {
     image: PathBuf,
     /// The device to replace: its number, its path, or `missing`.
     #[arg(value_name = "DEVICE")]
-    old: String,
+    old: OsString,
     /// The image file or block device that replaces the old device. An image file must exist, and
     /// be at least as long as the old device.
     #[arg(value_name = "NEW")]
@@ -89,7 +85,7 @@ pub(crate) struct Remove {
     image: PathBuf,
     /// The devices to remove: their numbers, their paths, or `missing`.
     #[arg(value_name = "DEVICE", required = true)]
-    gone: Vec<String>,
+    gone: Vec<OsString>,
     #[command(flatten)]
     devices: Devices,
 }
@@ -161,10 +157,10 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
 
 /// Returns the name of a device as another process needs it: an absolute path, a number, or
 /// `missing`.
-fn called(name: &str) -> String {
-    let is_number = name.parse::<u64>().is_ok();
+fn called(name: &OsStr) -> String {
+    let is_number = name.to_str().is_some_and(|name| name.parse::<u64>().is_ok());
     let whole = std::fs::canonicalize(name).ok().filter(|_| !is_number && name != "missing");
-    whole.map_or_else(|| text::encode(name.as_bytes()), |path| text::of_path(&path))
+    text::of_path(whole.as_deref().unwrap_or(Path::new(name)))
 }
 
 fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {

@@ -29,13 +29,16 @@ pub(crate) struct Args {
     /// Print only this tree, given by number or name: root, chunk, extent, dev, fs, csum, uuid,
     /// free-space, block-group, data-reloc.
     #[arg(long, short, value_name = "TREE", value_parser = tree_id)]
-    tree: Option<TreeId>,
+    pub(crate) tree: Option<TreeId>,
     /// Print the superblock instead of trees.
     #[arg(long = "super", conflicts_with = "tree")]
     superblock: bool,
     /// Print every copy of the superblock.
     #[arg(long, requires = "superblock")]
     all: bool,
+    /// The number of the only copy to print.
+    #[arg(skip)]
+    pub(crate) copy: Option<usize>,
     #[command(flatten)]
     devices: Devices,
 }
@@ -43,7 +46,7 @@ pub(crate) struct Args {
 impl Args {
     /// The superblock of a device, or every copy of it.
     pub(crate) fn superblock(image: PathBuf, all: bool) -> Self {
-        Self { image, tree: None, superblock: true, all, devices: Devices::default() }
+        Self { image, tree: None, superblock: true, all, copy: None, devices: Devices::default() }
     }
 }
 
@@ -144,7 +147,7 @@ fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
     let mut out = ui.writer();
     let mut list = Vec::new();
     for device in &devices {
-        for mirror in 0..copies {
+        for mirror in args.copy.map_or(0..copies, |copy| copy..copy + 1) {
             let offset = limits::SUPER_OFFSETS[mirror];
             if offset.saturating_add(limits::SUPER_SIZE as u64) > device.len() {
                 continue;

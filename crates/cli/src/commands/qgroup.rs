@@ -3,6 +3,8 @@
 mod table;
 
 use buttress_control::order::{Group, QuotaAct, quota_group};
+use buttress_words::json;
+use buttress_words::units::LongUnits;
 
 use super::quota::{self, At};
 use crate::exit::{Exit, Failure, Result};
@@ -94,12 +96,11 @@ pub(crate) struct Show {
     /// Show only the group of the place.
     #[arg(short = 'f')]
     only_place: bool,
-    /// Print sizes in bytes.
-    #[arg(long)]
-    raw: bool,
-    /// Print sizes with units. This is the default.
-    #[arg(long, alias = "iec")]
-    human_readable: bool,
+    #[command(flatten)]
+    units: LongUnits,
+    /// Print the JSON of btrfs-progs.
+    #[arg(skip)]
+    pub(crate) of_btrfs: bool,
     /// Commit before the groups are listed. This is always done.
     #[arg(long)]
     sync: bool,
@@ -182,6 +183,9 @@ fn show(args: &Show, ui: &Ui) -> Result<()> {
         groups.retain(|group| kept.contains(&group.qgroupid));
     }
     table::sort(&mut groups, &args.sort);
+    if ui.json() && args.of_btrfs {
+        return json::document("qgroup-show", &table::in_json(&groups), ui);
+    }
     if ui.json() {
         return ui.document(&serde_json::json!({ "qgroup-show": groups }));
     }

@@ -47,6 +47,13 @@ pub(crate) struct Cache {
     args: Args,
 }
 
+impl Verb {
+    /// Clears the free space cache of this version, without a question.
+    pub(crate) fn clearing(version: String, volumes: Vec<PathBuf>) -> Self {
+        Self::ClearSpaceCache(Cache { version, args: Args::at_once(volumes) })
+    }
+}
+
 impl Args {
     /// Returns arguments for these devices, with which the writes are made without a question.
     pub(crate) fn at_once(volumes: Vec<PathBuf>) -> Self {

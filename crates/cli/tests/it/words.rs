@@ -1,5 +1,6 @@
 //! The program as `btrfs`, beside btrfs-progs on Linux: the same words, the same lines.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use crate::{Bench, text};
 
 /// Command lines with `X` for the mount. Each line may need the results of earlier lines. For each
 /// line, both programs print the same text, except for numbers, identifiers and times.
-const LINES: [&str; 62] = [
+const LINES: [&str; 134] = [
     "replace status X",
     "replace status -1 X",
     "replace cancel X",
@@ -65,6 +66,78 @@ const LINES: [&str; 62] = [
     "property get X/s/file",
     "property set X/s/file compression zlib",
     "property get X/s/file",
+    "filesystem df -H X",
+    "filesystem df --iec X",
+    "filesystem df --si -k X",
+    "-q filesystem df X",
+    "--log quiet filesystem df X",
+    "--log info filesystem df X",
+    "--format json filesystem df X",
+    "--format json device stats X",
+    "--format json subvolume list X",
+    "filesystem du --si X/s",
+    "filesystem du --human-readable X/s",
+    "filesystem usage -b X",
+    "filesystem usage -T -b X",
+    "filesystem usage --si X",
+    "filesystem show --raw X",
+    "filesystem show --si X",
+    "filesystem show --mbytes X",
+    "device usage -H X",
+    "device stats -T X",
+    "-q subvolume create X/quiet",
+    "-q subvolume create X/quiet2",
+    "subvolume list --sort=-rootid X",
+    "subvolume list --sort=path X",
+    "subvolume list -G +1 X",
+    "subvolume list -G -1000 X",
+    "subvolume list -C +1 X",
+    "subvolume list -d X",
+    "subvolume list X/nope",
+    "subvolume show -r 256 X",
+    "subvolume show -r 999 X",
+    "subvolume show -r 5 X",
+    "subvolume show -u 00000000-0000-0000-0000-000000000001 X",
+    "subvolume show --raw X/s",
+    "subvolume create -i 1/1 X/unlimited",
+    "subvolume snapshot -i 1/1 X/s X/unlimited2",
+    "subvolume sync -s 1 X",
+    "subvolume sync X 9999",
+    "inspect-internal rootid X/s/file",
+    "inspect-internal subvolid-resolve 5 X",
+    "balance pause X",
+    "balance cancel X",
+    "balance resume X",
+    "balance start -susage=0 X",
+    "balance start -v -dusage=0,limit=3 X",
+    "balance start --enqueue -dusage=0 X",
+    "balance X",
+    "scrub resume -B X",
+    "scrub start -B -R X",
+    "scrub status --si X",
+    "scrub status -R X",
+    "scrub resume X",
+    "property list X",
+    "property list X/s",
+    "property list -t subvol X/s",
+    "property list -t i X/s/file",
+    "property get -t s X/s ro",
+    "property get -t f X label",
+    "property get X",
+    "property set -t f X label other",
+    "property get X label",
+    "property get -t i X/s ro",
+    "property get X/s/file bogus",
+    "device replace status -1 X",
+    "quota enable X",
+    "quota rescan -W X",
+    "qgroup show --kbytes X",
+    "qgroup show --si X",
+    "qgroup create 1/1 X",
+    "subvolume create -i 1/1 X/grouped",
+    "subvolume show --si X/grouped",
+    "quota disable X",
+    "subvolume delete X/quiet X/nope X/quiet2",
     "subvolume delete X/nope",
     "subvolume delete -c X/s1",
     "subvolume delete X/s3",
@@ -76,7 +149,7 @@ const LINES: [&str; 62] = [
 ];
 
 /// Characters around numbers.
-const SEPARATORS: [char; 6] = [' ', '\t', ':', '\'', '(', '='];
+const SEPARATORS: [char; 7] = [' ', '\t', ':', '\'', '(', '=', '"'];
 
 /// A text without the parts that differ between volumes.
 fn plain(text: &str, top: &str, device: &str) -> String {
@@ -357,7 +430,7 @@ fn an_added_device_is_named() {
     let top = bench.path("mnt");
     let words = ["device", "add", text(&second), text(&top)];
     assert_eq!(said(&bench, &ours, &words).1, Some(0));
-    for place in [&top, &image] {
+    for place in [&top, &image, &second] {
         let lines: [&[&str]; 4] = [
             &["filesystem", "show", text(place)],
             &["filesystem", "usage", text(place)],
@@ -374,6 +447,17 @@ fn an_added_device_is_named() {
         let words = ["inspect-internal", "min-dev-size", "--id", "2", text(place)];
         assert_eq!(said(&bench, &ours, &words).1, Some(0), "{words:?}");
         assert_eq!(said(&bench, &ours, &["device", "ready", text(place)]).1, Some(0));
+    }
+    // The name of a device need not be UTF-8.
+    let third = bench.path("").join(std::ffi::OsStr::from_bytes(b"th\xffird"));
+    std::fs::File::create(&third).expect("a file").set_len(300 << 20).expect("a size");
+    let count =
+        || said(&bench, &ours, &["filesystem", "show", text(&top)]).0.matches("devid").count();
+    for (verb, devices) in [("add", 3), ("remove", 2)] {
+        let mut words = program(&bench, &ours);
+        let output = words.args(["device", verb]).args([&third, &top]).output().expect("it starts");
+        assert!(output.status.success(), "{verb}: {output:?}");
+        assert_eq!(count(), devices, "{verb}");
     }
     mounted.end();
 }

@@ -1,8 +1,6 @@
 //! Finds devices of a volume, and returns their failure counts.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use buttress_base::text;
@@ -14,13 +12,15 @@ use serde_json::{Value, json};
 
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::names;
 
 /// The JSON document for scripts, in the words of `btrfs device stats`.
 #[derive(Serialize, Deserialize)]
 pub struct Row {
     /// The device, as a path or its number.
     pub device: String,
-    devid: u64,
+    /// Its number.
+    pub devid: u64,
     write_io_errs: u64,
     read_io_errs: u64,
     flush_io_errs: u64,
@@ -68,7 +68,7 @@ pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc
 pub(super) fn next_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let full = |path: &Path| closing::full_name(path).ok();
     if let Some(target) = fs.replace_target()
-        && full(&path_of(&target.name())).is_some_and(|found| Some(found) == full(path))
+        && full(&names::to_path(&target.name())).is_some_and(|found| Some(found) == full(path))
     {
         return Ok(target);
     }
@@ -117,16 +117,9 @@ pub fn holds(path: &Path, found: &str) -> Failure {
     Failure::new(Exit::Refused, what)
 }
 
-/// Returns the path of an encoded name of a device ([`text::encode`]). A text that cannot be
-/// decoded is itself the path.
-fn path_of(name: &str) -> PathBuf {
-    let bytes = text::decode(name).unwrap_or_else(|| name.as_bytes().to_vec());
-    PathBuf::from(OsString::from_vec(bytes))
-}
-
 /// Returns the full names of all devices, encoded. A caller may be in another folder.
 pub(super) fn full_names(fs: &Filesystem) -> Vec<String> {
-    let full = |name: String| match closing::full_name(&path_of(&name)) {
+    let full = |name: String| match closing::full_name(&names::to_path(&name)) {
         Ok(path) => text::of_path(&path),
         Err(_) => name,
     };
@@ -137,7 +130,7 @@ pub(super) fn full_names(fs: &Filesystem) -> Vec<String> {
 pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     let here = fs.devices();
     let by_path = || {
-        let full = |name: &str| closing::full_name(&path_of(name)).ok();
+        let full = |name: &str| closing::full_name(&names::to_path(name)).ok();
         let path = full(called);
         let same = |name: &str| name == called || (path.is_some() && path == full(name));
         here.iter().find(|device| same(&device.name)).map(|device| device.id)

@@ -54,7 +54,7 @@ pub(super) fn carry_out(
         }
         PropertyAct::List => {
             if is_subvolume {
-                found.insert(RO.into(), "read-only flag of a subvolume".into());
+                found.insert(RO.into(), "read-only status of a subvolume".into());
             }
             if matches!(inode.attr().kind, FileKind::Regular | FileKind::Directory) {
                 let what = "compression algorithm for the file or directory";

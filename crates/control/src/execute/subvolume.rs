@@ -39,7 +39,11 @@ impl Act {
     /// Returns the access to the volume that the act needs.
     pub fn access(&self) -> Access {
         match self {
-            Self::Dying | Self::List | Self::Show { .. } | Self::GetDefault => Access::Read,
+            Self::Dying
+            | Self::List
+            | Self::Show { .. }
+            | Self::Within { .. }
+            | Self::GetDefault => Access::Read,
             _ => Access::Write,
         }
     }
@@ -101,9 +105,15 @@ impl Act {
             }
             Self::List => shown(list(fs)?),
             Self::Show { at } => shown(show(fs, at)?),
+            Self::Within { at } => Ok(json!({ "id": at.inode(fs)?.id().tree.0 })),
             Self::Dying => {
                 let dying = fs.dying_subvolumes().context(|| "deleted subvolumes")?;
-                Ok(json!({ "dying": dying.iter().map(|tree| tree.0).collect::<Vec<_>>() }))
+                let changed =
+                    |tree: &TreeId| fs.subvolume_item(*tree).map_or(0, |item| item.generation.0);
+                Ok(json!({
+                    "dying": dying.iter().map(|tree| tree.0).collect::<Vec<_>>(),
+                    "generations": dying.iter().map(changed).collect::<Vec<_>>(),
+                }))
             }
             Self::GetDefault => shown(get_default(fs)?),
             Self::SetDefault { at } => set_default(fs, at.subvolume(fs)?),

@@ -91,7 +91,11 @@ impl Subject {
 
     /// Adds the other devices of the volume.
     pub fn other_devices<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
-        self.more.extend(paths.filter_map(FileId::at));
+        for file in paths.filter_map(FileId::at) {
+            if self.file != Some(file) && !self.more.contains(&file) {
+                self.more.push(file);
+            }
+        }
     }
 
     /// Returns whether `path`, a full path, is now the image, another device or the cache of this

@@ -56,6 +56,11 @@ pub enum Act {
         /// The subvolume.
         at: Spot,
     },
+    /// Report the number of the subvolume that a place is in.
+    Within {
+        /// A file or a directory.
+        at: Spot,
+    },
     /// Report the deleted subvolumes that still take space.
     Dying,
     /// Report which subvolume is mounted by default.

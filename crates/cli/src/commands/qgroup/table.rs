@@ -3,9 +3,10 @@
 use std::cmp::Ordering;
 
 use buttress_control::order::Group;
+use buttress_words::units::Units;
+use serde_json::{Value, json};
 
 use super::Show;
-use crate::size;
 
 /// A field to sort by.
 #[derive(Clone, Copy, Debug)]
@@ -72,9 +73,28 @@ struct Column {
     cells: Vec<String>,
 }
 
+/// The groups as btrfs-progs print them in JSON: a limit that is not set is the text `none`.
+pub(super) fn in_json(groups: &[Group]) -> Vec<Value> {
+    let limit = |limit: Option<u64>| limit.map_or_else(|| Value::from("none"), Value::from);
+    let row = |group: &Group| {
+        json!({
+            "qgroupid": group.qgroupid,
+            "referenced": group.referenced,
+            "max_referenced": limit(group.max_referenced),
+            "exclusive": group.exclusive,
+            "max_exclusive": limit(group.max_exclusive),
+            "path": group.path.clone().unwrap_or_default(),
+            "parents": group.parents,
+            "children": group.children,
+        })
+    };
+    groups.iter().map(row).collect()
+}
+
 /// The lines of the table. The widths and the blank behind the head are those of btrfs-progs.
 pub(super) fn lines(args: &Show, groups: &[Group]) -> Vec<String> {
-    let bytes = |bytes: u64| if args.raw { bytes.to_string() } else { size::human(bytes) };
+    let units = Units::from(args.units);
+    let bytes = |bytes: u64| units.show(bytes);
     let limit = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), bytes);
     let list = |groups: &[String]| match groups.is_empty() {
         true => "-".to_owned(),
