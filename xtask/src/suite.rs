@@ -56,6 +56,7 @@ pub(crate) const SUITE: &[Job] = &[
     job("full volumes", "buttress-txn", &["full::storms::e12"], 4),
     job("power cuts beside parity", "buttress-fs", &["power_is_cut_beside_raid"], 2),
     job("power cuts over a store", "buttress-fs", &["stores::synced_files"], 2),
+    job("power cuts over a store with a log", "buttress-fs", &["stores::logged::"], 2),
     job("writers of one store", "buttress-fs", &["stores::writers::"], 2),
     job("orders of threads", "buttress-fs", &["seeded::"], 4),
     Job { mounts: true, ..job("power cuts under sqlite", "buttress-interop", &["sqlite::"], 4) },

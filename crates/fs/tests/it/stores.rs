@@ -5,12 +5,16 @@
 //! was acknowledged. A crash may leave any selection of the requests that were under way. The other
 //! requests may arrive when the next writer has the volume.
 //!
+//! With a local log, an fsync waits for the log alone. Then a crash leaves a part of the log, too.
+//!
 //! `BUTTRESS_CUTS` multiplies the number of checked states.
 
 mod growing;
+mod logged;
 mod scrubbing;
 mod writers;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,10 +28,13 @@ use buttress_remote::store::simulated::Weather;
 use buttress_remote::store::timed::{Crash, TimedStore};
 use buttress_remote::{Options, RemoteDevice, Site};
 use buttress_sim::campaign;
+use tempfile::TempDir;
 
 use crate::checker::{check_cut, find_faults};
 use crate::fsync::{State, Story, Synced, World, survey, survey_below};
 use crate::volume::{list, setting};
+
+use logged::Kept;
 
 const LEN: u64 = 256 << 20;
 const OPERATIONS: usize = 60;
@@ -39,7 +46,13 @@ const REQUEST: Duration = Duration::from_micros(300);
 
 /// Small objects and a short time for old commits, so that there is much to collect.
 fn site(store: Arc<dyn Store>, write: bool) -> Site {
+    site_with(store, write, None)
+}
+
+/// Such a volume with a folder for a local log, or without one.
+fn site_with(store: Arc<dyn Store>, write: bool, folder: Option<&Path>) -> Site {
     let options = Options {
+        cache_dir: folder.map(Path::to_owned),
         write,
         takeover: write,
         object_len: 64 << 10,
@@ -69,11 +82,14 @@ struct Tale {
     taken: Vec<Taken>,
     /// Objects that the collector deleted or moved data from.
     collected: u64,
+    /// The local log, if there is one.
+    log: Option<Kept>,
 }
 
 /// Makes a volume and works on it, with each kind of upkeep.
-fn live(store: &Arc<TimedStore>, seed: u64) -> Tale {
-    let device = Arc::new(site(store.clone(), true).create(LEN).expect("an honest store"));
+fn live(store: &Arc<TimedStore>, seed: u64, folder: Option<&Path>) -> Tale {
+    let device = site_with(store.clone(), true, folder).create(LEN).expect("an honest store");
+    let device = Arc::new(device);
     let make = MakeOptions { nodesize: 4096, seed: Some(seed), ..MakeOptions::default() };
     Filesystem::make(&*device, &make).expect("a volume");
     device.push().expect("a store");
@@ -86,7 +102,9 @@ fn live(store: &Arc<TimedStore>, seed: u64) -> Tale {
     }
     fs.sync().expect("sync");
     let story = Story { states: vec![world.state.clone()], synced: Vec::new(), root };
-    let mut tale = Tale { story, taken: Vec::new(), collected: 0 };
+    let mut tale = Tale { story, taken: Vec::new(), collected: 0, log: None };
+    let mut ends = Vec::new();
+    ends.extend(folder.map(logged::len));
     store.mark(0);
     for done in 1..=OPERATIONS {
         let mut synced = world.step();
@@ -113,8 +131,10 @@ fn live(store: &Arc<TimedStore>, seed: u64) -> Tale {
         }
         tale.story.synced.push(synced);
         tale.story.states.push(world.state.clone());
+        ends.extend(folder.map(logged::len));
         store.mark(done as u64);
     }
+    tale.log = folder.map(|folder| Kept::of(folder, ends));
     drop(world);
     Arc::into_inner(fs).expect("the last").close().expect("a close");
     device.close().expect("a store");
@@ -158,8 +178,9 @@ fn look(crash: &Crash, tale: &Tale, rng: &mut Rng) -> Result<(), String> {
     };
     let before = reader(crash)?;
     check_cut(&before)?;
-    let next = site(crash.store.clone(), true).open().map_err(|error| error.to_string())?;
-    let next = Arc::new(next);
+    let folder = tale.log.as_ref().map(|log| log.after_crash(done as usize, rng));
+    let next = site_with(crash.store.clone(), true, folder.as_ref().map(TempDir::path)).open();
+    let next = Arc::new(next.map_err(|error| error.to_string())?);
     let fs = open(Arc::clone(&next))?;
     // Late requests of the dead writer arrive at any time.
     let is_early = rng.chance(1, 2);
@@ -193,17 +214,22 @@ fn stride(store: &TimedStore, states: usize) -> usize {
 fn synced_files_survive_the_end_of_a_writer_to_a_store() {
     for seed in campaign::seeds(1..2) {
         let store = Arc::new(TimedStore::new(seed, Weather::default(), REQUEST));
-        let tale = live(&store, seed);
+        let tale = live(&store, seed, None);
         assert!(tale.collected > 0, "nothing was collected");
-        let mut rng = Rng::new(seed);
-        let mut drawn = rng.clone();
-        let shown = store.crashes(&mut drawn, 1, stride(&store, 12), |crash| {
-            if let Err(what) = look(crash, &tale, &mut rng) {
-                let Crash { event, draw, marks, .. } = crash;
-                panic!("seed {seed}, event {event}, draw {draw}, {:?}: {what}", marks.last());
-            }
-        });
-        campaign::count("states", shown);
-        assert!(shown >= 12, "{shown} states");
+        crash_anywhere(&store, &tale, seed);
     }
+}
+
+/// Looks at the states after crashes.
+fn crash_anywhere(store: &TimedStore, tale: &Tale, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut drawn = rng.clone();
+    let shown = store.crashes(&mut drawn, 1, stride(store, 12), |crash| {
+        if let Err(what) = look(crash, tale, &mut rng) {
+            let Crash { event, draw, marks, .. } = crash;
+            panic!("seed {seed}, event {event}, draw {draw}, {:?}: {what}", marks.last());
+        }
+    });
+    campaign::count("states", shown);
+    assert!(shown >= 12, "{shown} states");
 }
