@@ -196,11 +196,13 @@ impl Volume {
         self.check_writable()
     }
 
-    /// Writes the superblock `found` over each first copy that a power cut tore, and makes it
-    /// durable. This must be the first write. The torn copy names trees that stay intact only until
-    /// something overwrites them. Some sectors of the next superblock may be equal to the sectors
-    /// that the torn copy lacks. If a second power cut ends the write after these sectors, the torn
-    /// copy may become valid.
+    /// Writes the superblock `found` over each first copy that a power cut tore, and on each device
+    /// that is one transaction behind, and makes it durable. This must be the first write. The torn
+    /// copy names trees that stay intact only until something overwrites them. Some sectors of the
+    /// next superblock may be equal to the sectors that the torn copy lacks. If a second power cut
+    /// ends the write after these sectors, the torn copy may become valid. A copy of the transaction
+    /// before names such trees, too. It would be the newest one if a second power cut came before
+    /// the next superblock, and the devices with `found` were lost.
     ///
     /// # Errors
     ///
@@ -211,7 +213,9 @@ impl Volume {
     /// As [`Volume::write_superblocks`].
     pub fn mend_torn_superblocks(&self, found: &Superblock) -> Result<(), Error> {
         let devices = self.devices();
-        let is_torn = |device: &VolumeDevice| device.torn.load(Ordering::Relaxed);
+        let is_torn = |device: &VolumeDevice| {
+            device.torn.load(Ordering::Relaxed) || device.trust() == Trust::Behind
+        };
         if !devices.iter().any(|device| is_torn(device)) {
             return Ok(());
         }
