@@ -367,7 +367,8 @@ fn write_groups(
     let geometry = Geometry::of(&superblock);
     let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES);
     boot::load_chunks(&store, &superblock)?;
-    if volume.read_only_reason().is_some() {
+    // With parity, a node is not overwritten where it lies: the rest of its row would be lost.
+    if volume.read_only_reason().is_some() || volume.has_nodes_with_parity() {
         return Ok(BTreeSet::new());
     }
     let (tree, root) = group_tree(&store, &superblock)?;

@@ -71,7 +71,7 @@ pub struct MountOptions {
     /// Empty block groups that are less full than this percentage when the volume is unmounted
     /// (`bg_reclaim_threshold`); 0 for none.
     pub reclaim_below: u8,
-    /// The handling of RAID5 and RAID6 (`raid56`). `stripe` writes data in whole rows. `mirror`
+    /// The handling of RAID5 and RAID6 (`raid56`). `stripe` writes whole rows. `mirror`
     /// reads and frees existing data, and mirrors new data. `ro` writes nothing.
     pub parity: Parity,
     /// Mount with devices missing.

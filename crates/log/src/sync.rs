@@ -179,9 +179,14 @@ impl SyncLog {
         }
         let nodes = writer.nodes(&made, &self.engine, self.options.copies);
         self.engine.note_nodes_written(nodes.len() as u64);
+        // The rest of the row is given back before the write, so that the row has only these nodes.
+        hold.rows.close();
+        let parts: Vec<_> = nodes.iter().map(|(at, bytes, _)| (*at, *bytes)).collect();
+        let gaps = self.engine.row_gaps(&parts);
+        let zeros = gaps.parts().map(|(at, bytes)| (at, bytes, Copies::All));
         let owed = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
         let owed: Vec<Logical> = owed.map(|(at, ..)| *at).collect();
-        self.write_durably(data, nodes)?;
+        self.write_durably(data, nodes.into_iter().chain(zeros).collect())?;
         let mut superblock = turn.superblock().clone();
         superblock.log_root = made.top().logical;
         superblock.log_root_level = made.top().level;
@@ -197,7 +202,7 @@ impl SyncLog {
         if !owed.is_empty() {
             self.owes_copies.store(true, Ordering::Relaxed);
         }
-        writer.note_durable(made, &owed);
+        writer.note_durable(made, &owed, hold);
         Ok(())
     }
 }

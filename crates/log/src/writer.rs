@@ -178,8 +178,9 @@ impl Writer {
     }
 
     /// Records that the superblock on disk names these nodes. The nodes at `owed` have only their
-    /// first copy.
-    pub(crate) fn note_durable(&mut self, made: Made, owed: &[Logical]) {
+    /// first copy. Places that this log does not name any more are reused. With parity they are
+    /// given back to `hold`, since such a place is only written again with all of its row.
+    pub(crate) fn note_durable(&mut self, made: Made, owed: &[Logical], hold: &mut LogHold<'_>) {
         self.others.flushed();
         for at in &made.dropped {
             self.others.forget(*at);
@@ -189,7 +190,7 @@ impl Writer {
         for at in owed {
             self.others.owe(*at, above.remove(at));
         }
-        self.spare.extend(made.dropped);
+        self.spare.extend(made.dropped.into_iter().filter(|at| !hold.give_back(*at)));
     }
 }
 

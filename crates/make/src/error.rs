@@ -56,10 +56,10 @@ pub enum MakeError {
         /// The smallest size in bytes that works.
         least: u64,
     },
-    /// A profile that is for data alone.
+    /// Parity in mixed block groups.
     #[error(
-        "{profile} is for data alone: for metadata choose one of single, dup, raid0, raid1, raid1c3, raid1c4, \
-         raid10"
+        "{profile} is not written in mixed block groups: choose one of single, dup, raid0, raid1, raid1c3, \
+         raid1c4, raid10"
     )]
     Parity {
         /// The requested profile.

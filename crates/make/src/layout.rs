@@ -59,7 +59,7 @@ impl Profiles {
         }
         for (profile, has_nodes) in [(metadata, true), (data, options.mixed)] {
             let spread = profile.spread();
-            if spread.parity > 0 && has_nodes {
+            if spread.parity > 0 && has_nodes && options.mixed {
                 return Err(MakeError::Parity { profile });
             }
             if spread.parity > 0 && options.features.raid_stripe_tree {
@@ -227,8 +227,13 @@ impl Placed {
         addresses
     }
 
-    /// Device and offset of every copy of the node at an address. A node lies within one stripe
-    /// unit.
+    /// Whether nodes of the chunk are written in rows with parity.
+    pub(super) fn has_parity(&self) -> bool {
+        Profile::of(self.chunk.flags).is_some_and(|profile| profile.spread().parity > 0)
+    }
+
+    /// Device and offset of every copy of the node at an address, in a chunk without parity. A node
+    /// lies within one stripe unit.
     pub(super) fn places(&self, at: Logical) -> Vec<(DeviceId, u64)> {
         let within = at.distance(self.chunk.logical);
         let profile = Profile::of(self.chunk.flags).expect("a profile that was chosen");

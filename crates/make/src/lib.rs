@@ -70,6 +70,17 @@ pub struct MakeReport {
     pub data_len: u64,
 }
 
+impl MakeReport {
+    /// What users should know about the chosen profiles.
+    #[must_use]
+    pub fn warning(&self) -> Option<&'static str> {
+        (self.metadata.spread().parity > 0).then_some(
+            "warning: Linux changes metadata with parity in place. A power cut under Linux, and a device lost \
+             later, can lose the volume. raid1 and raid1c3 have no such risk.",
+        )
+    }
+}
+
 /// Makes an empty volume on `device`. The former content of the device is lost.
 ///
 /// # Errors

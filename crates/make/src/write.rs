@@ -4,6 +4,7 @@
 use buttress_block::Device;
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{BlockGroupFlags, Logical, RootBackup, Superblock, TreeId};
+use buttress_volume::new_rows;
 
 use super::error::MakeError;
 use super::layout::Layout;
@@ -42,14 +43,27 @@ pub(super) fn volume(
 ) -> Result<u64, MakeError> {
     let nodesize = options.nodesize;
     let mut bytes_used = 0;
+    let mut with_parity: [Vec<(Logical, Vec<u8>)>; 2] = [Vec::new(), Vec::new()];
     for tree in trees {
         let stamp = Stamp { identity, csum: options.csum, nodesize, owner: tree.id };
         for (bytenr, node) in encode(&stamp, &tree.items, &tree.shape, &tree.addresses) {
             bytes_used += u64::from(nodesize);
             let placed = if tree.id == TreeId::CHUNK { &layout.system } else { &layout.metadata };
+            if placed.has_parity() {
+                with_parity[usize::from(tree.id == TreeId::CHUNK)].push((bytenr, node));
+                continue;
+            }
             for (device, offset) in placed.places(bytenr) {
                 devices[device.0 as usize - 1].write_at(offset, &node)?;
             }
+        }
+    }
+    for (placed, nodes) in [&layout.metadata, &layout.system].into_iter().zip(with_parity) {
+        let rows =
+            if nodes.is_empty() { Some(Vec::new()) } else { new_rows(&placed.chunk, &nodes) };
+        for (device, offset, unit) in rows.expect("make::K1: the first chunk holds the first nodes")
+        {
+            devices[device.0 as usize - 1].write_at(offset, &unit)?;
         }
     }
     flush(devices)?;

@@ -93,7 +93,7 @@ impl Reservations {
         };
         let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
-        let taken = frozen + kept;
+        let taken = frozen + kept + self.row_rests(frozen);
         // In mixed groups, `may_use` has the reservations of data.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
@@ -114,6 +114,12 @@ impl Reservations {
         let left = free.saturating_sub(put + taken);
         note_pressure((need - put).saturating_mul(1000) / left.max(1));
         (need + taken).saturating_sub(free)
+    }
+
+    /// The bytes of rows that the running transaction, and a frozen one with `frozen` bytes to
+    /// come, may leave unused.
+    fn row_rests(&self, frozen: u64) -> u64 {
+        self.row_rest.load(Ordering::Relaxed) * if frozen > 0 { 2 } else { 1 }
     }
 
     pub(crate) fn is_tight_now(&self) -> bool {
@@ -231,7 +237,10 @@ impl Reservations {
     /// `transaction` (`chunk_alloc::A1`). That commit can use unallocated space, and groups that
     /// are not younger than its own transaction. True if no older commit is under way.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
-        let left = self.frozen_left();
+        let mut left = self.frozen_left();
+        if left > 0 {
+            left += self.row_rest.load(Ordering::Relaxed);
+        }
         let kind = self.kind_flags(SpaceKind::Metadata);
         if left == 0 || devices.has(kind, left) {
             return true;

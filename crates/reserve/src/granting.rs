@@ -75,6 +75,13 @@ impl Reservations {
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
 
+    /// Notes that nodes are also allocated in rows of `row` bytes, which share parity. Each commit
+    /// may leave the rest of a row unused.
+    pub fn note_row(&self, row: u64) {
+        let nodesize = u64::from(self.store.geometry().nodesize);
+        self.row_rest.fetch_max(row.saturating_sub(nodesize), Ordering::Relaxed);
+    }
+
     /// Records bytes of metadata that the commit allocates. Called after the account was changed.
     pub fn take_frozen(&self, bytes: u64) {
         self.frozen_taken.fetch_add(bytes, Ordering::Release);

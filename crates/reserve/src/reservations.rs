@@ -86,6 +86,9 @@ pub struct Reservations {
     pub(crate) frozen_need: AtomicU64,
     /// Bytes of metadata that the commit of the frozen transaction has allocated so far.
     pub(crate) frozen_taken: AtomicU64,
+    /// With parity, the bytes of a row that the nodes of one commit may leave unused. The rest of
+    /// the last row cannot be allocated later.
+    pub(crate) row_rest: AtomicU64,
     /// The level of the root of the tallest known tree.
     pub(crate) height: AtomicU8,
     pub(crate) shares: Shares,
@@ -113,6 +116,7 @@ impl Reservations {
             pressure: AtomicU64::new(0),
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),
+            row_rest: AtomicU64::new(0),
             height: AtomicU8::new(beneath.height),
             shares: Shares::default(),
             copies: Copies::default(),

@@ -1,12 +1,14 @@
 //! Extents that share rows of a group with parity.
 //!
 //! A row is written once, as a whole. Extents of one batch of writes can share rows. Later extents
-//! cannot: the rest of a row is not allocated until all of the row is free again.
+//! cannot: the rest of a row is not allocated until all of the row is free again. A batch is one
+//! call that writes data, one commit, or one log of fsync.
 //!
 //! # Invariants
 //!
 //! - **W1** The bytes that a batch may still take of its rows are reserved. So no other allocation
 //!   gets these bytes, even if all extents of the row are given back.
+//! - **W2** When nodes are written, nothing else is in use in their rows.
 
 use buttress_format::{Extent, Logical};
 
@@ -58,6 +60,71 @@ impl Space {
             Outcome::NeedsLoading(_) => {}
         }
         outcome
+    }
+
+    /// As [`Space::allocate`]. With parity, the extent gets all bytes of its rows. So it may be
+    /// longer than wanted.
+    ///
+    /// # Panics
+    ///
+    /// As [`Space::allocate`].
+    pub fn allocate_whole_rows(&self, request: AllocRequest) -> Outcome {
+        match self.allocate(request) {
+            Outcome::Got(extent) => {
+                let rest = self.rest_of_row(extent).map_or(0, |rest| rest.len);
+                Outcome::Got(Extent::new(extent.start, extent.len + rest))
+            }
+            other => other,
+        }
+    }
+
+    /// Allocates a node: behind the last one in the rows, or in other rows.
+    ///
+    /// # Panics
+    ///
+    /// As [`Space::allocate`], when no node is left in the rows.
+    pub fn allocate_node(&self, request: AllocRequest, rows: &mut Rows) -> Outcome {
+        if rows.left.is_none() {
+            match self.allocate_whole_rows(request) {
+                Outcome::Got(extent) => rows.left = Some(extent),
+                other => return other,
+            }
+        }
+        let left = rows.left.take().expect("it was just allocated");
+        let node = Extent::new(left.start, request.want);
+        rows.left = (left.len > node.len).then(|| Extent::new(node.end(), left.len - node.len));
+        Outcome::Got(node)
+    }
+
+    /// Checks that nothing but these nodes is in use in the rows that they lie in (W2).
+    ///
+    /// # Panics
+    ///
+    /// When something else is in use there.
+    #[cfg(debug_assertions)]
+    pub fn expect_own_rows(&self, nodes: &[(Logical, &[u8])]) {
+        let directory = self.directory();
+        let mut rows = std::collections::BTreeMap::new();
+        for (start, bytes) in nodes {
+            let Some(group) = directory.find(*start) else { continue };
+            let Some(row) = group.row() else { continue };
+            let at = group.start().end(start.distance(group.start()) / row * row);
+            rows.entry(at).or_insert((group, row, 0)).2 += bytes.len() as u64;
+        }
+        for (at, (group, row, own)) in rows {
+            let taken = row
+                - group.lock().free.as_ref().map_or(0, |free| {
+                    let (mut from, end, mut bytes) = (at.0, at.0 + row, 0);
+                    while let Some((start, stop)) =
+                        free.next(from).filter(|(start, _)| *start < end)
+                    {
+                        bytes += stop.min(end) - start;
+                        from = stop;
+                    }
+                    bytes
+                });
+            assert!(taken == own, "W2: {taken} bytes of the row at {at}, {own} are new");
+        }
     }
 
     /// Gives back the bytes that are left in the rows.

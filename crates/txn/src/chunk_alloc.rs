@@ -146,8 +146,8 @@ impl Engine {
             self.space.add_for_copies(devices.move_kept_for_copies(chunk.len));
         }
         self.volume.add_chunk(chunk.clone())?;
-        let row = crate::rows::row_of_data(&self.volume, flags, chunk.logical);
-        self.note_row(row);
+        let row = crate::rows::row_of(&self.volume, flags, chunk.logical);
+        self.note_row(flags, row);
         self.space.add_group(GroupInit {
             range: Extent { start: chunk.logical, len: chunk.len },
             flags,

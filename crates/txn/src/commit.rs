@@ -270,10 +270,12 @@ impl Engine {
             let damaged = |why| buttress_tree::Error::Damaged { logical, owner, why };
             sealed.push(Arc::new(node.map_err(damaged)?));
         }
-        let batch: Vec<(Logical, &[u8])> =
+        let mut batch: Vec<(Logical, &[u8])> =
             sealed.iter().map(|node| (node.logical(), node.bytes())).collect();
-        self.volume.write_batch(&batch)?;
         self.counters.note_nodes(batch.len() as u64);
+        let gaps = self.row_gaps(&batch);
+        batch.extend(gaps.parts());
+        self.volume.write_batch(&batch)?;
         Ok(sealed)
     }
 

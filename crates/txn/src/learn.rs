@@ -274,13 +274,13 @@ pub(crate) fn add_groups(
     for ((start, record), chunk) in groups.iter().zip(volume.chunks().iter()) {
         assert!(*start == chunk.logical, "every chunk has its record, and no other is there");
         let stripes = chunk.superblock_stripes();
-        let row = rows::row_of_data(volume, record.flags, *start);
+        let row = rows::row_of(volume, record.flags, *start);
         inits.push(GroupInit {
             range: Extent { start: *start, len: record.len },
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            // No data is allocated in a group on a seed, or in a group with parity in which writes
+            // Nothing is allocated in a group on a seed, or in a group with parity in which writes
             // cannot be whole rows.
             read_only: volume.is_never_rewritten(*start) && row.is_none(),
             superblock_stripes: stripes,

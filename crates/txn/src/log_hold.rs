@@ -4,7 +4,7 @@ use buttress_base::sync::MutexGuard;
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
 
-use crate::{Engine, Error, Result};
+use crate::{Engine, Error, Result, SharedRows};
 
 /// The stream of allocations of log nodes. It is separate, because log nodes and tree nodes live
 /// for different times.
@@ -16,6 +16,8 @@ const STREAM: u64 = 1;
 pub struct LogHold<'e> {
     engine: &'e Engine,
     nodes: MutexGuard<'e, Vec<Extent>>,
+    /// With parity, the rest of the row of the last node. The log closes it before it is written.
+    pub rows: SharedRows<'e>,
 }
 
 impl LogHold<'_> {
@@ -43,7 +45,7 @@ impl LogHold<'_> {
             hurry: false,
         };
         loop {
-            match self.engine.space.allocate(request) {
+            match self.engine.space.allocate_node(request, self.rows.get()) {
                 Outcome::Got(extent) => {
                     self.nodes.push(extent);
                     return Ok(extent.start);
@@ -53,12 +55,20 @@ impl LogHold<'_> {
             }
         }
     }
+
+    /// Frees a node that no log on disk names, if it has parity. Returns whether it is free now.
+    pub fn give_back(&mut self, at: Logical) -> bool {
+        let is_it = |node: &Extent| node.start == at && self.engine.volume.has_parity(at);
+        let Some(index) = self.nodes.iter().position(is_it) else { return false };
+        self.engine.space.free(self.nodes.swap_remove(index));
+        true
+    }
 }
 
 impl Engine {
     /// Holds the log's space, to write a log or more copies of a log.
     pub fn hold_log(&self) -> LogHold<'_> {
-        LogHold { engine: self, nodes: self.log_space.hold() }
+        LogHold { engine: self, nodes: self.log_space.hold(), rows: self.begin_rows() }
     }
 
     /// Number of logs that commits have ended. Without a hold the number may change at any moment.

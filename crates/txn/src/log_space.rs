@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **G1** Only the commit that ends a log frees the space that the log names on disk. This commit
-//!   does not free the space while a hold on the log lives.
+//!   does not free the space while a hold on the log lives. (See also `LogHold::give_back`.)
 //! - **G2** The number of ended logs rises under the same lock under which the space is given back.
 //!   So state that notes an older number belongs to an ended log.
 //!

@@ -1,4 +1,4 @@
-//! Data with parity: the writes of one call share whole rows (full stripes).
+//! Data and nodes with parity: the writes of one call share whole rows (full stripes).
 //!
 //! # Invariants
 //!
@@ -6,12 +6,14 @@
 //!   is not written again while a reader can reach any part of it, or while a crash could bring any
 //!   part back.
 //!
+//! - **P2** One commit, or one log of fsync, writes a row of nodes: its nodes and zeros. Nothing
+//!   else of the row is in use; debug builds check this.
 //! `space` allocates no part of a row in which space is reserved, used or pinned. `volume` refuses
 //! a write that begins in the middle of a row.
 
 use buttress_format::{BlockGroupFlags, Logical};
 use buttress_space::{Rows, SpaceKind};
-use buttress_volume::{Parity, Volume};
+use buttress_volume::{Parity, RowGaps, Volume};
 
 use crate::{Engine, Result};
 
@@ -61,9 +63,21 @@ impl Engine {
         self.groups.row_bytes()
     }
 
-    /// Notes that data will also be allocated in rows of `row` bytes.
-    pub(crate) fn note_row(&self, row: Option<u64>) {
-        self.groups.note_row(row.unwrap_or(0));
+    /// Notes that data or nodes will also be allocated in rows of `row` bytes.
+    pub(crate) fn note_row(&self, flags: BlockGroupFlags, row: Option<u64>) {
+        match row {
+            Some(row) if flags.has(BlockGroupFlags::DATA) => self.groups.note_row(row),
+            Some(row) => self.reservations.note_row(row),
+            None => {}
+        }
+    }
+
+    /// Zeros for the bytes that new nodes leave out of their rows (P2).
+    #[must_use]
+    pub fn row_gaps(&self, nodes: &[(Logical, &[u8])]) -> RowGaps {
+        #[cfg(debug_assertions)]
+        self.space.expect_own_rows(nodes);
+        self.volume.gaps_in_rows(nodes)
     }
 
     /// Makes room when a row was reserved but the free pieces are too short for a whole row.
@@ -91,16 +105,16 @@ impl Engine {
     /// of whole rows is unknown, so no rows can be reserved.
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
-            self.note_row(group.row());
+            self.note_row(group.flags(), group.row());
             self.load_or_exclude(group);
         }
     }
 }
 
-/// The row length for data in the block group at `start`. `None` if the group has no parity, or if
-/// its data is not allocated in rows.
-pub(crate) fn row_of_data(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
-    let is_data = flags.kind() == BlockGroupFlags::DATA;
-    let is_written = is_data && volume.parity() == Parity::Rows && !volume.is_on_seed(start);
+/// The row length in the block group at `start`. `None` if the group has no parity, or if it is not
+/// written in rows.
+pub(crate) fn row_of(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
+    let is_mixed = flags.kind() == BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
+    let is_written = !is_mixed && volume.parity() == Parity::Rows && !volume.is_on_seed(start);
     volume.row_bytes(start).filter(|_| is_written)
 }

@@ -44,12 +44,12 @@ pub struct DeviceSpace {
     kept_for_metadata: u64,
     /// Bytes that are kept for copies of nodes that trees share (Y3 of `reserve::copies`).
     kept_for_copies: u64,
-    /// Whether data is written with parity.
+    /// Whether data and nodes are written with parity.
     rows: bool,
 }
 
 impl DeviceSpace {
-    /// Device space without devices. `rows`: whether data is written with parity.
+    /// Device space without devices. `rows`: whether data and nodes are written with parity.
     pub fn new(rows: bool) -> Self {
         Self { rows, ..Self::default() }
     }
@@ -154,7 +154,8 @@ impl DeviceSpace {
 
     /// Whether a kind is written with parity.
     fn has_rows(&self, kind: BlockGroupFlags) -> bool {
-        self.rows && kind.kind() == BlockGroupFlags::DATA
+        let mixed = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
+        self.rows && kind.kind() != mixed
     }
 
     /// Counts a new block group.

@@ -45,6 +45,7 @@ pub use read_many::SOON_MAX;
 pub use replace::{Pair, Target};
 pub use resolver::ChunkSource;
 pub use row_scrub::Sector;
+pub use rows::{RowGaps, new_rows};
 pub use scrub::Compared;
 pub use seed_ids::{SeedIds, is_seed};
 pub use seeds::holds_seed;

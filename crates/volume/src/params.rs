@@ -37,8 +37,8 @@ pub enum Parity {
     /// Rows with parity are read, and their extents may be freed. New extents go to mirrored
     /// chunks.
     Mirror,
-    /// Data is written to whole empty rows. Each row is written once, with its parity. A volume
-    /// with parity for its nodes is read-only.
+    /// Data and nodes are written to whole empty rows. Each row is written once, with its parity. A
+    /// volume with parity in mixed block groups is read-only.
     #[default]
     Rows,
 }

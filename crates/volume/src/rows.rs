@@ -9,12 +9,13 @@
 //! a row.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use buttress_block::Class;
-use buttress_format::Logical;
+use buttress_format::{Chunk, DeviceId, Extent, Logical};
 
 use crate::error::Error;
+use crate::layout::Layout;
 use crate::parity::parity_of;
 use crate::volume::Volume;
 use crate::write::Transfer;
@@ -23,6 +24,20 @@ use crate::write::Transfer;
 pub(crate) struct RowImage<'a> {
     at: Logical,
     units: Vec<Cow<'a, [u8]>>,
+}
+
+/// The bytes that nodes leave out of their rows.
+#[derive(Debug)]
+pub struct RowGaps {
+    gaps: Vec<Extent>,
+    zeros: Vec<u8>,
+}
+
+impl RowGaps {
+    /// Zeros for each gap, which are written together with the nodes.
+    pub fn parts(&self) -> impl Iterator<Item = (Logical, &[u8])> {
+        self.gaps.iter().map(|gap| (gap.start, &self.zeros[..gap.len as usize]))
+    }
 }
 
 /// A row that is being put together.
@@ -124,6 +139,31 @@ impl Volume {
         Ok(rows)
     }
 
+    /// The bytes that nodes leave out of their rows, before and between them. A batch that writes
+    /// the nodes must also write zeros there. The caller says by this that the rows hold nothing
+    /// else: no byte of them is reachable. Nodes outside of chunks with parity leave no gaps.
+    #[must_use]
+    pub fn gaps_in_rows(&self, nodes: &[(Logical, &[u8])]) -> RowGaps {
+        let map = self.map.load();
+        let extent = |(at, bytes): &(Logical, &[u8])| Extent::new(*at, bytes.len() as u64);
+        let mut nodes: Vec<Extent> = nodes.iter().map(extent).collect();
+        nodes.sort_unstable_by_key(|node| node.start);
+        let mut gaps = Vec::new();
+        let mut filled = Logical(0);
+        for node in nodes {
+            let Ok(entry) = map.find(node.start) else { continue };
+            let Some(whole) = entry.layout.row_bytes() else { continue };
+            let within = node.start.distance(entry.chunk.logical);
+            let from = entry.chunk.logical.end(within / whole * whole).max(filled);
+            if from < node.start {
+                gaps.push(Extent::new(from, node.start.distance(from)));
+            }
+            filled = node.end();
+        }
+        let longest = gaps.iter().map(|gap| gap.len).max().unwrap_or(0);
+        RowGaps { gaps, zeros: vec![0; longest as usize] }
+    }
+
     /// Says where each unit of a row goes, on devices that can be written.
     pub(crate) fn plan_row<'a>(
         &self,
@@ -144,9 +184,46 @@ impl Volume {
                 bytes,
                 logical: row.at,
                 mirror: 0,
-                class: Class::Data,
+                class: self.class_of(row.at),
             });
         }
         Ok(())
     }
+}
+
+/// The places of a new chunk's rows with parity that hold `nodes`, each with its device, offset and
+/// bytes. Rows without a node are left out. `None` without parity, or if the chunk is invalid or a
+/// node lies outside of it.
+#[must_use]
+pub fn new_rows(
+    chunk: &Chunk,
+    nodes: &[(Logical, Vec<u8>)],
+) -> Option<Vec<(DeviceId, u64, Vec<u8>)>> {
+    let layout = Layout::of(chunk).ok()?;
+    let whole = layout.row_bytes()?;
+    let unit = usize::try_from(chunk.stripe_len).ok()?;
+    let mut rows: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    for (at, bytes) in nodes {
+        let within = at.0.checked_sub(chunk.logical.0)?;
+        let row = rows.entry(within / whole).or_insert_with(|| vec![0; whole as usize]);
+        let offset = (within % whole) as usize;
+        row.get_mut(offset..offset + bytes.len())?.copy_from_slice(bytes);
+    }
+    let mut places = Vec::new();
+    for (number, bytes) in rows {
+        let first = number * whole;
+        if first.checked_add(whole)? > chunk.len {
+            return None;
+        }
+        let piece = layout.piece(first, 1);
+        let (_, members) = layout.row(&piece)?;
+        let mut units: Vec<Vec<u8>> = bytes.chunks(unit).map(<[u8]>::to_vec).collect();
+        let sums = parity_of(&bytes.chunks(unit).collect::<Vec<_>>(), layout.parity());
+        units.extend(sums);
+        for (stripe, unit) in members.into_iter().zip(units) {
+            let stripe = &chunk.stripes[stripe];
+            places.push((stripe.device, stripe.offset + piece.offset, unit));
+        }
+    }
+    Some(places)
 }

@@ -197,12 +197,13 @@ impl Volume {
     }
 
     /// Writes the superblock `found` over each first copy that a power cut tore, and on each device
-    /// that is one transaction behind, and makes it durable. This must be the first write. The torn
-    /// copy names trees that stay intact only until something overwrites them. Some sectors of the
-    /// next superblock may be equal to the sectors that the torn copy lacks. If a second power cut
-    /// ends the write after these sectors, the torn copy may become valid. A copy of the transaction
-    /// before names such trees, too. It would be the newest one if a second power cut came before
-    /// the next superblock, and the devices with `found` were lost.
+    /// that is one transaction behind. Then makes it durable. This must be the first write.
+    ///
+    /// A torn copy names trees that stay intact only until something overwrites them. Some sectors
+    /// of the next superblock may be equal to the sectors that the torn copy lacks. If a second
+    /// power cut ends the write after these sectors, the torn copy may become valid. An older
+    /// superblock names such trees, too. It would be the newest one after a second power cut and the
+    /// loss of the devices with `found`.
     ///
     /// # Errors
     ///

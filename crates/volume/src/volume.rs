@@ -372,15 +372,16 @@ impl Volume {
     /// The reason why this chunk makes the volume read-only, if there is one.
     fn parity_obstacle(&self, entry: &Entry) -> Option<String> {
         let at = entry.chunk.logical;
-        let is_data = entry.chunk.flags.kind() == BlockGroupFlags::DATA;
+        let is_mixed =
+            entry.chunk.flags.kind() == BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
         match self.parity {
             _ if !entry.layout.has_parity() => None,
             Parity::ReadOnly => Some(format!(
-                "chunk {at} is RAID5 or RAID6, and raid56=ro was asked for; raid56=stripe writes data there"
+                "chunk {at} is RAID5 or RAID6, and raid56=ro was asked for; raid56=stripe writes whole rows there"
             )),
-            Parity::Rows if !is_data => Some(format!(
-                "chunk {at} holds metadata with parity, which is only read; with raid56=mirror what comes is \
-                 mirrored"
+            Parity::Rows if is_mixed => Some(format!(
+                "chunk {at} holds data and metadata with parity, which is only read; with raid56=mirror what \
+                 comes is mirrored"
             )),
             Parity::Mirror | Parity::Rows => None,
         }
@@ -390,6 +391,13 @@ impl Volume {
     #[must_use]
     pub fn parity(&self) -> Parity {
         self.parity
+    }
+
+    /// Whether a chunk of nodes has parity. Then a node cannot be overwritten where it lies.
+    #[must_use]
+    pub fn has_nodes_with_parity(&self) -> bool {
+        let holds_nodes = |entry: &Entry| entry.chunk.flags.kind() != BlockGroupFlags::DATA;
+        self.map.load().entries().any(|entry| entry.layout.has_parity() && holds_nodes(entry))
     }
 
     /// Whether an address lies in a chunk with parity, where nothing is written in place.

@@ -309,7 +309,7 @@ impl Volume {
 
     /// The class of the content at an address. A mixed chunk counts as metadata, because data and
     /// nodes cannot be told apart in such a chunk, and callers wait for writes of nodes.
-    fn class_of(&self, at: Logical) -> Class {
+    pub(crate) fn class_of(&self, at: Logical) -> Class {
         let is_data = |flags: BlockGroupFlags| flags.kind() == BlockGroupFlags::DATA;
         match self.map.load().find(at) {
             Ok(entry) if is_data(entry.chunk.flags) => Class::Data,

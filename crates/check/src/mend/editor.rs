@@ -13,9 +13,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
-use buttress_format::{
-    BlockGroupFlags, DirEntry, Key, Kind, Logical, RootItem, Superblock, TreeId,
-};
+use buttress_format::{DirEntry, Key, Kind, Logical, RootItem, Superblock, TreeId};
 use buttress_tree::{Cursor, Geometry, Node, NodePtr, NodeSource, Store, boot};
 use buttress_volume::{OpenOptions, Volume, VolumeDevice};
 
@@ -91,12 +89,7 @@ impl Editor {
         if !self.volume.devices().iter().all(takes_all) {
             return false;
         }
-        let chunks = self.volume.chunks();
-        let has_parity = |chunk: &buttress_format::Chunk| {
-            let is_data = chunk.flags.kind() == BlockGroupFlags::DATA;
-            !is_data && self.volume.has_parity(chunk.logical)
-        };
-        self.volume.read_only_reason().is_none() && !chunks.iter().any(|chunk| has_parity(chunk))
+        self.volume.read_only_reason().is_none() && !self.volume.has_nodes_with_parity()
     }
 
     /// A store that keeps no nodes in memory, because edits change nodes where they lie.

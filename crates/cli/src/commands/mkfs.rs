@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// Checksum algorithm: crc32c, xxhash, sha256 or blake2.
     #[arg(long, alias = "checksum", default_value = "crc32c", value_parser = csum)]
     csum: CsumType,
-    /// Profile of metadata: single, dup, raid0, raid1, raid1c3, raid1c4 or raid10. The default is
-    /// dup, raid1 on several devices, and single with --mixed.
+    /// Profile of metadata: single, dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5 or raid6.
+    /// The default is dup, raid1 on several devices, and single with --mixed.
     #[arg(long, short, value_name = "PROFILE", value_parser = profile)]
     metadata: Option<Profile>,
     /// Profile of data, with the same values as for metadata. The default is single.
@@ -284,6 +284,7 @@ fn make(
     if let Some(cache) = cache {
         cached::close(&cache)?;
     }
+    report.warning().into_iter().for_each(|warning| ui.note(warning));
     print(&name, args, &report, ui)
 }
 

@@ -31,6 +31,7 @@ mod moving;
 mod names;
 mod packing;
 mod parity_cuts;
+mod parity_nodes;
 #[cfg(debug_assertions)]
 mod processors;
 mod quota_counts;

@@ -6,7 +6,7 @@
 //! A commit rebuilds nodes all over its trees, and frees the old nodes. So the free space of
 //! metadata is soon in pieces. If each node were allocated separately, each would lie in another
 //! piece. A run is a long free piece, at most as long as one request. The nodes lie in the run side
-//! by side, in the order in which they were made.
+//! by side, in the order in which they were made. With parity, a run consists of whole rows.
 //!
 //! # Invariants
 //!
@@ -70,7 +70,7 @@ impl<'e> Cluster<'e> {
             (want / size * size).max(size)
         };
         while self.rest.is_none() {
-            match self.engine.space.allocate(self.request(want, size)) {
+            match self.engine.space.allocate_whole_rows(self.request(want, size)) {
                 Outcome::Got(run) => {
                     if run.len < want {
                         // This run is shorter than wanted, so it was the longest free piece. Other

@@ -1,5 +1,5 @@
-//! Data that was written with parity is right for Linux without a device, after a scrub, and after
-//! a conversion.
+//! Data and nodes that were written with parity are right for Linux without a device, after a
+//! scrub, and after a conversion.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -99,17 +99,41 @@ pub(crate) fn raid6_of_linux() {
     linux_made_it("raid6", "raid1c3", 4);
 }
 
+#[test]
+pub(crate) fn raid5_nodes_of_linux() {
+    linux_made_it("raid5", "raid5", 3);
+}
+
+#[test]
+pub(crate) fn raid6_nodes_of_linux() {
+    linux_made_it("raid6", "raid6", 4);
+}
+
 /// A volume made here with parity, changed by Linux and here.
 #[test]
 pub(crate) fn made_here() {
+    made(None, Profile::Raid5, 3);
+}
+
+#[test]
+pub(crate) fn raid5_nodes_made_here() {
+    made(Some(Profile::Raid5), Profile::Raid5, 3);
+}
+
+#[test]
+pub(crate) fn raid6_nodes_made_here() {
+    made(Some(Profile::Raid6), Profile::Raid1, 5);
+}
+
+fn made(metadata: Option<Profile>, data: Profile, devices: usize) {
     if !has_linux_btrfs() {
         return;
     }
-    let images = Images::new(3, LEN);
+    let images = Images::new(devices, LEN);
     let make = |path: &std::path::PathBuf| FileDevice::create(path, LEN).expect("the image opens");
     let made: Vec<_> = images.paths().iter().map(make).collect();
     let parts: Vec<_> = made.iter().map(|device| device as &dyn Device).collect();
-    let options = MakeOptions { data: Some(Profile::Raid5), ..MakeOptions::default() };
+    let options = MakeOptions { metadata, data: Some(data), ..MakeOptions::default() };
     make_on(&parts, &options).expect("a new volume");
     drop(parts);
     drop(made);
@@ -148,15 +172,14 @@ pub(crate) fn converted() {
     let written = Manifest::of_library(&filesystem);
     for to in [Profile::Raid6, Profile::Raid5, Profile::Raid1] {
         let target = Some(Filter { convert: Some(to), soft: true, ..Filter::default() });
-        let options = BalanceOptions { data: target, metadata: None, system: None };
+        let (metadata, system) = (target.clone(), target.clone());
+        let options = BalanceOptions { data: target, metadata, system };
         filesystem.balance(&options, &mut |_| true).expect("a conversion");
         assert!(!scrubbed(&filesystem, false).has_errors());
     }
-    let options = BalanceOptions {
-        data: Some(Filter { convert: Some(Profile::Raid5), ..Filter::default() }),
-        metadata: None,
-        system: None,
-    };
+    let target = Some(Filter { convert: Some(Profile::Raid5), ..Filter::default() });
+    let (metadata, system) = (target.clone(), target.clone());
+    let options = BalanceOptions { data: target, metadata, system };
     filesystem.balance(&options, &mut |_| true).expect("a conversion");
     close(filesystem);
     expect_everywhere(&images, &written);
