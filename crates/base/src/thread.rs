@@ -1,8 +1,8 @@
 //! Threads of the engine. They are threads of the system; in a seeded run ([`crate::seeded`]) one
 //! of them runs at a time.
 //!
-//! In a release build without `--cfg buttress_seeded` most names of this module are reexports of the
-//! standard library.
+//! In a release build without `--cfg buttress_seeded` most names of this module are reexports of
+//! the standard library.
 //!
 //! # What must hold
 //!

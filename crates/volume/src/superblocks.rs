@@ -202,8 +202,8 @@ impl Volume {
     /// A torn copy names trees that stay intact only until something overwrites them. Some sectors
     /// of the next superblock may be equal to the sectors that the torn copy lacks. If a second
     /// power cut ends the write after these sectors, the torn copy may become valid. An older
-    /// superblock names such trees, too. It would be the newest one after a second power cut and the
-    /// loss of the devices with `found`.
+    /// superblock names such trees, too. It would be the newest one after a second power cut and
+    /// the loss of the devices with `found`.
     ///
     /// # Errors
     ///
