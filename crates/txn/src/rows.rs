@@ -5,9 +5,9 @@
 //! - **P1** A row is written in one call, before a transaction references any part of it. The row
 //!   is not written again while a reader can reach any part of it, or while a crash could bring any
 //!   part back.
-//!
 //! - **P2** One commit, or one log of fsync, writes a row of nodes: its nodes and zeros. Nothing
 //!   else of the row is in use; debug builds check this.
+//!
 //! `space` allocates no part of a row in which space is reserved, used or pinned. `volume` refuses
 //! a write that begins in the middle of a row.
 
