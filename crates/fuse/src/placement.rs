@@ -11,13 +11,14 @@
 //! # Invariants
 //!
 //! - **A1** A thread has the policy `SCHED_IDLE` only while it sends answers. With that policy, a
-//!   busy program on the same processor could keep the thread from running for long. If the thread
-//!   does not return within two ticks of the watch, the watch gives it its policy back.
+//!   busy program on the same processor could keep the thread from running for long. If the policy
+//!   is still low at the next look of the watch, the watch restores it. No policy is lowered while
+//!   the watch dozes, and the watch does not doze while a policy is low.
 //! - **A2** A thread that a bound thread starts is not bound, and has the usual policy.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::sync::Mutex;
@@ -32,7 +33,7 @@ thread_local! {
 static ANYWHERE: OnceLock<Option<CpuSet>> = OnceLock::new();
 
 /// Notes which processors this process may use. Threads that bound threads start are free again
-/// (`buttress_base::thread`). A thread calls this function that is not bound.
+/// (`buttress_base::thread`). Only a thread that is not bound may call this function.
 pub(crate) fn note_processors() {
     ANYWHERE.get_or_init(|| rustix::thread::sched_getaffinity(None).ok());
     thread::on_spawn_by(|| IS_BOUND.get(), run_anywhere);
@@ -40,7 +41,16 @@ pub(crate) fn note_processors() {
 
 /// Frees this thread if a bound thread has started it.
 pub(crate) fn run_anywhere() {
-    Bound::take_over().free();
+    drop(Bound::take_over());
+}
+
+/// Frees another thread that is bound.
+pub(crate) fn free_other(thread: Thread) {
+    if let Some(Some(anywhere)) = ANYWHERE.get() {
+        let pid = rustix::thread::Pid::from_raw(thread.0);
+        let _ = rustix::thread::sched_setaffinity(pid, anywhere);
+        thread.set_policy(libc::SCHED_OTHER);
+    }
 }
 
 /// The calling thread, while it serves one processor. It does not preempt a program that has just
@@ -68,15 +78,17 @@ impl Bound {
         self.thread
     }
 
-    /// Goes to a processor, and stays there. If this process may not use the processor, the thread
-    /// runs on another one.
-    pub(crate) fn go_to(&self, processor: usize) {
-        // Without this set, the thread could not be freed.
-        if processor < CpuSet::MAX_CPU && ANYWHERE.get().is_some_and(Option::is_some) {
-            let mut there = CpuSet::new();
-            there.set(processor);
-            let _ = rustix::thread::sched_setaffinity(None, &there);
+    /// Goes to a processor, and stays there. Returns false if this process may not use the
+    /// processor; then the thread stays where it is.
+    pub(crate) fn go_to(&self, processor: usize) -> bool {
+        // The set is also what the administrator gave this process.
+        let is_ours = |anywhere: &CpuSet| processor < CpuSet::MAX_CPU && anywhere.is_set(processor);
+        if !ANYWHERE.get().is_some_and(|known| known.as_ref().is_some_and(is_ours)) {
+            return false;
         }
+        let mut there = CpuSet::new();
+        there.set(processor);
+        rustix::thread::sched_setaffinity(None, &there).is_ok()
     }
 
     /// May run on any processor.
@@ -142,7 +154,8 @@ impl Affinity {
         if self.is_local != is_local {
             self.is_local = is_local;
             match is_local {
-                true => self.bound.go_to(usize::from(self.processor)),
+                // Elsewhere the driver is only slower.
+                true => _ = self.bound.go_to(usize::from(self.processor)),
                 false => self.bound.go_anywhere(),
             }
         }
@@ -152,17 +165,23 @@ impl Affinity {
 /// If a thread takes longer to send answers, its processor has other work. Then moves cost little.
 pub(crate) const LOWERED_MAX: Duration = Duration::from_micros(500);
 
+/// Whether the kernel lets a thread raise its policy again.
+static RAISES: AtomicBool = AtomicBool::new(true);
+
 /// Whether threads may lower their policy. They may if the kernel lets this process raise it again.
-/// Without privilege it mostly does not.
+/// Without privilege it mostly does not. The first call takes long.
 pub(crate) fn may_lower() -> bool {
-    static MAY: OnceLock<bool> = OnceLock::new();
-    *MAY.get_or_init(|| {
+    static TRIED: OnceLock<()> = OnceLock::new();
+    TRIED.get_or_init(|| {
         let trial = std::thread::Builder::new().name("fuse-trial".to_owned()).spawn(|| {
+            run_anywhere();
             let this = Thread::this();
             this.set_policy(libc::SCHED_IDLE) && this.set_policy(libc::SCHED_BATCH)
         });
-        trial.is_ok_and(|trial| trial.join().unwrap_or(false))
-    })
+        let raises = trial.is_ok_and(|trial| trial.join().unwrap_or(false));
+        RAISES.store(raises, Ordering::Relaxed);
+    });
+    RAISES.load(Ordering::Relaxed)
 }
 
 /// A thread of this process.
@@ -206,23 +225,50 @@ pub(crate) struct Lowering {
 }
 
 impl Policy {
-    /// Lowers the policy of this thread, which is `thread`, while it sends answers. Returns the
-    /// time that this took, with the time in which programs ran instead. Only sends the answers if
-    /// another thread is sending with this policy.
-    pub(crate) fn lower_while(&self, thread: Thread, send: impl FnOnce()) -> Duration {
+    /// Lowers the policy of this thread, which is `thread`, while it sends answers. Returns how long
+    /// this took. Programs may have run meanwhile, and that time counts. If another thread is
+    /// sending with this policy, or the watch dozes, this call sends the answers and changes no
+    /// policy.
+    pub(crate) fn lower_while(
+        &self,
+        thread: Thread,
+        watch_dozes: &AtomicBool,
+        send: impl FnOnce(),
+    ) -> Duration {
+        {
+            let mut lowered = self.lowered.lock();
+            // The watch says that it dozes before it looks for lowered policies. So either the
+            // watch sees this one, or this thread sees that the watch dozes.
+            if lowered.is_some() || !RAISES.load(Ordering::Relaxed) {
+                drop(lowered);
+                send();
+                return Duration::ZERO;
+            }
+            *lowered = Some(thread);
+        }
         let start = clock::now();
-        let other = self.lowered.lock().replace(thread);
-        if other.is_some() {
-            *self.lowered.lock() = other;
+        self.times.fetch_add(1, Ordering::Relaxed);
+        let raise = Raise { policy: self, thread };
+        if watch_dozes.load(Ordering::SeqCst) {
             send();
             return Duration::ZERO;
         }
-        self.times.fetch_add(1, Ordering::Relaxed);
         thread.set_policy(libc::SCHED_IDLE);
         send();
-        thread.set_policy(libc::SCHED_BATCH);
-        *self.lowered.lock() = None;
+        drop(raise);
         clock::since(start)
+    }
+
+    /// Whether a policy is low now.
+    pub(crate) fn is_lowered(&self) -> bool {
+        self.lowered.lock().is_some()
+    }
+
+    /// Restores a policy that is low now, at once.
+    pub(crate) fn restore_now(&self) {
+        if let Some(lowering) = self.lowering() {
+            self.restore(lowering);
+        }
     }
 
     /// Restores the policy that was lowered already when the watch looked last (A1). `seen` is for
@@ -254,6 +300,22 @@ impl Policy {
     }
 }
 
+/// Raises the policy of a thread when dropped.
+struct Raise<'a> {
+    policy: &'a Policy,
+    thread: Thread,
+}
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        if !self.thread.set_policy(libc::SCHED_BATCH) {
+            // The process has lost its privilege.
+            RAISES.store(false, Ordering::Relaxed);
+        }
+        *self.policy.lowered.lock() = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -276,15 +338,15 @@ mod tests {
             return;
         }
         let (idle, batch) = (libc::SCHED_IDLE.to_string(), libc::SCHED_BATCH.to_string());
-        let policy = Policy::default();
+        let (policy, awake) = (Policy::default(), AtomicBool::new(false));
         let (said, heard) = mpsc::channel();
         let (go, gone) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            let policy = &policy;
+            let (policy, awake) = (&policy, &awake);
             scope.spawn(move || {
                 let this = Thread::this();
                 for _ in 0..2 {
-                    policy.lower_while(this, || {
+                    policy.lower_while(this, awake, || {
                         said.send(this).expect("the test waits");
                         gone.recv().expect("the test answers");
                     });
@@ -306,5 +368,26 @@ mod tests {
             assert_eq!((policy.lowering(), policy_of(thread)), (None, batch));
             go.send(()).expect("the thread lives");
         });
+    }
+
+    /// Of two threads that send at once, one has the lower policy. Nothing is low afterwards.
+    #[test]
+    fn one_thread_is_lowered_at_once() {
+        let (policy, awake) = (Policy::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let this = Thread::this();
+                    for _ in 0..2_000 {
+                        policy.lower_while(this, &awake, || {});
+                    }
+                });
+            }
+        });
+        assert!(!policy.is_lowered());
+        awake.store(true, Ordering::SeqCst);
+        let this = Thread::this();
+        policy.lower_while(this, &awake, || assert_ne!(policy_of(this), "5", "the watch dozes"));
+        assert!(!policy.is_lowered());
     }
 }

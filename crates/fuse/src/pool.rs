@@ -113,7 +113,6 @@ pub(crate) struct WorkerPool {
     finished: AtomicU64,
     costs: Costs,
     follower: Arc<Follower>,
-    watch_dozes: AtomicBool,
     is_dismissed: AtomicBool,
     /// Unranked: no other lock is taken under it.
     bench: Mutex<Bench>,
@@ -151,6 +150,7 @@ thread_local! {
     static LAST_DONE: Cell<Option<Instant>> = const { Cell::new(None) };
     static HANDLED: Cell<Option<Instant>> = const { Cell::new(None) };
     static WAITED: Cell<u32> = const { Cell::new(0) };
+    static LAST_ASKER: Cell<u32> = const { Cell::new(0) };
 }
 
 /// The whole of one thread's work on one request (W3).
@@ -181,8 +181,7 @@ impl WorkerPool {
             handling: AtomicUsize::new(0),
             finished: AtomicU64::new(0),
             costs: Costs::new(),
-            follower: Follower::new(),
-            watch_dozes: AtomicBool::new(false),
+            follower: Follower::new(options.handoff && threads > 1 && has_room),
             is_dismissed: AtomicBool::new(false),
             bench: Mutex::default(),
         })
@@ -197,16 +196,20 @@ impl WorkerPool {
             if LAST_DONE.get().is_some_and(|done| started - done < self.busy_poll) {
                 self.note_poll(true);
             }
-            self.follower.note(asker, matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
             self.handling.fetch_add(1, Ordering::Relaxed);
             let others = self.readers.fetch_sub(1, Ordering::SeqCst).saturating_sub(1);
             if others == 0 {
-                if self.costs.is_long(kind) || is_backlog(started) || self.is_pressed(kind) {
+                let is_long = self.costs.is_long(kind);
+                if is_long || is_backlog(started, asker) || self.is_pressed(kind) {
+                    // Another thread reads next.
+                    follow::leave();
                     self.call_one();
-                } else if self.watch_dozes.load(Ordering::Relaxed) {
+                } else if self.follower.watch_dozes.load(Ordering::Relaxed) {
                     self.wake_watch();
                 }
             }
+            follow::ON_DUTY.set(true);
+            self.follower.note(asker, matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
         }
         Duty { pool: self, kind, watch }
     }
@@ -222,10 +225,20 @@ impl WorkerPool {
         let seat = {
             let mut bench = self.bench.lock();
             let Some(seat) = bench.seated.pop().or_else(|| bench.watch.take()) else { return };
+            self.note_watch(&bench);
             self.readers.fetch_add(1, Ordering::SeqCst);
             seat
         };
         seat.call();
+    }
+
+    /// Notes whether there is a watch. If there is none, no policy stays low.
+    fn note_watch(&self, bench: &Bench) {
+        let has_watch = bench.watch.is_some();
+        self.follower.has_watch.store(has_watch, Ordering::SeqCst);
+        if !has_watch {
+            self.follower.restore_now();
+        }
     }
 
     fn wake_watch(&self) {
@@ -248,6 +261,7 @@ impl WorkerPool {
         let handled = HANDLED.take().unwrap_or(now);
         self.costs.learn(kind, watch.until(handled));
         self.finished.fetch_add(1, Ordering::Relaxed);
+        follow::ON_DUTY.set(false);
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
             LAST_DONE.set(Some(now));
@@ -265,6 +279,7 @@ impl WorkerPool {
         if self.connection.has_request() {
             self.readers.fetch_add(1, Ordering::SeqCst);
             LAST_DONE.set(Some(now));
+            self.follower.follow();
             return;
         }
         LAST_DONE.set(None);
@@ -323,6 +338,7 @@ impl WorkerPool {
             if bench.watch.is_none() {
                 seat.is_watch.store(true, Ordering::Relaxed);
                 bench.watch = Some(Arc::clone(seat));
+                self.note_watch(&bench);
             } else {
                 seat.is_watch.store(false, Ordering::Relaxed);
                 bench.seated.push(Arc::clone(seat));
@@ -350,9 +366,12 @@ impl WorkerPool {
         if *quiet < QUIET_TICKS {
             thread::park_timeout(TICK);
         } else {
-            self.watch_dozes.store(true, Ordering::SeqCst);
-            thread::park_timeout(DOZE);
-            self.watch_dozes.store(false, Ordering::SeqCst);
+            self.follower.free();
+            self.follower.watch_dozes.store(true, Ordering::SeqCst);
+            if !self.follower.is_lowered() {
+                thread::park_timeout(DOZE);
+            }
+            self.follower.watch_dozes.store(false, Ordering::SeqCst);
             if self.connection.is_gone() {
                 self.dismiss();
             }
@@ -360,7 +379,15 @@ impl WorkerPool {
         self.follower.look(lowered);
         let is_unread = self.readers.load(Ordering::SeqCst) == 0;
         let nothing_done = self.finished.load(Ordering::Relaxed) == before;
-        *quiet = if nothing_done && !is_unread { quiet.saturating_add(1) } else { 0 };
+        // A reader that is bound to a busy processor may not get to read.
+        if nothing_done && self.follower.has_place() && self.connection.has_request() {
+            self.follower.free();
+        }
+        *quiet = if nothing_done && !is_unread && lowered.is_none() {
+            quiet.saturating_add(1)
+        } else {
+            0
+        };
         is_unread && nothing_done && self.take_over(seat)
     }
 
@@ -372,6 +399,7 @@ impl WorkerPool {
                 return false;
             }
             bench.watch = bench.seated.pop();
+            self.note_watch(&bench);
             bench.watch.clone()
         };
         if let Some(next) = next {
@@ -388,6 +416,7 @@ impl WorkerPool {
             self.is_dismissed.store(true, Ordering::SeqCst);
             let mut seats = std::mem::take(&mut bench.seated);
             seats.extend(bench.watch.take());
+            self.note_watch(&bench);
             seats
         };
         for seat in seats {
@@ -420,8 +449,11 @@ impl Drop for Duty<'_> {
 }
 
 /// Returns whether this thread has found the next request waiting after each of its last requests.
-fn is_backlog(now: Instant) -> bool {
-    let waited = LAST_DONE.get().is_some_and(|done| now - done < WAITING);
+/// A program that has its answer may ask again before the thread returns: such a request has not
+/// waited.
+fn is_backlog(now: Instant, asker: u32) -> bool {
+    let is_same = LAST_ASKER.replace(asker) == asker && asker != 0;
+    let waited = !is_same && LAST_DONE.get().is_some_and(|done| now - done < WAITING);
     let count = if waited { WAITED.get().saturating_add(1) } else { 0 };
     WAITED.set(count);
     count >= BACKLOG

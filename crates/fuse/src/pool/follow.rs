@@ -11,18 +11,24 @@
 //!
 //! - The reader follows a program that waits for each of its requests and moves few bytes. While
 //!   several programs ask, or bytes are copied, processors are better used side by side.
-//! - A thread that does not read next is not bound to a processor.
+//! - The watch of the pool frees the reader if a request waits and nothing was done since its last
+//!   look, and before the watch dozes. A busy processor could otherwise keep the reader from
+//!   running, while other processors are idle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::placement::{Bound, LOWERED_MAX, Lowering, Policy, may_lower};
+use buttress_base::sync::Mutex;
+
+use crate::placement::{Bound, LOWERED_MAX, Lowering, Policy, Thread, free_other, may_lower};
 
 /// The program that the reader follows.
 #[derive(Debug)]
 pub(super) struct Follower {
+    /// Whether readers follow programs at all.
+    is_on: bool,
     /// The thread that sent most of the latest requests.
     asker: AtomicU32,
     /// How likely the next request comes from that thread.
@@ -31,7 +37,13 @@ pub(super) struct Follower {
     until_look: AtomicU32,
     /// Its processor, or [`NOWHERE`].
     place: AtomicU32,
+    /// The thread that was bound last. Unranked: nothing is taken under it.
+    bound: Mutex<Option<Thread>>,
     policy: Policy,
+    /// Whether a thread on the bench watches.
+    pub(super) has_watch: AtomicBool,
+    /// Whether the watch dozes.
+    pub(super) watch_dozes: AtomicBool,
 }
 
 /// No processor.
@@ -52,28 +64,45 @@ struct Following {
 }
 
 thread_local! {
+    /// Whether this thread is on duty, so that the watch sees that it makes no progress.
+    pub(super) static ON_DUTY: Cell<bool> = const { Cell::new(false) };
     static FOLLOWING: RefCell<Option<Following>> = const { RefCell::new(None) };
 }
 
 impl Follower {
-    pub(super) fn new() -> Arc<Self> {
+    /// Follows programs if `is_on`, and if `/proc` shows threads by the numbers that this process
+    /// knows.
+    pub(super) fn new(is_on: bool) -> Arc<Self> {
+        let own = fs::read_link("/proc/self").ok();
+        let own = own.and_then(|own| own.to_str().and_then(|own| own.parse::<u32>().ok()));
+        let is_on = is_on && own == Some(std::process::id());
+        if is_on {
+            // The first call takes long.
+            may_lower();
+        }
         Arc::new(Self {
+            is_on,
             asker: AtomicU32::new(0),
             score: AtomicU32::new(0),
             until_look: AtomicU32::new(0),
             place: AtomicU32::new(NOWHERE),
+            bound: Mutex::default(),
             policy: Policy::default(),
+            has_watch: AtomicBool::new(false),
+            watch_dozes: AtomicBool::new(false),
         })
     }
 
-    /// Notes that a thread has asked. Zero is the kernel, which waits for nothing. Threads may
-    /// overwrite each other's notes: the score is only an estimate.
+    /// Notes that a thread has asked. Zero is the kernel, which mostly waits for nothing. Threads
+    /// may overwrite each other's notes: the score is only an estimate.
     pub(super) fn note(&self, asker: u32, is_large: bool) {
-        self.note_at(asker, is_large, processor_of);
+        if self.is_on {
+            self.note_at(asker, is_large, processor_of);
+        }
     }
 
     fn note_at(&self, asker: u32, is_large: bool, processor_of: impl FnOnce(u32) -> Option<u32>) {
-        if asker == 0 {
+        if asker == 0 && !is_large {
             return;
         }
         if is_large || asker != self.asker.load(Ordering::Relaxed) {
@@ -110,17 +139,50 @@ impl Follower {
         let place = self.place.load(Ordering::Relaxed);
         FOLLOWING.with_borrow_mut(|following| match following {
             Some(there) if there.place == place => {}
-            _ if place == NOWHERE => *following = None,
-            Some(elsewhere) => {
-                elsewhere.bound.go_to(place as usize);
-                elsewhere.place = place;
+            None if place == NOWHERE => {}
+            Some(_) if place == NOWHERE => *following = None,
+            Some(elsewhere) if elsewhere.bound.go_to(place as usize) => elsewhere.place = place,
+            Some(_) => {
+                *following = None;
+                self.place.store(NOWHERE, Ordering::Relaxed);
             }
             None => {
                 let (follower, bound) = (Arc::clone(self), Bound::new());
-                bound.go_to(place as usize);
-                *following = Some(Following { follower, bound, place });
+                if bound.go_to(place as usize) {
+                    *self.bound.lock() = Some(bound.thread());
+                    *following = Some(Following { follower, bound, place });
+                } else {
+                    self.place.store(NOWHERE, Ordering::Relaxed);
+                }
             }
         });
+    }
+
+    /// Frees the reader, for the watch. The reader itself learns it after its next request.
+    pub(super) fn free(&self) {
+        if self.place.load(Ordering::Relaxed) == NOWHERE {
+            return;
+        }
+        self.lose(SCORE_MAX);
+        let bound = self.bound.lock();
+        if let Some(thread) = *bound {
+            free_other(thread);
+        }
+    }
+
+    /// Whether the reader follows a program.
+    pub(super) fn has_place(&self) -> bool {
+        self.place.load(Ordering::Relaxed) != NOWHERE
+    }
+
+    /// Whether a policy is low now.
+    pub(super) fn is_lowered(&self) -> bool {
+        self.policy.is_lowered()
+    }
+
+    /// As [`Policy::restore_now`].
+    pub(super) fn restore_now(&self) {
+        self.policy.restore_now();
     }
 
     /// As [`Policy::look`].
@@ -129,16 +191,30 @@ impl Follower {
     }
 }
 
-/// The thread may run anywhere again. It does not read next.
+impl Drop for Following {
+    fn drop(&mut self) {
+        // The watch frees no thread that is bound to something else, or gone.
+        let mut bound = self.follower.bound.lock();
+        if *bound == Some(self.bound.thread()) {
+            *bound = None;
+        }
+    }
+}
+
+/// The thread may run anywhere again.
 pub(super) fn leave() {
     FOLLOWING.set(None);
 }
 
-/// Sends an answer. If this thread follows the program, the program stays on its processor.
+/// Sends an answer. If this thread follows the program, the program stays on its processor. The
+/// watch does not see requests without a duty, so answers to these are sent as usual.
 pub(crate) fn send(send: impl FnOnce()) {
     FOLLOWING.with_borrow(|following| match following {
-        Some(Following { follower, bound, .. }) if may_lower() => {
-            if follower.policy.lower_while(bound.thread(), send) > LOWERED_MAX {
+        Some(Following { follower, bound, .. })
+            if ON_DUTY.get() && follower.has_watch.load(Ordering::SeqCst) =>
+        {
+            let dozes = &follower.watch_dozes;
+            if follower.policy.lower_while(bound.thread(), dozes, send) > LOWERED_MAX {
                 follower.lose(UNLIKE);
             }
         }
@@ -169,7 +245,7 @@ mod tests {
     /// programs end that.
     #[test]
     fn one_program_is_followed() {
-        let follower = Follower::new();
+        let follower = Follower::new(true);
         let ask = |asker, at, times| {
             for _ in 0..times {
                 follower.note_at(asker, false, |_| Some(at));
@@ -219,7 +295,7 @@ mod tests {
             let processors = || rustix::thread::sched_getaffinity(None).expect("a set");
             let before = processors();
             note_processors();
-            let follower = Follower::new();
+            let follower = Follower::new(true);
             let at = rustix::thread::sched_getcpu();
             follower.place.store(at as u32, Ordering::Relaxed);
             follower.follow();
@@ -227,10 +303,18 @@ mod tests {
             let child = buttress_base::thread::Builder::new().spawn(processors).expect("a thread");
             assert_eq!(child.join().expect("no panic"), before);
             let mut sent = 0;
+            ON_DUTY.set(true);
+            follower.has_watch.store(true, Ordering::SeqCst);
             send(|| sent += 1);
+            follower.free();
+            assert_eq!(processors(), before, "freed by the watch");
+            follower.place.store(at as u32, Ordering::Relaxed);
             follower.lose(SCORE_MAX);
             follower.follow();
             assert_eq!(processors(), before);
+            follower.place.store(CpuSet::MAX_CPU as u32 - 1, Ordering::Relaxed);
+            follower.follow();
+            assert_eq!((processors(), follower.has_place()), (before, false), "no such processor");
             send(|| sent += 1);
             assert_eq!(sent, 2);
         });

@@ -50,7 +50,6 @@ pub(super) struct Shared {
     called: Condvar,
     /// The number of queues that have not ended.
     left: AtomicUsize,
-    watch_dozes: AtomicBool,
     /// Unranked: the watch is woken under it, and no other lock is taken.
     watch: Mutex<Option<Thread>>,
     /// The number of queues with entries that the kernel has accepted, or its first refusal.
@@ -98,7 +97,6 @@ impl Shared {
             jobs: Mutex::new(jobs),
             called: Condvar::new(),
             left,
-            watch_dozes: AtomicBool::new(false),
             watch: Mutex::default(),
             registered: Mutex::new(Ok(0)),
             has_registered: Condvar::new(),
@@ -201,7 +199,7 @@ impl Shared {
 
     /// Handles a request, or hands it to a helper.
     fn work_or_hand_over(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
-        if self.watch_dozes.load(Ordering::Relaxed)
+        if self.watch_dozes().load(Ordering::Relaxed)
             && let Some(watch) = &*self.watch.lock()
         {
             watch.unpark();
@@ -220,6 +218,12 @@ impl Shared {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
         self.costs.usually_waits(kind)
             || others_wait && self.costs.is_long(kind) && has_idle() && self.has_helper()
+    }
+
+    /// Whether the watch dozes.
+    fn watch_dozes(&self) -> &AtomicBool {
+        // There is a queue for each processor, and all have the same `Moves`.
+        &self.queues[0].1.moves.watch_dozes
     }
 
     /// Whether a helper is idle, or may be started.
@@ -297,9 +301,14 @@ impl Shared {
                 thread::park_timeout(TICK);
             } else {
                 let since = clock::now();
-                self.watch_dozes.store(true, Ordering::SeqCst);
-                thread::park_timeout(DOZE);
-                self.watch_dozes.store(false, Ordering::SeqCst);
+                self.watch_dozes().store(true, Ordering::SeqCst);
+                let is_busy = |(_, queue): &(u16, Arc<Queue>)| {
+                    queue.policy.is_lowered() || queue.term.away().is_some()
+                };
+                if !self.queues.iter().any(is_busy) {
+                    thread::park_timeout(DOZE);
+                }
+                self.watch_dozes().store(false, Ordering::SeqCst);
                 // A request woke the watch. It may be answered before the next look, but its driver
                 // may then have a low policy.
                 if clock::since(since) < DOZE {

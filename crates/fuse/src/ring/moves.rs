@@ -5,7 +5,7 @@
 //! - Drivers lower their policy (`placement`) only where programs move. Two calls of the kernel for
 //!   each answer would otherwise bring nothing.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::placement::may_lower;
 
@@ -18,6 +18,8 @@ pub(super) struct Moves {
     last: AtomicU64,
     /// How many more answers are sent with the lower policy.
     left: AtomicU32,
+    /// Whether the watch dozes.
+    pub(super) watch_dozes: AtomicBool,
 }
 
 impl Moves {
@@ -32,7 +34,12 @@ impl Moves {
 
     /// Never lowers a policy.
     pub(super) fn none() -> Self {
-        Self { is_allowed: false, last: AtomicU64::new(0), left: AtomicU32::new(0) }
+        Self {
+            is_allowed: false,
+            last: AtomicU64::new(0),
+            left: AtomicU32::new(0),
+            watch_dozes: AtomicBool::new(false),
+        }
     }
 
     /// Notes that a thread has asked from a processor. Zero is no thread.

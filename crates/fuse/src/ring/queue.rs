@@ -73,6 +73,8 @@ pub(super) struct DriverState {
     waiting: VecDeque<u16>,
     /// Whether answers were queued for the kernel and not submitted yet.
     pub(super) has_unsent: bool,
+    /// How many.
+    unsent: usize,
     /// The thread that drives.
     pub(super) thread: Thread,
 }
@@ -135,6 +137,7 @@ impl Queue {
                 port,
                 waiting: VecDeque::new(),
                 has_unsent: false,
+                unsent: 0,
                 thread: Thread::this(),
             }),
             answered: Mutex::default(),
@@ -183,7 +186,8 @@ impl Queue {
             if self.has_ended() {
                 return None;
             }
-            if driver.has_unsent && self.moves.should_lower() {
+            // A program that is woken first would keep the other programs waiting.
+            if driver.unsent == 1 && self.moves.should_lower() {
                 self.send_lowered(driver);
                 continue;
             }
@@ -191,6 +195,7 @@ impl Queue {
             // An answer that came before `is_asleep` was set has not rung the bell.
             if self.answered.lock().is_empty() {
                 driver.has_unsent = false;
+                driver.unsent = 0;
                 driver.port.wait();
             }
             self.is_asleep.store(false, Ordering::SeqCst);
@@ -202,6 +207,7 @@ impl Queue {
     pub(super) fn send(&self, driver: &mut DriverState) {
         self.answer_all(driver);
         driver.has_unsent = false;
+        driver.unsent = 0;
         // An answer that cannot be sent now is sent with the next submission.
         let _ = driver.port.submit();
         self.reap(driver);
@@ -209,11 +215,13 @@ impl Queue {
 
     /// As [`Self::send`], and leaves the programs on this processor (`placement`).
     fn send_lowered(&self, driver: &mut DriverState) {
-        let took = self.policy.lower_while(driver.thread, || {
+        let dozes = &self.moves.watch_dozes;
+        let took = self.policy.lower_while(driver.thread, dozes, || {
             // As in `send`.
             let _ = driver.port.submit();
         });
         driver.has_unsent = false;
+        driver.unsent = 0;
         if took > LOWERED_MAX {
             self.moves.stop();
         }
@@ -226,6 +234,7 @@ impl Queue {
             let commit_id = self.slots[usize::from(index)].commit_id();
             self.give(driver, index, abi::COMMIT_AND_FETCH, commit_id);
             driver.has_unsent = true;
+            driver.unsent += 1;
         }
     }
 
