@@ -45,7 +45,6 @@ use serde_json::{Value, json};
 use crate::cached;
 use crate::exit::{Exit, Result};
 use crate::figures::Figures;
-use crate::names;
 use crate::order::{Order, Step, Watch};
 use crate::target::{Open, Stream};
 use ask::ANSWER_TIMEOUT;
@@ -269,13 +268,6 @@ impl Live {
             && seen.iter().all(|one| Some(&one.point) != subject.target.as_ref())
         {
             subject.target = Some(first.point.clone());
-        }
-        if let Some(OpenVolume { fs, folder, .. }) = &self.volume {
-            // A device may have been added since the mount.
-            let devices = fs.devices();
-            let paths: Vec<_> =
-                devices.iter().map(|device| folder.join(names::to_path(&device.name))).collect();
-            subject.other_devices(paths.iter().map(PathBuf::as_path));
         }
         let is_closing = self.is_closing();
         if is_closing {
