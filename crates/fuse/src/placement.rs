@@ -225,8 +225,8 @@ pub(crate) struct Lowering {
 }
 
 impl Policy {
-    /// Lowers the policy of this thread, which is `thread`, while it sends answers. Returns how long
-    /// this took. Programs may have run meanwhile, and that time counts. If another thread is
+    /// Lowers the policy of this thread, which is `thread`, while it sends answers. Returns how
+    /// long this took. Programs may have run meanwhile, and that time counts. If another thread is
     /// sending with this policy, or the watch dozes, this call sends the answers and changes no
     /// policy.
     pub(crate) fn lower_while(
