@@ -12,8 +12,8 @@
 //!
 //! - **A1** A thread has the policy `SCHED_IDLE` only while it sends answers. With that policy, a
 //!   busy program on the same processor could keep the thread from running for long. If the policy
-//!   is still low at the next look of the watch, the watch restores it. No policy is lowered while
-//!   the watch dozes, and the watch does not doze while a policy is low.
+//!   is still low at the next look of the watch, the watch restores it. No policy is lowered where
+//!   no watch is awake, and a watch does not doze while a policy is low.
 //! - **A2** A thread that a bound thread starts is not bound, and has the usual policy.
 
 use std::cell::Cell;
@@ -227,18 +227,18 @@ pub(crate) struct Lowering {
 impl Policy {
     /// Lowers the policy of this thread, which is `thread`, while it sends answers. Returns how
     /// long this took. Programs may have run meanwhile, and that time counts. If another thread is
-    /// sending with this policy, or the watch dozes, this call sends the answers and changes no
+    /// sending with this policy, or no watch is awake, this call sends the answers and changes no
     /// policy.
     pub(crate) fn lower_while(
         &self,
         thread: Thread,
-        watch_dozes: &AtomicBool,
+        is_watched: impl FnOnce() -> bool,
         send: impl FnOnce(),
     ) -> Duration {
         {
             let mut lowered = self.lowered.lock();
-            // The watch says that it dozes before it looks for lowered policies. So either the
-            // watch sees this one, or this thread sees that the watch dozes.
+            // A watch says that it dozes or leaves before it looks for lowered policies. So either
+            // the watch sees this one, or this thread sees that no watch is awake.
             if lowered.is_some() || !RAISES.load(Ordering::Relaxed) {
                 drop(lowered);
                 send();
@@ -249,7 +249,7 @@ impl Policy {
         let start = clock::now();
         self.times.fetch_add(1, Ordering::Relaxed);
         let raise = Raise { policy: self, thread };
-        if watch_dozes.load(Ordering::SeqCst) {
+        if !is_watched() {
             send();
             return Duration::ZERO;
         }
@@ -338,18 +338,22 @@ mod tests {
             return;
         }
         let (idle, batch) = (libc::SCHED_IDLE.to_string(), libc::SCHED_BATCH.to_string());
-        let (policy, awake) = (Policy::default(), AtomicBool::new(false));
+        let policy = Policy::default();
         let (said, heard) = mpsc::channel();
         let (go, gone) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
-            let (policy, awake) = (&policy, &awake);
+            let policy = &policy;
             scope.spawn(move || {
                 let this = Thread::this();
                 for _ in 0..2 {
-                    policy.lower_while(this, awake, || {
-                        said.send(this).expect("the test waits");
-                        gone.recv().expect("the test answers");
-                    });
+                    policy.lower_while(
+                        this,
+                        || true,
+                        || {
+                            said.send(this).expect("the test waits");
+                            gone.recv().expect("the test answers");
+                        },
+                    );
                 }
                 said.send(this).expect("the test waits");
                 gone.recv().expect("the test answers");
@@ -373,21 +377,21 @@ mod tests {
     /// Of two threads that send at once, one has the lower policy. Nothing is low afterwards.
     #[test]
     fn one_thread_is_lowered_at_once() {
-        let (policy, awake) = (Policy::default(), AtomicBool::new(false));
+        let policy = Policy::default();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     let this = Thread::this();
                     for _ in 0..2_000 {
-                        policy.lower_while(this, &awake, || {});
+                        policy.lower_while(this, || true, || {});
                     }
                 });
             }
         });
         assert!(!policy.is_lowered());
-        awake.store(true, Ordering::SeqCst);
         let this = Thread::this();
-        policy.lower_while(this, &awake, || assert_ne!(policy_of(this), "5", "the watch dozes"));
+        let idle = libc::SCHED_IDLE.to_string();
+        policy.lower_while(this, || false, || assert_ne!(policy_of(this), idle, "no watch"));
         assert!(!policy.is_lowered());
     }
 }

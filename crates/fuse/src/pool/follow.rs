@@ -210,11 +210,12 @@ pub(super) fn leave() {
 /// watch does not see requests without a duty, so answers to these are sent as usual.
 pub(crate) fn send(send: impl FnOnce()) {
     FOLLOWING.with_borrow(|following| match following {
-        Some(Following { follower, bound, .. })
-            if ON_DUTY.get() && follower.has_watch.load(Ordering::SeqCst) =>
-        {
-            let dozes = &follower.watch_dozes;
-            if follower.policy.lower_while(bound.thread(), dozes, send) > LOWERED_MAX {
+        Some(Following { follower, bound, .. }) if ON_DUTY.get() => {
+            let is_watched = || {
+                let dozes = follower.watch_dozes.load(Ordering::SeqCst);
+                follower.has_watch.load(Ordering::SeqCst) && !dozes
+            };
+            if follower.policy.lower_while(bound.thread(), is_watched, send) > LOWERED_MAX {
                 follower.lose(UNLIKE);
             }
         }

@@ -215,8 +215,8 @@ impl Queue {
 
     /// As [`Self::send`], and leaves the programs on this processor (`placement`).
     fn send_lowered(&self, driver: &mut DriverState) {
-        let dozes = &self.moves.watch_dozes;
-        let took = self.policy.lower_while(driver.thread, dozes, || {
+        let is_watched = || !self.moves.watch_dozes.load(Ordering::SeqCst);
+        let took = self.policy.lower_while(driver.thread, is_watched, || {
             // As in `send`.
             let _ = driver.port.submit();
         });
