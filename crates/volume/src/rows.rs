@@ -145,16 +145,22 @@ impl Volume {
     #[must_use]
     pub fn gaps_in_rows(&self, nodes: &[(Logical, &[u8])]) -> RowGaps {
         let map = self.map.load();
-        let extent = |(at, bytes): &(Logical, &[u8])| Extent::new(*at, bytes.len() as u64);
-        let mut nodes: Vec<Extent> = nodes.iter().map(extent).collect();
-        nodes.sort_unstable_by_key(|node| node.start);
+        // Most volumes have no such nodes, and then nothing is sorted.
+        let mut parts: Vec<_> = nodes
+            .iter()
+            .filter_map(|(at, bytes)| {
+                let entry = map.find(*at).ok()?;
+                let whole = entry.layout.row_bytes()?;
+                let within = at.distance(entry.chunk.logical);
+                let row = entry.chunk.logical.end(within / whole * whole);
+                Some((Extent::new(*at, bytes.len() as u64), row))
+            })
+            .collect();
+        parts.sort_unstable();
         let mut gaps = Vec::new();
         let mut filled = Logical(0);
-        for node in nodes {
-            let Ok(entry) = map.find(node.start) else { continue };
-            let Some(whole) = entry.layout.row_bytes() else { continue };
-            let within = node.start.distance(entry.chunk.logical);
-            let from = entry.chunk.logical.end(within / whole * whole).max(filled);
+        for (node, row) in parts {
+            let from = row.max(filled);
             if from < node.start {
                 gaps.push(Extent::new(from, node.start.distance(from)));
             }
