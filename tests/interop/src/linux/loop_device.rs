@@ -2,10 +2,12 @@
 //!
 //! # What must hold
 //!
-//! - A dropped device is detached, and the kernel has forgotten the volume that it saw there.
+//! - A dropped device is detached, and the kernel has forgotten the volume that it saw there. While
+//!   another process has the device open, the kernel puts the detaching off. The drop waits for it:
+//!   else two devices show one image, and a tool that scans may take the one that goes.
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::command::try_run;
 
@@ -13,7 +15,12 @@ use super::command::try_run;
 #[derive(Debug)]
 pub(super) struct Loop {
     pub(super) device: String,
+    /// What the kernel says is behind the device.
+    behind: Option<String>,
 }
+
+/// How long a drop waits for other processes to close the device.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Loop {
     #[track_caller]
@@ -36,7 +43,10 @@ impl Loop {
         let mut tries = 0;
         loop {
             match try_run("losetup", arguments.iter().copied()) {
-                Ok(text) => return Self { device: text.trim().to_owned() },
+                Ok(text) => {
+                    let device = text.trim().to_owned();
+                    return Self { behind: behind(&device), device };
+                }
                 Err(text) if tries == 20 => panic!("{text}"),
                 Err(_) => tries += 1,
             }
@@ -52,6 +62,21 @@ impl Drop for Loop {
         let _ = try_run("btrfs", ["device", "scan", "--forget", &self.device]);
         if let Err(text) = try_run("losetup", ["--detach", &self.device]) {
             eprintln!("{text}");
+            return;
+        }
+        let until = Instant::now() + PATIENCE;
+        while self.behind.is_some() && behind(&self.device) == self.behind {
+            if Instant::now() > until {
+                return eprintln!("{} is still in use", self.device);
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// The file behind a device, as the kernel names it. None once the device is detached.
+fn behind(device: &str) -> Option<String> {
+    let name = Path::new(device).file_name()?;
+    let place: PathBuf = [Path::new("/sys/block"), Path::new(name)].iter().collect();
+    std::fs::read_to_string(place.join("loop/backing_file")).ok()
 }
