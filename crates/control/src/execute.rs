@@ -56,8 +56,8 @@ pub fn carry_out(
             begin(order, fs, kernel_sync).context(|| name)??;
             return stream::send(fs, sending, output, watch);
         }
-        (Order::Receive { dir }, Stream::In(input)) => {
-            return stream::receive(fs, dir, kernel_sync, input, watch);
+        (Order::Receive { dir, max_errors }, Stream::In(input)) => {
+            return stream::receive(fs, (dir, *max_errors), kernel_sync, input, watch);
         }
         _ => {}
     }

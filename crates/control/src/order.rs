@@ -125,6 +125,9 @@ pub enum Order {
     Receive {
         /// The directory for the new subvolumes.
         dir: Spot,
+        /// The number of failed commands at which receiving ends; 0 for no limit.
+        #[serde(default = "one")]
+        max_errors: u64,
     },
     /// Read every copy of all data and metadata.
     Scrub {
@@ -256,6 +259,17 @@ pub struct Sending {
     pub compressed_data: bool,
     /// Whether the stream names the changed ranges only, without their data.
     pub no_data: bool,
+    /// Whether the stream continues a stream of other subvolumes.
+    #[serde(default)]
+    pub continues: bool,
+    /// Whether the stream stays open for other subvolumes.
+    #[serde(default)]
+    pub stays_open: bool,
+}
+
+/// An older client does not say how many commands may fail: the first one ends its order.
+fn one() -> u64 {
+    1
 }
 
 /// Progress of an order, for a progress bar.

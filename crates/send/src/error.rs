@@ -79,6 +79,9 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// Commands of a stream failed, and receiving went on after them.
+    #[error("failed commands of the stream: {0}")]
+    Failed(u64),
     /// A stream that changes a subvolume that this volume lacks.
     #[error("cannot find parent subvolume {0}")]
     NoParent(String),
@@ -91,6 +94,13 @@ impl Error {
     pub(crate) fn path_too_long(path: &[u8]) -> Self {
         Self::PathTooLong { path: shortened(path), len: path.len() }
     }
+}
+
+/// Returns an error with all its causes, in one line.
+pub(crate) fn with_causes(error: &Error) -> String {
+    let first: &dyn std::error::Error = error;
+    let causes = std::iter::successors(Some(first), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Bytes of a long path that a message shows, at its beginning and at its end.

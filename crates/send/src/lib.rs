@@ -15,5 +15,5 @@ mod receiver;
 mod sender;
 
 pub use error::{Error, Result};
-pub use receiver::{Event, Home, Subvolumes, receive};
+pub use receiver::{Event, Home, ReceiveOptions, Subvolumes, receive, receive_with};
 pub use sender::{SendOptions, Sendable, send, sendable};

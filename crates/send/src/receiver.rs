@@ -11,17 +11,21 @@
 //!
 //! # Failure
 //!
-//! An incomplete subvolume stays, as `btrfs receive` leaves it, and the error names it.
+//! An incomplete subvolume stays, as `btrfs receive` leaves it, and the error names it. The first
+//! failed command ends receiving, or a later one by [`ReceiveOptions::max_errors`]. A subvolume
+//! with a failed command is never complete (R2). So nothing is received after that subvolume.
 
 mod apply;
 mod home;
 mod walk;
 
 use std::io::Read;
+use std::num::NonZeroU64;
 
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, Result, shortened, with_causes};
 use crate::stream::{Command, Source, StreamError, StreamReader, Uuid};
 use apply::Current;
+use buttress_fs::Inode;
 pub use home::{Home, Subvolumes};
 
 /// An event that a receiver reports while it works.
@@ -34,6 +38,24 @@ pub enum Event<'a> {
     Snapshot(&'a [u8]),
     /// A subvolume is complete.
     Complete(&'a [u8]),
+    /// A command failed, and the next commands are tried. The text has the cause.
+    Failed(&'a str),
+}
+
+/// Options of a receiver.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ReceiveOptions {
+    /// The number of failed commands at which receiving ends; without a limit with `None`. An error
+    /// in the stream itself always ends receiving.
+    pub max_errors: Option<NonZeroU64>,
+}
+
+impl Default for ReceiveOptions {
+    /// Ends at the first failed command.
+    fn default() -> Self {
+        Self { max_errors: Some(NonZeroU64::MIN) }
+    }
 }
 
 /// Receives every stream of the input; returns the number of subvolumes.
@@ -42,12 +64,23 @@ pub enum Event<'a> {
 ///
 /// The first error in the stream or while applying it; [`Error::Incomplete`] around the error
 /// names the incomplete subvolume.
-pub fn receive(
+pub fn receive(home: &impl Home, input: impl Read, report: impl FnMut(Event<'_>)) -> Result<usize> {
+    receive_with(home, input, ReceiveOptions::default(), report)
+}
+
+/// Receives every stream of the input as [`receive`] does, with options.
+///
+/// # Errors
+///
+/// As [`receive`]. [`Error::Failed`] at the end of a subvolume of which commands failed.
+pub fn receive_with(
     home: &impl Home,
     mut input: impl Read,
+    options: ReceiveOptions,
     mut report: impl FnMut(Event<'_>),
 ) -> Result<usize> {
-    let mut receiver = Receiver { home, current: None, count: 0 };
+    let mut receiver =
+        Receiver { home, max_errors: options.max_errors, failed: 0, current: None, count: 0 };
     let mut done = Ok(false);
     let mut streams = 0;
     while done.is_ok() {
@@ -73,6 +106,10 @@ pub fn receive(
 
 struct Receiver<'h, H> {
     home: &'h H,
+    max_errors: Option<NonZeroU64>,
+    /// Commands of the current subvolume that failed. If there is no current subvolume, making it
+    /// has failed.
+    failed: u64,
     current: Option<Current>,
     count: usize,
 }
@@ -91,36 +128,67 @@ impl<H: Home> Receiver<'_, H> {
                     self.finish(report)?;
                     let name = name.as_bytes();
                     let top = self.home.create(name);
-                    let top = top.map_err(|error| step("creating subvolume", name, error))?;
-                    self.current = Some(Current::new(name, source, top));
-                    report(Event::Subvolume(name));
+                    match top.map_err(|error| step("creating subvolume", name, error)) {
+                        Ok(top) => {
+                            self.current = Some(Current::new(name, source, top));
+                            report(Event::Subvolume(name));
+                        }
+                        Err(error) => self.fail(error, report)?,
+                    }
                 }
                 Command::Snapshot { name, source, parent } => {
                     self.finish(report)?;
                     let name = name.as_bytes();
-                    let tree = self.home.find(&parent)?;
-                    let tree = tree.ok_or_else(|| Error::NoParent(uuid_text(&parent.uuid)))?;
-                    let top = self.home.snapshot(name, tree);
-                    let top = top.map_err(|error| step("creating snapshot", name, error))?;
-                    self.current = Some(Current::new(name, source, top));
-                    report(Event::Snapshot(name));
+                    match self.snapshot(name, &parent) {
+                        Ok(top) => {
+                            self.current = Some(Current::new(name, source, top));
+                            report(Event::Snapshot(name));
+                        }
+                        Err(error) => self.fail(error, report)?,
+                    }
                 }
                 Command::End => {
                     self.finish(report)?;
                     return Ok(true);
                 }
-                command => {
-                    let Some(current) = &mut self.current else {
+                command => match &mut self.current {
+                    Some(current) => {
+                        if let Err(error) = current.apply(self.home, &command) {
+                            self.fail(error, report)?;
+                        }
+                    }
+                    // There is no subvolume to change, and the reason was reported.
+                    None if self.failed > 0 => {}
+                    None => {
                         return Err(Error::Refused("a command before any subvolume was begun"));
-                    };
-                    current.apply(self.home, &command)?;
-                }
+                    }
+                },
             }
         }
     }
 
+    fn snapshot(&self, name: &[u8], parent: &Source) -> Result<Inode> {
+        let tree = self.home.find(parent)?;
+        let tree = tree.ok_or_else(|| Error::NoParent(uuid_text(&parent.uuid)))?;
+        let top = self.home.snapshot(name, tree);
+        top.map_err(|error| step("creating snapshot", name, error))
+    }
+
+    /// Reports a failed command. Returns the error if the command was the last that may fail.
+    fn fail(&mut self, error: Error, report: &mut impl FnMut(Event<'_>)) -> Result<()> {
+        self.failed += 1;
+        if self.max_errors.is_some_and(|max| self.failed >= max.get()) {
+            return Err(error);
+        }
+        report(Event::Failed(&with_causes(&error)));
+        Ok(())
+    }
+
     /// Completes the subvolume (R2).
     fn finish(&mut self, report: &mut impl FnMut(Event<'_>)) -> Result<()> {
+        if self.failed > 0 {
+            return Err(Error::Failed(self.failed));
+        }
         let Some(current) = &mut self.current else { return Ok(()) };
         current.drop_inodes();
         self.home.finish(&current.top, &current.source)?;

@@ -59,6 +59,10 @@ pub struct SendOptions {
     pub compressed_data: bool,
     /// Send the ranges of data without the data.
     pub no_data: bool,
+    /// Continue a stream of other subvolumes: write no header.
+    pub continues: bool,
+    /// Let other subvolumes follow in the stream: write no end.
+    pub stays_open: bool,
 }
 
 impl SendOptions {
@@ -72,6 +76,8 @@ impl SendOptions {
             version: Version::One,
             compressed_data: false,
             no_data: false,
+            continues: false,
+            stays_open: false,
         }
     }
 }
@@ -120,7 +126,10 @@ pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Resu
         }
     }
     fit::check(old.as_ref(), &new)?;
-    let writer = StreamWriter::new(output, options.version);
+    let writer = match options.continues {
+        true => StreamWriter::continuing(output, options.version),
+        false => StreamWriter::new(output, options.version),
+    };
     let mut sender = Sender {
         fs,
         options,
@@ -136,7 +145,10 @@ pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Resu
         buffer: Vec::new(),
     };
     sender.run()?;
-    Ok(sender.writer.finish()?)
+    Ok(match options.stays_open {
+        true => sender.writer.leave_open()?,
+        false => sender.writer.finish()?,
+    })
 }
 
 struct Sender<'s, 'v, W: Write> {

@@ -14,12 +14,6 @@ pub(super) struct Args {
     /// Confine the process to the directory. The stream can name no other place in any case.
     #[arg(short = 'C', long)]
     chroot: bool,
-    /// Accepted for scripts: the first error ends the run, and what came before it stays.
-    #[arg(short = 'E', long, value_name = "N")]
-    max_errors: Option<u64>,
-    /// Accepted for scripts: the input is read to its end, with all streams in it.
-    #[arg(short)]
-    ends: bool,
     /// The top of the mount. It is found without this option.
     #[arg(short = 'm', value_name = "PATH")]
     top: Option<PathBuf>,

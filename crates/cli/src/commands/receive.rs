@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use buttress_control::named::Named;
 use buttress_control::order::Order;
 use buttress_control::target::Stream;
-use buttress_send::stream::{Command, Dump, StreamError, StreamReader};
+use buttress_send::stream::{Command, Dump, OneStream, StreamError, StreamReader};
 
 use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -29,6 +30,13 @@ pub(crate) struct Args {
     /// Print the commands of the stream, one on each line, and change nothing. Times are in UTC.
     #[arg(long, conflicts_with = "dir")]
     dump: bool,
+    /// End after the first stream of the input, and leave the next streams in the input.
+    #[arg(short = 'e')]
+    one: bool,
+    /// End when this many commands of a stream have failed; 0 for no limit. A subvolume with a
+    /// failed command stays incomplete, and no other is received after it.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
+    max_errors: u64,
     /// Print only errors.
     #[arg(short, long)]
     quiet: bool,
@@ -47,8 +55,13 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             let what = "not reading a stream from a terminal, give a file with -f or redirect one";
             return Err(Failure::new(Exit::Usage, what));
         }
-        None => (Box::new(std::io::stdin().lock()), 0),
+        None => {
+            // The standard library reads ahead from standard input, which may hold more streams.
+            let file = std::io::stdin().as_fd().try_clone_to_owned();
+            (Box::new(File::from(file.context(|| "standard input")?)), 0)
+        }
     };
+    let input = if args.one { Box::new(OneStream::new(input)) } else { input };
     let Some(dir) = args.dir.as_ref().filter(|_| !args.dump) else {
         let input = BufReader::with_capacity(AHEAD_BYTES, input);
         return dump(input, ui).context(|| "failed to dump the send stream");
@@ -57,7 +70,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let bar = if len > 0 { ui.bytes_bar("receiving", len) } else { ui.stream_bar("receiving") };
     bar.tick();
     let mut input = Counted { input, bar: &bar };
-    let order = Order::Receive { dir: spot };
+    let order = Order::Receive { dir: spot, max_errors: args.max_errors };
     let done = client::stream(&order, &volume, &args.devices, Stream::In(&mut input))?;
     drop(bar);
     for begun in done["begun"].as_array().into_iter().flatten().filter(|_| !args.quiet) {
@@ -66,10 +79,14 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         let name = begun["name"].as_str().unwrap_or_default();
         let _ = writeln!(std::io::stderr(), "At {kind} {name}");
     }
+    let errors = done["errors"].as_array().map_or(&[][..], Vec::as_slice);
+    for error in errors {
+        let _ = writeln!(std::io::stderr(), "ERROR: {}", error.as_str().unwrap_or_default());
+    }
     if ui.json() {
         ui.document(&serde_json::json!({ "subvolumes": done["subvolumes"] }))?;
     }
-    Ok(Exit::Success)
+    Ok(if errors.is_empty() { Exit::Success } else { Exit::Failure })
 }
 
 /// Reads the input, and moves the bar.

@@ -17,9 +17,13 @@ use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The read-only subvolume, as IMG:/path or as a path on a mount.
-    #[arg(value_name = "IMG:/SUBVOLUME | PATH")]
-    subvolume: OsString,
+    /// The read-only subvolumes, as IMG:/path or as paths on a mount. Each has a stream of its own.
+    /// The streams follow one another.
+    #[arg(value_name = "IMG:/SUBVOLUME | PATH", required = true)]
+    subvolumes: Vec<OsString>,
+    /// Put all subvolumes into one stream.
+    #[arg(short = 'e')]
+    one: bool,
     /// Send only the differences from this subvolume, which the receiver must have. It is given
     /// like the subvolume to send, or as a path in the same volume.
     #[arg(short, long, value_name = "SUBVOLUME")]
@@ -59,32 +63,57 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         let what = "--compressed-data needs --proto 2";
         return Err(Failure::new(Exit::Usage, what));
     }
-    let named = Named::parse(&args.subvolume)?;
-    let (volume, spot) = (&named.volume, &named.spot);
-    let sending = Sending {
-        subvolume: spot.clone(),
-        parent: args.parent.as_ref().map(|parent| named.sibling(parent)).transpose()?,
-        clone_sources: args
-            .clone_sources
-            .iter()
-            .map(|source| named.sibling(source))
-            .collect::<Result<_>>()?,
-        proto: args.proto,
-        compressed_data: args.compressed_data,
-        no_data: args.no_data,
-    };
+    let (sendings, volume) = sendings(&args)?;
     let bar = ui.stream_bar("sending");
     bar.tick();
-    let say = if args.quiet { None } else { Some(spot.text.clone()) };
-    let mut output = Counted { output: Output::open(&args)?, bar: &bar, say };
-    let done =
-        client::stream(&Order::Send(sending), volume, &args.devices, Stream::Out(&mut output))?;
+    let mut output = Counted { output: Output::open(&args)?, bar: &bar, say: None };
+    let mut bytes = 0;
+    for sending in sendings {
+        output.say = Some(sending.subvolume.text.clone()).filter(|_| !args.quiet);
+        let order = Order::Send(sending);
+        let done = client::stream(&order, &volume, &args.devices, Stream::Out(&mut output))?;
+        bytes += done["bytes"].as_u64().unwrap_or_default();
+    }
     output.output.close(&args)?;
     drop(bar);
     if ui.json() && args.file.is_some() {
-        ui.document(&done)?;
+        ui.document(&serde_json::json!({ "bytes": bytes }))?;
     }
     Ok(Exit::Success)
+}
+
+/// The orders for all subvolumes, and the volume that has them. All names are looked up before the
+/// first byte is written. A parent serves all subvolumes. Without it, a subvolume that was sent is
+/// one more clone source of the later ones if clone sources were named.
+fn sendings(args: &Args) -> Result<(Vec<Sending>, PathBuf)> {
+    let [first, rest @ ..] = &args.subvolumes[..] else {
+        return Err(Failure::new(Exit::Usage, "no subvolume was named"));
+    };
+    let named = Named::parse(first)?;
+    let sibling = |name: &OsString| named.sibling(name);
+    let parent = args.parent.as_ref().map(sibling).transpose()?;
+    let mut clone_sources = args.clone_sources.iter().map(sibling).collect::<Result<Vec<_>>>()?;
+    let mut subvolumes = vec![named.spot.clone()];
+    for subvolume in rest {
+        subvolumes.push(sibling(subvolume)?);
+    }
+    let (last, mut sendings) = (subvolumes.len() - 1, Vec::new());
+    for (at, subvolume) in subvolumes.into_iter().enumerate() {
+        sendings.push(Sending {
+            subvolume: subvolume.clone(),
+            parent: parent.clone(),
+            clone_sources: clone_sources.clone(),
+            proto: args.proto,
+            compressed_data: args.compressed_data,
+            no_data: args.no_data,
+            continues: args.one && at > 0,
+            stays_open: args.one && at < last,
+        });
+        if !clone_sources.is_empty() {
+            clone_sources.push(subvolume);
+        }
+    }
+    Ok((sendings, named.volume))
 }
 
 fn version(text: &str) -> Result<u32, String> {

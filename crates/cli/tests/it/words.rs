@@ -177,7 +177,7 @@ fn plain(text: &str, top: &str, device: &str) -> String {
 }
 
 /// A program with the sockets of a bench.
-fn program(bench: &Bench, name: &Path) -> Command {
+pub(crate) fn program(bench: &Bench, name: &Path) -> Command {
     let mut command = Command::new(name);
     command.env("BUTTRESS_RUNTIME_DIR", bench.path("run")).env("TZ", "UTC");
     command
@@ -402,7 +402,7 @@ fn trees_and_sizes_are_told() {
 
 /// A bench with a volume in `image`, and the program under the name `btrfs`. `None` where nothing
 /// can be mounted.
-fn bench_of_words() -> Option<(Bench, std::path::PathBuf)> {
+pub(crate) fn bench_of_words() -> Option<(Bench, std::path::PathBuf)> {
     if !has(&["umount"], Some("/dev/fuse")) {
         return None;
     }

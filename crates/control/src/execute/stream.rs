@@ -8,12 +8,13 @@
 //!   complete. The second time, the kernel drops its cached data of the incomplete subvolume.
 
 use std::io::{BufReader, Read, Write};
+use std::num::NonZeroU64;
 
 use buttress_base::text;
 use buttress_fs::{FileKind, Filesystem, TreeId};
 use buttress_fuse::KernelSync;
 use buttress_send::stream::Version;
-use buttress_send::{Event, SendOptions, Sendable, Subvolumes};
+use buttress_send::{Event, ReceiveOptions, SendOptions, Sendable, Subvolumes};
 use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
@@ -21,6 +22,8 @@ use crate::order::{Sending, Spot, Step, Watch};
 
 /// Bytes of a stream that are read ahead.
 const AHEAD_BYTES: usize = 1 << 20;
+/// The most errors that one answer has. With no limit, every command of a stream may fail.
+const ERRORS_MAX: usize = 1000;
 
 /// Writes a read-only subvolume to `output`; returns the number of bytes.
 pub(super) fn send(
@@ -36,10 +39,11 @@ pub(super) fn send(
 }
 
 /// Creates the subvolumes of the streams in `input`. Returns their names, and whether each
-/// subvolume began as an empty subvolume or as a snapshot.
+/// subvolume began as an empty subvolume or as a snapshot. Returns errors, too, if several commands
+/// may fail. `max_errors` is the number of failed commands at which receiving ends, 0 for no limit.
 pub(super) fn receive(
     fs: &Filesystem,
-    dir: &Spot,
+    (dir, max_errors): (&Spot, u64),
     kernel_sync: Option<&KernelSync>,
     input: &mut dyn Read,
     watch: Watch<'_>,
@@ -50,10 +54,20 @@ pub(super) fn receive(
         return Err(Failure::new(Exit::Failure, what));
     }
     let input = BufReader::with_capacity(AHEAD_BYTES, CountedInput { input, watch, bytes: 0 });
-    let (mut begun, mut names) = (Vec::new(), Vec::new());
+    let (mut begun, mut names, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let mut tree = None;
-    let done = buttress_send::receive(&Subvolumes::new(fs, inode.clone()), input, |event| {
+    let mut options = ReceiveOptions::default();
+    options.max_errors = NonZeroU64::new(max_errors);
+    let home = Subvolumes::new(fs, inode.clone());
+    let done = buttress_send::receive_with(&home, input, options, |event| {
         let (kind, name) = match event {
+            Event::Failed(error) => {
+                // The first errors tell more than the errors that follow from them.
+                if errors.len() < ERRORS_MAX {
+                    errors.push(error.to_owned());
+                }
+                return;
+            }
             Event::Subvolume(name) => ("subvol", name),
             Event::Snapshot(name) => ("snapshot", name),
             Event::Complete(name) => {
@@ -72,8 +86,13 @@ pub(super) fn receive(
             kernel_sync.note_created(inode.id(), name);
         }
     });
-    done.context(|| dir.text.clone())?;
-    Ok(json!({ "begun": begun, "subvolumes": names }))
+    if let Err(failure) = done.context(|| dir.text.clone()) {
+        if errors.is_empty() {
+            return Err(failure);
+        }
+        errors.push(failure.to_string());
+    }
+    Ok(json!({ "begun": begun, "subvolumes": names, "errors": errors }))
 }
 
 /// Looks up every subvolume that the order names. An error names the subvolume that cannot be used.
@@ -85,6 +104,8 @@ fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
     options.version = Version::from_number(sending.proto).unwrap_or_default();
     options.compressed_data = sending.compressed_data;
     options.no_data = sending.no_data;
+    options.continues = sending.continues;
+    options.stays_open = sending.stays_open;
     if let Some(parent) = &sending.parent {
         options.parent = Some(subvolume(fs, parent, "parent subvolume")?.0);
     }

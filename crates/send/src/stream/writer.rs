@@ -38,7 +38,8 @@ impl Version {
 /// Bytes buffered before a write to the output.
 const GATHERED_BYTES: usize = 256 << 10;
 
-/// A stream that is being written. The caller must end it with [`StreamWriter::finish`].
+/// A stream that is being written. The caller must end it with [`StreamWriter::finish`]
+/// or [`StreamWriter::leave_open`].
 #[derive(Debug)]
 pub struct StreamWriter<W: Write> {
     output: W,
@@ -50,9 +51,16 @@ pub struct StreamWriter<W: Write> {
 impl<W: Write> StreamWriter<W> {
     /// Begins a stream.
     pub fn new(output: W, version: Version) -> Self {
-        let mut buffer = Vec::with_capacity(GATHERED_BYTES + (192 << 10));
-        buffer.extend_from_slice(MAGIC);
-        buffer.extend_from_slice(&(version as u32).to_le_bytes());
+        let mut writer = Self::continuing(output, version);
+        writer.buffer.extend_from_slice(MAGIC);
+        writer.buffer.extend_from_slice(&(version as u32).to_le_bytes());
+        writer
+    }
+
+    /// Continues a stream that another writer began and gave back by [`StreamWriter::leave_open`].
+    /// The versions must be equal.
+    pub fn continuing(output: W, version: Version) -> Self {
+        let buffer = Vec::with_capacity(GATHERED_BYTES + (192 << 10));
         Self { output, version, buffer, written: 0 }
     }
 
@@ -93,6 +101,15 @@ impl<W: Write> StreamWriter<W> {
     /// When a write to the output fails.
     pub fn finish(mut self) -> Result<W, StreamError> {
         self.command(&Command::End)?;
+        self.leave_open()
+    }
+
+    /// Gives the output back without an end, so that another writer can continue the stream.
+    ///
+    /// # Errors
+    ///
+    /// When a write to the output fails.
+    pub fn leave_open(mut self) -> Result<W, StreamError> {
         self.flush()?;
         self.output.flush().map_err(StreamError::Write)?;
         Ok(self.output)
