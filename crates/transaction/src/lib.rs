@@ -16,6 +16,7 @@
 //!   the overlay changes that caused them.
 
 pub mod cost;
+pub mod csum_tree;
 pub mod csums;
 pub mod delayed_ref;
 pub mod error;

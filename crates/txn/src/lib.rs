@@ -32,7 +32,6 @@ mod commit;
 mod commit_state;
 mod commit_turn;
 mod counters;
-mod csum_tree;
 mod devices;
 mod engine;
 mod extent_refs;

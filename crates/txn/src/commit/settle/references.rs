@@ -8,12 +8,12 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use buttress_format::{Extent, TreeId};
-use buttress_transaction::stripe_tree;
+use buttress_format::{Extent, TreeId, limits};
+use buttress_transaction::{csum_tree, stripe_tree};
 
 use super::{Changes, Settle};
 use crate::{
-    Error, Result, csum_tree,
+    Error, Result,
     delayed_ref::ExtentChange,
     extent_tree::{self, DataForm, Fate},
 };
@@ -125,8 +125,10 @@ impl Settle<'_> {
         if !freed.is_empty() || !added.is_empty() {
             let root = self.must_root(TreeId::CSUM)?;
             let geometry = *self.engine.store.geometry();
+            let multiple = if self.engine.has_stripe_tree() { limits::STRIPE_LEN } else { 1 };
+            let how = (&geometry, multiple);
             let changes =
-                self.reading(|source| csum_tree::changes(source, root, &geometry, &freed, &added))?;
+                self.reading(|source| csum_tree::changes(source, root, how, &freed, &added))?;
             self.merge(TreeId::CSUM, changes)?;
         }
         self.stripes(freed)

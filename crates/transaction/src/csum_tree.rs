@@ -8,6 +8,8 @@
 //! - **C3** The time is proportional to the changed items plus the changed sums, not to their
 //!   product. A commit may free and add a hundred thousand extents of one sector, and an item has
 //!   four thousand sums.
+//! - **C4** Where a run goes on in a new item, that item begins at a multiple of `multiple`. With a
+//!   stripe tree, btrfs-progs reads the data from there, and finds only what begins there.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +27,10 @@ struct Editor<'s, S: NodeSource + ?Sized> {
     root: NodePtr,
     sector: u64,
     size: usize,
+    /// The longest item, in bytes of sums.
+    max: usize,
+    /// See C4, in bytes of data.
+    multiple: u64,
     edited: BTreeMap<Logical, Option<Vec<u8>>>,
     /// The start and end of the last item that sums were added to.
     last: Option<(Logical, Logical)>,
@@ -41,11 +47,16 @@ fn key_of(at: Logical) -> Key {
     Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, at.0)
 }
 
-/// Turns freed ranges and new runs, each ascending, into changes of items.
-pub(crate) fn changes<S: NodeSource + ?Sized>(
+/// Turns freed ranges and new runs, each ascending, into changes of items. `multiple` is that of
+/// C4, in bytes; 1 where it does not matter.
+///
+/// # Errors
+///
+/// When a node of the tree is damaged, or new data already has checksums.
+pub fn changes<S: NodeSource + ?Sized>(
     source: &S,
     root: NodePtr,
-    geometry: &Geometry,
+    (geometry, multiple): (&Geometry, u64),
     freed: &[Extent],
     added: &[(Extent, std::sync::Arc<[u8]>)],
 ) -> Result<BTreeMap<Key, Change>> {
@@ -54,21 +65,28 @@ pub(crate) fn changes<S: NodeSource + ?Sized>(
         root,
         sector: u64::from(geometry.sectorsize),
         size: geometry.csum.size(),
+        max: limits::csum_item_max(geometry.nodesize, geometry.csum.size()),
+        multiple,
         edited: BTreeMap::new(),
         last: None,
     };
     editor.remove(freed)?;
-    let max = limits::csum_item_max(geometry.nodesize, geometry.csum.size());
     for (extent, sums) in added {
-        editor.insert(*extent, sums, max)?;
+        editor.insert(*extent, sums)?;
     }
-    let into_change = |sums: Option<Vec<u8>>| sums.map(Into::into);
-    Ok(editor.edited.into_iter().map(|(at, sums)| (key_of(at), into_change(sums))).collect())
+    Ok(editor.edited.into_iter().map(|(at, s)| (key_of(at), s.map(Into::into))).collect())
 }
 
 impl<S: NodeSource + ?Sized> Editor<'_, S> {
     fn len(&self, sums: &[u8]) -> u64 {
         (sums.len() / self.size) as u64 * self.sector
+    }
+
+    /// How many bytes of sums an item at `start` may have (C2, C4).
+    fn room(&self, start: Logical) -> usize {
+        let end = start.0.saturating_add((self.max / self.size) as u64 * self.sector);
+        let len = (end - end % self.multiple).saturating_sub(start.0);
+        if len == 0 { self.max } else { (len / self.sector) as usize * self.size }
     }
 
     /// The item at the position of a cursor.
@@ -162,7 +180,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
         }
     }
 
-    fn insert(&mut self, extent: Extent, sums: &[u8], max: usize) -> Result<()> {
+    fn insert(&mut self, extent: Extent, sums: &[u8]) -> Result<()> {
         let before = match self.last {
             Some((start, end)) if end == extent.start => Some(Before::Edited(start)),
             _ => self.before(extent.start)?,
@@ -182,18 +200,20 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
             return Err(Error::Extents { at, what: "new data already has checksums" });
         }
         let (mut at, mut rest, mut last) = (extent.start, sums, start);
-        if end == at && !item.is_empty() && item.len() < max {
-            let (more, left) = rest.split_at((max - item.len()).min(rest.len()));
+        let room = self.room(start).saturating_sub(item.len());
+        if end == at && !item.is_empty() && room > 0 {
+            let (more, left) = rest.split_at(room.min(rest.len()));
             item.extend_from_slice(more);
             (at, rest) = (at.end(self.len(more)), left);
             self.edited.insert(start, Some(item));
         } else if !item.is_empty() && self.edited.contains_key(&start) {
             self.edited.insert(start, Some(item));
         }
-        for piece in rest.chunks(max) {
+        while !rest.is_empty() {
+            let (piece, left) = rest.split_at(self.room(at).min(rest.len()));
             self.edited.insert(at, Some(piece.to_vec()));
             last = at;
-            at = at.end(self.len(piece));
+            (at, rest) = (at.end(self.len(piece)), left);
         }
         self.last = Some((last, at));
         Ok(())

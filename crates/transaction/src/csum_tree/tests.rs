@@ -110,8 +110,8 @@ fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
 }
 
 proptest! {
-    /// C1, C2: the items have the old sums, without the freed sums and with the new sums. No two
-    /// items overlap, and no item is too long.
+    /// C1, C2, C4: the items have the old sums, without the freed sums and with the new sums. No
+    /// two items overlap, and no item is too long.
     #[test]
     fn as_a_map_of_sectors(
         there in proptest::collection::vec(any::<bool>(), SECTORS as usize),
@@ -120,6 +120,7 @@ proptest! {
         cuts in proptest::collection::vec(any::<bool>(), 3 * SECTORS as usize),
         sparse in 0u8..4,
         per_leaf in 1usize..5,
+        multiple in 1u64..5,
     ) {
         let chosen = |dice: &[u8]| dice.iter().map(|d| *d >= sparse).collect::<Vec<_>>();
         let (frees, adds) = (chosen(&frees), chosen(&adds));
@@ -153,17 +154,23 @@ proptest! {
             root,
             sector: SECTOR,
             size: 4,
+            max: 4 * ITEM_MAX,
+            multiple: multiple * SECTOR,
             edited: BTreeMap::new(),
             last: None,
         };
         editor.remove(&freed).expect("the tree is sound");
         for (extent, sums) in &sums {
-            editor.insert(*extent, sums, 4 * ITEM_MAX).expect("nothing is there");
+            editor.insert(*extent, sums).expect("nothing is there");
         }
         for (at, sums) in editor.edited {
             let sector = (at.0 - BASE) / SECTOR;
             match sums {
-                Some(sums) => drop(items.insert(sector, sums)),
+                Some(sums) => {
+                    let goes_on = added.iter().any(|run| run.0 < sector && sector < run.1);
+                    prop_assert!(!goes_on || at.0.is_multiple_of(multiple * SECTOR), "C4");
+                    items.insert(sector, sums);
+                }
                 None => prop_assert!(items.remove(&sector).is_some(), "it was there"),
             }
         }
@@ -185,6 +192,6 @@ fn no_sums_twice() {
     let (tree, root) = Tree::new(&[(3, vec![1; 16])], 4);
     let extent = Extent { start: address(6), len: SECTOR };
     let added = [(extent, Arc::from([9u8; 4]))];
-    let refused = changes(&tree, root, &geometry(), &[], &added);
+    let refused = changes(&tree, root, (&geometry(), SECTOR), &[], &added);
     assert!(matches!(refused, Err(Error::Extents { .. })), "{refused:?}");
 }
