@@ -22,7 +22,7 @@ use buttress_fs::{
     Filesystem, MountOptions,
     make::{MakeOptions, make},
 };
-use buttress_txn::{Cost, DataRef, Engine, EngineOptions, Urgency};
+use buttress_txn::{Cost, DataRef, Engine, EngineOptions, ReserveClass};
 use buttress_volume::Volume;
 use serde::Serialize;
 
@@ -158,7 +158,7 @@ impl Filler {
     /// Appends an extent that was allocated.
     fn append(&mut self, engine: &Arc<Engine>, extent: Extent) -> Result<(), String> {
         let cost = Cost::of(2, 256);
-        let reservation = engine.reserve(cost, Urgency::Normal).map_err(text)?;
+        let reservation = engine.reserve(cost, ReserveClass::Normal).map_err(text)?;
         let handle = engine.begin(reservation);
         let region =
             Region { disk: extent.start, disk_len: extent.len, offset: 0, len: extent.len };
@@ -186,7 +186,7 @@ impl Filler {
         item.nbytes = self.len;
         item.flags |= InodeFlags::PREALLOC;
         let cost = Cost::of(1, 256);
-        let handle = engine.begin(engine.reserve(cost, Urgency::Normal).map_err(text)?);
+        let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).map_err(text)?);
         item.transid = handle.generation();
         handle.put(TreeId::FS, key, item.to_bytes());
         Ok(())

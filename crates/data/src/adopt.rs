@@ -9,7 +9,7 @@
 //!   reference.
 
 use buttress_format::{Body, Compression, Extent, FileExtent, Generation, InodeFlags, Region};
-use buttress_txn::{Cost, Urgency};
+use buttress_txn::{Cost, ReserveClass};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ impl Files {
         for step in pieces.chunks(STEP_ITEMS) {
             self.adopt_step(file, step, has_sums)?;
         }
-        let reservation = self.engine.reserve(Edits::default().cost(), Urgency::Normal)?;
+        let reservation = self.engine.reserve(Edits::default().cost(), ReserveClass::Normal)?;
         let handle = self.engine.begin(reservation);
         file.update_meta(&handle, |meta| {
             meta.item.size = size;
@@ -97,7 +97,7 @@ impl Files {
         let len = new.iter().map(|extent| extent.len).sum();
         let stripes = self.params.stripe_cost(len, new.len() as u32);
         let cost = edits.cost().and(Cost { items: 0, commit_items: items, bytes }).and(stripes);
-        let reservation = self.engine.reserve(cost, Urgency::Normal)?;
+        let reservation = self.engine.reserve(cost, ReserveClass::Normal)?;
         let handle = self.engine.begin(reservation);
         new.into_iter().for_each(|extent| handle.note_written(extent));
         for (extent, sums) in sums {

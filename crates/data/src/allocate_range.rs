@@ -11,7 +11,7 @@ use std::ops::Range;
 use buttress_format::{
     Body, Compression, Extent, FileExtent, Generation, InodeFlags, InodeItem, Region,
 };
-use buttress_txn::{Cost, QuotaCharge, Urgency, View};
+use buttress_txn::{Cost, QuotaCharge, ReserveClass, View};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
@@ -250,7 +250,7 @@ impl Files {
         }
         let (_extents, end) = file.append_extents();
         let Some(end) = end else { return Ok(None) };
-        let reservation = self.engine.reserve(STEP_COST, Urgency::Normal)?;
+        let reservation = self.engine.reserve(STEP_COST, ReserveClass::Normal)?;
         let handle = self.engine.begin(reservation);
         let user = |offset| file.data_ref(offset);
         let last = end.last.filter(|(_, last)| last.len + len <= GROWN_BYTES_MAX);
@@ -295,7 +295,7 @@ impl Files {
         }
         let alone = edits.len() == 0;
         let cost = edits.cost().and(Edits::COST_OF_ONE);
-        let reservation = self.engine.reserve(cost, Urgency::Normal)?;
+        let reservation = self.engine.reserve(cost, ReserveClass::Normal)?;
         let handle = self.engine.begin(reservation);
         let last = end.filter(|end| alone && end.at == part.start).and_then(|end| end.last);
         let grown = last.filter(|(offset, last)| {

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use buttress_format::{InodeFlags, InodeItem};
-use buttress_txn::Urgency;
+use buttress_txn::ReserveClass;
 
 use crate::drop_extents::{Edits, window};
 use crate::error::{Error, Result};
@@ -243,7 +243,7 @@ impl Files {
         }
         drop(view);
         let ends = self.placement.reserve_ends(target, &part)?;
-        let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
+        let reservation = self.engine.reserve(edits.cost(), ReserveClass::Normal)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, target);
         target.update_meta(&handle, |meta| {

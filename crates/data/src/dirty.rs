@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use buttress_base::RangeSet;
 use buttress_format::Logical;
-use buttress_txn::{DataReservation, InodeReserve, MetaReservation, NoReserve};
+use buttress_txn::{DataReservation, InPlaceToken, InodeReserve, MetaReservation};
 
 use crate::buffers::BufferPool;
 use crate::error::Error;
@@ -46,7 +46,7 @@ pub(crate) struct Dirty {
     pub(crate) reserved: Option<DataReservation>,
     /// Sectors of `pieces` that have a place on disk and no reservation (P2).
     in_place: RangeSet,
-    unreserved: Option<NoReserve>,
+    unreserved: Option<InPlaceToken>,
     /// The metadata that is reserved for `pieces` (P5). A job that writes a part of the pieces
     /// takes all of this metadata, and gives the rest back when the job's extents are finished.
     pub(crate) metadata: Option<MetaReservation>,
@@ -75,7 +75,7 @@ pub(crate) struct Run {
     pub(crate) len: u64,
     /// The token for the part that is to be written in place. Space is reserved for the rest of the
     /// run.
-    pub(crate) unreserved: Option<NoReserve>,
+    pub(crate) unreserved: Option<InPlaceToken>,
 }
 
 impl Run {
@@ -229,7 +229,7 @@ impl Dirty {
     }
 
     /// Records sectors that have their place on disk (P2), and takes their token.
-    pub(crate) fn mark_in_place(&mut self, range: Range<u64>, token: NoReserve) {
+    pub(crate) fn mark_in_place(&mut self, range: Range<u64>, token: InPlaceToken) {
         let all = self.in_place.total() + token.bytes();
         self.in_place.insert(range);
         assert_eq!(self.in_place.total(), all, "P2: each sector has one token");
@@ -241,7 +241,7 @@ impl Dirty {
 
     /// Forgets the places on disk of the sectors in `range`. Returns the token of these sectors, if
     /// there were any.
-    pub(crate) fn unmark_in_place(&mut self, range: Range<u64>) -> Option<NoReserve> {
+    pub(crate) fn unmark_in_place(&mut self, range: Range<u64>) -> Option<InPlaceToken> {
         let before = self.in_place.total();
         self.in_place.remove(range);
         let left = self.in_place.total();

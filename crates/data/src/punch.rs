@@ -5,7 +5,7 @@
 //! - **O1** Each step is one handle: a crash in between leaves a range that is punched in part.
 
 use buttress_format::InodeItem;
-use buttress_txn::Urgency;
+use buttress_txn::ReserveClass;
 
 use crate::drop_extents::Edits;
 use crate::error::Result;
@@ -104,7 +104,7 @@ impl Files {
 
     /// Writes the inode item from memory into the tree.
     pub(crate) fn put_item(&self, file: &File) -> Result<()> {
-        let reservation = self.engine.reserve(Edits::default().cost(), Urgency::Frees)?;
+        let reservation = self.engine.reserve(Edits::default().cost(), ReserveClass::Frees)?;
         let handle = self.engine.begin(reservation);
         file.update_meta(&handle, |_| ());
         Ok(())

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use buttress_txn::{Cost, Engine, MetaReservation, Urgency};
+use buttress_txn::{Cost, Engine, MetaReservation, ReserveClass};
 
 use crate::error::Result;
 
@@ -33,13 +33,13 @@ impl StepItems {
         cost: Cost,
     ) -> Result<Option<MetaReservation>> {
         if self.0 == STEP_ITEMS {
-            let reservation = engine.reserve_at_once(cost, Urgency::Frees)?;
+            let reservation = engine.reserve_at_once(cost, ReserveClass::Frees)?;
             if reservation.is_none() {
                 self.0 = Self::FEW;
             }
             return Ok(reservation);
         }
-        match engine.reserve(cost, Urgency::Frees) {
+        match engine.reserve(cost, ReserveClass::Frees) {
             Err(buttress_txn::Error::NoSpace(_)) if self.0 > 1 => {
                 self.0 = 1;
                 Ok(None)

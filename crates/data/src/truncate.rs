@@ -8,7 +8,7 @@
 //! - **T2** Growing never shows bytes that lay past the old length.
 
 use buttress_format::{Body, Compression, FileExtent, InodeItem};
-use buttress_txn::{Urgency, View};
+use buttress_txn::{ReserveClass, View};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ impl Files {
         let same = edits.len() == 0;
         let inline = self.placement.missing_inline(file, size);
         let cost = edits.cost().and(inline.unwrap_or_default());
-        let mut reservation = self.engine.reserve(cost, Urgency::Normal)?;
+        let mut reservation = self.engine.reserve(cost, ReserveClass::Normal)?;
         let mut inline = inline.map(|inline| reservation.split_cost(inline).0);
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
@@ -102,7 +102,7 @@ impl Files {
         // Metadata was reserved for the data as a sector, not as an inline extent. If the metadata
         // of an inline extent is not free at once, the thread that finishes the extent reserves it.
         let mut inline = match self.placement.missing_inline(file, size) {
-            Some(cost) => self.engine.reserve_at_once(cost, Urgency::Normal)?,
+            Some(cost) => self.engine.reserve_at_once(cost, ReserveClass::Normal)?,
             None => None,
         };
         {

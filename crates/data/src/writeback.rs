@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use buttress_base::{clock, interrupt};
 use buttress_format::{InodeFlags, Logical};
-use buttress_txn::{Engine, NoReserve, SharedRows, Urgency};
+use buttress_txn::{Engine, InPlaceToken, ReserveClass, SharedRows};
 use buttress_volume::Volume;
 
 use crate::buffers::BufferPool;
@@ -184,7 +184,7 @@ impl Writeback {
         meta.ordered_end = meta.ordered_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.counters.count_ordered(taken);
-        let in_place = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
+        let in_place = |run: &Run| run.unreserved.as_ref().map_or(0, InPlaceToken::bytes);
         taken -= runs.iter().map(in_place).sum::<u64>();
         let is_part = dirty.bytes() > 0;
         let reserved = if is_part {
@@ -273,7 +273,7 @@ impl Writeback {
         let parts: usize = parts.sum();
         if parts > 0
             && let Ok(Some(more)) =
-                self.engine.reserve_at_once(self.params.cost_of_parts(parts), Urgency::Normal)
+                self.engine.reserve_at_once(self.params.cost_of_parts(parts), ReserveClass::Normal)
         {
             join(&mut job.metadata, more);
         }
@@ -283,7 +283,7 @@ impl Writeback {
         &self,
         file: &File,
         run: &Run,
-        unreserved: Option<NoReserve>,
+        unreserved: Option<InPlaceToken>,
         packed: Vec<Packed>,
         flags: u64,
         supply: &mut Supply<'_, '_>,

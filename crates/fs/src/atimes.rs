@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_data::File;
 use buttress_format::{InodeItem, TreeId};
-use buttress_txn::{Cost, Engine, Urgency};
+use buttress_txn::{Cost, Engine, ReserveClass};
 
 use crate::access::AccessTimes;
 use crate::cell::InodeCell;
@@ -74,7 +74,7 @@ impl Atimes {
         }
         let count = waiting.len() as u32;
         let cost = Cost::of(count, InodeItem::LEN as u32 * count);
-        match self.engine.reserve_at_once(cost, Urgency::Normal) {
+        match self.engine.reserve_at_once(cost, ReserveClass::Normal) {
             Ok(Some(reservation)) => {
                 let handle = self.engine.begin(reservation);
                 for file in waiting {

@@ -18,7 +18,7 @@ use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_data::{File, Files};
 use buttress_format::TreeId;
 use buttress_maintenance::Maintenance;
-use buttress_txn::{Cost, Engine, Handle, Urgency};
+use buttress_txn::{Cost, Engine, Handle, ReserveClass};
 
 use crate::attr::InodeId;
 use crate::clean_queue::ToClean;
@@ -159,7 +159,7 @@ impl Cleaner {
                     }
                 }
                 let cost = Cost::of(1, 0);
-                let handle = self.engine.begin(self.engine.reserve(cost, Urgency::Frees)?);
+                let handle = self.engine.begin(self.engine.reserve(cost, ReserveClass::Frees)?);
                 handle.delete(id.tree, orphan::key(id.ino));
                 return Ok(());
             }

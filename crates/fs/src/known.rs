@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{BlockGroupFlags, Key, Kind, Logical, TreeId, ids};
-use buttress_txn::{Cost, ReadOnlyHold, Urgency};
+use buttress_txn::{Cost, ReadOnlyHold, ReserveClass};
 
 use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
 
@@ -311,7 +311,7 @@ fn x10_a_damaged_group_is_left_alone() {
     let extents = items.iter().filter(|(key, _)| key.kind == Kind::FREE_SPACE_EXTENT);
     let (key, _) = extents.max_by_key(|(key, _)| key.offset).expect("an extent");
     let cost = Cost::of(2, 100);
-    let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+    let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
     handle.delete(TreeId::FREE_SPACE, *key);
     let shorter = Key::new(key.objectid, key.kind, key.offset - SECTOR);
     handle.put(TreeId::FREE_SPACE, shorter, Vec::new());

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use buttress_txn::{Cost, QuotaChange, Urgency};
+use buttress_txn::{Cost, QuotaChange, ReserveClass};
 
 use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
@@ -241,7 +241,7 @@ impl QuotaTurn<'_> {
         let items = self.items(&change)?;
         let count = u32::try_from(items).unwrap_or(u32::MAX);
         let cost = Cost::of(count, count.saturating_mul(ITEM_BYTES));
-        let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(cost, ReserveClass::Normal)?);
         handle.change_quotas(change, items);
         drop(handle);
         self.fs.commit()?;

@@ -30,7 +30,7 @@ use buttress_format::{
     Logical, Superblock, TreeId, ids,
 };
 use buttress_tree::Payload;
-use buttress_txn::{Cost, Engine, Handle, SubvolumeLog, Urgency, View};
+use buttress_txn::{Cost, Engine, Handle, ReserveClass, SubvolumeLog, View};
 
 use crate::attr::{FileKind, InodeId};
 use crate::batch::{Batch, entry_len};
@@ -54,10 +54,10 @@ pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) ->
     // replay goes on without reserved space. A commit that runs out of space fails and leaves the
     // log unchanged.
     let cost = Cost::of(clip(items), clip(bytes * 4));
-    let reservation = match engine.reserve_at_once(cost, Urgency::Frees)? {
+    let reservation = match engine.reserve_at_once(cost, ReserveClass::Frees)? {
         Some(reservation) => reservation,
         None => engine
-            .reserve_at_once(Cost::default(), Urgency::Frees)?
+            .reserve_at_once(Cost::default(), ReserveClass::Frees)?
             .ok_or(buttress_txn::Error::NoSpace("replaying the fsync log"))?,
     };
     let handle = engine.begin(reservation);

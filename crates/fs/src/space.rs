@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use buttress_data::Files;
 use buttress_format::{InodeItem, TreeId};
-use buttress_txn::{Cost, Engine, MetaReservation, Urgency};
+use buttress_txn::{Cost, Engine, MetaReservation, ReserveClass};
 
 use crate::cell::InodeCell;
 use crate::cleaner::Cleaner;
@@ -64,22 +64,22 @@ impl Space {
     }
 
     /// Reserves metadata for an operation (V1, V2).
-    pub(crate) fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
-        if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
+    pub(crate) fn reserve(&self, cost: Cost, class: ReserveClass) -> Result<MetaReservation> {
+        if let Some(reservation) = self.engine.reserve_at_once(cost, class)? {
             return Ok(reservation);
         }
         // Without a flusher, this thread writes back itself. Writeback gives reservations back. An
         // operation that frees space need not write back, because unused reservations never make it
         // fail (`reserve::P4`).
-        if urgency == Urgency::Normal && !self.engine.has_flusher() {
+        if class == ReserveClass::Normal && !self.engine.has_flusher() {
             self.engine.expect_wanted()?;
             self.writeback.write_all();
         }
-        match self.engine.reserve_in_queue(cost, urgency) {
-            Err(buttress_txn::Error::NoSpace(_)) if urgency.frees() => {
+        match self.engine.reserve_in_queue(cost, class) {
+            Err(buttress_txn::Error::NoSpace(_)) if class.frees() => {
                 self.cleaner.clean_all();
                 self.writeback.write_all();
-                Ok(self.engine.reserve(cost, urgency)?)
+                Ok(self.engine.reserve(cost, class)?)
             }
             other => Ok(other?),
         }
@@ -136,11 +136,11 @@ impl Space {
     pub(crate) fn put_item(
         &self,
         cell: &InodeCell,
-        urgency: Urgency,
+        class: ReserveClass,
         change: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
         let cost = Cost::of(1, 160);
-        let handle = self.engine.begin(self.reserve(cost, urgency)?);
+        let handle = self.engine.begin(self.reserve(cost, class)?);
         cell.file.update(&handle, change);
         Ok(())
     }

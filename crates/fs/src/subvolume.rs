@@ -3,7 +3,7 @@
 use buttress_format::{
     Generation, Incompat, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
 };
-use buttress_txn::{Cost, Urgency, cost_of_copies};
+use buttress_txn::{Cost, ReserveClass, cost_of_copies};
 
 use crate::attr::InodeId;
 use crate::batch::{Batch, Change, NOW};
@@ -78,7 +78,7 @@ impl Filesystem {
         drop(view);
         let mut batch = Batch::new(TreeId::ROOT);
         batch.set(names::item_key(ROOT_TREE_DIR.ino, b"default"), Change::Names(vec![entry]));
-        let reservation = mount.space.reserve(batch.cost(0), Urgency::Normal)?;
+        let reservation = mount.space.reserve(batch.cost(0), ReserveClass::Normal)?;
         // Linux sets this feature flag when the default changes, and never clears it.
         mount.engine.need_feature(Incompat::DEFAULT_SUBVOL);
         let handle = mount.engine.begin(reservation);
@@ -149,7 +149,7 @@ impl Filesystem {
         let copies = if is_opened { mount.engine.reservations().room_to_change(tree)? } else { 0 };
         let cost = uuids.cost(0);
         let cost = cost.and(Cost::of(1, RootItem::LEN as u32)).and(cost_of_copies(copies));
-        let reservation = mount.space.reserve(cost, Urgency::Normal);
+        let reservation = mount.space.reserve(cost, ReserveClass::Normal);
         let reservation = reservation.map_err(|error| with_headroom(error, copies))?;
         let handle = mount.engine.begin(reservation);
         mount.engine.reservations().keep_until_published(copies, handle.generation());

@@ -39,7 +39,7 @@ impl SyncLog {
     /// thread calls this a few times in 100 ms.
     pub fn complete(&self) {
         self.forget_ended();
-        if !self.owes_copies.load(Ordering::Relaxed) || self.engine.check_writable().is_err() {
+        if !self.lacks_copies.load(Ordering::Relaxed) || self.engine.check_writable().is_err() {
             return;
         }
         let (old, unflushed) = {
@@ -48,7 +48,7 @@ impl SyncLog {
             if !others.next_round() {
                 return;
             }
-            self.owes_copies.store(others.are_owed(), Ordering::Relaxed);
+            self.lacks_copies.store(others.is_any(), Ordering::Relaxed);
             (others.old(), others.take_unflushed())
         };
         if unflushed && let Err(error) = self.engine.volume().flush() {
@@ -68,7 +68,7 @@ impl SyncLog {
     /// end the log.
     fn complete_some(&self, places: &BTreeSet<Logical>) -> bool {
         let (_hold, mut writer) = self.hold();
-        let nodes = writer.owed_bytes(places);
+        let nodes = writer.single_copy_bytes(places);
         let done: Vec<Logical> = nodes.iter().map(|(at, _)| *at).collect();
         let outcome = self.engine.volume().write_other_copies(&nodes);
         drop(nodes);
@@ -78,7 +78,7 @@ impl SyncLog {
             writer.set_broken(true);
             return false;
         }
-        self.owes_copies.store(true, Ordering::Relaxed);
+        self.lacks_copies.store(true, Ordering::Relaxed);
         self.counters.note_copies(done.len() as u64);
         true
     }

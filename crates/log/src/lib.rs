@@ -28,8 +28,8 @@ mod draft;
 mod extents;
 mod logged_write;
 mod logs;
-mod owed;
 mod queue;
+mod single_copy;
 mod sync;
 mod sync_log;
 mod tree;
@@ -38,7 +38,7 @@ mod waiting;
 mod writer;
 
 pub use logged_write::LoggedWrite;
-pub use owed::LogCopies;
 pub use queue::Logged;
+pub use single_copy::LogCopies;
 pub use sync_log::{LogOptions, SyncLog, SyncStats};
 pub use waiting::DataPart;

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use buttress_format::{Ino, TreeId};
-use buttress_txn::{Result, Unwritten};
+use buttress_txn::{Result, UnwrittenPermit};
 
 use crate::queue::Logged;
 use crate::sync_log::SyncLog;
@@ -30,7 +30,7 @@ use crate::waiting::{DataPart, LogData};
 pub struct LoggedWrite<'l> {
     log: &'l SyncLog,
     data: Option<Arc<LogData>>,
-    _unwritten: Unwritten<'l>,
+    _unwritten: UnwrittenPermit<'l>,
 }
 
 impl SyncLog {

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_base::clock;
 use buttress_format::{Incompat, Ino, Logical, TreeId};
-use buttress_txn::{CommitTurn, Cost, Error, LogHold, LoggedId, Result, Urgency};
+use buttress_txn::{CommitLockGuard, Cost, Error, LogHold, LoggedId, ReserveClass, Result};
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
@@ -115,7 +115,11 @@ impl SyncLog {
         outcome
     }
 
-    fn log_inodes(&self, turn: &mut CommitTurn<'_>, wanted: &BTreeSet<LoggedId>) -> Outcome<()> {
+    fn log_inodes(
+        &self,
+        turn: &mut CommitLockGuard<'_>,
+        wanted: &BTreeSet<LoggedId>,
+    ) -> Outcome<()> {
         self.engine.check_writable()?;
         let (mut hold, mut writer) = self.hold();
         if writer.is_broken() {
@@ -167,14 +171,14 @@ impl SyncLog {
 
     fn write_log(
         &self,
-        turn: &mut CommitTurn<'_>,
+        turn: &mut CommitLockGuard<'_>,
         hold: &mut LogHold<'_>,
         writer: &mut Writer,
         data: &[Arc<LogData>],
     ) -> Outcome<()> {
         let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
         // Space reserved for the trees has priority.
-        if !self.engine.may_reserve(Cost::default(), Urgency::Normal) {
+        if !self.engine.may_reserve(Cost::default(), ReserveClass::Normal) {
             return Err(Trouble::Commit("little space for metadata"));
         }
         let nodes = writer.nodes(&made, &self.engine, self.options.copies);
@@ -184,8 +188,8 @@ impl SyncLog {
         let parts: Vec<_> = nodes.iter().map(|(at, bytes, _)| (*at, *bytes)).collect();
         let gaps = self.engine.row_gaps(&parts);
         let zeros = gaps.parts().map(|(at, bytes)| (at, bytes, Copies::All));
-        let owed = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
-        let owed: Vec<Logical> = owed.map(|(at, ..)| *at).collect();
+        let single = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
+        let single: Vec<Logical> = single.map(|(at, ..)| *at).collect();
         self.write_durably(data, nodes.into_iter().chain(zeros).collect())?;
         let mut superblock = turn.superblock().clone();
         superblock.log_root = made.top().logical;
@@ -199,10 +203,10 @@ impl SyncLog {
         }
         self.engine.volume().commit_flushed(&superblock).map_err(lost)?;
         turn.set_superblock(superblock);
-        if !owed.is_empty() {
-            self.owes_copies.store(true, Ordering::Relaxed);
+        if !single.is_empty() {
+            self.lacks_copies.store(true, Ordering::Relaxed);
         }
-        writer.note_durable(made, &owed, hold);
+        writer.note_durable(made, &single, hold);
         Ok(())
     }
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_txn::{Engine, LogHold};
 
-use crate::owed::LogCopies;
 use crate::queue::Queue;
+use crate::single_copy::LogCopies;
 use crate::waiting::WaitingData;
 use crate::writer::Writer;
 
@@ -94,7 +94,7 @@ pub struct SyncLog {
     /// without the lock.
     since: AtomicU64,
     /// Nodes of the log may have one copy only.
-    pub(crate) owes_copies: AtomicBool,
+    pub(crate) lacks_copies: AtomicBool,
     /// Commits instead of logs, by reason. Unranked: no other lock is taken under this lock.
     pub(crate) fallbacks: Mutex<BTreeMap<&'static str, u64>>,
     pub(crate) counters: Counters,
@@ -111,7 +111,7 @@ impl SyncLog {
             waiting: WaitingData::default(),
             writer: Mutex::default(),
             since: AtomicU64::new(0),
-            owes_copies: AtomicBool::new(false),
+            lacks_copies: AtomicBool::new(false),
             fallbacks: Mutex::default(),
             counters: Counters::default(),
         }
@@ -138,7 +138,7 @@ impl SyncLog {
         if writer.since() != hold.ended() {
             *writer = Writer::begun(hold.ended());
             self.since.store(writer.since(), Ordering::Relaxed);
-            self.owes_copies.store(false, Ordering::Relaxed);
+            self.lacks_copies.store(false, Ordering::Relaxed);
         }
         (hold, writer)
     }

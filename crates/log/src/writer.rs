@@ -16,7 +16,7 @@ use buttress_txn::{Engine, Error, LogHold};
 use buttress_volume::Copies;
 
 use crate::logs::Logs;
-use crate::owed::{LogCopies, OtherCopies};
+use crate::single_copy::{LogCopies, OtherCopies};
 use crate::tree::{Build, LogTree};
 use crate::trouble::{Outcome, Trouble};
 
@@ -52,7 +52,7 @@ pub(crate) struct Writer {
 }
 
 /// Nodes that were made for a log and are not written yet.
-pub(crate) struct Made {
+pub(crate) struct UnwrittenNodes {
     /// The log root tree.
     top: NodePtr,
     /// The nodes above the leaves of logs.
@@ -61,7 +61,7 @@ pub(crate) struct Made {
     dropped: Vec<Logical>,
 }
 
-impl Made {
+impl UnwrittenNodes {
     /// The node that the superblock names.
     pub(crate) fn top(&self) -> NodePtr {
         self.top
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Returns the nodes at `places` that still lack other copies, and the bytes of each.
-    pub(crate) fn owed_bytes(&self, places: &BTreeSet<Logical>) -> Vec<(Logical, &[u8])> {
+    pub(crate) fn single_copy_bytes(&self, places: &BTreeSet<Logical>) -> Vec<(Logical, &[u8])> {
         self.others.bytes(places, self.logs.trees.values())
     }
 
@@ -111,7 +111,7 @@ impl Writer {
         // The log uses only groups that are not younger than `limit`, because a crash loses younger
         // chunks.
         limit: Generation,
-    ) -> Outcome<Made> {
+    ) -> Outcome<UnwrittenNodes> {
         let Self { logs, root, last, spare, next, .. } = self;
         let len = u64::from(geometry.nodesize);
         let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
@@ -161,13 +161,13 @@ impl Writer {
         let top = build.add(top)?;
         build.dropped.extend(root.replace(top.logical));
         let Build { nodes: above, dropped, .. } = build;
-        Ok(Made { top, above, dropped })
+        Ok(UnwrittenNodes { top, above, dropped })
     }
 
     /// All nodes that were made, each with the copies to which the node is written at once.
     pub(crate) fn nodes<'w>(
         &'w self,
-        made: &'w Made,
+        made: &'w UnwrittenNodes,
         engine: &Engine,
         rule: LogCopies,
     ) -> Vec<(Logical, &'w [u8], Copies)> {
@@ -177,18 +177,23 @@ impl Writer {
         nodes.map(|(at, bytes)| (at, bytes, self.others.wanted(engine, rule, at))).collect()
     }
 
-    /// Records that the superblock on disk names these nodes. The nodes at `owed` have only their
+    /// Records that the superblock on disk names these nodes. The nodes at `single` have only their
     /// first copy. Places that this log does not name any more are reused. With parity they are
     /// given back to `hold`, since such a place is only written again with all of its row.
-    pub(crate) fn note_durable(&mut self, made: Made, owed: &[Logical], hold: &mut LogHold<'_>) {
+    pub(crate) fn note_durable(
+        &mut self,
+        made: UnwrittenNodes,
+        single: &[Logical],
+        hold: &mut LogHold<'_>,
+    ) {
         self.others.flushed();
         for at in &made.dropped {
             self.others.forget(*at);
         }
         let mut above: BTreeMap<Logical, Node> =
             made.above.into_iter().map(|node| (node.logical(), node)).collect();
-        for at in owed {
-            self.others.owe(*at, above.remove(at));
+        for at in single {
+            self.others.note_single(*at, above.remove(at));
         }
         self.spare.extend(made.dropped.into_iter().filter(|at| !hold.give_back(*at)));
     }

@@ -10,7 +10,7 @@
 
 use buttress_format::{BalanceArgs, BalanceItem, BlockGroupFlags, DeviceId, Profile, TreeId};
 
-use buttress_txn::{Cost, Error, Result, Urgency, View};
+use buttress_txn::{Cost, Error, ReserveClass, Result, View};
 
 use crate::{BalanceOptions, BalanceProgress, Filter, Maintenance, Users};
 
@@ -190,8 +190,8 @@ impl Maintenance {
 
     fn keep_balance(&self, options: Option<&BalanceOptions>) -> Result<()> {
         let cost = Cost::of(2, 2 * BalanceItem::LEN as u32);
-        let urgency = if options.is_some() { Urgency::Normal } else { Urgency::Frees };
-        let handle = self.engine().begin(self.engine().reserve(cost, urgency)?);
+        let class = if options.is_some() { ReserveClass::Normal } else { ReserveClass::Frees };
+        let handle = self.engine().begin(self.engine().reserve(cost, class)?);
         match options {
             Some(options) => {
                 handle.put(TreeId::ROOT, BalanceItem::KEY, options.item().to_bytes());

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use buttress_format::{Key, Kind, TreeId, ids};
-use buttress_txn::{Cost, Error, MetaReservation, Result, Urgency};
+use buttress_txn::{Cost, Error, MetaReservation, ReserveClass, Result};
 
 use crate::Maintenance;
 
@@ -112,10 +112,10 @@ impl Maintenance {
         loop {
             // Dropping changes no items of a live tree.
             let cost = Cost { items: 0, commit_items: budget, bytes: budget.saturating_mul(16) };
-            match self.engine().reserve_at_once(cost, Urgency::Drops)? {
+            match self.engine().reserve_at_once(cost, ReserveClass::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,
-                None => return Ok((budget, self.engine().reserve(cost, Urgency::Drops)?)),
+                None => return Ok((budget, self.engine().reserve(cost, ReserveClass::Drops)?)),
             }
         }
     }

@@ -28,7 +28,7 @@ use buttress_base::clock;
 use buttress_format::{Body, Extent, Ino, Key, Logical, StripeItem, TreeId, limits};
 use buttress_space::{Group, SpaceKind};
 use buttress_tree::NodePtr;
-use buttress_txn::{Cost, Csums, DataRef, Error, Handle, MovedExtent, Result, Urgency, View};
+use buttress_txn::{Cost, Csums, DataRef, Error, Handle, MovedExtent, ReserveClass, Result, View};
 
 mod ahead;
 mod users;
@@ -171,7 +171,7 @@ impl Maintenance {
             }
         }
         if kind == SpaceKind::Metadata
-            && !self.engine().may_reserve(Cost::default(), Urgency::Normal)
+            && !self.engine().may_reserve(Cost::default(), ReserveClass::Normal)
         {
             return Err(Error::NoSpace("metadata in another place"));
         }
@@ -298,7 +298,7 @@ impl Maintenance {
             let cost = Cost::of(items, u32::try_from(bytes + stripes).unwrap_or(u32::MAX));
             // Space is reserved before inodes are held, since threads that make room may need the
             // same inodes.
-            let mut reservation = Some(self.engine().reserve(cost, Urgency::Normal)?);
+            let mut reservation = Some(self.engine().reserve(cost, ReserveClass::Normal)?);
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
                 let view = self.engine().view();

@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::atomic::Ordering};
 
-use buttress_space::{Account, Pools, SpaceKind};
+use buttress_space::{Account, MetadataUse, SpaceKind};
 
 use crate::Costs;
 use crate::reservations::Reservations;
@@ -112,7 +112,7 @@ impl Reservations {
     /// The present uses of metadata, by cause, for the preemptive flusher. `dirty` is the number of
     /// bytes of dirty data in memory, `ordered` the number of these bytes in ordered extents.
     #[must_use]
-    pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
+    pub fn pools(&self, dirty: u64, ordered: u64) -> MetadataUse {
         let (outstanding, running) = (self.outstanding.lock().sum(), self.running_size());
         let account = self.space.account(SpaceKind::Metadata);
         let empty = running == (0, 0);
@@ -121,12 +121,12 @@ impl Reservations {
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
         // Under the policy `Levels`, reservations take `apart` bytes, and writeback of dirty data
         // gives these bytes back. So a round of flushing can free these reservations, and they do
-        // not count in `Pools::paths`. Only the running transaction's items count as paths.
+        // not count in `MetadataUse::paths`. Only the running transaction's items count as paths.
         let apart = self.reserved_apart(outstanding);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };
         let to_come = self.devices.lock().reservable(self.kind_flags(SpaceKind::Metadata));
-        Pools {
+        MetadataUse {
             total: account.total,
             used: account.used,
             reserved: account.reserved,

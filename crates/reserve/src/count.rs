@@ -38,10 +38,10 @@ use std::sync::{Arc, atomic::Ordering};
 
 use buttress_space::SpaceKind;
 
-use crate::counts::{Count, Known, Work};
-use crate::inode::{InodeReserve, Moment};
+use crate::class::ReserveClass;
+use crate::counts::{Count, Known, LedgerState};
+use crate::inode::{BoundEpoch, InodeReserve};
 use crate::reservations::Reservations;
-use crate::urgency::Urgency;
 use crate::{Costs, View, transaction::Transaction};
 
 /// A new count is made only if it may save at least this many paths.
@@ -114,7 +114,7 @@ impl Reservations {
 
     /// Whether a count can help a request. For ordinary writers a count is useless if the
     /// reservations alone already exceed the free space. Other requests may always count.
-    pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
+    pub(crate) fn may_count(&self, class: ReserveClass) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let reserved = || {
             // Reservations for dirty data are left out, since a count limits them by the bounds of
@@ -123,7 +123,7 @@ impl Reservations {
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * nodesize)
         };
-        urgency != Urgency::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
+        class != ReserveClass::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
     }
 
     /// Counts the running transaction, unless the last count is still good. Returns whether there
@@ -186,7 +186,7 @@ impl Reservations {
     /// Adds the need of the frozen transaction to a count of the running transaction
     /// (`ledger::G5`). The commit of the frozen transaction allocates at most `below` bytes for
     /// nodes.
-    fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
+    fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &LedgerState) {
         let geometry = self.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
         // The caller holds `work` of the younger transaction. No thread takes the locks of the two
@@ -206,7 +206,7 @@ impl Reservations {
 
     /// Looks up the bound of each inode with a large reservation: how many nodes its dirty data can
     /// dirty (N5).
-    fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
+    fn bound_inodes(&self, view: &View, running: &LedgerState, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
         let older = frozen.as_ref().map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
@@ -215,7 +215,7 @@ impl Reservations {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
         });
         let (leaves, added) = running.ledger.dirty();
-        let now = Moment { roots, below, leaves, added, is_sure };
+        let now = BoundEpoch { roots, below, leaves, added, is_sure };
         let Some((due, moment)) = self.inode_reserves.due(now) else { return };
         let bound = |inode: Arc<InodeReserve>| {
             let of = (inode.tree, inode.ino);

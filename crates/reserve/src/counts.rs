@@ -12,12 +12,12 @@ mod tally;
 
 pub(crate) use self::tally::{Count, Known};
 use crate::View;
-use crate::ledger::{Ledger, Unknown};
+use crate::ledger::{Ledger, Uncountable};
 use buttress_space::Space;
 
 /// The ledger of a transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct LedgerState {
     /// The committed trees on which the ledger is based; `None` before the first count.
     pub(crate) roots: Option<Generation>,
     /// The trees on which a count has failed, so that no count is tried again on these trees.
@@ -25,7 +25,7 @@ pub(crate) struct Work {
     pub(crate) ledger: Ledger,
 }
 
-impl Work {
+impl LedgerState {
     /// Counts a transaction. If the trees are those of the last count, only the changes since that
     /// count are noted. `None` if the transaction cannot be counted.
     pub(crate) fn count(
@@ -42,7 +42,7 @@ impl Work {
         // The state is recorded before the ledger takes the changes. An item put in between counts
         // twice rather than not at all.
         let mut count = Count::begin(transaction, roots.generation);
-        let mut feed = || -> Result<(), Unknown> {
+        let mut feed = || -> Result<(), Uncountable> {
             if is_anew {
                 self.ledger = Ledger::new(view.store(), roots, space)?;
             }
@@ -65,7 +65,7 @@ impl Work {
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Unranked: held across reads of nodes.
-    pub(crate) work: Mutex<Work>,
+    pub(crate) work: Mutex<LedgerState>,
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
     /// Set if the transaction was frozen with changes that are not counted (`count::N4`). The

@@ -5,8 +5,8 @@ use std::time::Duration;
 use buttress_base::clock;
 use buttress_transaction::Cost;
 
+use crate::class::ReserveClass;
 use crate::reservations::Reservations;
-use crate::urgency::Urgency;
 
 /// How long a commit waits while no ordered extent finishes, and how often the commit checks.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -26,8 +26,9 @@ impl Reservations {
         }
         let fits = || {
             release();
-            self.may_reserve(Cost::default(), Urgency::Finishes)
-                || (self.recount_beyond(0) && self.may_reserve(Cost::default(), Urgency::Finishes))
+            self.may_reserve(Cost::default(), ReserveClass::Finishes)
+                || (self.recount_beyond(0)
+                    && self.may_reserve(Cost::default(), ReserveClass::Finishes))
         };
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {

@@ -14,9 +14,9 @@ use buttress_format::TreeId;
 use buttress_space::{Account, SpaceKind};
 use buttress_volume::DeviceSpace;
 
+use crate::class::ReserveClass;
 use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
-use crate::urgency::Urgency;
 use crate::{Cost, Costs, Result, View, transaction::Transaction};
 
 /// With less unallocated space than this, no chunk can be made.
@@ -44,46 +44,46 @@ impl Reservations {
     /// the space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
-        let excess = self.excess(outstanding.sum(), Urgency::Normal, true);
+        let excess = self.excess(outstanding.sum(), ReserveClass::Normal, true);
         let mut devices = self.devices.lock();
         let most = devices.available(self.kind_flags(SpaceKind::Metadata));
         devices.keep_exactly(excess.min(most));
     }
 
-    pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
-        let excess = self.excess(outstanding.sum() + cost.into(), urgency, true);
-        excess == 0 || self.overcommit(excess, urgency)
+    pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, class: ReserveClass) -> bool {
+        let excess = self.excess(outstanding.sum() + cost.into(), class, true);
+        excess == 0 || self.overcommit(excess, class)
     }
 
     /// The bytes that the running transaction and `to_come` need beyond the block groups; 0 if they
     /// fit. The smaller of the crude bound and a count applies. For `by_inodes` see
     /// [`need_by_count`](Self::need_by_count).
-    pub(crate) fn excess(&self, to_come: Costs, urgency: Urgency, by_inodes: bool) -> u64 {
+    pub(crate) fn excess(&self, to_come: Costs, class: ReserveClass, by_inodes: bool) -> u64 {
         let running = self.view.load();
         // A request of an operation that frees space does not start writeback early.
         let note_pressure = |pressure| {
-            if !urgency.frees() {
+            if !class.frees() {
                 self.note_pressure(pressure);
             }
         };
         let (account, frozen) = self.account_and_frozen();
         let firsts = running.running().shared_leaf_changes_max() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
-        let kept = match urgency {
+        let kept = match class {
             // The first change of a shared leaf dirties leaves of the extent tree. A part of the
             // reserve is kept for these leaves. All operations share this part. The need already
             // includes the leaves for the known changes, so these leaves are subtracted from the
             // reserve here.
-            Urgency::Normal => {
+            ReserveClass::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
             // If an ordered extent cannot be finished, its data is lost. So with shared nodes,
             // finishing may use more of the reserve than a delete.
-            Urgency::Finishes if self.is_shared() => reserve / 8,
-            Urgency::Frees if self.is_shared() => reserve / 4,
-            Urgency::Finishes => reserve / 4,
-            Urgency::Frees => reserve / 8,
-            Urgency::Drops => 0,
+            ReserveClass::Finishes if self.is_shared() => reserve / 8,
+            ReserveClass::Frees if self.is_shared() => reserve / 4,
+            ReserveClass::Finishes => reserve / 4,
+            ReserveClass::Frees => reserve / 8,
+            ReserveClass::Drops => 0,
         };
         let apart = self.reserved_apart(to_come);
         // Under the policy `Levels`, reservations are added to the transaction's own need.
@@ -198,10 +198,10 @@ impl Reservations {
     /// space, and must leave the bytes kept for copies unallocated. While bytes are kept for
     /// copies, an operation that frees space may use all unallocated space. The space is withheld
     /// from data as long as it is reserved (F2).
-    pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
+    pub(crate) fn overcommit(&self, excess: u64, class: ReserveClass) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
-        if !devices.may_reserve(kind, excess, urgency.frees()) {
+        if !devices.may_reserve(kind, excess, class.frees()) {
             return false;
         }
         devices.keep_for_metadata(excess);
@@ -264,7 +264,7 @@ impl Reservations {
         let running = self.need_of(self.view.load().running());
         let kept = 2 * (running + account.global_reserve);
         account.free() >= bytes.saturating_add(kept)
-            && self.may_reserve(Cost::of(64, 65536), Urgency::Normal)
+            && self.may_reserve(Cost::of(64, 65536), ReserveClass::Normal)
     }
 }
 

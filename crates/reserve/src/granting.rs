@@ -8,32 +8,37 @@ use buttress_space::{Priority, Reach};
 use buttress_transaction::{Cost, Costs};
 use buttress_tree::Roots;
 
+use crate::class::{ReserveClass, TicketDemand};
 use crate::copies::Tree;
 use crate::outstanding::{Outstanding, shares};
 use crate::reservations::Reservations;
 use crate::ticket::MetaTicket;
 use crate::token::MetaReservation;
 use crate::transaction::Transaction;
-use crate::urgency::{Demand, Urgency};
 
 impl Reservations {
     /// Reserves if the cost fits now and no ticket waits. A normal request first tries the
     /// reservations that its shard keeps.
-    pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
-        if urgency == Urgency::Normal
-            && let Some(reservation) = self.take_credit(cost)
+    pub fn at_once(
+        &self,
+        cost: Cost,
+        class: ReserveClass,
+        reach: Reach,
+    ) -> Option<MetaReservation> {
+        if class == ReserveClass::Normal
+            && let Some(reservation) = self.take_cached(cost)
         {
             return Some(reservation);
         }
-        let priority = priority_of(urgency, reach);
-        let take = || self.queue.at_once(priority, || self.try_reserve(cost, urgency));
+        let priority = priority_of(class, reach);
+        let take = || self.queue.at_once(priority, || self.try_reserve(cost, class));
         let granted = take()
-            || (self.give_credit_back() && take())
-            || (self.may_count(urgency) && self.recount() && take());
+            || (self.give_cached_back() && take())
+            || (self.may_count(class) && self.recount() && take());
         granted.then(|| {
             self.ahead.look();
             self.count_ahead();
-            MetaReservation::of_granted(self, cost, urgency)
+            MetaReservation::of_granted(self, cost, class)
         })
     }
 
@@ -41,18 +46,18 @@ impl Reservations {
     pub fn ask(
         &self,
         cost: Cost,
-        urgency: Urgency,
+        class: ReserveClass,
         reach: Reach,
     ) -> Result<MetaReservation, MetaTicket<'_>> {
-        let priority = priority_of(urgency, reach);
-        let ticket = self.queue.ask(priority, Demand { cost, urgency }, |demand| {
-            self.try_reserve(demand.cost, demand.urgency)
+        let priority = priority_of(class, reach);
+        let ticket = self.queue.ask(priority, TicketDemand { cost, class }, |demand| {
+            self.try_reserve(demand.cost, demand.class)
         });
         let Some(ticket) = ticket else {
-            return Ok(MetaReservation::of_granted(self, cost, urgency));
+            return Ok(MetaReservation::of_granted(self, cost, class));
         };
-        self.give_credit_back();
-        Err(MetaTicket::new(self, ticket, Demand { cost, urgency }, priority))
+        self.give_cached_back();
+        Err(MetaTicket::new(self, ticket, TicketDemand { cost, class }, priority))
     }
 
     /// Serves waiting tickets. If some still wait, makes a new count and serves again.
@@ -60,8 +65,8 @@ impl Reservations {
         self.serve();
         // Tickets of high priority include operations that free space.
         let frees = self.queue.blocks(Priority::High);
-        let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
-        if self.queue.is_waiting() && self.may_count(urgency) && self.recount() {
+        let class = if frees { ReserveClass::Frees } else { ReserveClass::Normal };
+        if self.queue.is_waiting() && self.may_count(class) && self.recount() {
             self.serve();
         }
     }
@@ -145,7 +150,7 @@ impl Reservations {
     /// Serves the tickets that wait for metadata, first come first served. Called wherever metadata
     /// space becomes free.
     pub fn serve(&self) -> u64 {
-        self.queue.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
+        self.queue.serve(|demand| self.try_reserve(demand.cost, demand.class))
     }
 
     /// The most bytes of free metadata that a cost needs, for display and forecasts.
@@ -155,12 +160,12 @@ impl Reservations {
         Costs::from(cost).all_items().saturating_mul(levels * nodesize)
     }
 
-    fn try_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
+    fn try_reserve(&self, cost: Cost, class: ReserveClass) -> bool {
         let mut outstanding = self.outstanding.lock();
-        if !self.fits(&outstanding, cost, urgency) {
+        if !self.fits(&outstanding, cost, class) {
             return false;
         }
-        self.grant(&mut outstanding, cost, urgency);
+        self.grant(&mut outstanding, cost, class);
         true
     }
 
@@ -169,18 +174,18 @@ impl Reservations {
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,
-        (cost, urgency): (Cost, Urgency),
+        (cost, class): (Cost, ReserveClass),
     ) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let excess = self.excess(others(&outstanding) + cost.into(), urgency, false);
-        let fits = excess == 0 || self.overcommit(excess, urgency);
+        let excess = self.excess(others(&outstanding) + cost.into(), class, false);
+        let fits = excess == 0 || self.overcommit(excess, class);
         if fits {
-            self.grant(&mut outstanding, cost, urgency);
+            self.grant(&mut outstanding, cost, class);
         }
         fits
     }
 
-    /// Reserves a batch for several operations, if it leaves half of the free space (`credit::B4`).
+    /// Reserves a batch for several operations, if it leaves half of the free space (`cache::B4`).
     pub(crate) fn try_reserve_batch(&self, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
@@ -190,34 +195,34 @@ impl Reservations {
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
             self.note_pressure(0);
-            self.grant(&mut outstanding, cost, Urgency::Normal);
+            self.grant(&mut outstanding, cost, ReserveClass::Normal);
         }
         is_plenty
     }
 
-    fn grant(&self, outstanding: &mut Outstanding, cost: Cost, urgency: Urgency) {
-        outstanding.grant(shares(cost, urgency));
+    fn grant(&self, outstanding: &mut Outstanding, cost: Cost, class: ReserveClass) {
+        outstanding.grant(shares(cost, class));
         if self.policy.is_levels() {
             self.ahead.note(self.reserved_apart(outstanding.sum()));
         }
     }
 
     /// Takes back a grant that a ticket left unused.
-    pub(crate) fn revoke(&self, cost: Cost, urgency: Urgency) {
-        self.outstanding.lock().revoke(shares(cost, urgency));
+    pub(crate) fn revoke(&self, cost: Cost, class: ReserveClass) {
+        self.outstanding.lock().revoke(shares(cost, class));
     }
 
     /// Whether a reservation would fit now. It reserves nothing and makes no room.
-    pub fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
-        self.fits(&self.outstanding.lock(), cost, urgency)
+    pub fn may_reserve(&self, cost: Cost, class: ReserveClass) -> bool {
+        self.fits(&self.outstanding.lock(), cost, class)
     }
 }
 
 /// The priority of a ticket. Requests on which other threads may wait are served first.
-fn priority_of(urgency: Urgency, reach: Reach) -> Priority {
-    match (urgency, reach) {
-        (Urgency::Frees | Urgency::Drops | Urgency::Finishes, _)
+fn priority_of(class: ReserveClass, reach: Reach) -> Priority {
+    match (class, reach) {
+        (ReserveClass::Frees | ReserveClass::Drops | ReserveClass::Finishes, _)
         | (_, Reach::Commit | Reach::Handle) => Priority::High,
-        (Urgency::Normal, Reach::All) => Priority::Normal,
+        (ReserveClass::Normal, Reach::All) => Priority::Normal,
     }
 }

@@ -65,7 +65,7 @@ struct Held {
 
 /// The state for which bounds were computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct BoundEpoch {
     /// The committed trees.
     pub roots: Generation,
     /// The bytes that the commit under way needed; 0 without such a commit.
@@ -77,7 +77,7 @@ pub(crate) struct Moment {
     pub is_sure: bool,
 }
 
-impl Moment {
+impl BoundEpoch {
     /// Whether bounds for this state are still good enough now (I3).
     fn is_near(self, now: Self) -> bool {
         let some_more = |then: u64, most: u64| then + then / 8 + most;
@@ -158,7 +158,7 @@ pub(crate) struct InodeReserves {
     /// Whether a commit waits until ordered extents finish (I4).
     awaited: AtomicBool,
     /// Unranked: nothing is taken inside.
-    looked: Mutex<Option<Moment>>,
+    looked: Mutex<Option<BoundEpoch>>,
     /// Whether an inode was added, or stopped being idle, since bounds were computed.
     fresh: AtomicBool,
     /// Unranked: nothing is taken inside.
@@ -182,14 +182,14 @@ impl InodeReserves {
     /// yet, the bounds belong to older trees, or the commit under way was not counted completely. A
     /// count made while nothing was reserved leaves bounds of older trees in place.
     pub(crate) fn are_missing(&self, roots: Generation) -> bool {
-        let are_good = |looked: Moment| looked.is_sure && looked.roots == roots;
+        let are_good = |looked: BoundEpoch| looked.is_sure && looked.roots == roots;
         self.fresh.load(Ordering::Relaxed)
             || (self.items() > 0 && !self.looked.lock().is_some_and(are_good))
     }
 
     /// The inodes for which bounds are due, and the state to compute them for. These are all
     /// inodes, or only new ones if the other bounds are still good. `None` if no bound is due.
-    pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
+    pub(crate) fn due(&self, now: BoundEpoch) -> Option<(Vec<Arc<InodeReserve>>, BoundEpoch)> {
         let near = self.looked.lock().filter(|looked| looked.is_near(now));
         let has_fresh = self.fresh.swap(false, Ordering::Relaxed);
         if near.is_some() && !has_fresh {
@@ -207,7 +207,7 @@ impl InodeReserves {
     }
 
     /// Sets bounds, in items; the caller holds the lock of `Outstanding` (I2).
-    pub(crate) fn set(&self, moment: Moment, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
+    pub(crate) fn set(&self, moment: BoundEpoch, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
         for (inode, bound) in bounds {
             inode.set_bound(*bound);
         }
@@ -248,8 +248,8 @@ impl InodeReserves {
 mod tests {
     use super::*;
 
-    fn at(roots: u64, leaves: u64) -> Moment {
-        Moment { roots: Generation(roots), below: 0, leaves, added: 0, is_sure: true }
+    fn at(roots: u64, leaves: u64) -> BoundEpoch {
+        BoundEpoch { roots: Generation(roots), below: 0, leaves, added: 0, is_sure: true }
     }
 
     /// I1, I2: items beyond the bounds are spared, but only on the trees of the bounds.
@@ -313,8 +313,8 @@ mod tests {
         let other = all.enter(TreeId::FS, Ino(258));
         other.add(5);
         assert_eq!((look(at(7, 18)), look(at(7, 40)), look(at(8, 40))), (1, 2, 2));
-        assert_eq!(look(Moment { added: 100 << 10, ..at(8, 40) }), 2);
-        assert_eq!(look(Moment { is_sure: false, ..at(8, 40) }), 2);
+        assert_eq!(look(BoundEpoch { added: 100 << 10, ..at(8, 40) }), 2);
+        assert_eq!(look(BoundEpoch { is_sure: false, ..at(8, 40) }), 2);
         assert!(all.are_missing(Generation(8)));
         one.take(5);
         assert_eq!(look(at(9, 40)), 1);

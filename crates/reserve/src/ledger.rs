@@ -44,9 +44,9 @@ use buttress_space::{Space, SpaceKind, free_space_form};
 use buttress_tree::{Expect, Geometry, Node, Roots, Store};
 use rustc_hash::FxHashMap;
 
-use span::Span;
+use span::ExtentLeaves;
 use survey::{Nodes, Survey};
-pub(crate) use survey::{Unknown, all_of};
+pub(crate) use survey::{Uncountable, all_of};
 use tree::Tree;
 
 use crate::View;
@@ -125,9 +125,9 @@ fn free_space_bytes(geometry: &Geometry, group: Extent) -> u64 {
 
 impl Ledger {
     /// Creates an empty ledger on the committed trees `roots`.
-    pub(crate) fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Unknown> {
+    pub(crate) fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Uncountable> {
         if roots.find(TreeId::RAID_STRIPE).is_some() {
-            return Err(Unknown);
+            return Err(Uncountable);
         }
         let mut ledger = Self::default();
         let under = |tree, root| {
@@ -138,9 +138,10 @@ impl Ledger {
                 ledger.small += under(tree, root)?.sum();
             }
         }
-        ledger.root_nodes = under(TreeId::ROOT, roots.find(TreeId::ROOT).ok_or(Unknown)?)?.sum();
+        ledger.root_nodes =
+            under(TreeId::ROOT, roots.find(TreeId::ROOT).ok_or(Uncountable)?)?.sum();
         ledger.all = all_of(store, roots, RECORDS);
-        let root = roots.find(TreeId::EXTENT).ok_or(Unknown)?;
+        let root = roots.find(TreeId::EXTENT).ok_or(Uncountable)?;
         let mut groups: Vec<Extent> =
             space.groups_of(SpaceKind::Metadata).iter().map(|group| group.range()).collect();
         groups.sort_unstable_by_key(|group| group.start);
@@ -169,7 +170,7 @@ impl Ledger {
 
     /// Notes that the free space and the block group item of a group change (G3). Returns how many
     /// leaves of the free-space tree describe the group.
-    fn touch(&mut self, store: &Store, roots: &Roots, group: Extent) -> Result<u64, Unknown> {
+    fn touch(&mut self, store: &Store, roots: &Roots, group: Extent) -> Result<u64, Uncountable> {
         if !self.groups.insert(group.start) {
             return Ok(0);
         }
@@ -190,7 +191,7 @@ impl Ledger {
         space: &Space,
         transaction: &Transaction,
         anew: bool,
-    ) -> Result<(), Unknown> {
+    ) -> Result<(), Uncountable> {
         let store = view.store();
         for (tree, key, before, len) in transaction.overlay.take_changes(anew) {
             self.root_items += u64::from(tree == TreeId::ROOT);
@@ -235,7 +236,7 @@ impl Ledger {
         tree: TreeId,
         ranges: impl Iterator<Item = ((Key, Key), (u64, u64))>,
         heaviest: u64,
-    ) -> Result<(), Unknown> {
+    ) -> Result<(), Uncountable> {
         let mut ranges = ranges.peekable();
         if ranges.peek().is_none() {
             return Ok(());
@@ -254,7 +255,7 @@ impl Ledger {
         view: &View,
         space: &Space,
         records: impl Iterator<Item = (Logical, (u64, u64))> + Clone,
-    ) -> Result<(), Unknown> {
+    ) -> Result<(), Uncountable> {
         let ranges = records.clone().map(|(start, bytes)| (at(start), bytes));
         let heaviest = heaviest_record(view.store().geometry());
         self.note_ranges(view, TreeId::EXTENT, ranges, heaviest)?;
@@ -341,9 +342,9 @@ impl Ledger {
         (tree, ino): (TreeId, Ino),
         frozen: Option<&Self>,
         levels: u64,
-    ) -> Result<u64, Unknown> {
+    ) -> Result<u64, Uncountable> {
         let frozen = frozen.map(|frozen| frozen.trees.get(&tree));
-        Ok(Span::of(view, tree, ino)?.nodes(view, self.trees.get(&tree), frozen, levels))
+        Ok(ExtentLeaves::of(view, tree, ino)?.nodes(view, self.trees.get(&tree), frozen, levels))
     }
 
     /// The number of dirty leaves in trees that operations change, and the bytes put into them.

@@ -29,12 +29,12 @@
 //!   delete fail.
 
 mod accounts;
-mod ahead;
+mod cache;
+mod class;
 mod copies;
 mod copies_need;
 mod count;
 mod counts;
-mod credit;
 mod finishing;
 mod fits;
 mod granting;
@@ -42,21 +42,21 @@ mod inode;
 mod ledger;
 mod outstanding;
 mod policy;
+mod preempt_wakeup;
 mod reservations;
 mod shared;
 mod shares;
 mod ticket;
 mod token;
-mod urgency;
 pub mod waiting;
 
 pub use accounts::Accounts;
+pub use class::{ReserveClass, TicketDemand};
 pub use copies::{Tree, cost_of_copies};
 pub use inode::InodeReserve;
 pub use policy::ReservePolicy;
-pub use reservations::{Beneath, Reservations, kind_flags};
+pub use reservations::{EngineParts, Reservations, kind_flags};
 pub use ticket::MetaTicket;
 pub use token::MetaReservation;
-pub use urgency::{Demand, Urgency};
 
 use buttress_transaction::{Cost, Costs, Result, View, held, transaction};

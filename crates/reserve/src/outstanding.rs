@@ -7,7 +7,7 @@
 
 use buttress_transaction::{Cost, Costs};
 
-use crate::urgency::Urgency;
+use crate::class::ReserveClass;
 
 /// The figures of an empty token, as the audit counts them.
 #[cfg(debug_assertions)]
@@ -76,9 +76,9 @@ impl Outstanding {
 }
 
 /// The amounts that a reservation adds to `costs` and to `freeing`.
-pub(crate) fn shares(cost: Cost, urgency: Urgency) -> (Costs, Costs) {
+pub(crate) fn shares(cost: Cost, class: ReserveClass) -> (Costs, Costs) {
     let all = Costs::from(cost);
-    (all, if urgency.frees() { all } else { Costs::default() })
+    (all, if class.frees() { all } else { Costs::default() })
 }
 
 /// Both sums, as the figures that the audit counts.

@@ -12,16 +12,16 @@ use buttress_transaction::View;
 use buttress_tree::Store;
 use buttress_volume::DeviceSpace;
 
-use crate::ahead::Ahead;
+use crate::cache::ReservationCache;
+use crate::class::TicketDemand;
 use crate::copies_need::Copies;
 use crate::counts::Counts;
-use crate::credit::Credits;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
 use crate::policy::ReservePolicy;
-use crate::shares::Shares;
-use crate::token::Owners;
-use crate::urgency::Demand;
+use crate::preempt_wakeup::PreemptWakeup;
+use crate::shares::SharingFacts;
+use crate::token::ShardRefs;
 
 /// The flags of the block groups that hold a kind of space.
 pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
@@ -34,7 +34,7 @@ pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
 }
 
 /// The parts that reservations use: lower parts of the engine, and the rules.
-pub struct Beneath {
+pub struct EngineParts {
     /// Committed nodes.
     pub store: Arc<Store>,
     /// Block groups and accounts.
@@ -67,18 +67,18 @@ pub struct Reservations {
     pub(crate) delete_room: bool,
     pub(crate) has_stripe_tree: bool,
     /// The references that tokens hold to these reservations, one for each shard.
-    pub(crate) owners: Owners,
+    pub(crate) owners: ShardRefs,
     /// The sum of all reservations. Unranked: an outer lock, under which the locks of accounts and
     /// inodes are taken.
     pub(crate) outstanding: CachePadded<Mutex<Outstanding>>,
     /// The part of `outstanding` for the dirty data of inodes.
     pub(crate) inode_reserves: Arc<InodeReserves>,
     /// Reservations that shards keep.
-    pub(crate) credits: Credits,
+    pub(crate) cached: ReservationCache,
     /// The state on which the preemptive flusher waits.
-    pub(crate) ahead: CachePadded<Ahead>,
+    pub(crate) ahead: CachePadded<PreemptWakeup>,
     /// Tickets that wait for metadata.
-    pub(crate) queue: CachePadded<Queue<Demand>>,
+    pub(crate) queue: CachePadded<Queue<TicketDemand>>,
     /// The reserved part of the free metadata, in thousandths. Space for changes already put does
     /// not count as free.
     pub(crate) pressure: AtomicU64,
@@ -91,14 +91,14 @@ pub struct Reservations {
     pub(crate) row_rest: AtomicU64,
     /// The level of the root of the tallest known tree.
     pub(crate) height: AtomicU8,
-    pub(crate) shares: Shares,
+    pub(crate) shares: SharingFacts,
     pub(crate) copies: Copies,
     pub(crate) counts: Counts,
 }
 
 impl Reservations {
     /// Creates the reservations of a volume. Nothing is reserved yet.
-    pub fn new(beneath: Beneath) -> Arc<Self> {
+    pub fn new(beneath: EngineParts) -> Arc<Self> {
         Arc::new_cyclic(|own: &Weak<Self>| Self {
             store: beneath.store,
             space: beneath.space,
@@ -107,10 +107,10 @@ impl Reservations {
             policy: beneath.policy,
             delete_room: beneath.delete_room,
             has_stripe_tree: beneath.has_stripe_tree,
-            owners: Owners::of(own),
+            owners: ShardRefs::of(own),
             outstanding: CachePadded::default(),
             inode_reserves: Arc::default(),
-            credits: Credits::default(),
+            cached: ReservationCache::default(),
             ahead: CachePadded::default(),
             queue: CachePadded::new(Queue::new()),
             pressure: AtomicU64::new(0),
@@ -118,14 +118,14 @@ impl Reservations {
             frozen_taken: AtomicU64::new(0),
             row_rest: AtomicU64::new(0),
             height: AtomicU8::new(beneath.height),
-            shares: Shares::default(),
+            shares: SharingFacts::default(),
             copies: Copies::default(),
             counts: Counts::default(),
         })
     }
 
     /// The queue of tickets that wait for metadata.
-    pub fn queue(&self) -> &Queue<Demand> {
+    pub fn queue(&self) -> &Queue<TicketDemand> {
         &self.queue
     }
 

@@ -12,19 +12,19 @@ pub(crate) const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 
 /// Whether trees share nodes, and the size of the extent tree.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct SharingFacts {
     any: AtomicBool,
     /// Number of the extent tree's nodes; `u64::MAX` if unknown.
     extents: AtomicU64,
 }
 
-impl Default for Shares {
+impl Default for SharingFacts {
     fn default() -> Self {
         Self { any: AtomicBool::new(false), extents: AtomicU64::new(u64::MAX) }
     }
 }
 
-impl Shares {
+impl SharingFacts {
     /// Whether trees may share nodes.
     pub(crate) fn is_any(&self) -> bool {
         self.any.load(Ordering::Acquire)

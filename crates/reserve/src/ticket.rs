@@ -15,10 +15,10 @@ use buttress_base::clock;
 use buttress_space::{Priority, Reach, Ticket, Verdict};
 
 use crate::Costs;
+use crate::class::TicketDemand;
 use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
-use crate::urgency::Demand;
 use crate::waiting::{Look, OWN_SLICE, Waits};
 
 /// How long an operation that frees space waits for other such operations to end, after all flush
@@ -28,8 +28,8 @@ const OTHERS_END: Duration = Duration::from_secs(1);
 /// A ticket that waits for metadata.
 pub struct MetaTicket<'e> {
     all: &'e Reservations,
-    ticket: Option<Ticket<'e, Demand>>,
-    demand: Demand,
+    ticket: Option<Ticket<'e, TicketDemand>>,
+    demand: TicketDemand,
     priority: Priority,
     /// Since when the ticket has waited for other operations that free space.
     waits_for_others: Option<Instant>,
@@ -38,8 +38,8 @@ pub struct MetaTicket<'e> {
 impl<'e> MetaTicket<'e> {
     pub(crate) fn new(
         all: &'e Reservations,
-        ticket: Ticket<'e, Demand>,
-        demand: Demand,
+        ticket: Ticket<'e, TicketDemand>,
+        demand: TicketDemand,
         priority: Priority,
     ) -> Self {
         Self { all, ticket: Some(ticket), demand, priority, waits_for_others: None }
@@ -52,8 +52,8 @@ impl<'e> MetaTicket<'e> {
     }
 
     fn reservation(&self) -> MetaReservation {
-        let Demand { cost, urgency } = self.demand;
-        MetaReservation::of_granted(self.all, cost, urgency)
+        let TicketDemand { cost, class } = self.demand;
+        MetaReservation::of_granted(self.all, cost, class)
     }
 
     fn others_free(&self) -> bool {
@@ -80,13 +80,13 @@ impl Waits for MetaTicket<'_> {
     }
 
     fn look_once_more(&mut self) -> Look<MetaReservation> {
-        let Demand { cost, urgency } = self.demand;
-        if !urgency.frees() {
+        let TicketDemand { cost, class } = self.demand;
+        if !class.frees() {
             return Look::InVain;
         }
         // The reservation has to fit beside the reservations of other operations that free space.
         // Reservations of writers that fill the volume do not count (`reserve::P4`).
-        if self.all.try_reserve_beside(Outstanding::freeing, (cost, urgency)) {
+        if self.all.try_reserve_beside(Outstanding::freeing, (cost, class)) {
             return Look::Served(self.reservation());
         }
         let since = *self.waits_for_others.get_or_insert_with(clock::now);
@@ -101,7 +101,7 @@ impl Waits for MetaTicket<'_> {
         if had_others && clock::since(since) < OTHERS_END {
             return Look::MakeRoom;
         }
-        match self.all.try_reserve_beside(|_| Costs::default(), (cost, urgency)) {
+        match self.all.try_reserve_beside(|_| Costs::default(), (cost, class)) {
             true => Look::Served(self.reservation()),
             false => Look::InVain,
         }
@@ -112,7 +112,7 @@ impl Drop for MetaTicket<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         if ticket.leave() == Some(Verdict::Granted) {
-            self.all.revoke(self.demand.cost, self.demand.urgency);
+            self.all.revoke(self.demand.cost, self.demand.class);
         }
         // A later ticket may fit now (T1).
         self.all.serve();

@@ -5,21 +5,21 @@ use std::sync::{Arc, Weak};
 use buttress_base::CachePadded;
 use buttress_base::shard::{SHARDS, shard};
 
+use crate::class::ReserveClass;
 use crate::inode::InodeReserve;
 use crate::outstanding::shares;
 #[cfg(debug_assertions)]
 use crate::outstanding::{NOTHING, figures};
 use crate::reservations::Reservations;
-use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
 /// Tokens take their reference to the volume's `Reservations` from here. Each shard has its own
 /// reference. Every operation has a token, so all processors would contend for a single reference
 /// count.
 #[derive(Debug)]
-pub(crate) struct Owners([Arc<CachePadded<Weak<Reservations>>>; SHARDS]);
+pub(crate) struct ShardRefs([Arc<CachePadded<Weak<Reservations>>>; SHARDS]);
 
-impl Owners {
+impl ShardRefs {
     pub(crate) fn of(all: &Weak<Reservations>) -> Self {
         Self(std::array::from_fn(|_| Arc::new(CachePadded::new(Weak::clone(all)))))
     }
@@ -43,8 +43,8 @@ pub struct MetaReservation {
 
 impl MetaReservation {
     /// Creates the token of a reservation that the outstanding sum already includes.
-    pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
-        let (held, freeing) = shares(cost, urgency);
+    pub fn of_granted(all: &Reservations, cost: Cost, class: ReserveClass) -> Self {
+        let (held, freeing) = shares(cost, class);
         Self {
             owner: Arc::clone(&all.owners.0[shard()]),
             held,

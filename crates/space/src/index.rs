@@ -24,7 +24,7 @@
 //! The index has no locks. Bits of one group change under that group's lock. Many groups share a
 //! word, which changes by atomic operations.
 
-use crate::plane_bits::{Doubts, PlaneBits};
+use crate::plane_bits::{MissReasons, PlaneBits};
 pub(crate) use crate::plane_bits::{ORDERS, SLOTS_MAX};
 
 /// log2 of the smallest run with an order: a sector.
@@ -65,7 +65,7 @@ pub(crate) fn order_holding(bytes: u64) -> Option<usize> {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     bits: [PlaneBits; PLANES],
-    doubts: Doubts,
+    doubts: MissReasons,
 }
 
 /// The place where a group is entered: a plane, and the highest order.

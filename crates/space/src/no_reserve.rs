@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** Only [`NoReserve::exchange`] turns a token into a reservation, for all of its bytes or
+//! - **Q1** Only [`InPlaceToken::exchange`] turns a token into a reservation, for all of its bytes or
 //!   none. If a writer finds that it cannot write in place, it calls this function. So no code
 //!   gives back bytes that were never reserved.
 //! - The volume's count of bytes without a reservation is the sum of the live tokens
@@ -23,9 +23,9 @@ use crate::{DataReservation, Space};
 impl Space {
     /// Makes a token for bytes that will be written in place, without a check. The caller has
     /// checked that writing in place is allowed, and checks again before the write.
-    pub fn no_reserve(self: &Arc<Self>, bytes: u64) -> NoReserve {
+    pub fn no_reserve(self: &Arc<Self>, bytes: u64) -> InPlaceToken {
         let token = self.unreserved_count().enter(bytes);
-        NoReserve { space: Arc::clone(self), bytes, token }
+        InPlaceToken { space: Arc::clone(self), bytes, token }
     }
 
     /// Bytes that are dirty and have no reservation.
@@ -37,14 +37,14 @@ impl Space {
 
 /// Bytes that will be written in place, without a reservation of new space.
 #[must_use = "bytes that have neither this nor a reservation have no place"]
-pub struct NoReserve {
+pub struct InPlaceToken {
     space: Arc<Space>,
     bytes: u64,
     /// The token's number in the list of live tokens (`token_audit`), in debug builds.
     token: u64,
 }
 
-impl NoReserve {
+impl InPlaceToken {
     /// Returns the number of bytes of the token.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -96,13 +96,13 @@ impl NoReserve {
     }
 }
 
-impl Drop for NoReserve {
+impl Drop for InPlaceToken {
     fn drop(&mut self) {
         self.space.unreserved_count().leave(self.token, self.bytes);
     }
 }
 
-impl fmt::Debug for NoReserve {
+impl fmt::Debug for InPlaceToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NoReserve").field("bytes", &self.bytes).finish()
     }

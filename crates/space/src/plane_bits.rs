@@ -4,10 +4,10 @@
 //!
 //! - **I2** When the call that set a bit has returned, the summary bits above it are set at every
 //!   level. There is one exception: another call cleared such a summary bit, and has not yet
-//!   checked the bits below it. [`Doubts`] tells whether such a call may be running. A summary bit
+//!   checked the bits below it. [`MissReasons`] tells whether such a call may be running. A summary bit
 //!   may be set without a bit below, which costs one more read.
 //! - **I3** A search may miss a group that was in the index all the time. Afterwards the search can
-//!   find out that this may have happened ([`Doubts::may_have_missed`]).
+//!   find out that this may have happened ([`MissReasons::may_have_missed`]).
 //!
 //! # Locks
 //!
@@ -30,7 +30,7 @@ pub(crate) const SLOTS_MAX: usize = FAN * FAN * SEGMENT;
 
 /// Why a search that found nothing may be wrong (I3).
 #[derive(Debug, Default)]
-pub(crate) struct Doubts {
+pub(crate) struct MissReasons {
     /// How often a group was entered at a new place, or found again after a clear.
     arrivals: AtomicU64,
     /// How many calls clear summary bits, and have not yet checked whether another call set a bit
@@ -38,7 +38,7 @@ pub(crate) struct Doubts {
     clearing: AtomicU64,
 }
 
-impl Doubts {
+impl MissReasons {
     /// The current count of arrivals. A search stores the count when it begins.
     pub(crate) fn arrival_count(&self) -> u64 {
         self.arrivals.load(SeqCst)
@@ -144,13 +144,13 @@ impl Bits {
 type Lazy<T> = OnceLock<Box<T>>;
 
 /// A block of 64 segments, each allocated on first use.
-type Shelf = [Lazy<Bits>; FAN];
+type SegmentBlock = [Lazy<Bits>; FAN];
 
 /// One plane: a bit for each segment with an entry, and the segments that ever had an entry.
 #[derive(Debug, Default)]
 pub(crate) struct PlaneBits {
     top: Lazy<Bits>,
-    segments: Lazy<[Lazy<Shelf>; FAN]>,
+    segments: Lazy<[Lazy<SegmentBlock>; FAN]>,
 }
 
 impl PlaneBits {
@@ -174,7 +174,7 @@ impl PlaneBits {
         self.top().set(order, slot / SEGMENT);
     }
 
-    pub(crate) fn clear(&self, order: usize, slot: usize, doubts: &Doubts) {
+    pub(crate) fn clear(&self, order: usize, slot: usize, doubts: &MissReasons) {
         let Some(segment) = self.segment(slot / SEGMENT) else { return };
         if segment.clear(order, slot % SEGMENT) {
             doubts.clear(|| {

@@ -3,7 +3,7 @@
 //!
 //! # Place
 //!
-//! The background flush thread gathers [`Pools`], asks the rule, and makes the round that the rule
+//! The background flush thread gathers [`MetadataUse`], asks the rule, and makes the round that the rule
 //! returns. The rule is `clamp`, as in Linux 5.12 to 6.16.
 //!
 //! # Invariants
@@ -47,7 +47,7 @@ impl Preempt {
 
 /// The uses of metadata space at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pools {
+pub struct MetadataUse {
     /// Bytes of all groups.
     pub total: u64,
     /// Used by recorded nodes.
@@ -80,7 +80,7 @@ pub struct Pools {
     pub waiting: bool,
 }
 
-impl Pools {
+impl MetadataUse {
     /// Bytes that can be reserved before a request must wait.
     #[must_use]
     pub fn headroom(&self) -> u64 {
@@ -152,7 +152,7 @@ impl Clamp {
     /// earlier, by one step, even if many requests begin to wait at once. If ordered extents have
     /// at least as many bytes as are dirty, nothing changes, because no round would speed up
     /// ordered extents.
-    pub fn note_wait(&mut self, pools: &Pools) {
+    pub fn note_wait(&mut self, pools: &MetadataUse) {
         if pools.ordered < pools.dirty {
             self.clamp = (self.clamp + 1).min(CLAMP_MAX);
         }
@@ -160,7 +160,7 @@ impl Clamp {
 
     /// Notes the end of a series of rounds. If one round was enough and no request waits, the next
     /// series begins later.
-    pub fn note_end(&mut self, rounds: u32, pools: &Pools) {
+    pub fn note_end(&mut self, rounds: u32, pools: &MetadataUse) {
         if rounds == 1 && !pools.waiting {
             self.clamp = (self.clamp - 1).max(CLAMP_MIN);
         }
@@ -168,7 +168,7 @@ impl Clamp {
 
     /// Whether a round is due.
     #[must_use]
-    pub fn is_due(&self, pools: &Pools) -> bool {
+    pub fn is_due(&self, pools: &MetadataUse) -> bool {
         let in_reach = in_reach(pools);
         if pools.waiting || is_full(pools) || in_reach <= CLAMP_WORTH {
             return false;
@@ -182,7 +182,7 @@ impl Clamp {
     /// reserved. If reservations are large, a few hundred of them make a round due, so a periodic
     /// check would come too late.
     #[must_use]
-    pub fn lacks(&self, pools: &Pools) -> Option<u64> {
+    pub fn lacks(&self, pools: &MetadataUse) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
         // Ordered extents may finish before `wanted` bytes are reserved, and a round may then be
         // due. So a smaller number of reserved bytes also causes a check.
@@ -190,7 +190,7 @@ impl Clamp {
         (!is_full(pools)).then_some(wanted.max(least))
     }
 
-    fn threshold(&self, pools: &Pools) -> u64 {
+    fn threshold(&self, pools: &MetadataUse) -> u64 {
         let room = pools.total.saturating_sub(fixed(pools) + pools.read_only);
         (pools.to_come + room) >> self.clamp
     }
@@ -199,7 +199,7 @@ impl Clamp {
     /// only if dirty data reserves more than the global reserve and a commit's bytes together. Data
     /// that is written back early becomes more fragmented.
     #[must_use]
-    pub fn round(&self, pools: &Pools) -> Round {
+    pub fn round(&self, pools: &MetadataUse) -> Round {
         let reservations = pools.filled() - pools.to_commit();
         if reservations > pools.global + pools.to_commit() {
             return Round::Dirty { bytes: (pools.dirty / 4).max(1) };
@@ -210,22 +210,22 @@ impl Clamp {
 }
 
 /// Bytes that no round gives back.
-fn fixed(pools: &Pools) -> u64 {
+fn fixed(pools: &MetadataUse) -> u64 {
     pools.used + pools.reserved + pools.global + pools.paths
 }
 
-fn is_full(pools: &Pools) -> bool {
+fn is_full(pools: &MetadataUse) -> bool {
     fixed(pools) >= pools.total / 10 * 9
 }
 
 /// Bytes that rounds may free. A commit under way frees its bytes without a round.
-fn in_reach(pools: &Pools) -> u64 {
+fn in_reach(pools: &MetadataUse) -> u64 {
     pools.filled() + pools.pinned
 }
 
 /// Whether ordered extents have at least twice as many bytes as are dirty. Ordered extents free
 /// their reservations without a round.
-fn is_on_its_way(pools: &Pools) -> bool {
+fn is_on_its_way(pools: &MetadataUse) -> bool {
     pools.ordered / 2 >= pools.dirty
 }
 
@@ -236,15 +236,15 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
 
-    fn loaded() -> Pools {
-        Pools {
+    fn loaded() -> MetadataUse {
+        MetadataUse {
             total: GIB,
             used: 300 * MIB,
             global: 64 * MIB,
             overlay: 100 * MIB,
             reservations: 500 * MIB,
             dirty: 64 * MIB,
-            ..Pools::default()
+            ..MetadataUse::default()
         }
     }
 
@@ -253,7 +253,8 @@ mod tests {
     fn e1_an_idle_volume_is_left_alone() {
         for percent in [10, 80, 90, 94, 98, 100] {
             let used = GIB / 100 * percent;
-            let pools = Pools { total: GIB, used, global: 64 * MIB, ..Pools::default() };
+            let pools =
+                MetadataUse { total: GIB, used, global: 64 * MIB, ..MetadataUse::default() };
             assert!(!Clamp { clamp: CLAMP_MAX }.is_due(&pools), "{percent}%");
         }
     }
@@ -267,7 +268,7 @@ mod tests {
             clamp.note_wait(&loaded());
             assert_eq!(clamp.bits(), (1 + step).min(8));
         }
-        let ordered = Pools { ordered: 2 * GIB, ..loaded() };
+        let ordered = MetadataUse { ordered: 2 * GIB, ..loaded() };
         clamp.note_end(1, &loaded());
         assert_eq!(clamp.bits(), 7);
         clamp.note_wait(&ordered);
@@ -285,7 +286,7 @@ mod tests {
         for shift in 0..28 {
             let total = (8 * MIB) << shift;
             for used in [0, total / 3, total, total + MIB] {
-                let pools = Pools {
+                let pools = MetadataUse {
                     total,
                     used,
                     global: total / 4,
@@ -293,7 +294,7 @@ mod tests {
                     overlay: total,
                     reservations: total,
                     dirty: MIB,
-                    ..Pools::default()
+                    ..MetadataUse::default()
                 };
                 for bits in CLAMP_MIN..=CLAMP_MAX {
                     let clamp = Clamp { clamp: bits };
@@ -317,20 +318,22 @@ mod tests {
             Round::Dirty { bytes: 16 * MIB },
             "500 is more than 64 and 100"
         );
-        let less = Pools { reservations: 229 * MIB, ..pools };
+        let less = MetadataUse { reservations: 229 * MIB, ..pools };
         assert!(!clamp.is_due(&less), "329 is less than 330");
-        assert!(clamp.is_due(&Pools { reservations: 230 * MIB, ..pools }));
-        assert!(!clamp.is_due(&Pools { waiting: true, ..pools }));
-        let full = Pools { used: 900 * MIB, ..pools };
+        assert!(clamp.is_due(&MetadataUse { reservations: 230 * MIB, ..pools }));
+        assert!(!clamp.is_due(&MetadataUse { waiting: true, ..pools }));
+        let full = MetadataUse { used: 900 * MIB, ..pools };
         assert!(!clamp.is_due(&full), "nine tenths are taken for good");
-        let overlay = Pools { overlay: 500 * MIB, reservations: 100 * MIB, ..pools };
+        let overlay = MetadataUse { overlay: 500 * MIB, reservations: 100 * MIB, ..pools };
         assert_eq!(clamp.round(&overlay), Round::Commit);
         for more in [0, 1, MIB] {
-            let pools = Pools { reservations: 200 * MIB + more, ..pools };
+            let pools = MetadataUse { reservations: 200 * MIB + more, ..pools };
             let lacks = clamp.lacks(&pools).expect("reservations alone make it due");
-            let almost = Pools { reservations: pools.reservations + lacks - 1, ..pools };
+            let almost = MetadataUse { reservations: pools.reservations + lacks - 1, ..pools };
             assert!(!clamp.is_due(&almost), "said to be {lacks} too early");
-            assert!(clamp.is_due(&Pools { reservations: pools.reservations + lacks, ..pools }));
+            assert!(
+                clamp.is_due(&MetadataUse { reservations: pools.reservations + lacks, ..pools })
+            );
         }
         assert_eq!(clamp.lacks(&full), None);
     }
@@ -339,14 +342,14 @@ mod tests {
     /// is due as soon as the dirty data is more than half of the data in ordered extents.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
-        let pools = Pools { overlay: 0, ..loaded() };
-        let ordered = Pools { ordered: 2 * pools.dirty, ..pools };
+        let pools = MetadataUse { overlay: 0, ..loaded() };
+        let ordered = MetadataUse { ordered: 2 * pools.dirty, ..pools };
         for bits in CLAMP_MIN..=CLAMP_MAX {
             assert!(!Clamp { clamp: bits }.is_due(&ordered), "{bits}");
         }
         let clamp = Clamp::default();
         assert_eq!(clamp.lacks(&ordered), Some(16 * MIB), "soon enough to look again");
-        assert!(clamp.is_due(&Pools { ordered: 2 * pools.dirty - 2, ..pools }));
+        assert!(clamp.is_due(&MetadataUse { ordered: 2 * pools.dirty - 2, ..pools }));
     }
 
     /// C3: no round gives paths back, so with paths alone no round is due, however low the
@@ -354,9 +357,10 @@ mod tests {
     #[test]
     fn paths_are_no_reason_for_a_round() {
         let paths = 400 * MIB;
-        let pools = Pools { overlay: paths + MIB, paths, reservations: 0, dirty: 0, ..loaded() };
+        let pools =
+            MetadataUse { overlay: paths + MIB, paths, reservations: 0, dirty: 0, ..loaded() };
         assert!(!Clamp { clamp: CLAMP_MAX }.is_due(&pools));
-        let filled = Pools { overlay: paths + 200 * MIB, ..pools };
+        let filled = MetadataUse { overlay: paths + 200 * MIB, ..pools };
         assert!(Clamp::default().is_due(&filled));
         assert_eq!(Clamp::default().round(&filled), Round::Commit);
     }

@@ -113,10 +113,10 @@ impl Drop for ReadOnlyHold {
 /// The right to write into a group in place: while it lives, every drain of the group waits.
 #[derive(Debug)]
 #[must_use = "given back when dropped"]
-pub struct NocowWriter(Way);
+pub struct NocowWriter(CountPath);
 
 /// The way in which the drop of a [`NocowWriter`] finds the count that the writer entered.
-enum Way {
+enum CountPath {
     Counted {
         _counted: Counted,
     },
@@ -127,7 +127,7 @@ enum Way {
     Found(Finder, Logical),
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for CountPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Counted { .. } => "Counted",
@@ -142,11 +142,11 @@ impl fmt::Debug for Way {
 impl Drop for NocowWriter {
     fn drop(&mut self) {
         match &self.0 {
-            Way::Counted { .. } => {}
+            CountPath::Counted { .. } => {}
             #[cfg(feature = "baselines")]
-            Way::Kept(group) => group.writer_left(),
+            CountPath::Kept(group) => group.writer_left(),
             #[cfg(feature = "baselines")]
-            Way::Found(finder, at) => {
+            CountPath::Found(finder, at) => {
                 let group = finder.group_at(*at).expect("a group with a writer stays");
                 group.writer_left();
             }
@@ -199,7 +199,7 @@ impl Space {
         let group = directory.find_whole(extent).ok()?;
         let counted = self.writers_in_place().enter(group.slot());
         // The writer is counted before it reads the mark (`guard::W1`).
-        (!group.is_stopped()).then_some(NocowWriter(Way::Counted { _counted: counted }))
+        (!group.is_stopped()).then_some(NocowWriter(CountPath::Counted { _counted: counted }))
     }
 
     /// As [`begin_nocow`](Self::begin_nocow), with the map of the baselines.
@@ -212,8 +212,8 @@ impl Space {
         }
         let again = self.lookup_policy() == LookupPolicy::RwlockDouble;
         Some(NocowWriter(match again.then(|| self.finder()).flatten() {
-            Some(finder) => Way::Found(finder, extent.start),
-            None => Way::Kept(group),
+            Some(finder) => CountPath::Found(finder, extent.start),
+            None => CountPath::Kept(group),
         }))
     }
 }

@@ -47,7 +47,7 @@ use crate::guard::Writers;
 use crate::index::{Index, Plane, SLOTS_MAX, order_holding};
 use crate::request::{AllocCounters, AllocStats, Outcome};
 use crate::ticket::Queue;
-use crate::unreserved::Unreserved;
+use crate::unreserved::InPlaceBytes;
 use crate::{AllocPolicy, Error, LookupPolicy, SpaceKind};
 
 /// All groups and accounts of one volume.
@@ -70,7 +70,7 @@ pub struct Space {
     /// Writers in place.
     in_place: Writers,
     /// Dirty bytes that will be written in place.
-    unreserved: CachePadded<Unreserved>,
+    unreserved: CachePadded<InPlaceBytes>,
     /// Counters, by the shard of the allocating thread.
     alloc_counters: [CachePadded<AllocCounters>; SHARDS],
     /// Requests that wait for data space.
@@ -104,7 +104,7 @@ impl Space {
             #[cfg(feature = "baselines")]
             map: None,
             in_place: Writers::default(),
-            unreserved: CachePadded::new(Unreserved::new()),
+            unreserved: CachePadded::new(InPlaceBytes::new()),
             alloc_counters: Default::default(),
             data_queue: CachePadded::new(DataQueue::new()),
             free_slots: Ranked::new(Rank::BlockGroups, Default::default()),
@@ -503,7 +503,7 @@ impl Space {
         self.directory.load()
     }
 
-    pub(crate) fn unreserved_count(&self) -> &Unreserved {
+    pub(crate) fn unreserved_count(&self) -> &InPlaceBytes {
         &self.unreserved
     }
 

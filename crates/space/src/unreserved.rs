@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **Q2** The count is the sum of the live tokens ([`NoReserve`](crate::NoReserve)).
+//! - **Q2** The count is the sum of the live tokens ([`InPlaceToken`](crate::NoReserve)).
 //!
 //! # Locks
 //!
@@ -19,7 +19,7 @@ use crate::token_audit::TokenAudit;
 
 /// How many bytes of a volume are dirty and have no reservation.
 #[derive(Debug)]
-pub(crate) struct Unreserved {
+pub(crate) struct InPlaceBytes {
     bytes: AtomicU64,
     /// The same number, counted by the tokens (Q2). In debug builds `bytes` changes under this lock
     /// only.
@@ -27,7 +27,7 @@ pub(crate) struct Unreserved {
     audit: Ranked<TokenAudit<1>>,
 }
 
-impl Unreserved {
+impl InPlaceBytes {
     pub(crate) fn new() -> Self {
         Self {
             bytes: AtomicU64::new(0),

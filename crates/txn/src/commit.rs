@@ -45,7 +45,7 @@ use buttress_tree::Node;
 
 use self::settle::Settled;
 use crate::commit_state::CommitState;
-use crate::unwritten::Barred;
+use crate::unwritten::UnwrittenBarrier;
 use crate::{Costs, Engine, Error, Result, View, found_log, transaction::Transaction};
 
 impl Engine {
@@ -104,7 +104,7 @@ impl Engine {
         let is_counted = is_counted();
         let is_logged = found_log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
-            self.reservations.give_credit_back();
+            self.reservations.give_cached_back();
             // No tree has changed. But data written in place may still be in the caches of the
             // devices, so flush the devices.
             cut();
@@ -120,7 +120,7 @@ impl Engine {
     fn commit_held(
         &self,
         state: &mut CommitState,
-        barred: Barred<'_>,
+        barred: UnwrittenBarrier<'_>,
         cut: impl FnOnce(),
     ) -> Result<()> {
         let started = clock::now();
@@ -220,7 +220,7 @@ impl Engine {
     pub(crate) fn freeze(&self) -> Arc<Transaction> {
         let started = clock::now();
         let frozen = self.gate.alone(|| {
-            self.reservations.give_credit_back();
+            self.reservations.give_cached_back();
             self.audit();
             let view = self.view.load_full();
             let frozen = Arc::clone(view.running());

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **C1** As long as a [`CommitTurn`] lives, no commit begins or ends. So the superblock and the
+//! - **C1** As long as a [`CommitLockGuard`] lives, no commit begins or ends. So the superblock and the
 //!   trees of the last commit stay the newest.
 
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::commit_state::CommitState;
 
 /// The right to write a log on top of the last commit. It holds the commit lock.
 #[derive(Debug)]
-pub struct CommitTurn<'e> {
+pub struct CommitLockGuard<'e> {
     engine: &'e Engine,
     state: MutexGuard<'e, CommitState>,
 }
 
-impl CommitTurn<'_> {
+impl CommitLockGuard<'_> {
     /// The superblock on disk.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
@@ -74,8 +74,8 @@ impl CommitTurn<'_> {
 
 impl Engine {
     /// Waits for the running commit. No other commit begins while the turn lives.
-    pub fn commit_turn(&self) -> CommitTurn<'_> {
-        CommitTurn { engine: self, state: self.commit.lock() }
+    pub fn commit_turn(&self) -> CommitLockGuard<'_> {
+        CommitLockGuard { engine: self, state: self.commit.lock() }
     }
 
     /// The last superblock that is durable. The call does not wait for a commit that is being

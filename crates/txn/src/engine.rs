@@ -48,7 +48,7 @@ use crate::{
     options::EngineOptions,
     pinned::Pinned,
     quota_limits::QuotaLimits,
-    reserve::{Beneath, Reservations},
+    reserve::{EngineParts, Reservations},
     scrub_hold::ScrubHold,
     transaction::Transaction,
     unreferenced::Unreferenced,
@@ -126,7 +126,7 @@ impl Engine {
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
         let view = Arc::new(ArcSwap::from_pointee(view));
         let devices = Arc::new(Mutex::new(parts.devices));
-        let reservations = Reservations::new(Beneath {
+        let reservations = Reservations::new(EngineParts {
             store: Arc::clone(&parts.store),
             space: Arc::clone(&parts.space),
             devices: Arc::clone(&devices),

@@ -38,9 +38,9 @@ fn is_hashed(kind: Kind) -> bool {
 
 /// The effect of a change of references on an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ExtentEffect {
     /// The extent has an item now and had none.
-    Born,
+    ChargedExtent,
     /// The extent still has users.
     Kept,
     /// The extent has no user any more; its items were deleted.
@@ -61,7 +61,7 @@ struct Edit {
 }
 
 /// The items of one extent. The extent's own item is read at once, keyed items on demand.
-pub(crate) struct Refs<'s, S: NodeSource + ?Sized> {
+pub(crate) struct ExtentItems<'s, S: NodeSource + ?Sized> {
     at: Logical,
     key: Key,
     pub(crate) item: ExtentItem,
@@ -70,7 +70,7 @@ pub(crate) struct Refs<'s, S: NodeSource + ?Sized> {
     keyed: BTreeMap<Key, Edit>,
 }
 
-impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
+impl<'s, S: NodeSource + ?Sized> ExtentItems<'s, S> {
     pub(crate) fn born(key: Key, generation: Generation, flags: u64) -> Self {
         let item = ExtentItem { refs: 0, generation, flags, tree_block: None, inline: Vec::new() };
         Self { at: Logical(key.objectid), key, item, cursor: None, keyed: BTreeMap::new() }
@@ -227,16 +227,20 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
     }
 
     /// Adds to `out` the items that differ from the items that were read.
-    pub(crate) fn write(mut self, born: bool, out: &mut BTreeMap<Key, Change>) -> Result<Fate> {
+    pub(crate) fn write(
+        mut self,
+        born: bool,
+        out: &mut BTreeMap<Key, Change>,
+    ) -> Result<ExtentEffect> {
         let fate = match (born, self.item.refs) {
             (true, 0) => {
                 return Err(Error::Extents { at: self.at, what: "born without references" });
             }
-            (true, _) => Fate::Born,
-            (false, 0) => Fate::Freed,
-            (false, _) => Fate::Kept,
+            (true, _) => ExtentEffect::ChargedExtent,
+            (false, 0) => ExtentEffect::Freed,
+            (false, _) => ExtentEffect::Kept,
         };
-        if fate == Fate::Freed {
+        if fate == ExtentEffect::Freed {
             let mut next = Some(Key::new(self.at.0, Kind::TREE_BLOCK_REF, 0));
             while let Some(from) = next {
                 let Some((key, _)) = self.keyed_in_tree(&from)? else { break };

@@ -5,7 +5,7 @@
 //! - **R1** An item's count is the sum of its inline and keyed references, before and after every
 //!   change.
 //!
-//! [`Refs`] holds the references of one extent and states the invariants of these references.
+//! [`ExtentItems`] holds the references of one extent and states the invariants of these references.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use buttress_tree::{Change, Cursor, NodePtr, NodeSource, Store};
 use crate::{
     DataRef, Error, Result, View,
     delayed_ref::{Deltas, ExtentChange, User},
-    extent_refs::{Refs, parse},
+    extent_refs::{ExtentItems, parse},
 };
 
-pub(crate) use crate::extent_refs::Fate;
+pub(crate) use crate::extent_refs::ExtentEffect;
 
 /// Whether `user` is the only user of an extent. The answer must hold in the committed trees, and
 /// after the frozen and the running transaction: a crash may lead to any of these states. If a file
@@ -51,7 +51,7 @@ pub fn is_exclusive(view: &View, extent: Extent, user: DataRef) -> Result<bool> 
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
     let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-    Refs::read(&**view.store(), root, &key)?.are_only_of(user)
+    ExtentItems::read(&**view.store(), root, &key)?.are_only_of(user)
 }
 
 /// The form of items of data extents in one transaction.
@@ -99,17 +99,17 @@ pub(crate) fn apply_data<S: NodeSource + ?Sized>(
     change: &ExtentChange,
     form: DataForm,
     out: &mut BTreeMap<Key, Change>,
-) -> Result<(Fate, Origin)> {
+) -> Result<(ExtentEffect, Origin)> {
     let at = change.extent.start;
     let key = Key::new(at.0, Kind::EXTENT_ITEM, change.extent.len);
     let mut refs = if change.born {
-        let mut refs = Refs::born(key, form.generation, ExtentFlags::DATA);
+        let mut refs = ExtentItems::born(key, form.generation, ExtentFlags::DATA);
         if let Some(root) = change.owner.filter(|_| form.owners) {
             refs.item.inline.push(BackRef::Owner { root });
         }
         refs
     } else {
-        Refs::read(source, root, &key)?
+        ExtentItems::read(source, root, &key)?
     };
     if refs.item.flags & ExtentFlags::DATA == 0 {
         return Err(Error::Extents { at, what: "a data extent's item says it is a tree block" });
@@ -143,7 +143,7 @@ pub(crate) fn apply_block<S: NodeSource + ?Sized>(
     change: &BlockChange,
     form: BlockForm,
     out: &mut BTreeMap<Key, Change>,
-) -> Result<Fate> {
+) -> Result<ExtentEffect> {
     let mut refs = read_block(source, root, at, change.level, form.nodesize)?;
     refs.apply(&change.deltas, inline_max(form.nodesize))?;
     if change.make_full {
@@ -166,7 +166,7 @@ pub(crate) fn new_block(
     } else {
         Key::new(at.0, Kind::EXTENT_ITEM, form.nodesize.into())
     };
-    let mut refs = Refs::<Store>::born(key, generation, ExtentFlags::TREE_BLOCK);
+    let mut refs = ExtentItems::<Store>::born(key, generation, ExtentFlags::TREE_BLOCK);
     refs.item.tree_block = (!form.skinny).then_some((Key::MIN, change.level));
     let mut deltas = change.deltas.clone();
     deltas.add(User::Tree(tree), 1);
@@ -221,7 +221,7 @@ pub(crate) fn data_users<S: NodeSource + ?Sized>(
     extent: Extent,
 ) -> Result<Vec<(User, i64)>> {
     let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-    Refs::read(source, root, &key)?.users()
+    ExtentItems::read(source, root, &key)?.users()
 }
 
 /// The key of a tree node's item, in the form that the item has. Fails if the node has several
@@ -272,7 +272,7 @@ fn read_block<S: NodeSource + ?Sized>(
     at: Logical,
     level: u8,
     nodesize: u32,
-) -> Result<Refs<'_, S>> {
+) -> Result<ExtentItems<'_, S>> {
     let (key, _) = find_block(source, root, at, level, nodesize)?;
-    Refs::read(source, root, &key)
+    ExtentItems::read(source, root, &key)
 }

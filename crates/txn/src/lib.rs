@@ -76,7 +76,7 @@ mod window;
 mod window_alloc;
 mod writable;
 
-pub use commit_turn::CommitTurn;
+pub use commit_turn::CommitLockGuard;
 pub use counters::Stats;
 pub use counters::refusal::Refusal;
 pub use counters::steps::{Before, FlushSteps, Gain, StepFigures};
@@ -95,13 +95,13 @@ pub use quota_limits::QuotaUse;
 pub use quotas::Quotas;
 pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;
-pub use unwritten::Unwritten;
+pub use unwritten::UnwrittenPermit;
 
 pub use usage::{KindUsage, StatfsFigures, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{
-    Accounts, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
+    Accounts, InodeReserve, MetaReservation, ReserveClass, ReservePolicy, cost_of_copies,
 };
 pub use buttress_transaction::{
     Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange, Result,
@@ -113,6 +113,6 @@ use buttress_reserve::{self as reserve, waiting};
 use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{
-    Account, AllocPolicy, AllocStats, Clamp, FlushState, FlushStates, LookupPolicy, NoReserve,
-    NocowWriter, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, TicketNumber,
+    Account, AllocPolicy, AllocStats, Clamp, FlushState, FlushStates, InPlaceToken, LookupPolicy,
+    MetadataUse, NocowWriter, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, TicketNumber,
 };

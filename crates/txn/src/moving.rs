@@ -9,7 +9,7 @@ use buttress_format::{Key, TreeId};
 use buttress_tree::{Expect, NodePtr, NodeSource};
 
 use crate::move_plan::{Plan, Wanted, file_roots};
-use crate::{Cost, Engine, Result, Urgency, View};
+use crate::{Cost, Engine, ReserveClass, Result, View};
 
 /// Whether the path to a key in a tree passes through a node.
 fn passes(view: &View, tree: TreeId, key: &Key, ptr: NodePtr) -> Result<bool> {
@@ -61,7 +61,7 @@ impl Engine {
         drop(view);
         let items = u32::try_from(cost + places.len() as u64).unwrap_or(u32::MAX);
         if items > 0 {
-            let handle = self.begin(self.reserve(Cost::of(items, 0), Urgency::Normal)?);
+            let handle = self.begin(self.reserve(Cost::of(items, 0), ReserveClass::Normal)?);
             handle.rebuild_at(places);
             if cost > 0 {
                 handle.move_nodes(&wanted.nodes, cost);

@@ -49,7 +49,7 @@ pub struct QuotaUse {
 
 /// The changes that a commit made to quotas.
 #[derive(Debug, Default)]
-pub(crate) struct QuotaNews {
+pub(crate) struct QuotaChanges {
     /// Whether the counts are right: quotas are simple, or full quotas are not marked as
     /// inconsistent.
     pub(crate) is_kept: bool,
@@ -88,7 +88,7 @@ struct State {
     /// Bytes of live charges.
     waiting: HashMap<TreeId, u64>,
     /// Charged extents of transactions that are not durable, by their starts.
-    born: HashMap<Logical, Born>,
+    born: HashMap<Logical, ChargedExtent>,
 }
 
 /// A group with a limit.
@@ -102,7 +102,7 @@ struct Limited {
 
 /// A charged extent.
 #[derive(Clone, Copy, Debug)]
-struct Born {
+struct ChargedExtent {
     tree: TreeId,
     bytes: u64,
     generation: Generation,
@@ -207,7 +207,7 @@ impl QuotaLimits {
     }
 
     /// Notes that a commit was published, and its changes of quotas.
-    pub(crate) fn publish(&self, generation: Generation, news: &QuotaNews) {
+    pub(crate) fn publish(&self, generation: Generation, news: &QuotaChanges) {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.published = generation;
@@ -310,7 +310,7 @@ impl QuotaLimits {
     pub(crate) fn bear(&self, tree: TreeId, bytes: u64, at: Logical, generation: Generation) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);
-        let new = Born { tree, bytes, generation };
+        let new = ChargedExtent { tree, bytes, generation };
         match state.born.get_mut(&at) {
             Some(born) if born.tree == tree && born.generation == generation => {
                 born.bytes += bytes;

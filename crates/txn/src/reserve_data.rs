@@ -3,7 +3,7 @@
 use buttress_format::TreeId;
 use buttress_space::{Priority, Reach, SpaceKind};
 
-use crate::{Cost, DataReservation, Engine, Result, Urgency};
+use crate::{Cost, DataReservation, Engine, ReserveClass, Result};
 
 impl Engine {
     /// Reserves data space without a wait. Returns `None` if a ticket waits for data, or if neither
@@ -56,7 +56,7 @@ impl Engine {
 
     /// A token for data that is written in place. The caller has checked that the data may be
     /// written in place.
-    pub fn no_reserve(&self, bytes: u64) -> buttress_space::NoReserve {
+    pub fn no_reserve(&self, bytes: u64) -> buttress_space::InPlaceToken {
         self.space.no_reserve(bytes)
     }
 
@@ -70,7 +70,7 @@ impl Engine {
     pub fn exchange_no_reserve(
         &self,
         tree: TreeId,
-        token: buttress_space::NoReserve,
+        token: buttress_space::InPlaceToken,
         slack: u64,
     ) -> Result<DataReservation> {
         let bytes = token.bytes();
@@ -101,7 +101,7 @@ impl Engine {
     /// Whether data leaves enough space for all that metadata has reserved. Always true without
     /// mixed groups.
     pub(crate) fn data_leaves_metadata(&self) -> bool {
-        !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
+        !self.space.is_mixed() || self.may_reserve(Cost::default(), ReserveClass::Normal)
     }
 
     /// Whether a commit would make space for data: freed extents, the device space of removed

@@ -9,7 +9,7 @@ use buttress_format::TreeId;
 use buttress_space::{Reach, SpaceKind};
 
 use crate::reserve::{Reservations, cost_of_copies};
-use crate::{Accounts, Cost, Engine, MetaReservation, Result, Urgency, held};
+use crate::{Accounts, Cost, Engine, MetaReservation, ReserveClass, Result, held};
 
 /// A snapshot commits first if the running transaction holds more than this many bytes.
 const UNCOUNTED_MAX: u64 = 256 << 10;
@@ -22,11 +22,15 @@ impl Engine {
     ///
     /// [`Error::ReadOnly`], [`Error::Aborted`]. A lack of space is no error: the result is then
     /// `None`.
-    pub fn reserve_at_once(&self, cost: Cost, urgency: Urgency) -> Result<Option<MetaReservation>> {
+    pub fn reserve_at_once(
+        &self,
+        cost: Cost,
+        class: ReserveClass,
+    ) -> Result<Option<MetaReservation>> {
         held::expect_none("reserve::P2: space is asked for");
         self.check_writable()?;
         self.pace()?;
-        Ok(self.reservations.at_once(cost, urgency, Reach::All))
+        Ok(self.reservations.at_once(cost, class, Reach::All))
     }
 
     /// Reserves metadata for a thread that writeback may wait for. Such a thread holds the
@@ -37,8 +41,8 @@ impl Engine {
     ///
     /// [`Error::NoSpace`] when no chunk or commit makes enough room; [`Error::ReadOnly`],
     /// [`Error::Aborted`].
-    pub fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
-        self.wait_for_metadata(cost, urgency, Reach::Commit)
+    pub fn reserve(&self, cost: Cost, class: ReserveClass) -> Result<MetaReservation> {
+        self.wait_for_metadata(cost, class, Reach::Commit)
     }
 
     /// Reserves metadata for a thread that can wait for every flush state, including writeback of
@@ -47,14 +51,14 @@ impl Engine {
     /// # Errors
     ///
     /// As [`reserve`](Self::reserve).
-    pub fn reserve_in_queue(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
-        self.wait_for_metadata(cost, urgency, Reach::All)
+    pub fn reserve_in_queue(&self, cost: Cost, class: ReserveClass) -> Result<MetaReservation> {
+        self.wait_for_metadata(cost, class, Reach::All)
     }
 
     fn wait_for_metadata(
         &self,
         cost: Cost,
-        urgency: Urgency,
+        class: ReserveClass,
         reach: Reach,
     ) -> Result<MetaReservation> {
         self.check_writable()?;
@@ -64,10 +68,10 @@ impl Engine {
         // made.
         #[cfg(debug_assertions)]
         self.reservations.recount();
-        if let Some(reservation) = self.reservations.at_once(cost, urgency, reach) {
+        if let Some(reservation) = self.reservations.at_once(cost, class, reach) {
             return Ok(reservation);
         }
-        match self.reservations.ask(cost, urgency, reach) {
+        match self.reservations.ask(cost, class, reach) {
             Ok(reservation) => Ok(reservation),
             Err(mut ticket) => {
                 let bytes = self.reservations.bytes_of(cost);
@@ -93,8 +97,8 @@ impl Engine {
 
     /// Whether a reservation would fit now. Reserves nothing, and makes no room.
     #[must_use]
-    pub fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
-        self.reservations.may_reserve(cost, urgency)
+    pub fn may_reserve(&self, cost: Cost, class: ReserveClass) -> bool {
+        self.reservations.may_reserve(cost, class)
     }
 
     /// The rules for metadata reservations, for callers that use them directly.
@@ -121,7 +125,7 @@ impl Engine {
             return Ok(());
         }
         let asked = cost_of_copies(self.reservations.room_for_snapshot(source, read_only)?);
-        if asked != Cost::default() && !self.may_reserve(asked, Urgency::Normal) {
+        if asked != Cost::default() && !self.may_reserve(asked, ReserveClass::Normal) {
             self.commit()?;
         }
         Ok(())

@@ -15,7 +15,7 @@ use buttress_format::Logical;
 use buttress_space::SpaceKind;
 
 use crate::scrub_hold::HeldGroup;
-use crate::{Cost, Engine, Urgency};
+use crate::{Cost, Engine, ReserveClass};
 
 /// Bytes of metadata that must stay free beyond all reservations, for the nodes of chunks that
 /// other threads make meanwhile.
@@ -63,7 +63,8 @@ impl Engine {
             SpaceKind::Data => free >= in_place,
             SpaceKind::System => free >= NODES_ROOM,
             SpaceKind::Metadata => {
-                free >= NODES_ROOM + in_place && self.may_reserve(Cost::default(), Urgency::Normal)
+                free >= NODES_ROOM + in_place
+                    && self.may_reserve(Cost::default(), ReserveClass::Normal)
             }
         }
     }

@@ -5,10 +5,10 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A commit takes the commit lock only when no [`Unwritten`] is open. From this moment
-//!   until the freeze no `Unwritten` can be opened. So the data of all extents that a commit
+//! - **B1** A commit takes the commit lock only when no [`UnwrittenPermit`] is open. From this moment
+//!   until the freeze no `UnwrittenPermit` can be opened. So the data of all extents that a commit
 //!   records is on the devices.
-//! - **B2** A thread with an open `Unwritten` waits only for a log, for readers of its file and for
+//! - **B2** A thread with an open `UnwrittenPermit` waits only for a log, for readers of its file and for
 //!   its own write. None of these waits for a commit.
 
 use buttress_base::sync::{Condvar, Mutex};
@@ -34,11 +34,11 @@ pub(crate) struct UnwrittenCount {
 /// on the device, or when the extents are taken back.
 #[derive(Debug)]
 #[must_use = "the right ends when it drops"]
-pub struct Unwritten<'e> {
+pub struct UnwrittenPermit<'e> {
     count: &'e UnwrittenCount,
 }
 
-impl Drop for Unwritten<'_> {
+impl Drop for UnwrittenPermit<'_> {
     fn drop(&mut self) {
         let mut state = self.count.state.lock();
         state.open -= 1;
@@ -52,37 +52,37 @@ impl Drop for Unwritten<'_> {
 
 /// While this value lives, no right can be opened (B1).
 #[derive(Debug)]
-pub(crate) struct Barred<'e> {
+pub(crate) struct UnwrittenBarrier<'e> {
     count: &'e UnwrittenCount,
 }
 
-impl Drop for Barred<'_> {
+impl Drop for UnwrittenBarrier<'_> {
     fn drop(&mut self) {
         self.count.state.lock().commits -= 1;
     }
 }
 
 impl UnwrittenCount {
-    /// Waits until no [`Unwritten`] is open. No `Unwritten` can be opened while the result lives.
-    pub(crate) fn bar(&self) -> Barred<'_> {
+    /// Waits until no [`UnwrittenPermit`] is open. No `UnwrittenPermit` can be opened while the result lives.
+    pub(crate) fn bar(&self) -> UnwrittenBarrier<'_> {
         let mut state = self.state.lock();
         state.commits += 1;
         while state.open > 0 {
             self.changed.wait(&mut state);
         }
-        Barred { count: self }
+        UnwrittenBarrier { count: self }
     }
 }
 
 impl Engine {
     /// Opens the right to put extents before their data is written. `None` while a commit is about
     /// to begin.
-    pub fn open_unwritten(&self) -> Option<Unwritten<'_>> {
+    pub fn open_unwritten(&self) -> Option<UnwrittenPermit<'_>> {
         let mut state = self.unwritten.state.lock();
         if state.commits > 0 {
             return None;
         }
         state.open += 1;
-        Some(Unwritten { count: &self.unwritten })
+        Some(UnwrittenPermit { count: &self.unwritten })
     }
 }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use buttress_format::{Extent, TreeId};
-use buttress_txn::NoReserve;
+use buttress_txn::InPlaceToken;
 
 use crate::error::Result;
 use crate::job::{Placed, Supply, Target};
@@ -23,11 +23,11 @@ impl Placement {
     pub(crate) fn adjust_reservation(
         &self,
         tree: TreeId,
-        unreserved: Option<NoReserve>,
+        unreserved: Option<InPlaceToken>,
         in_place: u64,
         supply: &mut Supply<'_, '_>,
     ) -> Result<()> {
-        let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
+        let held = unreserved.as_ref().map_or(0, InPlaceToken::bytes);
         let reserved = supply.reserved.bytes();
         // Give space back first: runs that must reserve more may need it.
         supply.reserved.shrink_to(reserved.saturating_sub(in_place.saturating_sub(held)));

@@ -5,7 +5,7 @@
 //! - **N1** Finishing an ordered extent never fails for lack of a reservation while the global
 //!   reserve has space. Writeback has no caller that could try again later.
 
-use buttress_txn::{Cost, MetaReservation, Urgency};
+use buttress_txn::{Cost, MetaReservation, ReserveClass};
 
 use crate::error::Result;
 use crate::placement::Placement;
@@ -29,9 +29,9 @@ impl Placement {
             return Ok(kept);
         }
         self.counters.note_shortfall();
-        let mut all = match self.engine.reserve(shortfall, Urgency::Finishes) {
+        let mut all = match self.engine.reserve(shortfall, ReserveClass::Finishes) {
             Err(buttress_txn::Error::NoSpace(_)) => {
-                self.engine.reserve(shortfall, Urgency::Frees)?
+                self.engine.reserve(shortfall, ReserveClass::Frees)?
             }
             other => other?,
         };
@@ -40,9 +40,9 @@ impl Placement {
     }
 
     pub(crate) fn reserve_more(&self, cost: Cost) -> Result<MetaReservation> {
-        match self.engine.reserve(cost, Urgency::Normal) {
+        match self.engine.reserve(cost, ReserveClass::Normal) {
             Err(buttress_txn::Error::NoSpace(_)) => {
-                Ok(self.engine.reserve(cost, Urgency::Frees)?)
+                Ok(self.engine.reserve(cost, ReserveClass::Frees)?)
             }
             other => Ok(other?),
         }

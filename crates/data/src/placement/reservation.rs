@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use buttress_base::RangeSet;
 use buttress_format::InodeFlags;
-use buttress_txn::{Cost, DataReservation, MetaReservation, NoReserve, Urgency};
+use buttress_txn::{Cost, DataReservation, InPlaceToken, MetaReservation, ReserveClass};
 
 use super::covered::Covered;
 use crate::claim::Claim;
@@ -77,7 +77,7 @@ pub(crate) struct Reservation<'f> {
 #[derive(Debug)]
 struct InPlaceSectors<'f> {
     sectors: RangeSet,
-    token: NoReserve,
+    token: InPlaceToken,
     claim: Claim<'f>,
 }
 
@@ -189,7 +189,7 @@ impl Placement {
         if !file.dirty.lock().is_within_one(range) {
             return Ok(None);
         }
-        Ok(self.engine.reserve_at_once(self.params.cost_of_parts(1), Urgency::Normal)?)
+        Ok(self.engine.reserve_at_once(self.params.cost_of_parts(1), ReserveClass::Normal)?)
     }
 
     /// The space for data that starts or extends a piece. With parity, a new piece includes the
@@ -241,13 +241,13 @@ impl Placement {
         effort: ReclaimEffort,
         claims: bool,
     ) -> Result<MetaReservation> {
-        if let Some(more) = self.engine.reserve_at_once(cost, Urgency::Normal)? {
+        if let Some(more) = self.engine.reserve_at_once(cost, ReserveClass::Normal)? {
             return Ok(more);
         }
         match effort {
             ReclaimEffort::Little => Err(buttress_txn::Error::NoSpace("metadata").into()),
-            ReclaimEffort::Full if claims => Ok(self.engine.reserve(cost, Urgency::Normal)?),
-            ReclaimEffort::Full => Ok(self.engine.reserve_in_queue(cost, Urgency::Normal)?),
+            ReclaimEffort::Full if claims => Ok(self.engine.reserve(cost, ReserveClass::Normal)?),
+            ReclaimEffort::Full => Ok(self.engine.reserve_in_queue(cost, ReserveClass::Normal)?),
             ReclaimEffort::Last => self.reserve_more(cost),
         }
     }

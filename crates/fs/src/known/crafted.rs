@@ -12,7 +12,8 @@ const SECTORS: u64 = 16;
 fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
     let engine = &fs.mount().engine;
     let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
-    let handle = engine.begin(engine.reserve(Cost::of(2, 200), Urgency::Normal).expect("space"));
+    let handle =
+        engine.begin(engine.reserve(Cost::of(2, 200), ReserveClass::Normal).expect("space"));
     handle.put(file.id().tree, key, extent.to_bytes());
 }
 

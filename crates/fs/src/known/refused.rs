@@ -47,7 +47,7 @@ fn targets(device: &Arc<dyn Device>) {
     let mut item = InodeItem::parse(&item).expect("an item");
     item.size = 0;
     let engine = &fs.mount().engine;
-    let handle = engine.begin(engine.reserve(LEAST, Urgency::Normal).expect("space"));
+    let handle = engine.begin(engine.reserve(LEAST, ReserveClass::Normal).expect("space"));
     handle.put(id.tree, key, item.to_bytes());
     drop(handle);
     fs.close().expect("closed");
@@ -59,7 +59,7 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();
     loop {
-        let reservations = freeing::all_at_once(engine, Urgency::Frees);
+        let reservations = freeing::all_at_once(engine, ReserveClass::Frees);
         if reservations.is_empty() {
             break;
         }
@@ -67,7 +67,9 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
         engine.commit().expect("a commit never runs out of space");
     }
     let mut files = files.iter().cycle();
-    while let Some(reservation) = engine.reserve_at_once(LEAST, Urgency::Frees).expect("it works") {
+    while let Some(reservation) =
+        engine.reserve_at_once(LEAST, ReserveClass::Frees).expect("it works")
+    {
         freeing::rewrite(fs, reservation, &[files.next().expect("some")]);
         engine.commit().expect("a commit never runs out of space");
     }

@@ -6,7 +6,7 @@ use buttress_data::Codec;
 use buttress_format::{
     Body, Compression, FileExtent, Generation, InodeFlags, InodeItem, Key, Kind,
 };
-use buttress_txn::{Urgency, View};
+use buttress_txn::{ReserveClass, View};
 
 use crate::acl;
 use crate::attr::{FileKind, InodeId, mode};
@@ -76,7 +76,7 @@ impl Inode {
         let made = self.prepare(&view, &plan, &mut batch, 0)?;
         batch.set(orphan::key(made.id.ino), Change::Bytes(Vec::new()));
         drop(view);
-        let reservation = self.mount().space.reserve(batch.cost(1), Urgency::Normal)?;
+        let reservation = self.mount().space.reserve(batch.cost(1), ReserveClass::Normal)?;
         let handle = self.mount().engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
         batch.apply(&handle);
@@ -107,7 +107,7 @@ impl Inode {
         batch.add_first_ref(made.id.ino, dir.ino(), index, name);
         let stamp = made.item.otime;
         drop(view);
-        let reservation = mount.space.reserve(batch.cost(2), Urgency::Normal)?;
+        let reservation = mount.space.reserve(batch.cost(2), ReserveClass::Normal)?;
         let handle = mount.engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
         batch.apply(&handle);

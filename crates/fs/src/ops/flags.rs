@@ -10,7 +10,7 @@
 
 use buttress_data::Codec;
 use buttress_format::{InodeFlags, InodeItem};
-use buttress_txn::Urgency;
+use buttress_txn::ReserveClass;
 
 use crate::attr::FileKind;
 use crate::batch::{Batch, Change};
@@ -71,7 +71,7 @@ impl Inode {
                 batch.set(xattr_items::key(cell.ino(), property::COMPRESSION), change);
             }
         }
-        let reservation = mount.space.reserve(batch.cost(1), Urgency::Normal)?;
+        let reservation = mount.space.reserve(batch.cost(1), ReserveClass::Normal)?;
         let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         cell.file.set_codec(codec);
@@ -99,7 +99,7 @@ impl Inode {
             return Err(Error::invalid("checksums are left out of empty files"));
         }
         let cost = Batch::new(cell.tree()).cost(1);
-        let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(cost, ReserveClass::Normal)?);
         cell.file.update(&handle, |item| {
             item.flags |= InodeFlags::NODATASUM;
             item.ctime = now();

@@ -1,6 +1,6 @@
 //! Giving an inode one more name.
 
-use buttress_txn::Urgency;
+use buttress_txn::ReserveClass;
 
 use crate::attr::FileKind;
 use crate::batch::{Batch, Change};
@@ -51,7 +51,7 @@ impl Inode {
         }
         let stamp = now();
         drop(view);
-        let reservation = mount.space.reserve(batch.cost(2), Urgency::Normal)?;
+        let reservation = mount.space.reserve(batch.cost(2), ReserveClass::Normal)?;
         let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         cell.file.update(&handle, |item| {

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use buttress_format::{DirEntry, Key, Kind, TreeId};
-use buttress_txn::{Cost, Urgency, View};
+use buttress_txn::{Cost, ReserveClass, View};
 
 use super::side::{Side, check_dir_way, give, take};
 use super::subvolume::{count_name, uncount_name};
@@ -88,9 +88,9 @@ pub(super) fn move_subvolume(
         changes.take(&view, source, tree)?;
         changes.give(&view, target, tree)?;
         drop(view);
-        let urgency = if replaced.is_some() { Urgency::Frees } else { Urgency::Normal };
+        let class = if replaced.is_some() { ReserveClass::Frees } else { ReserveClass::Normal };
         let stamp = now();
-        let handle = mount.engine.begin(mount.space.reserve(changes.cost(), urgency)?);
+        let handle = mount.engine.begin(mount.space.reserve(changes.cost(), class)?);
         changes.apply(&handle);
         source.dir.file.update(&handle, |item| uncount_name(item, source.name, stamp));
         target.dir.file.update(&handle, |item| {
@@ -168,7 +168,7 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
         changes.give(&view, target, tree)?;
         drop(view);
         let stamp = now();
-        let handle = mount.engine.begin(mount.space.reserve(changes.cost(), Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(changes.cost(), ReserveClass::Normal)?);
         changes.apply(&handle);
         if let Some(cell) = other.cell() {
             cell.file.update(&handle, |item| item.ctime = stamp);

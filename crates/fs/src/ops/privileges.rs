@@ -5,7 +5,7 @@
 //! - **P1** Flags of the inode do not prevent the removal. An append-only file loses its privileges
 //!   with the first appended bytes. The write that causes the removal checks the flags itself.
 
-use buttress_txn::Urgency;
+use buttress_txn::ReserveClass;
 
 use crate::attr::mode;
 use crate::error::{ErrorKind, NameError, Result};
@@ -29,7 +29,7 @@ impl Inode {
         if self.cell.file.with_item(|item| item.mode) & lost == 0 {
             return Ok(());
         }
-        self.mount().space.put_item(&self.cell, Urgency::Normal, |item| {
+        self.mount().space.put_item(&self.cell, ReserveClass::Normal, |item| {
             item.mode &= !lost;
             item.ctime = now();
         })

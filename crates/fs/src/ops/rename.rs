@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use buttress_format::DirEntry;
-use buttress_txn::{Urgency, View};
+use buttress_txn::{ReserveClass, View};
 
 use super::create::Plan;
 use super::move_subvolume::{exchange_subvolume, move_subvolume};
@@ -219,10 +219,10 @@ fn move_name(
     let keeps_name = left.is_some();
     let stamp = now();
     let frees = replaced.is_some() && !keeps_name;
-    let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
+    let class = if frees { ReserveClass::Frees } else { ReserveClass::Normal };
     drop(view);
     let inodes = 4 + u32::from(keeps_name);
-    let reservation = mount.space.reserve(batch.cost(inodes), urgency)?;
+    let reservation = mount.space.reserve(batch.cost(inodes), class)?;
     let handle = mount.engine.begin(reservation);
     let left = left.map(|left| left.enter(source.of, handle.generation())).transpose()?;
     batch.apply(&handle);
@@ -268,7 +268,7 @@ fn exchange(
     give(&view, source, second, &mut batch)?;
     let stamp = now();
     drop(view);
-    let reservation = mount.space.reserve(batch.cost(4), Urgency::Normal)?;
+    let reservation = mount.space.reserve(batch.cost(4), ReserveClass::Normal)?;
     let handle = mount.engine.begin(reservation);
     batch.apply(&handle);
     for cell in [first, second] {

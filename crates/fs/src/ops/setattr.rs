@@ -1,7 +1,7 @@
 //! Changes attributes of an inode, including its length.
 
 use buttress_format::InodeItem;
-use buttress_txn::Urgency;
+use buttress_txn::ReserveClass;
 
 use crate::attr::{Attr, SetAttr, mode};
 use crate::error::Result;
@@ -56,7 +56,7 @@ impl Inode {
             // A nameless inode is removed with its last user, or put as a whole when it gets a name
             // again. The kernel sets times for every file that is removed, so no item is put here.
             None if cell.nlink() == 0 => cell.file.touch(change),
-            None => self.mount().space.put_item(cell, Urgency::Normal, change)?,
+            None => self.mount().space.put_item(cell, ReserveClass::Normal, change)?,
         }
         drop(lock);
         drop(writes);

@@ -18,7 +18,7 @@ use buttress_format::{
     DirEntry, Generation, Ino, InodeFlags, InodeItem, InodeRef, InodeRefs, Key, Kind, RootItem,
     Timespec, TreeId, ids,
 };
-use buttress_txn::{Cost, Snapshot, Urgency, View, cost_of_copies};
+use buttress_txn::{Cost, ReserveClass, Snapshot, View, cost_of_copies};
 
 use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
@@ -95,7 +95,7 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(cost, ReserveClass::Normal)?);
         let generation = handle.generation();
         (item.generation, item.transid) = (generation, generation);
         (root.generation, root.generation_v2) = (generation, generation);
@@ -165,7 +165,7 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = mount.space.reserve(cost, Urgency::Normal);
+        let reservation = mount.space.reserve(cost, ReserveClass::Normal);
         let reservation = reservation.map_err(|error| with_headroom(error, copies))?;
         let handle = mount.engine.begin(reservation);
         let generation = handle.generation();
@@ -249,7 +249,7 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = mount.space.reserve(cost, Urgency::Drops)?;
+        let reservation = mount.space.reserve(cost, ReserveClass::Drops)?;
         home.set_dead(true);
         mount.writeback.forget_tree(tree);
         mount.atimes.forget_tree(tree);
@@ -322,7 +322,7 @@ impl Inode {
         batch.remove_name(&view, dir.ino(), index, name)?;
         drop(view);
         let stamp = now();
-        let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), Urgency::Frees)?);
+        let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), ReserveClass::Frees)?);
         batch.apply(&handle);
         dir.file.update(&handle, |item| uncount_name(item, name, stamp));
         Ok(())

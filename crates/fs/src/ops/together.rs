@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use buttress_format::{DirEntry, Ino, Key, Timespec, TreeId};
-use buttress_txn::{Handle, Urgency, View};
+use buttress_txn::{Handle, ReserveClass, View};
 
 use super::create::{Made, Plan as InodePlan};
 use crate::attr::{FileKind, InodeId, mode};
@@ -421,7 +421,7 @@ impl Planned<'_> {
     fn carry_out(self, top: &Inode, known: &Known) -> Result<()> {
         let mount = top.mount();
         let inodes = u32::try_from(self.deltas.len() + self.new_dirs.len()).unwrap_or(u32::MAX);
-        let reservation = mount.space.reserve(self.batch.cost(inodes), Urgency::Normal)?;
+        let reservation = mount.space.reserve(self.batch.cost(inodes), ReserveClass::Normal)?;
         let stamp = now();
         let handle = mount.engine.begin(reservation);
         handle.keep_whole();

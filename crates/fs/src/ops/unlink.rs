@@ -1,7 +1,7 @@
 //! Removes names.
 
 use buttress_format::{DirEntry, Key, Kind};
-use buttress_txn::{Urgency, View};
+use buttress_txn::{ReserveClass, View};
 
 use crate::attr::{FileKind, InodeId};
 use crate::batch::{Batch, Change};
@@ -67,7 +67,7 @@ impl Inode {
             let last = orphan_if_last_name(cell, &mut batch);
             let stamp = now();
             drop(view);
-            let reservation = mount.space.reserve(batch.cost(2), Urgency::Frees)?;
+            let reservation = mount.space.reserve(batch.cost(2), ReserveClass::Frees)?;
             let handle = mount.engine.begin(reservation);
             batch.apply(&handle);
             cell.file.update(&handle, |item| {

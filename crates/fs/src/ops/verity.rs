@@ -17,7 +17,7 @@ use buttress_format::{
     CompatRo, HashKind, InodeFlags, Key, Kind, MerkleBuilder, VERITY_DESCRIPTOR_MAX,
     VERITY_ITEM_MAX, VERITY_SALT_MAX, VerityDescriptor, VerityItem,
 };
-use buttress_txn::{Cost, Handle, Urgency};
+use buttress_txn::{Cost, Handle, ReserveClass};
 
 use crate::cell::InodeCell;
 use crate::error::{Error, NameError, Result};
@@ -159,7 +159,8 @@ impl Inode {
     fn put_orphan(&self) -> Result<()> {
         let (cell, mount) = (&self.cell, self.mount());
         if cell.nlink() > 0 {
-            let handle = mount.engine.begin(mount.space.reserve(Cost::of(1, 0), Urgency::Normal)?);
+            let handle =
+                mount.engine.begin(mount.space.reserve(Cost::of(1, 0), ReserveClass::Normal)?);
             handle.put(cell.tree(), orphan::key(cell.ino()), Vec::new());
         }
         Ok(())
@@ -168,7 +169,8 @@ impl Inode {
     fn remove_orphan(&self) -> Result<()> {
         let (cell, mount) = (&self.cell, self.mount());
         if cell.nlink() > 0 {
-            let handle = mount.engine.begin(mount.space.reserve(Cost::of(1, 0), Urgency::Frees)?);
+            let handle =
+                mount.engine.begin(mount.space.reserve(Cost::of(1, 0), ReserveClass::Frees)?);
             handle.delete(cell.tree(), orphan::key(cell.ino()));
         }
         Ok(())
@@ -213,7 +215,7 @@ impl Inode {
     fn put_items(&self, waiting: Waiting) -> Result<()> {
         let (cell, mount) = (&self.cell, self.mount());
         let cost = Cost::of(waiting.items.len() as u32, waiting.bytes as u32);
-        let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(cost, ReserveClass::Normal)?);
         for (at, piece) in waiting.items {
             let key = Key::new(cell.ino().0, Kind::VERITY_MERKLE_ITEM, at);
             handle.put(cell.tree(), key, piece);
@@ -227,7 +229,7 @@ impl Inode {
         let bytes = made.to_bytes();
         let pieces = bytes.len().div_ceil(VERITY_ITEM_MAX) as u32;
         let cost = Cost::of(3 + pieces, (bytes.len() + VerityItem::LEN + 160) as u32);
-        let reservation = mount.space.reserve(cost, Urgency::Normal)?;
+        let reservation = mount.space.reserve(cost, ReserveClass::Normal)?;
         mount.engine.need_feature_ro(CompatRo::VERITY);
         let handle = mount.engine.begin(reservation);
         put_descriptor(&handle, cell, &bytes);

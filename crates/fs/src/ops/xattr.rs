@@ -6,7 +6,7 @@
 //! layout of directory entries; name and value together must fit one item.
 
 use buttress_format::{DirEntry, Key, Kind, limits};
-use buttress_txn::Urgency;
+use buttress_txn::ReserveClass;
 
 use crate::acl;
 use crate::batch::{Batch, Change, entry_len};
@@ -125,9 +125,9 @@ impl Inode {
         let mut batch = Batch::new(cell.tree());
         let rest = if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
         batch.set(key(cell.ino(), name), rest);
-        let urgency = if present { Urgency::Normal } else { Urgency::Frees };
+        let class = if present { ReserveClass::Normal } else { ReserveClass::Frees };
         drop(view);
-        let reservation = mount.space.reserve(batch.cost(1), urgency)?;
+        let reservation = mount.space.reserve(batch.cost(1), class)?;
         let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         if let Some(wish) = wish {

@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buttress_txn::{Clamp, Pools, Round};
+use buttress_txn::{Clamp, MetadataUse, Round};
 
 use super::Space;
 use crate::stop::StopSignal;
@@ -31,7 +31,7 @@ impl Space {
         let runs = &self.figures.runs_for_metadata;
         let mut clamp = Clamp::default();
         let mut seen = runs.load(Ordering::Relaxed);
-        let mut last = Pools::default();
+        let mut last = MetadataUse::default();
         while !stop.is_set() {
             let pools = self.writeback.pools();
             let limit = if pools == last { IDLE_TICK } else { TICK };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use buttress_block::MemoryDevice;
-use buttress_txn::{Cost, Urgency};
+use buttress_txn::{Cost, ReserveClass};
 
 use super::*;
 use crate::{
@@ -46,7 +46,9 @@ fn data_is_not_behind_metadata() {
             scope.spawn(|| {
                 let engine = &fs.mount().engine;
                 while !done.load(Ordering::Relaxed) && asked.load(Ordering::Relaxed) < ASKED_MAX {
-                    engine.reserve(IMPOSSIBLE, Urgency::Normal).expect_err("there is no such room");
+                    engine
+                        .reserve(IMPOSSIBLE, ReserveClass::Normal)
+                        .expect_err("there is no such room");
                     asked.fetch_add(1, Ordering::Relaxed);
                 }
             });

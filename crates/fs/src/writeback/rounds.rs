@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use buttress_txn::{Pools, Round};
+use buttress_txn::{MetadataUse, Round};
 
 use super::Writeback;
 
 impl Writeback {
     /// The present holders of metadata.
-    pub(crate) fn pools(&self) -> Pools {
+    pub(crate) fn pools(&self) -> MetadataUse {
         self.engine
             .reservations()
             .pools(self.files.counters().dirty_bytes(), self.files.counters().ordered_bytes())

@@ -25,7 +25,7 @@
 use buttress_format::{Ino, Key, Kind, TreeId};
 use buttress_tree::Expect;
 
-use super::survey::{Nodes, Survey, Unknown};
+use super::survey::{Nodes, Survey, Uncountable};
 use super::tree::Tree;
 use crate::View;
 use crate::shares::EXTENT_ITEM;
@@ -34,16 +34,16 @@ use crate::shares::EXTENT_ITEM;
 const ALONE: u64 = 4;
 
 /// The leaves that hold an inode's extents, and the nodes above them.
-pub(crate) struct Span {
+pub(crate) struct ExtentLeaves {
     keys: (Key, Key),
     nodes: Nodes,
 }
 
-impl Span {
+impl ExtentLeaves {
     /// The span of an inode in a committed tree.
-    pub(crate) fn of(view: &View, tree: TreeId, ino: Ino) -> Result<Self, Unknown> {
-        let root = view.committed_root(tree).map_err(|_| Unknown)?.ok_or(Unknown)?;
-        let item = view.committed_root_item(tree).map_err(|_| Unknown)?.ok_or(Unknown)?;
+    pub(crate) fn of(view: &View, tree: TreeId, ino: Ino) -> Result<Self, Uncountable> {
+        let root = view.committed_root(tree).map_err(|_| Uncountable)?.ok_or(Uncountable)?;
+        let item = view.committed_root_item(tree).map_err(|_| Uncountable)?.ok_or(Uncountable)?;
         let key = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
         let keys = (key(0), key(u64::MAX));
         let unshared = Some(item.last_snapshot);

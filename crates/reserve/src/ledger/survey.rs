@@ -7,7 +7,7 @@ use buttress_tree::{Expect, NodeSource, Roots, Store};
 /// The number of nodes is unknown. Either a node cannot be read, was moved by a balance or may be
 /// shared, or there are too many leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unknown;
+pub(crate) struct Uncountable;
 
 /// The most leaves counted in a tree. The number of leaves in a larger tree stays unknown.
 const LEAVES_MAX: u64 = 1 << 16;
@@ -39,24 +39,24 @@ pub(super) struct Survey<'s> {
 
 impl Survey<'_> {
     /// The number of nodes below a node, and the node itself.
-    pub(super) fn under(&self, at: &Expect) -> Result<Nodes, Unknown> {
+    pub(super) fn under(&self, at: &Expect) -> Result<Nodes, Uncountable> {
         let mut nodes = Nodes::default();
         self.add(at, &mut nodes)?;
         Ok(nodes)
     }
 
-    fn add(&self, at: &Expect, nodes: &mut Nodes) -> Result<(), Unknown> {
+    fn add(&self, at: &Expect, nodes: &mut Nodes) -> Result<(), Uncountable> {
         if self.unshared.is_some_and(|shared| at.ptr.generation <= shared) {
-            return Err(Unknown);
+            return Err(Uncountable);
         }
         if at.ptr.level == 0 {
             nodes.leaves += 1;
-            return if nodes.leaves > LEAVES_MAX { Err(Unknown) } else { Ok(()) };
+            return if nodes.leaves > LEAVES_MAX { Err(Uncountable) } else { Ok(()) };
         }
         nodes.inner += 1;
-        let node = self.store.node(self.tree, at).map_err(|_| Unknown)?;
+        let node = self.store.node(self.tree, at).map_err(|_| Uncountable)?;
         if self.unshared.is_some() && node.header().flags & FLAG_RELOC != 0 {
-            return Err(Unknown);
+            return Err(Uncountable);
         }
         let slots = match &self.keys {
             Some((first, last)) => node.child_slot(first)..node.child_slot(last) + 1,
@@ -91,13 +91,13 @@ pub(super) fn recording(
     at: &Expect,
     groups: &[Extent],
     nodes: &mut Nodes,
-) -> Result<(), Unknown> {
+) -> Result<(), Uncountable> {
     if at.ptr.level == 0 {
         nodes.leaves += 1;
         return Ok(());
     }
     nodes.inner += 1;
-    let node = store.node(TreeId::EXTENT, at).map_err(|_| Unknown)?;
+    let node = store.node(TreeId::EXTENT, at).map_err(|_| Uncountable)?;
     for slot in 0..node.len() {
         let child = node.expect_child_below(slot, at.below);
         // Items before the first key of the tree would also go into the first leaf.

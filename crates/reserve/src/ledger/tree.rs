@@ -42,7 +42,7 @@ use buttress_format::{Generation, Key, Logical, TreeId, limits::MAX_LEVEL};
 use buttress_tree::{Before, Expect, Geometry, Node, NodePtr, NodeSource, Store};
 use rustc_hash::FxHashMap;
 
-use super::survey::Unknown;
+use super::survey::Uncountable;
 use crate::View;
 
 /// A leaf of the committed tree that changed items fall into.
@@ -169,11 +169,11 @@ impl Tree {
     }
 
     /// The committed tree of a view, with no changes noted.
-    pub(crate) fn met(view: &View, tree: TreeId) -> Result<Self, Unknown> {
-        let root = view.committed_root(tree).map_err(|_| Unknown)?;
+    pub(crate) fn met(view: &View, tree: TreeId) -> Result<Self, Uncountable> {
+        let root = view.committed_root(tree).map_err(|_| Uncountable)?;
         let mut shared = Generation(0);
         if tree.is_fs_tree()
-            && let Some(item) = view.committed_root_item(tree).map_err(|_| Unknown)?
+            && let Some(item) = view.committed_root_item(tree).map_err(|_| Uncountable)?
         {
             shared = item.last_snapshot;
         }
@@ -189,7 +189,7 @@ impl Tree {
         key: &Key,
         (before, len): (Before, Option<usize>),
         meet: &mut dyn FnMut(&Node),
-    ) -> Result<(), Unknown> {
+    ) -> Result<(), Uncountable> {
         let (first, met) = self.leaf_of(store, key, meet)?;
         let after = len.map_or(0, weight_of);
         if let Some(before) = before {
@@ -202,7 +202,7 @@ impl Tree {
         }
         let is_last = self.last.as_ref().is_some_and(|(key, _)| *key == first);
         if !is_last && let Some(at) = self.leaves.get(&first).and_then(|leaf| leaf.at) {
-            let node = store.node(self.tree, &at).map_err(|_| Unknown)?;
+            let node = store.node(self.tree, &at).map_err(|_| Uncountable)?;
             self.last = Some((first, node));
         }
         // An empty tree has no leaf that could hold the key.
@@ -223,7 +223,7 @@ impl Tree {
         (from, to): (Key, Key),
         (before, after): (u64, u64),
         heaviest: u64,
-    ) -> Result<u64, Unknown> {
+    ) -> Result<u64, Uncountable> {
         let (mut at, mut count) = (from, 0);
         loop {
             let (first, _) = self.leaf_of(store, &at, &mut |_| ())?;
@@ -244,7 +244,7 @@ impl Tree {
         store: &Store,
         key: &Key,
         meet: &mut dyn FnMut(&Node),
-    ) -> Result<(Key, Option<Arc<Node>>), Unknown> {
+    ) -> Result<(Key, Option<Arc<Node>>), Uncountable> {
         if let Some((first, below)) = self.hand
             && first <= *key
             && below.is_none_or(|below| *key < below)
@@ -265,9 +265,9 @@ impl Tree {
         };
         let (mut at, mut tail, mut first) = (Expect::root(root), 0, Key::MIN);
         loop {
-            let node = store.node(self.tree, &at).map_err(|_| Unknown)?;
+            let node = store.node(self.tree, &at).map_err(|_| Uncountable)?;
             if node.header().flags & FLAG_RELOC != 0 {
-                return Err(Unknown);
+                return Err(Uncountable);
             }
             if node.header().generation <= self.shared
                 && (at.ptr.level == 0 || !self.inner.contains_key(&at.ptr.logical))

@@ -13,7 +13,7 @@ mod sync;
 use shuttle::sync::Arc;
 use shuttle::thread;
 
-use plane_bits::{Doubts, PlaneBits};
+use plane_bits::{MissReasons, PlaneBits};
 
 const ORDER: usize = 3;
 
@@ -37,7 +37,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 fn entered_group_is_found_or_doubted() {
     for (stays, leaves) in [(65, 64), (65, 200), (5000, 5001), (5000, 4200), (70_000 * 64, 4096)] {
         check(move || {
-            let shared = Arc::new((PlaneBits::default(), Doubts::default()));
+            let shared = Arc::new((PlaneBits::default(), MissReasons::default()));
             shared.0.set(ORDER, leaves);
             let other = Arc::clone(&shared);
             let leaver = thread::spawn(move || {

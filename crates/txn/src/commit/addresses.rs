@@ -23,7 +23,7 @@ use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// A new node needs an item.
-    Born { tree: TreeId, level: u8 },
+    ChargedExtent { tree: TreeId, level: u8 },
     /// A committed node lost its last user.
     Retired { level: u8 },
     /// A node of this transaction, already in the working extent tree, is not needed after all.
@@ -118,7 +118,7 @@ impl<'e> Addresses<'e> {
 
     /// Whether a node was made in this transaction, so that it has no extent item yet.
     pub(super) fn is_born(&self, at: Logical) -> bool {
-        matches!(self.moves.get(&at), Some(Move::Born { .. }))
+        matches!(self.moves.get(&at), Some(Move::ChargedExtent { .. }))
     }
 
     /// Notes that a node moved to another address with its owner and its users. The copy was
@@ -207,7 +207,7 @@ impl NodeAlloc for Addresses<'_> {
         let above = |e: Error| buttress_tree::Error::Above(e.to_string());
         loop {
             if let Some(at) = cluster.take(size) {
-                self.moves.insert(at, Move::Born { tree, level });
+                self.moves.insert(at, Move::ChargedExtent { tree, level });
                 *self.node_delta.entry(tree).or_default() += 1;
                 return Ok(at);
             }
@@ -229,7 +229,7 @@ impl NodeAlloc for Addresses<'_> {
         *self.node_delta.entry(tree).or_default() -= 1;
         match self.moves.remove(&at) {
             // The node's item was never made, so the address is free at once.
-            Some(Move::Born { .. }) => {
+            Some(Move::ChargedExtent { .. }) => {
                 self.engine.space.free(Extent { start: at, len: self.nodesize() });
             }
             Some(other) => {

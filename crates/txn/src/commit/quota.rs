@@ -30,7 +30,7 @@ use super::{
     addresses::Move,
     settle::{Changes, Settle},
 };
-use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::QuotaNews};
+use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::QuotaChanges};
 
 /// The work that a commit has to do for quotas.
 #[derive(Default)]
@@ -285,9 +285,13 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
 
 /// The effect that changes of the quota tree have on limits. `is_new` is true if the counts become
 /// right with this commit.
-fn news(changes: &Changes, is_new: bool) -> Result<QuotaNews> {
-    let mut news =
-        QuotaNews { is_kept: true, sets_limit: is_new, regroups: is_new, ..QuotaNews::default() };
+fn news(changes: &Changes, is_new: bool) -> Result<QuotaChanges> {
+    let mut news = QuotaChanges {
+        is_kept: true,
+        sets_limit: is_new,
+        regroups: is_new,
+        ..QuotaChanges::default()
+    };
     for (key, change) in changes {
         match (key.kind, change) {
             (Kind::QGROUP_INFO, Some(item)) => {
@@ -319,7 +323,7 @@ impl Settle<'_> {
         let mut quotas = std::mem::take(&mut self.quotas);
         for (at, moved) in self.addresses.moves() {
             match moved {
-                Move::Born { tree, .. } => quotas.charge(Some(tree), nodesize),
+                Move::ChargedExtent { tree, .. } => quotas.charge(Some(tree), nodesize),
                 Move::Retired { .. } => quotas.uncharge(self.addresses.maker(at), nodesize),
                 Move::Cancelled { .. } => {}
             }

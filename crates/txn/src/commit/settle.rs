@@ -34,7 +34,7 @@ use crate::devices::known_item;
 use crate::{
     Engine, Error, Result,
     extent_tree::{self, BlockForm},
-    quota_limits::QuotaNews,
+    quota_limits::QuotaChanges,
     reserve::Tree,
     transaction::Transaction,
 };
@@ -57,7 +57,7 @@ pub(super) struct Settled {
     /// The new contents of root items.
     pub(super) trees: BTreeMap<Key, Option<Tree>>,
     /// The changes that matter for the limits of quotas.
-    pub(super) quota_news: QuotaNews,
+    pub(super) quota_news: QuotaChanges,
 }
 
 /// More rounds than any real commit needs. If a commit reaches this number, there is a bug, and the
@@ -80,7 +80,7 @@ pub(super) struct Settle<'e> {
     pub(super) fresh: Fresh,
     pub(super) addresses: Addresses<'e>,
     pub(super) quotas: Quotas,
-    pub(super) quota_news: QuotaNews,
+    pub(super) quota_news: QuotaChanges,
     pub(super) groups: Groups,
     pub(super) roots: Roots,
     /// The roots in the working root tree.
@@ -124,7 +124,7 @@ pub(super) fn settle(
         fresh: Fresh::default(),
         addresses: Addresses::new(engine, transaction, extent_root, quotas.is_simple()),
         quotas,
-        quota_news: QuotaNews::default(),
+        quota_news: QuotaChanges::default(),
         // A failure from here on ends all commits, so the records can be moved out of `state`.
         groups: Groups::new(std::mem::take(&mut state.groups)),
         recorded: roots.iter().collect(),
@@ -297,7 +297,7 @@ impl Settle<'_> {
         for (at, moved) in self.addresses.take_moves() {
             let extent = Extent { start: at, len: u64::from(nodesize) };
             match moved {
-                Move::Born { tree, level } => {
+                Move::ChargedExtent { tree, level } => {
                     let mut change = self.addresses.sharing.blocks.remove(&at).unwrap_or_default();
                     change.level = level;
                     extent_tree::new_block(at, tree, &change, generation, form, &mut extents)?;

@@ -128,9 +128,9 @@ fn counts(items: &Items) -> BTreeMap<User, i64> {
     counts
 }
 
-fn change(items: &mut Items, deltas: &Deltas) -> (Fate, u64, usize) {
+fn change(items: &mut Items, deltas: &Deltas) -> (ExtentEffect, u64, usize) {
     let tree = Tree::new(items);
-    let mut refs = Refs::read(&tree, tree.root, &key()).expect("an item");
+    let mut refs = ExtentItems::read(&tree, tree.root, &key()).expect("an item");
     refs.apply(deltas, inline_max(NODESIZE)).expect("the deltas fit");
     let mut out = BTreeMap::new();
     let fate = refs.write(false, &mut out).expect("items");
@@ -145,7 +145,7 @@ fn change(items: &mut Items, deltas: &Deltas) -> (Fate, u64, usize) {
 }
 
 fn born(first: User) -> Items {
-    let mut refs = Refs::<Tree>::born(key(), Generation(7), ExtentFlags::DATA);
+    let mut refs = ExtentItems::<Tree>::born(key(), Generation(7), ExtentFlags::DATA);
     let mut deltas = Deltas::default();
     deltas.add(first, 1);
     refs.apply(&deltas, inline_max(NODESIZE)).expect("a first user");
@@ -194,7 +194,11 @@ fn references_follow_a_map_of_users_when_hashes_collide() {
             let ours = only_ours(&items);
             assert_eq!(items.len() - ours.len(), 2, "nothing else is touched");
             if after.is_empty() {
-                assert_eq!((fate, ours.len()), (Fate::Freed, 0), "seed {seed}, round {round}");
+                assert_eq!(
+                    (fate, ours.len()),
+                    (ExtentEffect::Freed, 0),
+                    "seed {seed}, round {round}"
+                );
                 break;
             }
             assert_eq!(counts(&ours), after, "seed {seed}, round {round}");
@@ -214,7 +218,7 @@ fn dropping_a_reference_fails_when_no_file_holds_it() {
     change(&mut items, &deltas);
     let tree = Tree::new(&items);
     for stranger in [user(2, 0), User::Leaf(Logical(4096))] {
-        let mut refs = Refs::read(&tree, tree.root, &key()).expect("an item");
+        let mut refs = ExtentItems::read(&tree, tree.root, &key()).expect("an item");
         let mut deltas = Deltas::default();
         deltas.add(stranger, -1);
         refs.apply(&deltas, inline_max(NODESIZE)).expect_err("R2");
@@ -237,14 +241,14 @@ fn changing_few_references_costs_the_same_however_many_there_are() {
         let (_, steps, written) = change(&mut items, &deltas);
         assert!(steps < 200 && written <= 11, "ten of {count}: {steps} steps, {written} items");
         let tree = Tree::new(&items);
-        let refs = Refs::read(&tree, tree.root, &key()).expect("an item");
+        let refs = ExtentItems::read(&tree, tree.root, &key()).expect("an item");
         assert!(!refs.are_only_of(user(1, 0)).expect("it reads"));
         assert!(tree.steps.get() < 30, "{count}: {} steps", tree.steps.get());
         // Drop all references.
         let mut deltas = Deltas::default();
         counts(&only_ours(&items)).into_iter().for_each(|(user, n)| deltas.add(user, -n));
         let (fate, steps, _) = change(&mut items, &deltas);
-        assert_eq!(fate, Fate::Freed);
+        assert_eq!(fate, ExtentEffect::Freed);
         assert!(steps < 20 * count, "{count} went: {steps} steps");
     }
 }

@@ -7,7 +7,7 @@ use buttress_base::Rng;
 use buttress_block::MemoryDevice;
 use buttress_format::{Key, Kind, Profile, TreeId};
 use buttress_fs::make::{MakeOptions, make};
-use buttress_txn::{Cost, Engine, EngineOptions, Urgency};
+use buttress_txn::{Cost, Engine, EngineOptions, ReserveClass};
 use buttress_volume::Volume;
 
 /// The uuid tree can have any items, because no checker interprets them.
@@ -25,7 +25,7 @@ fn put(engine: &Arc<Engine>, key: u64, rng: &mut Rng) {
     let mut payload = vec![0; ITEM_BYTES];
     rng.fill(&mut payload);
     let cost = Cost::of(1, ITEM_BYTES as u32);
-    let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+    let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
     handle.put(TREE, Key::new(key, Kind::UUID_KEY_SUBVOL, 0), payload);
 }
 

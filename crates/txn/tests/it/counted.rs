@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::Rng;
 use buttress_format::{Extent, Ino, Key, Kind, TreeId};
 use buttress_fs::make::MakeOptions;
-use buttress_txn::{Cost, DataRef, Engine, Handle, MetaReservation, Urgency};
+use buttress_txn::{Cost, DataRef, Engine, Handle, MetaReservation, ReserveClass};
 
 use crate::checker;
 
@@ -33,7 +33,7 @@ fn operate(
     let geometry = *engine.store().geometry();
     let items = 1 + rng.below(8) as u32;
     let cost = Cost::of(items + 8, 300_000);
-    let Ok(reservation) = engine.reserve(cost, Urgency::Normal) else { return };
+    let Ok(reservation) = engine.reserve(cost, ReserveClass::Normal) else { return };
     let sector = u64::from(geometry.sectorsize);
     let mut born = None;
     if rng.chance(1, 4)
@@ -128,7 +128,7 @@ fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Ex
     let in_runs = rng.chance(1, 2);
     for step in 0..count {
         let cost = Cost { items: 1, commit_items: 9, bytes: 300 };
-        let reservation = engine.reserve(cost, Urgency::Normal).expect("there is room");
+        let reservation = engine.reserve(cost, ReserveClass::Normal).expect("there is room");
         if rng.below(100) < goes && kept.len() > 1 {
             let index = if in_runs { at + step } else { rng.below(1 << 30) as usize };
             let (extent, user) = kept.swap_remove(index % kept.len());
@@ -220,7 +220,8 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
         if grows {
             break;
         }
-        let reservation = engine.reserve(Cost::of(1, 53), Urgency::Normal).expect("there is room");
+        let reservation =
+            engine.reserve(Cost::of(1, 53), ReserveClass::Normal).expect("there is room");
         engine.begin(reservation).put(TreeId::FS, extent_key(ino, block), [5; 53]);
         if block == blocks - 1 {
             engine.commit().expect("there is room");
@@ -233,7 +234,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
         }
         for item in 0..100 {
             let reservation =
-                engine.reserve(Cost::of(1, 3000), Urgency::Normal).expect("there is room");
+                engine.reserve(Cost::of(1, 3000), ReserveClass::Normal).expect("there is room");
             let key = Key::new(1 << 22 | at, Kind::XATTR_ITEM, item);
             engine.begin(reservation).put(TreeId::FS, key, [5; 3000]);
         }
@@ -256,7 +257,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
             for (_, reserve, reserved, waits) in &mut inodes {
                 for _ in 0..rng.below(200) {
                     let more = rng.below(16) as u32 + 1;
-                    let token = engine.reserve_at_once(cost.times(more), Urgency::Normal);
+                    let token = engine.reserve_at_once(cost.times(more), ReserveClass::Normal);
                     let Some(mut token) = token.expect("it can be written to") else { break };
                     token.bind(reserve);
                     match &mut *reserved {

@@ -12,7 +12,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{Generation, Key, Kind, TreeId};
 use buttress_fs::make::{MakeOptions, make};
 use buttress_sim::{Log, campaign};
-use buttress_txn::{Cost, Engine, EngineOptions, Urgency};
+use buttress_txn::{Cost, Engine, EngineOptions, ReserveClass};
 use buttress_volume::{OpenOptions, Volume};
 
 const SECTOR: usize = 512;
@@ -50,7 +50,7 @@ fn run(seed: u64) -> usize {
         for _ in 0..rng.range(1..400) {
             let key = Key::new(rng.below(2000), Kind::UUID_KEY_SUBVOL, 0);
             let cost = Cost::of(1, 300);
-            let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+            let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
             if rng.chance(3, 10) {
                 handle.delete(TREE, key);
                 model.remove(&key);

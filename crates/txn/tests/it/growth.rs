@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_base::Rng;
 use buttress_format::{Key, Kind, TreeId};
-use buttress_txn::{Cost, Engine, Urgency, View};
+use buttress_txn::{Cost, Engine, ReserveClass, View};
 
-use crate::credit::engine;
+use crate::reservation_cache::engine;
 
 /// The uuid tree can have any items.
 const TREE: TreeId = TreeId::UUID;
@@ -27,7 +27,7 @@ fn key(at: u64) -> Key {
 fn change(engine: &Arc<Engine>, keys: &[u64], payload: Option<&[u8]>) {
     for batch in keys.chunks(256) {
         let cost = Cost::of(batch.len() as u32, 64 * batch.len() as u32);
-        let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+        let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
         for at in batch {
             match payload {
                 Some(payload) => handle.put(TREE, key(*at), payload),
@@ -151,7 +151,7 @@ fn puts_are_found_while_walks_note_the_gaps_around_them() {
         let mut wrong = None;
         for round in 0..4_000 {
             let cost = Cost::of(KEYS as u32, 0);
-            let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+            let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
             (0..KEYS).for_each(|offset| handle.delete(TREE, at(round, offset)));
             object.store(round, Ordering::Release);
             // By now, the walkers are somewhere in the middle.
@@ -263,7 +263,8 @@ fn ranges_over_objects_find_what_a_model_has_beside_commits() {
                 let run = if rng.chance(1, 3) { 1 } else { 1 + rng.below(120) };
                 let puts = rng.chance(1, 3);
                 let cost = Cost::of(run as u32, 8 * run as u32);
-                let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+                let handle =
+                    engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
                 for offset in start..start + run {
                     if puts {
                         handle.put(TREE, at((object, offset)), [step as u8; 8]);

@@ -8,10 +8,10 @@ use buttress_base::Interrupt;
 use buttress_block::{Device, Error as DeviceError, Layer, MemoryDevice};
 use buttress_format::{Key, Kind, TreeId};
 use buttress_fs::make::{MakeOptions, make};
-use buttress_txn::{Cost, Costs, Engine, EngineOptions, Error, Urgency};
+use buttress_txn::{Cost, Costs, Engine, EngineOptions, Error, ReserveClass};
 use buttress_volume::Volume;
 
-use crate::credit::engine;
+use crate::reservation_cache::engine;
 
 thread_local! {
     /// The number of checks of this thread that find no interruption. The next check finds an
@@ -40,14 +40,16 @@ fn e6_interrupted_at_each_step() {
     let engine = engine(160);
     let mut all = Vec::new();
     // Reserves all space that flush steps can free.
-    while let Ok(reservation) = engine.reserve_in_queue(Cost::of(500, 1 << 20), Urgency::Normal) {
+    while let Ok(reservation) =
+        engine.reserve_in_queue(Cost::of(500, 1 << 20), ReserveClass::Normal)
+    {
         all.push(reservation);
         assert!(all.len() < 10_000);
     }
     let before = engine.accounts();
     let mut looks = 0;
     let refused = loop {
-        let wait = || engine.reserve_in_queue(Cost::of(500, 1 << 20), Urgency::Normal);
+        let wait = || engine.reserve_in_queue(Cost::of(500, 1 << 20), ReserveClass::Normal);
         let outcome = at_look(looks).heeded(wait).expect_err("there is no room");
         let after = engine.accounts();
         assert_eq!(
@@ -65,13 +67,13 @@ fn e6_interrupted_at_each_step() {
     assert!(looks > 4, "the thread looks at each step: {looks}");
     // Other threads may wait for requests with priority. So such a request is refused, and not
     // interrupted.
-    let wait = || engine.reserve(Cost::of(500, 1 << 20), Urgency::Normal);
+    let wait = || engine.reserve(Cost::of(500, 1 << 20), ReserveClass::Normal);
     let outcome = at_look(0).heeded(wait).expect_err("there is no room");
     assert!(matches!(outcome, Error::NoSpace(_)), "{outcome}");
     all.pop();
     all.pop();
     let reservation =
-        engine.reserve_in_queue(Cost::of(5, 0), Urgency::Normal).expect("there is room");
+        engine.reserve_in_queue(Cost::of(5, 0), ReserveClass::Normal).expect("there is room");
     drop((reservation, all));
     engine.commit().expect("a commit");
     assert_eq!(engine.accounts().outstanding, Costs::default());
@@ -123,7 +125,7 @@ fn a_commit_is_waited_for_while_it_is_wanted() {
         let engine = engine.expect("it opens");
         let change = || {
             let reservation =
-                engine.reserve(Cost::of(5, 500), Urgency::Normal).expect("there is room");
+                engine.reserve(Cost::of(5, 500), ReserveClass::Normal).expect("there is room");
             let handle = engine.begin(reservation);
             handle.put(TreeId::FS, Key::new(300, Kind::XATTR_ITEM, 0), vec![7; 100]);
         };

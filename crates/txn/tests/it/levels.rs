@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::MemoryDevice;
 use buttress_fs::make::{MakeOptions, make};
-use buttress_txn::{Cost, Engine, EngineOptions, MetaReservation, ReservePolicy, Urgency};
+use buttress_txn::{Cost, Engine, EngineOptions, MetaReservation, ReserveClass, ReservePolicy};
 use buttress_volume::Volume;
 
 const NODE: u64 = 16 << 10;
@@ -23,7 +23,7 @@ fn engine(policy: ReservePolicy) -> Arc<Engine> {
 
 /// Makes as many reservations as there is space for, up to a limit.
 fn reserve_all(engine: &Arc<Engine>) -> Vec<MetaReservation> {
-    let ask = || engine.reserve_at_once(COST, Urgency::Normal).expect("nothing failed");
+    let ask = || engine.reserve_at_once(COST, ReserveClass::Normal).expect("nothing failed");
     std::iter::from_fn(ask).take(20_000).collect()
 }
 

@@ -4,12 +4,12 @@ mod checker;
 mod clusters;
 mod counted;
 mod crash;
-mod credit;
 mod full;
 mod growth;
 mod interrupted;
 mod levels;
 mod pieces;
+mod reservation_cache;
 mod scale;
 #[cfg(debug_assertions)]
 mod seeds;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_format::{Extent, Ino, TreeId};
 use buttress_fs::make::MakeOptions;
-use buttress_txn::{Cost, DataRef, Engine, Urgency};
+use buttress_txn::{Cost, DataRef, Engine, ReserveClass};
 
 use crate::checker;
 
@@ -60,7 +60,8 @@ fn fragmented_space_gets_a_chunk_while_some_are_free() {
     // Extents in pieces can be used like any other extents.
     for (index, extent) in kept.into_iter().enumerate() {
         let user = DataRef { root: TreeId::FS, ino: Ino(257), offset: index as u64 * WANTED };
-        let reservation = engine.reserve(Cost::of(1, 300), Urgency::Normal).expect("there is room");
+        let reservation =
+            engine.reserve(Cost::of(1, 300), ReserveClass::Normal).expect("there is room");
         engine.begin(reservation).add_data_ref(extent, user);
     }
     engine.commit().expect("a commit");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use buttress_base::Rng;
 use buttress_format::{Key, Kind, TreeId};
 use buttress_fs::make::MakeOptions;
-use buttress_txn::{Cost, Engine, Urgency};
+use buttress_txn::{Cost, Engine, ReserveClass};
 
 use crate::checker;
 
@@ -68,7 +68,7 @@ fn churn(plan: &Churn) {
             };
             let len = if rng.chance(1, 200) { 1500 } else { rng.below(payload_max) } as usize;
             let cost = Cost::of(1, len as u32);
-            let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+            let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
             if remove {
                 handle.delete(TREE, key);
                 model.remove(&key);
@@ -135,7 +135,7 @@ fn emptying_a_tree_leaves_one_leaf() {
     for filled in [true, false] {
         for key in &keys {
             let cost = Cost::of(1, 100);
-            let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
+            let handle = engine.begin(engine.reserve(cost, ReserveClass::Normal).expect("space"));
             if filled { handle.put(TREE, *key, vec![1; 100]) } else { handle.delete(TREE, *key) }
         }
         engine.commit().expect("the commit");

@@ -152,9 +152,11 @@ fn data_takes_nothing_that_was_reserved() {
     /// Length of an item: each leaf holds one item and stays nearly half empty.
     const BYTES: usize = 9000;
     const ITEMS: u32 = 500;
-    for (urgency, rule) in
-        [(Urgency::Normal, "off"), (Urgency::Normal, "keep"), (Urgency::Frees, "keep")]
-    {
+    for (class, rule) in [
+        (ReserveClass::Normal, "off"),
+        (ReserveClass::Normal, "keep"),
+        (ReserveClass::Frees, "keep"),
+    ] {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(512 * MIB));
         let metadata = Some(buttress_format::Profile::Single);
         let options = MakeOptions { metadata, ..MakeOptions::default() };
@@ -167,12 +169,12 @@ fn data_takes_nothing_that_was_reserved() {
         drop(file(&fs, "new"));
         let engine: &Arc<buttress_txn::Engine> = &fs.mount().engine;
         let cost = Cost::of(ITEMS, ITEMS * (BYTES as u32 + 25));
-        let reservation = || engine.reserve_at_once(cost, urgency).expect("no failure");
+        let reservation = || engine.reserve_at_once(cost, class).expect("no failure");
         let reservations: Vec<_> = std::iter::from_fn(reservation).collect();
         assert!(reservations.len() > 10, "{}", fs.space_stats().accounts);
         let data: Vec<_> = std::iter::from_fn(|| engine.reserve_data(4 * MIB).ok()).collect();
         println!(
-            "{urgency:?}, {rule}: {} and {}, {}",
+            "{class:?}, {rule}: {} and {}, {}",
             reservations.len(),
             data.len(),
             fs.space_stats().accounts

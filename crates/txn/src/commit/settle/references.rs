@@ -15,7 +15,7 @@ use super::{Changes, Settle};
 use crate::{
     Error, Result,
     delayed_ref::ExtentChange,
-    extent_tree::{self, DataForm, Fate},
+    extent_tree::{self, DataForm, ExtentEffect},
 };
 
 impl Settle<'_> {
@@ -37,7 +37,7 @@ impl Settle<'_> {
             let fate = self.reading(|source| {
                 extent_tree::apply_block(source, root, at, &change, form, pending)
             })?;
-            if fate == Fate::Freed {
+            if fate == ExtentEffect::Freed {
                 let extent = Extent { start: at, len: u64::from(form.nodesize) };
                 self.account(extent, false)?;
                 self.pin(extent)?;
@@ -97,12 +97,12 @@ impl Settle<'_> {
                 .reading(|source| extent_tree::apply_data(source, root, &change, form, pending))?;
             let ExtentChange { extent, .. } = change;
             match fate {
-                Fate::Kept => {}
-                Fate::Born => {
+                ExtentEffect::Kept => {}
+                ExtentEffect::ChargedExtent => {
                     self.quotas.charge(origin.owner, extent.len);
                     self.groups.join(&mut born, extent, sectorsize);
                 }
-                Fate::Freed => {
+                ExtentEffect::Freed => {
                     self.quotas.uncharge(Some(origin), extent.len);
                     self.groups.join(&mut freed, extent, sectorsize);
                 }

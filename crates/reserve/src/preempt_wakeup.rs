@@ -17,7 +17,7 @@ use buttress_base::sync::{Condvar, Mutex};
 
 /// The state on which the thread of the preemptive flusher waits.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct PreemptWakeup {
     /// Reserved bytes, as of the last reservation.
     reserved: AtomicU64,
     /// The sum at which the flusher wants to be woken; `u64::MAX` while it does not wait (A2).
@@ -27,7 +27,7 @@ pub(crate) struct Ahead {
     wake: Condvar,
 }
 
-impl Default for Ahead {
+impl Default for PreemptWakeup {
     fn default() -> Self {
         Self {
             reserved: AtomicU64::new(0),
@@ -38,7 +38,7 @@ impl Default for Ahead {
     }
 }
 
-impl Ahead {
+impl PreemptWakeup {
     pub(crate) fn note(&self, reserved: u64) {
         self.reserved.store(reserved, Ordering::Relaxed);
     }

@@ -4,7 +4,7 @@ use buttress_transaction::Cost;
 
 /// The kind of an operation. It decides how much of the withheld metadata the operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
+pub enum ReserveClass {
     /// An operation that fills the volume.
     Normal,
     /// An operation that frees space in the end, such as unlink or truncate. It may use all space
@@ -22,7 +22,7 @@ pub enum Urgency {
     Finishes,
 }
 
-impl Urgency {
+impl ReserveClass {
     /// Whether the operation frees space in the end.
     #[must_use]
     pub fn frees(self) -> bool {
@@ -34,9 +34,9 @@ impl Urgency {
 ///
 /// Plain data: it never changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Demand {
+pub struct TicketDemand {
     /// The cost of the operation.
     pub cost: Cost,
     /// How much of the withheld metadata the operation may use.
-    pub urgency: Urgency,
+    pub class: ReserveClass,
 }

@@ -32,9 +32,9 @@ use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::Mutex;
 use buttress_space::Priority;
 
+use crate::class::ReserveClass;
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
-use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
 /// Number of operations in a batch.
@@ -47,7 +47,7 @@ const ITEMS_MAX: u64 = 64;
 const REST: u32 = 256;
 
 #[derive(Debug, Default)]
-struct Credit {
+struct ShardReservations {
     unused: Option<MetaReservation>,
     spent: Option<MetaReservation>,
     /// Number of reservations that came back since the shard last gave `spent` back.
@@ -57,23 +57,23 @@ struct Credit {
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     /// Unranked: the locks of `Outstanding` and of the queue are taken under it.
-    credit: Mutex<Credit>,
+    kept: Mutex<ShardReservations>,
     /// For how many more reservations the shard keeps nothing (B4).
     rests: AtomicU32,
 }
 
 /// The reservations that each shard keeps.
 #[derive(Debug, Default)]
-pub(crate) struct Credits([CachePadded<Shard>; SHARDS]);
+pub(crate) struct ReservationCache([CachePadded<Shard>; SHARDS]);
 
 impl Reservations {
     /// Takes a reservation out of this thread's shard, or out of a new batch. `None` if the shard
     /// may keep nothing, or the batch does not fit.
-    pub(crate) fn take_credit(&self, cost: Cost) -> Option<MetaReservation> {
+    pub(crate) fn take_cached(&self, cost: Cost) -> Option<MetaReservation> {
         if !self.may_keep(cost.into()) {
             return None;
         }
-        let shard = &self.credits.0[shard()];
+        let shard = &self.cached.0[shard()];
         let rests = shard.rests.load(Ordering::Relaxed);
         if rests > 0 {
             // The decrement is not exact, since other threads of the shard may decrement at the
@@ -81,22 +81,22 @@ impl Reservations {
             shard.rests.store(rests - 1, Ordering::Relaxed);
             return None;
         }
-        let mut credit = shard.credit.lock();
-        if let Some(part) = credit.unused.as_mut().and_then(|unused| unused.cut_all_of(cost)) {
+        let mut stock = shard.kept.lock();
+        if let Some(part) = stock.unused.as_mut().and_then(|unused| unused.cut_all_of(cost)) {
             return Some(part);
         }
         let batch = cost.times(BATCH);
         if !self.queue.at_once(Priority::Normal, || self.try_reserve_batch(batch)) {
             shard.rests.store(REST, Ordering::Relaxed);
-            let kept = mem::take(&mut *credit);
-            drop(credit);
-            self.settle_credit(kept);
+            let kept = mem::take(&mut *stock);
+            drop(stock);
+            self.settle_cached(kept);
             return None;
         }
-        let mut fresh = MetaReservation::of_granted(self, batch, Urgency::Normal);
+        let mut fresh = MetaReservation::of_granted(self, batch, ReserveClass::Normal);
         let part = fresh.cut_all_of(cost);
-        let old = credit.unused.replace(fresh);
-        drop(credit);
+        let old = stock.unused.replace(fresh);
+        drop(stock);
         // Dropping a reservation takes the shard's lock again, so the lock is released first.
         drop(old);
         part
@@ -110,16 +110,16 @@ impl Reservations {
     /// Keeps a reservation that came back. Returns the reservation that the caller must give back
     /// now, if there is one.
     pub(crate) fn keep(&self, reservation: MetaReservation) -> Option<MetaReservation> {
-        let shard = &self.credits.0[shard()];
+        let shard = &self.cached.0[shard()];
         if !self.may_keep(reservation.held())
             || shard.rests.load(Ordering::Relaxed) > 0
             || self.is_tight_now()
         {
             return Some(reservation);
         }
-        let mut credit = shard.credit.lock();
-        credit.came_back += 1;
-        let all = match credit.spent.take() {
+        let mut stock = shard.kept.lock();
+        stock.came_back += 1;
+        let all = match stock.spent.take() {
             None => reservation,
             Some(mut spent) => {
                 spent.merge(reservation);
@@ -128,26 +128,26 @@ impl Reservations {
         };
         // A ticket that joined the queue before this lock was taken is seen here. A later ticket
         // waits for this lock and empties the shard (B3).
-        if credit.came_back >= BATCH || self.queue.is_waiting() {
-            credit.came_back = 0;
+        if stock.came_back >= BATCH || self.queue.is_waiting() {
+            stock.came_back = 0;
             return Some(all);
         }
-        credit.spent = Some(all);
+        stock.spent = Some(all);
         None
     }
 
     /// Gives back all reservations that shards keep. Returns whether a shard kept a reservation.
-    pub fn give_credit_back(&self) -> bool {
+    pub fn give_cached_back(&self) -> bool {
         let mut found = false;
-        for shard in &self.credits.0 {
-            let kept = mem::take(&mut *shard.credit.lock());
-            found |= self.settle_credit(kept);
+        for shard in &self.cached.0 {
+            let kept = mem::take(&mut *shard.kept.lock());
+            found |= self.settle_cached(kept);
         }
         found
     }
 
-    fn settle_credit(&self, kept: Credit) -> bool {
-        let Credit { unused, spent, .. } = kept;
+    fn settle_cached(&self, kept: ShardReservations) -> bool {
+        let ShardReservations { unused, spent, .. } = kept;
         let mut found = false;
         for mut reservation in [unused, spent].into_iter().flatten() {
             found |= !reservation.held().is_nothing();

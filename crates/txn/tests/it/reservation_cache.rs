@@ -8,7 +8,7 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Rng, thread};
 use buttress_block::MemoryDevice;
 use buttress_fs::make::{MakeOptions, make};
-use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, Urgency};
+use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, ReserveClass};
 use buttress_volume::Volume;
 
 /// The costs of the operations in a race.
@@ -28,7 +28,7 @@ pub(crate) fn engine(mib: u64) -> Arc<Engine> {
 }
 
 fn ask(engine: &Arc<Engine>, cost: Cost) -> Option<MetaReservation> {
-    engine.reserve_at_once(cost, Urgency::Normal).expect("nothing failed")
+    engine.reserve_at_once(cost, ReserveClass::Normal).expect("nothing failed")
 }
 
 fn batches(engine: &Engine) -> u64 {
@@ -83,7 +83,7 @@ fn no_request_is_refused_for_it() {
     }
     let held: u64 = all.len() as u64 * 500;
     assert_eq!(engine.accounts().outstanding.items, held, "something is kept by the side");
-    // With little free space, shards reserve no batches (`reserve::credit::B4`).
+    // With little free space, shards reserve no batches (`reserve::cache::B4`).
     all.pop();
     for _ in 0..40 {
         let reservation = ask(&engine, COST).expect("there is room again");

@@ -38,7 +38,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// A node that has only its first copy.
 #[derive(Debug)]
-struct Owed {
+struct SingleCopyNode {
     /// The round in which the node was written.
     since: u64,
     /// The node itself, unless the node is a leaf. A leaf is in its tree.
@@ -48,7 +48,7 @@ struct Owed {
 /// The state of the other copies of one log's nodes.
 #[derive(Debug, Default)]
 pub(crate) struct OtherCopies {
-    owed: BTreeMap<Logical, Owed>,
+    single: BTreeMap<Logical, SingleCopyNode>,
     /// Addresses at which nodes of this log were written to the other copies. Later nodes at these
     /// addresses are written to all copies at once (`log::copies::K2`).
     whole: BTreeSet<Logical>,
@@ -70,13 +70,13 @@ impl OtherCopies {
     }
 
     /// Records that a node is durable in its first copy.
-    pub(crate) fn owe(&mut self, at: Logical, above: Option<Node>) {
-        self.owed.insert(at, Owed { since: self.round, above });
+    pub(crate) fn note_single(&mut self, at: Logical, above: Option<Node>) {
+        self.single.insert(at, SingleCopyNode { since: self.round, above });
     }
 
     /// Whether any node still lacks other copies.
-    pub(crate) fn are_owed(&self) -> bool {
-        !self.owed.is_empty()
+    pub(crate) fn is_any(&self) -> bool {
+        !self.single.is_empty()
     }
 
     /// Records that a write of other copies has ended. If it succeeded, the nodes at `done` have
@@ -85,7 +85,7 @@ impl OtherCopies {
         self.whole.extend(done);
         if !is_written {
             // The write is not retried: a commit ends this log.
-            self.owed.clear();
+            self.single.clear();
             return;
         }
         for at in done {
@@ -107,7 +107,7 @@ impl OtherCopies {
 
     /// Records that a node is no longer a part of the log.
     pub(crate) fn forget(&mut self, at: Logical) {
-        self.owed.remove(&at);
+        self.single.remove(&at);
     }
 
     /// Begins a round if one is due. Returns whether a round began.
@@ -122,8 +122,8 @@ impl OtherCopies {
 
     /// Returns the addresses of nodes that had one copy for a whole round.
     pub(crate) fn old(&self) -> Vec<Logical> {
-        let is_old = |owed: &Owed| owed.since + 1 < self.round;
-        self.owed.iter().filter(|(_, owed)| is_old(owed)).map(|(at, _)| *at).collect()
+        let is_old = |single: &SingleCopyNode| single.since + 1 < self.round;
+        self.single.iter().filter(|(_, single)| is_old(single)).map(|(at, _)| *at).collect()
     }
 
     /// The bytes of the nodes at `places` that still lack other copies.
@@ -133,8 +133,8 @@ impl OtherCopies {
         trees: impl Iterator<Item = &'s LogTree>,
     ) -> Vec<(Logical, &'s [u8])> {
         let leaves = trees.flat_map(LogTree::written).filter(|(at, _)| places.contains(at));
-        let mut found: Vec<_> = leaves.filter(|(at, _)| self.owed.contains_key(at)).collect();
-        let above = places.iter().filter_map(|at| self.owed.get(at)?.above.as_ref());
+        let mut found: Vec<_> = leaves.filter(|(at, _)| self.single.contains_key(at)).collect();
+        let above = places.iter().filter_map(|at| self.single.get(at)?.above.as_ref());
         found.extend(above.map(|node| (node.logical(), node.bytes())));
         found
     }
