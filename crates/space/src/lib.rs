@@ -26,7 +26,7 @@
 //! flush_states       the order of the flush steps
 //! preempt            when room is made before a request waits
 //! reserve            reservations that give themselves back
-//! no_reserve         tokens for writes in place, which need no reservation
+//! in_place_token         tokens for writes in place, which need no reservation
 //! unreserved         the count of bytes that in-place writes hold unreserved
 //! token_audit        the live tokens, to compare accounts with
 //! goals              where each stream allocated last
@@ -66,8 +66,8 @@ mod group_moves;
 mod group_state;
 mod group_stop;
 mod guard;
+mod in_place_token;
 mod index;
-mod no_reserve;
 mod policy;
 mod preempt;
 mod quiesce;
@@ -94,8 +94,8 @@ pub(crate) use by_map::Finder;
 pub use error::Error;
 pub use flush_states::{FlushState, FlushStates, Reach};
 pub use group::{Group, GroupInit, GroupUsage};
+pub use in_place_token::InPlaceToken;
 pub use kind::SpaceKind;
-pub use no_reserve::InPlaceToken;
 pub use policy::{AllocPolicy, LookupPolicy};
 pub use preempt::{Clamp, MetadataUse, Preempt, Round};
 pub use quiesce::{NocowWriter, ReadOnlyHold};

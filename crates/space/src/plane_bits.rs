@@ -4,8 +4,8 @@
 //!
 //! - **I2** When the call that set a bit has returned, the summary bits above it are set at every
 //!   level. There is one exception: another call cleared such a summary bit, and has not yet
-//!   checked the bits below it. [`MissReasons`] tells whether such a call may be running. A summary bit
-//!   may be set without a bit below, which costs one more read.
+//!   checked the bits below it. [`MissReasons`] tells whether such a call may be running. A summary
+//!   bit may be set without a bit below, which costs one more read.
 //! - **I3** A search may miss a group that was in the index all the time. Afterwards the search can
 //!   find out that this may have happened ([`MissReasons::may_have_missed`]).
 //!

@@ -3,8 +3,8 @@
 //!
 //! # Place
 //!
-//! The background flush thread gathers [`MetadataUse`], asks the rule, and makes the round that the rule
-//! returns. The rule is `clamp`, as in Linux 5.12 to 6.16.
+//! The background flush thread gathers [`MetadataUse`], asks the rule, and makes the round that the
+//! rule returns. The rule is `clamp`, as in Linux 5.12 to 6.16.
 //!
 //! # Invariants
 //!

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **Q2** The count is the sum of the live tokens ([`InPlaceToken`](crate::NoReserve)).
+//! - **Q2** The count is the sum of the live tokens ([`InPlaceToken`](crate::InPlaceToken)).
 //!
 //! # Locks
 //!

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** As long as a [`CommitLockGuard`] lives, no commit begins or ends. So the superblock and the
-//!   trees of the last commit stay the newest.
+//! - **C1** As long as a [`CommitLockGuard`] lives, no commit begins or ends. So the superblock and
+//!   the trees of the last commit stay the newest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

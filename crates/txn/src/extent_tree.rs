@@ -5,7 +5,8 @@
 //! - **R1** An item's count is the sum of its inline and keyed references, before and after every
 //!   change.
 //!
-//! [`ExtentItems`] holds the references of one extent and states the invariants of these references.
+//! [`ExtentItems`] holds the references of one extent and states the invariants of these
+//! references.
 
 use std::collections::BTreeMap;
 

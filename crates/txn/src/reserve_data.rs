@@ -56,8 +56,8 @@ impl Engine {
 
     /// A token for data that is written in place. The caller has checked that the data may be
     /// written in place.
-    pub fn no_reserve(&self, bytes: u64) -> buttress_space::InPlaceToken {
-        self.space.no_reserve(bytes)
+    pub fn in_place_token(&self, bytes: u64) -> buttress_space::InPlaceToken {
+        self.space.in_place_token(bytes)
     }
 
     /// Reserves space for a subvolume's data, and `slack` bytes more. The caller has found that it
@@ -67,7 +67,7 @@ impl Engine {
     /// # Errors
     ///
     /// As [`reserve_data`](Self::reserve_data).
-    pub fn exchange_no_reserve(
+    pub fn exchange_in_place_token(
         &self,
         tree: TreeId,
         token: buttress_space::InPlaceToken,

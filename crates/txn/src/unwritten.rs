@@ -5,11 +5,11 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A commit takes the commit lock only when no [`UnwrittenPermit`] is open. From this moment
-//!   until the freeze no `UnwrittenPermit` can be opened. So the data of all extents that a commit
-//!   records is on the devices.
-//! - **B2** A thread with an open `UnwrittenPermit` waits only for a log, for readers of its file and for
-//!   its own write. None of these waits for a commit.
+//! - **B1** A commit takes the commit lock only when no [`UnwrittenPermit`] is open. From this
+//!   moment until the freeze no `UnwrittenPermit` can be opened. So the data of all extents that a
+//!   commit records is on the devices.
+//! - **B2** A thread with an open `UnwrittenPermit` waits only for a log, for readers of its file
+//!   and for its own write. None of these waits for a commit.
 
 use buttress_base::sync::{Condvar, Mutex};
 
@@ -63,7 +63,8 @@ impl Drop for UnwrittenBarrier<'_> {
 }
 
 impl UnwrittenCount {
-    /// Waits until no [`UnwrittenPermit`] is open. No `UnwrittenPermit` can be opened while the result lives.
+    /// Waits until no [`UnwrittenPermit`] is open. No `UnwrittenPermit` can be opened while the
+    /// result lives.
     pub(crate) fn bar(&self) -> UnwrittenBarrier<'_> {
         let mut state = self.state.lock();
         state.commits += 1;

@@ -36,7 +36,7 @@ impl Placement {
         {
             let slack = self.engine.row_slack();
             let part = unreserved.split(held - in_place);
-            supply.reserved.merge(self.engine.exchange_no_reserve(tree, part, slack)?);
+            supply.reserved.merge(self.engine.exchange_in_place_token(tree, part, slack)?);
         }
         Ok(())
     }

@@ -294,7 +294,7 @@ impl Placement {
         let parts = self.find_in_place(file, range.clone(), flags)?;
         let sectors: RangeSet = parts.into_iter().map(|part| part.range).collect();
         file.dirty.lock().prefers_in_place = !sectors.is_empty();
-        let token = self.engine.no_reserve(sectors.total());
+        let token = self.engine.in_place_token(sectors.total());
         reservation.in_place = Some(InPlaceSectors { sectors, token, claim });
         Ok(())
     }

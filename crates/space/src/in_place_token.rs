@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** Only [`InPlaceToken::exchange`] turns a token into a reservation, for all of its bytes or
-//!   none. If a writer finds that it cannot write in place, it calls this function. So no code
+//! - **Q1** Only [`InPlaceToken::exchange`] turns a token into a reservation, for all of its bytes
+//!   or none. If a writer finds that it cannot write in place, it calls this function. So no code
 //!   gives back bytes that were never reserved.
 //! - The volume's count of bytes without a reservation is the sum of the live tokens
 //!   (`unreserved::Q2`).
@@ -23,7 +23,7 @@ use crate::{DataReservation, Space};
 impl Space {
     /// Makes a token for bytes that will be written in place, without a check. The caller has
     /// checked that writing in place is allowed, and checks again before the write.
-    pub fn no_reserve(self: &Arc<Self>, bytes: u64) -> InPlaceToken {
+    pub fn in_place_token(self: &Arc<Self>, bytes: u64) -> InPlaceToken {
         let token = self.unreserved_count().enter(bytes);
         InPlaceToken { space: Arc::clone(self), bytes, token }
     }
@@ -104,7 +104,7 @@ impl Drop for InPlaceToken {
 
 impl fmt::Debug for InPlaceToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NoReserve").field("bytes", &self.bytes).finish()
+        f.debug_struct("InPlaceToken").field("bytes", &self.bytes).finish()
     }
 }
 
@@ -121,9 +121,9 @@ mod tests {
     #[test]
     fn live_tokens_are_counted() {
         let space = space();
-        let mut all = space.no_reserve(10 << 12);
+        let mut all = space.in_place_token(10 << 12);
         let mut part = all.split(3 << 12);
-        part.merge(space.no_reserve(1 << 12));
+        part.merge(space.in_place_token(1 << 12));
         assert_eq!((all.bytes(), part.bytes()), (7 << 12, 4 << 12));
         assert_eq!(space.unreserved(), 11 << 12);
         space.audit().expect("the count is the tokens'");
@@ -139,10 +139,10 @@ mod tests {
     #[test]
     fn an_exchange_pays_in_full_or_fails() {
         let space = space();
-        let refused = space.no_reserve(4096).exchange(|bytes| space.reserve_data(bytes));
+        let refused = space.in_place_token(4096).exchange(|bytes| space.reserve_data(bytes));
         assert_eq!(refused.map(|_| ()), Err(Refused { missing: 4096 }));
         assert_eq!(space.unreserved(), 0);
-        let less = || space.no_reserve(4096).exchange(|_| space.reserve_data(0));
+        let less = || space.in_place_token(4096).exchange(|_| space.reserve_data(0));
         let less = std::panic::catch_unwind(std::panic::AssertUnwindSafe(less));
         assert!(less.is_err(), "no bytes were reserved for 4096");
         assert_eq!(space.unreserved(), 0);
