@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 use buttress_cache::CacheDevice;
 use buttress_fs::Filesystem;
 use buttress_fuse::{KernelSync, Unmounter};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::cached;
@@ -63,6 +64,7 @@ pub use place::{
     Served, all_of_same, describe_host_mount, is_ours, mounted_from, no_image, served, submounts,
 };
 pub use subject::Subject;
+use subject::{FileId, open_files};
 
 /// The largest question, in bytes.
 const QUESTION_MAX: usize = 64 << 10;
@@ -93,6 +95,10 @@ pub struct Live {
     cache: Option<Arc<CacheDevice>>,
     volume: Option<OpenVolume>,
     mount: Option<Unmounter>,
+    /// The files of devices that joined the volume since it was opened.
+    ///
+    /// Unranked: a leaf.
+    added: Mutex<Vec<FileId>>,
     join_handler: Option<JoinHandler>,
     close_waiters: Arc<CloseWaiters>,
 }
@@ -269,6 +275,12 @@ impl Live {
         {
             subject.target = Some(first.point.clone());
         }
+        if self.volume.is_some()
+            && let Some(open) = open_files()
+        {
+            subject.more.extend(self.added.lock().iter());
+            subject.keep_open(&open);
+        }
         let is_closing = self.is_closing();
         if is_closing {
             (subject.target, subject.device) = (None, None);
@@ -328,10 +340,31 @@ impl Live {
             (Order::Receive { .. }, Some(file)) => Stream::In(file),
             _ => Stream::None,
         };
+        // The identity is taken before the work: a replacement may take hours.
+        let coming = match &order {
+            Order::DeviceAdd { new, .. } | Order::DeviceReplace { new, .. } => FileId::at(new),
+            _ => None,
+        };
         Ok(match executor(&order, &open, with, &mut watch) {
-            Ok(done) => json!({ "done": done }),
+            Ok(done) => {
+                if let Some(file) = coming {
+                    self.note_added(file);
+                }
+                json!({ "done": done })
+            }
             Err(failure) => json!({ "error": failure.to_string(), "exit": failure.exit as u8 }),
         })
+    }
+
+    /// Notes a device that is part of the volume now. If the name led to another file before that
+    /// file was opened, the file is not open here. Then verbs find the volume by its other names.
+    fn note_added(&self, file: FileId) {
+        let Some(open) = open_files() else { return };
+        let mut added = self.added.lock();
+        added.retain(|one| *one != file && one.is_in(&open));
+        if file.is_in(&open) {
+            added.push(file);
+        }
     }
 
     fn message(&self, message: &str) -> Value {

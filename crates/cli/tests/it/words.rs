@@ -414,7 +414,7 @@ pub(crate) fn bench_of_words() -> Option<(Bench, std::path::PathBuf)> {
 }
 
 /// Runs one line of words, and returns its output and its exit code.
-fn said(bench: &Bench, ours: &Path, words: &[&str]) -> (String, Option<i32>) {
+pub(crate) fn said(bench: &Bench, ours: &Path, words: &[&str]) -> (String, Option<i32>) {
     let output = program(bench, ours).args(words).output().expect("it starts");
     let said = [&output.stdout[..], &output.stderr].concat();
     (String::from_utf8_lossy(&said).into_owned(), output.status.code())
@@ -430,8 +430,7 @@ fn an_added_device_is_named() {
     let top = bench.path("mnt");
     let words = ["device", "add", text(&second), text(&top)];
     assert_eq!(said(&bench, &ours, &words).1, Some(0));
-    // Only the next mount knows the second device by its name.
-    for place in [&top, &image] {
+    for place in [&top, &image, &second] {
         let lines: [&[&str]; 4] = [
             &["filesystem", "show", text(place)],
             &["filesystem", "usage", text(place)],

@@ -9,12 +9,16 @@
 //!   point and perhaps the device number. Second, another file may have replaced the image. The
 //!   server of the old image keeps the name. An order to such a server would change a volume that
 //!   no user can see.
+//! - **W2** Of its other devices, a server of an open volume serves only those that it has open
+//!   itself. A device that was removed may be part of another volume now. A device that was added
+//!   is known by the file that was opened, and not by its name: the name may lead to another file
+//!   later.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use buttress_remote::Inside;
-use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::names;
@@ -64,9 +68,40 @@ pub enum FileId {
     BlockPart(u64, u64),
 }
 
+/// The files that this process has open. `None` if the system does not tell.
+///
+/// The kernel answers from what it knows already. So a descriptor on a mount with a busy server
+/// delays nothing.
+pub(super) fn open_files() -> Option<Vec<FileId>> {
+    let how = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let identity = |path: PathBuf| {
+        let seen = rustix::fs::statx(CWD, &path, how, StatxFlags::BASIC_STATS).ok()?;
+        Some(match FileType::from_raw_mode(seen.stx_mode.into()) {
+            FileType::BlockDevice => {
+                FileId::Block(rustix::fs::makedev(seen.stx_rdev_major, seen.stx_rdev_minor))
+            }
+            _ => {
+                let device = rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor);
+                FileId::File(device, seen.stx_ino)
+            }
+        })
+    };
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    Some(entries.flatten().filter_map(|entry| identity(entry.path())).collect())
+}
+
 impl FileId {
+    /// Returns whether the file, or the disk with the part, is one of the open files.
+    pub(super) fn is_in(self, open: &[Self]) -> bool {
+        open.contains(&match self {
+            Self::Part(device, inode, _) => Self::File(device, inode),
+            Self::BlockPart(device, _) => Self::Block(device),
+            whole => whole,
+        })
+    }
+
     /// Returns the identity of the file at a path, or of the part of a disk, if there is one.
-    fn at(path: &Path) -> Option<Self> {
+    pub(super) fn at(path: &Path) -> Option<Self> {
         if let Some(inside) = Inside::of(path) {
             let (disk, region) = (inside.disk().metadata().ok()?, inside.look().ok()?);
             return Some(match disk.file_type().is_block_device() {
@@ -96,6 +131,11 @@ impl Subject {
                 self.more.push(file);
             }
         }
+    }
+
+    /// Forgets other devices that are not open any more (W2).
+    pub(super) fn keep_open(&mut self, open: &[FileId]) {
+        self.more.retain(|file| file.is_in(open));
     }
 
     /// Returns whether `path`, a full path, is now the image, another device or the cache of this
