@@ -21,6 +21,7 @@ mod scrub;
 mod stream;
 mod subvolume;
 mod survey;
+mod swap;
 mod verity;
 
 use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
@@ -37,6 +38,7 @@ pub use defragment::Done as Defragmented;
 pub use device::{Row as DeviceRow, expect_empty, fresh as fresh_device, holds};
 pub use room::Room;
 pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
+pub use swap::{PAGE as SWAP_PAGE, SIZE_MIN as SWAP_SIZE_MIN};
 pub use verity::digest_of_host;
 
 /// Carries an order out.
@@ -143,6 +145,9 @@ pub fn carry_out(
             Err(Failure::new(Exit::Usage, "the stream is missing"))
         }
         Order::Subvolume(act) => act.carry_out(fs, kernel_sync, watch),
+        Order::SwapFile { at, uid, gid, size, uuid } => {
+            swap::make(fs, (at, *uid, *gid), (*size, uuid), kernel_sync)
+        }
         Order::Survey { at, request } => survey::carry_out(fs, at, request, watch),
     }
 }

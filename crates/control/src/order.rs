@@ -148,6 +148,19 @@ pub enum Order {
     Send(Sending),
     /// Work on subvolumes.
     Subvolume(Act),
+    /// Make a file for the kernel's swap space.
+    SwapFile {
+        /// The file. It must not exist.
+        at: Spot,
+        /// The user that owns it.
+        uid: u32,
+        /// The group that owns it.
+        gid: u32,
+        /// Its length in bytes, a whole number of pages.
+        size: u64,
+        /// The UUID of the swap space.
+        uuid: [u8; 16],
+    },
     /// Report how much space files, folders or the whole volume take on the devices.
     Survey {
         /// The file or folder.
@@ -198,6 +211,7 @@ impl Order {
             | Self::ScrubCancel
             | Self::ReplaceStatus
             | Self::Subvolume(_)
+            | Self::SwapFile { .. }
             | Self::Verity { .. } => false,
         }
     }

@@ -21,6 +21,7 @@ pub mod json;
 pub mod linux;
 pub mod scrub;
 pub mod subvolume;
+pub mod swap;
 pub mod table;
 pub mod units;
 pub mod usage;

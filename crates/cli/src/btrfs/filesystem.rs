@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use buttress_words::table;
 use buttress_words::units::{LongUnits, Units};
 use buttress_words::usage::{self, Space};
+use buttress_words::{swap, table};
 
 use super::{defragment, du};
 use crate::client;
@@ -71,6 +71,8 @@ pub(super) enum Verb {
     },
     /// Defragment files.
     Defragment(defragment::Args),
+    /// Make a file for the kernel's swap space.
+    Mkswapfile(swap::Make),
 }
 
 pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
@@ -96,6 +98,7 @@ pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
         Verb::Label { place, label: Some(label) } => {
             own::label::set(&place, &Devices::default(), &label, ui)?;
         }
+        Verb::Mkswapfile(args) => swap::make(&args, ui)?,
         Verb::Resize { resize, .. } => return own::resize::run(&resize, ui),
         Verb::Defragment(args) => return defragment::run(args, is_verbose, ui),
     }

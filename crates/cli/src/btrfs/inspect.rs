@@ -7,9 +7,9 @@ use std::time::Instant;
 use buttress_control::named::Named;
 use buttress_format::TreeId;
 use buttress_survey::{Holder, NodeFigures, smallest_device};
-use buttress_words::subvolume;
 use buttress_words::units::Units;
 use buttress_words::usage;
+use buttress_words::{subvolume, swap};
 
 use super::dump as own;
 use crate::client;
@@ -32,6 +32,8 @@ pub(super) enum Verb {
     InodeResolve { ino: u64, place: OsString },
     /// Print the paths of the files that hold the byte at an address of the volume.
     LogicalResolve(Resolve),
+    /// Print where a file for swap space begins on its device.
+    MapSwapfile(swap::Map),
     /// Print the smallest size to which a device can be shrunk without first freeing space on it.
     MinDevSize {
         /// The device, by its number.
@@ -83,6 +85,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
                 ui.line(show(&below(&place, &name)))?;
             }
         }
+        Verb::MapSwapfile(args) => swap::map(&args, ui)?,
         Verb::LogicalResolve(resolve) => logical_resolve(&resolve, ui)?,
         Verb::MinDevSize { id, place } => {
             let inspect = usage::inspect(&place)?;

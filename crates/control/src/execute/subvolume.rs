@@ -152,7 +152,7 @@ impl Spot {
     }
 
     /// Returns the directory of this place, and the name in it.
-    fn parent(&self, fs: &Filesystem) -> Result<(Inode, &[u8])> {
+    pub(super) fn parent(&self, fs: &Filesystem) -> Result<(Inode, &[u8])> {
         let mut parts = self.parts();
         let Some(name) = parts.pop().filter(|name| *name != b"..") else {
             let what = format!("{}: names no entry of a directory", self.show());

@@ -48,6 +48,7 @@ pub(super) fn carry_out(
             let found = survey::holders(&trees, *address, *any_part).context(name)?;
             answer((found, id.tree.0))
         }
+        SurveyRequest::Parts => answer(survey::parts(&trees, id.tree, id.ino).context(name)?),
         SurveyRequest::Names { ino } => {
             answer(survey::names(&trees, id.tree, Ino(*ino)).context(name)?)
         }

@@ -34,6 +34,8 @@ pub enum SurveyRequest {
         /// Report also files that hold only other parts of the byte's extent.
         any_part: bool,
     },
+    /// Where the parts of the file lie.
+    Parts,
     /// The names of an inode in the subvolume of the place.
     Names {
         /// Its number.
