@@ -14,11 +14,18 @@
 //!   threads runs without the token ([`shielded`]).
 //! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token, the
 //!   call costs one read of a cell.
+//! - **I3** A wait for a device gives up only in work that may fail at each read of a device
+//!   ([`Interrupt::heed_fully`]). Inside a transaction, such a failure would make the volume
+//!   read-only.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often a waiting thread checks whether its wait is abandoned.
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// A token for work that may cease to be wanted. Clones share one state.
 #[derive(Clone, Debug)]
@@ -30,15 +37,23 @@ enum Source {
     Asked { ask: fn(u32) -> bool, of: u32 },
 }
 
+/// The token of a thread.
+#[derive(Clone, Debug)]
+struct Heeded {
+    token: Interrupt,
+    /// Whether waits for a device give up, too (I3).
+    is_full: bool,
+}
+
 thread_local! {
-    static HEEDED: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+    static HEEDED: RefCell<Option<Heeded>> = const { RefCell::new(None) };
 }
 
 /// Keeps a token installed for the thread that made this value, until the value is dropped.
 #[derive(Debug)]
 #[must_use = "interrupts are not heeded any more once it is dropped"]
 pub struct Heeding {
-    before: Option<Interrupt>,
+    before: Option<Heeded>,
     /// Makes the type `!Send`, because the token belongs to the thread.
     stays: PhantomData<*const ()>,
 }
@@ -91,7 +106,17 @@ impl Interrupt {
     /// Installs this token for the thread until the returned value is dropped. Of nested tokens
     /// only the innermost counts.
     pub fn heed(&self) -> Heeding {
-        let before = HEEDED.replace(Some(self.clone()));
+        self.install(false)
+    }
+
+    /// As [`Self::heed`], but waits for a device give up, too, and the work fails then (I3). This
+    /// is for work that changes nothing on a volume, and for threads of a device.
+    pub fn heed_fully(&self) -> Heeding {
+        self.install(true)
+    }
+
+    fn install(&self, is_full: bool) -> Heeding {
+        let before = HEEDED.replace(Some(Heeded { token: self.clone(), is_full }));
         Heeding { before, stays: PhantomData }
     }
 }
@@ -121,7 +146,20 @@ pub fn is_interrupted() -> bool {
     // The token is cloned instead of borrowed, because the asked function may install another
     // token.
     let heeded = HEEDED.with_borrow(Clone::clone);
-    heeded.is_some_and(|heeded| heeded.is_raised())
+    heeded.is_some_and(|heeded| heeded.token.is_raised())
+}
+
+/// Returns whether this thread may give up a wait for a device (I3). A thread that may not need not
+/// check [`is_abandoned`] while it waits.
+#[must_use]
+pub fn may_abandon() -> bool {
+    HEEDED.with_borrow(|heeded| heeded.as_ref().is_some_and(|heeded| heeded.is_full))
+}
+
+/// Returns whether this thread shall give up a wait for a device (I3).
+#[must_use]
+pub fn is_abandoned() -> bool {
+    may_abandon() && is_interrupted()
 }
 
 #[cfg(test)]
@@ -144,6 +182,20 @@ mod tests {
             });
         });
         assert!(!is_interrupted());
+    }
+
+    /// I3: a wait for a device gives up only in work that allows it. A part of that work may run
+    /// for other threads or change something; that part gives up no wait for a device.
+    #[test]
+    fn only_some_work_abandons_a_device() {
+        let token = Interrupt::new();
+        token.raise();
+        token.heeded(|| assert!(is_interrupted() && !is_abandoned()));
+        let _heeding = token.heed_fully();
+        assert!(is_abandoned());
+        shielded(|| assert!(!may_abandon() && !is_abandoned()));
+        token.heeded(|| assert!(!is_abandoned()));
+        assert!(is_abandoned());
     }
 
     /// A token from [`Interrupt::asked`] calls its function at each check.

@@ -22,6 +22,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use crate::interrupt;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Every short lock, outermost first. The order of the variants *is* the lock order.
@@ -141,6 +142,23 @@ impl<T: ?Sized> Held<'_, T> {
     pub fn wait_for(&mut self, signal: &Condvar, limit: Duration) -> bool {
         check_innermost(self.mark.rank);
         !signal.wait_for(&mut self.guard, limit).timed_out()
+    }
+
+    /// Waits as [`Held::wait`] does. If this thread may abandon its wait (I3 of `interrupt`), waits
+    /// for a moment only, and returns true: the caller then checks [`interrupt::is_abandoned`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Held::wait`].
+    #[track_caller]
+    pub fn wait_a_while(&mut self, signal: &Condvar) -> bool {
+        let may_abandon = interrupt::may_abandon();
+        if may_abandon {
+            self.wait_for(signal, interrupt::LOOK);
+        } else {
+            self.wait(signal);
+        }
+        may_abandon
     }
 }
 

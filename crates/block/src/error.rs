@@ -72,6 +72,13 @@ pub enum Error {
         /// The error of the kernel.
         source: io::Error,
     },
+    /// The program that needs the answer is about to end, so nothing waits for the device any more
+    /// (`base::interrupt`). This is no failure of the device.
+    #[error("{device}: the wait for an answer was given up")]
+    Abandoned {
+        /// Name of the device.
+        device: String,
+    },
     /// The request does not lie within the device.
     #[error(
         "{operation} of {len} bytes at {offset} is past the end of {device} ({device_len} bytes)"
@@ -177,6 +184,12 @@ impl Error {
 }
 
 impl Error {
+    /// Says whether the device did not fail: the wait for it was given up.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        matches!(self, Self::Abandoned { .. })
+    }
+
     /// Says whether another program, or the kernel, has the device open.
     #[must_use]
     pub fn is_in_use(&self) -> bool {

@@ -336,7 +336,8 @@ impl Pages {
         most.checked_ilog2().map_or(0, |log| 1 << log)
     }
 
-    /// Waits until no thread reads the run that holds an address.
+    /// Waits until no thread reads the run that holds an address. Returns early if the caller may
+    /// abandon its wait.
     pub(crate) fn wait(&self, at: Logical) {
         let shard = self.shard(at.0);
         let mut runs = shard.runs.lock();
@@ -344,7 +345,9 @@ impl Pages {
             && let State::Loading { is_awaited, .. } = &mut slot.state
         {
             *is_awaited = true;
-            runs.wait(&shard.changed);
+            if runs.wait_a_while(&shard.changed) {
+                return;
+            }
         }
     }
 

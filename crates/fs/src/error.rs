@@ -248,6 +248,7 @@ fn volume_kind(error: &buttress_volume::Error) -> ErrorKind {
         K::Corrupt => ErrorKind::Corrupt,
         K::Invalid => ErrorKind::Invalid,
         K::Unsupported => ErrorKind::Unsupported,
-        _ => ErrorKind::Io,
+        K::Abandoned => ErrorKind::Interrupted,
+        K::Io => ErrorKind::Io,
     }
 }

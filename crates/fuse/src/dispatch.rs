@@ -89,7 +89,11 @@ pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
         Ok(operation) => operation,
         Err(errno) => return exchange.answer(Err(errno)),
     };
-    let _heeding = may_wait(&operation).then(|| killed::heed(head.task));
+    let _heeding = match &operation {
+        operation if may_wait(operation) => killed::heed(head.task),
+        operation if only_reads(operation) => killed::heed_reads(head.task),
+        _ => None,
+    };
     match operation {
         Operation::Read(how) => bytes::read(door, exchange, how),
         Operation::Write { how, .. } => bytes::write(door, exchange, how),
@@ -208,6 +212,21 @@ fn may_wait(operation: &Operation<'_>) -> bool {
             | Operation::Setxattr { .. }
             | Operation::Fallocate(_)
             | Operation::CopyRange { .. }
+    )
+}
+
+/// Whether a request changes nothing on the volume, and may have to read it. Such a request gives
+/// up its wait for a device if its caller is killed (K4 of `killed`).
+fn only_reads(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::Lookup { .. }
+            | Operation::Read(_)
+            | Operation::Readdir(_)
+            | Operation::Readdirplus(_)
+            | Operation::Readlink
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
     )
 }
 

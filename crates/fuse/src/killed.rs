@@ -1,12 +1,13 @@
-//! Requests of killed programs: a request that waits for space gives up, as in Linux.
+//! Requests of killed programs: a request that waits for space gives up, as in Linux. So does a
+//! request that only reads, and waits for a device: a store of objects may be away for long.
 //!
 //! # Why not `FUSE_INTERRUPT`
 //!
 //! `FUSE_INTERRUPT` says that some signal came. `dispatch` answers it with `ENOSYS`, after which
 //! the kernel sends no more such requests. Once the server has read a request, the kernel waits for
-//! its answer even if the task is killed. Only waiting for space takes long here, and in Linux,
-//! too, only a killed task gives up that wait. So the waiting thread itself checks in `/proc`
-//! whether the task is about to die.
+//! its answer even if the task is killed. Only waits for space and for a store take long here. In
+//! Linux, too, only a killed task gives up a wait for space. So the waiting thread itself checks in
+//! `/proc` whether the task is about to die.
 //!
 //! # Invariants
 //!
@@ -20,6 +21,8 @@
 //! - **K3** Writes and times from the kernel's cache never give up: the program was told that they
 //!   succeeded. The kernel sends such writes for no task, and such times for the task that closes
 //!   the file.
+//! - **K4** A request gives up a wait for a device only if it changes nothing. Inside a transaction
+//!   such a failure would make the volume read-only. No other request gets its error.
 
 use std::fs;
 
@@ -34,6 +37,11 @@ const KILLED: u64 = 1 << (9 - 1);
 /// is dropped. Requests of the kernel itself have no task.
 pub(crate) fn heed(task: u32) -> Option<Heeding> {
     (task != 0).then(|| Interrupt::asked(is_killed, task).heed())
+}
+
+/// As [`heed`], for a request that changes nothing (K4).
+pub(crate) fn heed_reads(task: u32) -> Option<Heeding> {
+    (task != 0).then(|| Interrupt::asked(is_killed, task).heed_fully())
 }
 
 /// As [`heed`], for a write (K3).

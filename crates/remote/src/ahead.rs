@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Rank, Ranked};
+use buttress_base::{Rank, Ranked, interrupt};
 
 use crate::lines::{Key, LINE, LINE_BYTES};
 use crate::units::SECTOR;
@@ -175,11 +175,19 @@ impl Ahead {
     }
 
     /// Waits until no thread asks for a line any more. Afterwards the cache may still lack the
-    /// line: its request may have failed, or the cache may be too small.
-    pub(crate) fn wait(&self, key: Key) {
-        let mut inside = self.inside.lock();
-        while inside.asked.contains(&key) {
-            inside.wait(&self.signal);
+    /// line: its request may have failed, or the cache may be too small. Returns `false` if the
+    /// caller shall give up its wait.
+    pub(crate) fn wait(&self, key: Key) -> bool {
+        loop {
+            let mut inside = self.inside.lock();
+            if !inside.asked.contains(&key) {
+                return true;
+            }
+            let may_abandon = inside.wait_a_while(&self.signal);
+            drop(inside);
+            if may_abandon && interrupt::is_abandoned() {
+                return false;
+            }
         }
     }
 }

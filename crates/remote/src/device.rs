@@ -213,6 +213,9 @@ impl RemoteDevice {
     }
 
     fn io(&self, operation: Operation, offset: u64, len: u64, error: Error) -> BlockError {
+        if matches!(error, Error::Abandoned { .. }) {
+            return BlockError::Abandoned { device: self.name() };
+        }
         let source = io::Error::other(error);
         BlockError::Io { device: self.name(), operation, offset, len, source }
     }

@@ -39,6 +39,12 @@ pub enum Error {
         /// The answer of the store.
         source: StoreError,
     },
+    /// The program that needs the answer is about to end, so its wait for the store was given up.
+    #[error("{place}: the wait for the store was given up")]
+    Abandoned {
+        /// The place, or the object.
+        place: String,
+    },
     /// The content of an object is damaged.
     #[error("{name} is damaged: {why}")]
     Damaged {

@@ -7,13 +7,16 @@
 //!   at the same time.
 //! - **A3** Once a client is ended, no request of it is repeated for longer than
 //!   [`ENDED_PATIENCE`]. So no thread of a closing volume waits long for a store that is away.
+//! - **A4** A thread that may abandon its wait (I3 of `base::interrupt`) gives up when its work is
+//!   not wanted any more. No other thread gets its error: each thread that waits for the same line
+//!   asks for itself.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use buttress_base::{Rank, Ranked, Rng, clock, thread};
+use buttress_base::{Rank, Ranked, Rng, clock, interrupt, thread};
 use bytes::Bytes;
 
 use crate::error::Error;
@@ -207,7 +210,8 @@ impl Patient {
         while !left.is_zero() {
             let step = left.min(LOOK);
             thread::sleep(step);
-            left = if self.is_ended() { Duration::ZERO } else { left - step };
+            let is_over = self.is_ended() || interrupt::is_abandoned();
+            left = if is_over { Duration::ZERO } else { left - step };
         }
     }
 
@@ -232,6 +236,9 @@ impl Patient {
         let mut said = false;
         for attempt in 0.. {
             match request() {
+                Err(StoreError::Failed(_)) if interrupt::is_abandoned() => {
+                    return Err(Error::Abandoned { place: name.to_owned() });
+                }
                 Err(StoreError::Failed(why)) if clock::since(begun) < self.patience() => {
                     if !said && clock::since(begun) >= SILENCE {
                         tracing::warn!(store = self.title(), name, why, "the store fails; waiting");

@@ -208,7 +208,9 @@ impl Core {
         drop(asked);
         let mut failed = BTreeSet::new();
         for key in others {
-            self.ahead.wait(key);
+            if !self.ahead.wait(key) {
+                return Err(Error::Abandoned { place: self.chain.place.clone() });
+            }
             match self.lines.get(key) {
                 Some(found) => drop(lines.insert(key, found)),
                 None => drop(failed.insert(key)),

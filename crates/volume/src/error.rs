@@ -237,6 +237,8 @@ pub enum Kind {
     Invalid,
     /// The user; the filesystem needs a feature that is not supported.
     Unsupported,
+    /// No side: the program that needs the answer is about to end.
+    Abandoned,
 }
 
 impl Error {
@@ -249,6 +251,8 @@ impl Error {
             | Self::Mirror { source, .. } => {
                 if source.is_io() {
                     Kind::Io
+                } else if source.is_abandoned() {
+                    Kind::Abandoned
                 } else {
                     Kind::Invalid
                 }

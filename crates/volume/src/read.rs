@@ -61,7 +61,7 @@ impl Volume {
             let place = self.place(entry, &piece, at, mirror)?;
             self.counters.read(piece.len);
             place.device.device.read_at(place.offset, part).map_err(|source| {
-                if counts_failure {
+                if counts_failure && !source.is_abandoned() {
                     self.counters.io_failure();
                     place.device.count(Fault::Read);
                 }
@@ -130,6 +130,9 @@ impl Volume {
             self.counters.read(unit.len() as u64);
             match device.device.read_at(offset + piece.offset, &mut unit) {
                 Ok(()) => units.push(Some(unit)),
+                Err(source) if source.is_abandoned() => {
+                    return Err(Error::Mirror { logical: at, mirror, device: device.id, source });
+                }
                 Err(_) => {
                     self.counters.io_failure();
                     device.count(Fault::Read);

@@ -1,6 +1,7 @@
 //! The built program, run as a user runs it.
 
 mod at_once;
+mod away;
 mod background;
 mod bad_input;
 mod block_device;

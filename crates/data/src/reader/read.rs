@@ -13,7 +13,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use buttress_base::AlignedBuf;
+use buttress_base::{AlignedBuf, interrupt};
 use buttress_format::{Extent, Logical};
 use buttress_txn::{Csums, View};
 
@@ -36,6 +36,12 @@ const DIRECT_BYTES_MIN: usize = 512 << 10;
 pub struct DataMismatch {
     /// Address of the first sector that does not match.
     pub logical: Logical,
+}
+
+/// Fails if the program that reads is about to end (I3 of `base::interrupt`). Waits for other
+/// threads check this.
+pub(super) fn expect_wanted() -> Result<()> {
+    if interrupt::is_abandoned() { Err(buttress_txn::Error::Interrupted.into()) } else { Ok(()) }
 }
 
 /// The parts of a read that are not in memory.
@@ -268,6 +274,7 @@ impl Reader {
                         }
                     }
                     self.pages.wait(Logical(first));
+                    expect_wanted()?;
                     continue;
                 }
             };

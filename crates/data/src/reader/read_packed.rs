@@ -15,6 +15,7 @@ use buttress_base::AlignedBuf;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
 
+use super::read::expect_wanted;
 use super::read_plan::{PackedPart, Source};
 use super::unpacked::{Known, UnpackClaim, UnpackedKey};
 use crate::compress::{RAM_BYTES_MAX, decompress};
@@ -75,7 +76,10 @@ impl Reader {
                 loop {
                     match self.unpacked.find(key) {
                         Known::Ready(content) => break place(part, &content),
-                        Known::Busy => self.unpacked.wait(key),
+                        Known::Busy => {
+                            self.unpacked.wait(key);
+                            expect_wanted()?;
+                        }
                         Known::Claimed(claim) => {
                             let Some(region) = part.mapping.region() else { break };
                             let (extent, keeps) = (disk_extent(region), !part.is_whole());

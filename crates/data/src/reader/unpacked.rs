@@ -88,11 +88,14 @@ impl Unpacked {
         Known::Claimed(UnpackClaim { all: self, key, is_over: false })
     }
 
-    /// Waits until no thread unpacks an extent. The caller has no claim (U3).
+    /// Waits until no thread unpacks an extent. The caller has no claim (U3). Returns early if the
+    /// caller may abandon its wait.
     pub(crate) fn wait(&self, key: UnpackedKey) {
         let mut state = self.state.lock();
         while state.busy(key).is_some() {
-            state.wait(&self.changed);
+            if state.wait_a_while(&self.changed) {
+                return;
+            }
         }
     }
 

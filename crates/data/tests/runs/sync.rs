@@ -28,6 +28,12 @@ impl<T> Held<'_, T> {
         let held = self.0.take().expect("held");
         self.0 = Some(changed.0.wait(held).expect("no poison"));
     }
+
+    /// No thread of these tests may abandon its wait.
+    pub(crate) fn wait_a_while(&mut self, changed: &Condvar) -> bool {
+        self.wait(changed);
+        false
+    }
 }
 
 impl<T> Deref for Held<'_, T> {

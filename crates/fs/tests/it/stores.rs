@@ -9,6 +9,7 @@
 //!
 //! `BUTTRESS_CUTS` multiplies the number of checked states.
 
+mod away;
 mod growing;
 mod logged;
 mod scrubbing;

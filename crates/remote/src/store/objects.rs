@@ -8,9 +8,11 @@
 
 use std::ops::Range;
 use std::path::Path as HostPath;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use buttress_base::interrupt;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
@@ -81,10 +83,7 @@ impl Objects {
         let Some(runtime) = &self.runtime else {
             return Err(StoreError::Refused("the store is closed".to_owned()));
         };
-        runtime.block_on(async {
-            let timed = tokio::time::timeout(limit(bytes), request);
-            timed.await.map_err(|_| StoreError::Failed("no answer in time".to_owned()))?.map_err(of)
-        })
+        runtime.block_on(within(bytes, request))
     }
 }
 
@@ -130,9 +129,7 @@ impl Store for Objects {
         let Some(runtime) = &self.runtime else { return Vec::new() };
         let requests = wants.iter().map(|(name, range)| async move {
             let path = path(name)?;
-            let limit = limit(range.end - range.start);
-            let timed = tokio::time::timeout(limit, self.store.get_range(&path, range.clone()));
-            timed.await.map_err(|_| StoreError::Failed("no answer in time".to_owned()))?.map_err(of)
+            within(range.end - range.start, self.store.get_range(&path, range.clone())).await
         });
         runtime.block_on(futures_util::stream::iter(requests).buffered(AT_ONCE).collect())
     }
@@ -157,6 +154,29 @@ impl Store for Objects {
             answer => answer,
         }
     }
+}
+
+/// Waits for the answer to a request, with the time limit for its number of bytes. A thread that
+/// may abandon its wait checks meanwhile whether to do so (A4 of `patient`): a server that is away
+/// may take all of that time before the request fails.
+async fn within<T>(
+    bytes: u64,
+    request: impl Future<Output = object_store::Result<T>>,
+) -> Result<T, StoreError> {
+    let mut timed = pin!(tokio::time::timeout(limit(bytes), request));
+    let answer = loop {
+        if !interrupt::may_abandon() {
+            break timed.await;
+        }
+        match tokio::time::timeout(interrupt::LOOK, &mut timed).await {
+            Ok(answer) => break answer,
+            Err(_) if interrupt::is_abandoned() => {
+                return Err(StoreError::Failed("the wait was given up".to_owned()));
+            }
+            Err(_) => {}
+        }
+    };
+    answer.map_err(|_| StoreError::Failed("no answer in time".to_owned()))?.map_err(of)
 }
 
 fn limit(bytes: u64) -> Duration {

@@ -1,5 +1,6 @@
 //! Tests of volumes in stores: as devices, after crashes, and with several writers.
 
+mod abandoned;
 mod ahead;
 mod collecting;
 mod conformance;
