@@ -290,8 +290,10 @@ fn a_killed_server_ends_all_mounts() {
     }
     for place in ["a", "b"] {
         let error = fs::metadata(bench.path(place).join("none")).expect_err("nothing serves it");
-        let error = Errno::from_io_error(&error);
-        assert!(matches!(error, Some(Errno::NOTCONN | Errno::CONNABORTED)), "{error:?}");
+        // A request that a queue of io_uring got just before the server's end is canceled.
+        let of_the_end = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
+        let error = Errno::from_io_error(&error).expect("a number");
+        assert!(of_the_end.contains(&error), "{error:?}");
     }
     assert!(open.metadata().is_err());
     drop(open);
