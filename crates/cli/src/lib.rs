@@ -11,8 +11,8 @@ mod salvage;
 mod space;
 
 use buttress_control::{
-    background, cached, client, closing, execute, figures, image, inspect, live, log, memory,
-    order, reading, scrubs, size,
+    background, cached, client, closing, execute, figures, image, inspect, interrupted, live, log,
+    memory, order, reading, scrubs, size,
 };
 use buttress_dump::when;
 

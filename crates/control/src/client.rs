@@ -17,6 +17,7 @@ use crate::closing;
 use crate::execute;
 use crate::exit::{Context, Result};
 use crate::image::{self, Access, Devices};
+use crate::interrupted;
 use crate::live;
 use crate::order::{Order, Step};
 use crate::target::{Open, Stream};
@@ -37,6 +38,7 @@ pub fn run(
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .context(|| "watching for signals")?;
     }
+    interrupted::pass_first();
     let (mut bar, mut shown) = (None, 0);
     let mut watch = |step: &Step| {
         let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));

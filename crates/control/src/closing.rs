@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::exit::{Failure, Result};
-use crate::ui;
+use crate::{interrupted, ui};
 
 /// The types of our mounts in the kernel's list: over an image, and over a block device.
 pub const TYPES: [&str; 2] = ["fuse.buttress", "fuseblk.buttress"];
@@ -120,6 +120,7 @@ pub fn when_free(
                 if let Some(lost) = opened.discarded() {
                     ui::note(format!("{}: a local log is given up: {lost}", path.display()));
                 }
+                interrupted::watch(&opened);
                 return Ok(opened);
             }
         }

@@ -38,7 +38,8 @@ A place inside a volume is written IMG:/path; a host file that exists under the 
 that file.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 damaged or no btrfs volume, 4 not supported, \
-5 volume full, 6 refused without --force.";
+5 volume full, 6 refused without --force; 128 and the number of a signal that ended it, so 130 for \
+Ctrl-C.";
 
 /// The reason why the program ends early. It is printed as one line: first what failed, then the
 /// causes.

@@ -12,6 +12,7 @@
 //! - **C1** An order is plain data. It means the same in this process and in another process.
 
 pub mod background;
+mod behind;
 pub mod cached;
 pub mod client;
 pub mod closing;
@@ -21,6 +22,7 @@ pub mod figures;
 pub mod fsverity;
 pub mod image;
 pub mod inspect;
+pub mod interrupted;
 pub mod live;
 pub mod location;
 pub mod log;

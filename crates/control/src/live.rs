@@ -21,6 +21,7 @@ mod close_wait;
 mod descriptor;
 mod folder;
 mod give;
+mod give_up;
 mod held;
 mod hold;
 mod join;
@@ -37,9 +38,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use buttress_block::Device;
 use buttress_cache::CacheDevice;
 use buttress_fs::Filesystem;
 use buttress_fuse::{KernelSync, Unmounter};
+use buttress_remote::{Opened, RemoteDevice};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -56,6 +59,7 @@ use give::STEP_PERIOD;
 pub use ask::{Answer, Section, all, reachable};
 pub use close_wait::{CloseWait, MountUse};
 pub use give::{find, give, give_with_stream, must_find, tell_cache};
+pub use give_up::give_up;
 pub use held::held_devices;
 pub use hold::{Hold, hold};
 pub use join::{JoinHandler, JoinRequest, Joining, join};
@@ -93,6 +97,8 @@ pub struct Live {
     subject: Subject,
     sections: Vec<(&'static str, Source)>,
     cache: Option<Arc<CacheDevice>>,
+    /// The volume in a store that the process writes.
+    store: Option<Arc<RemoteDevice>>,
     volume: Option<OpenVolume>,
     mount: Option<Unmounter>,
     /// The files of devices that joined the volume since it was opened.
@@ -148,6 +154,16 @@ impl Live {
         self.add_section("cache", move || cached::figures(&device));
     }
 
+    /// Adds a device of the volume. If it is in a store and written, the process tells at its end
+    /// what it waits for, and takes the order to give up.
+    pub fn add_device(&mut self, device: &Opened) {
+        if let Opened::Remote(device) = device
+            && device.writable()
+        {
+            self.store = Some(Arc::clone(device));
+        }
+    }
+
     /// Adds the mount that this process serves.
     pub fn add_mount(&mut self, mount: Unmounter) {
         self.subject.target = Some(mount.target().to_owned());
@@ -197,6 +213,9 @@ impl Live {
         }
         let listener = UnixListener::bind(&path)?;
         let this = Arc::new(self);
+        if let Some(store) = &this.store {
+            give_up::watch(&this, store);
+        }
         std::thread::Builder::new().name("live".to_owned()).spawn(move || {
             for stream in listener.incoming().filter_map(std::result::Result::ok) {
                 let this = Arc::clone(&this);
@@ -232,6 +251,7 @@ impl Live {
             None if question.trim_end() == close_wait::QUESTION => {
                 return self.close_waiters.serve(stream, || self.is_closing());
             }
+            None if question.trim_end() == give_up::QUESTION => return self.give_up(stream),
             None if question.trim_end() == hold::QUESTION => match self.holder() {
                 Ok(volume) => {
                     return volume.hold(&self.subject.image.display().to_string(), stream);

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use buttress_base::sync::{Condvar, Mutex};
-use buttress_base::{Rank, Ranked, clock};
+use buttress_base::{Interrupt, Rank, Ranked, clock};
 
 use crate::ahead::Ahead;
 use crate::cache::Cache;
@@ -168,6 +168,8 @@ pub(crate) struct Core {
     pub(crate) floor: Ranked<CommitNumber>,
     /// This writer's local log. It is set after a commit contains the writes of an earlier log.
     pub(crate) log: OnceLock<Log>,
+    /// Raised when the wait for the store is given up. The threads of the volume heed it.
+    pub(crate) given_up: Interrupt,
     /// The folder of the local log, and the entry for it in manifests.
     pub(crate) cache: Option<Cache>,
     pub(crate) local: Option<LocalLog>,
@@ -230,6 +232,7 @@ impl Core {
             options,
             floor: Ranked::new(Rank::Leaf, CommitNumber(0)),
             disk: None,
+            given_up: Interrupt::new(),
             log: OnceLock::new(),
             local,
             cache,

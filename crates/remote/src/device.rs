@@ -64,15 +64,15 @@ impl RemoteDevice {
         if core.options.write {
             for number in 0..core.options.in_flight {
                 let own = Arc::clone(&core);
-                threads.push(spawn(&format!("remote-{number}"), move || own.send_all())?);
+                threads.push(spawn(&core, &format!("remote-{number}"), move || own.send_all())?);
             }
             let own = Arc::clone(&core);
-            threads.push(spawn("remote-keeper", move || keep(&own))?);
+            threads.push(spawn(&core, "remote-keeper", move || keep(&own))?);
             let own = Arc::clone(&core);
-            threads.push(spawn("remote-collector", move || collect(&own))?);
+            threads.push(spawn(&core, "remote-collector", move || collect(&own))?);
         } else {
             let own = Arc::clone(&core);
-            threads.push(spawn("remote-lease", move || hold(&own))?);
+            threads.push(spawn(&core, "remote-lease", move || hold(&own))?);
         }
         let threads = Mutex::new(threads);
         let (parts, is_closed) = (Mutex::new(()), AtomicBool::new(false));
@@ -96,7 +96,8 @@ impl RemoteDevice {
         }
         if core.log.get().is_some() {
             let own = Arc::clone(core);
-            self.threads.lock().push(spawn("remote-log", move || own.log_all())?);
+            let thread = spawn(core, "remote-log", move || own.log_all())?;
+            self.threads.lock().push(thread);
         }
         Ok(())
     }
@@ -147,6 +148,7 @@ impl RemoteDevice {
             disk.release();
         }
         if self.core.options.write {
+            let _heeding = self.core.given_up.heed_fully();
             let shown = claim::end(&self.core.chain, self.core.epoch, &self.core.writer);
             if let Err(error) = shown {
                 tracing::debug!(%error, "the writer's sign stays until it is old");
@@ -244,7 +246,7 @@ impl RemoteDevice {
         let sectors = self.core.len() / SECTOR;
         if self.core.ahead.note(first.0, count, sectors) {
             let own = Arc::clone(&self.core);
-            match spawn("remote-ahead", move || own.read_ahead()) {
+            match spawn(&self.core, "remote-ahead", move || own.read_ahead()) {
                 Ok(thread) => self.threads.lock().push(thread),
                 Err(error) => tracing::debug!(%error, "less is read ahead"),
             }
@@ -477,7 +479,13 @@ impl Core {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+/// Starts a thread that gives up its waits for the store when the volume does.
+fn spawn(core: &Core, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let given_up = core.given_up.clone();
+    let work = move || {
+        let _heeding = given_up.heed_fully();
+        work();
+    };
     Builder::new().name(name.to_owned()).spawn(work).map_err(|source| {
         let path = name.into();
         Error::Block(BlockError::Open { path, source })

@@ -17,6 +17,7 @@
 
 mod administer;
 mod ahead;
+mod behind;
 mod cache;
 mod cache_seal;
 mod chain;
@@ -68,6 +69,7 @@ mod unsent;
 mod upload;
 mod write;
 
+pub use behind::Behind;
 pub use collect::Collected;
 pub use copy::copy;
 pub use device::RemoteDevice;

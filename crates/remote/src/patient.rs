@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buttress_base::{Rank, Ranked, Rng, clock, interrupt, thread};
 use bytes::Bytes;
@@ -59,18 +59,23 @@ pub(crate) struct Patient {
     counts: Arc<Counts>,
     chance: Arc<Ranked<Rng>>,
     is_ended: Arc<AtomicBool>,
+    is_given_up: Arc<AtomicBool>,
+    /// The last failure of the store.
+    failure: Arc<Ranked<Option<(String, Instant)>>>,
 }
 
 impl Patient {
     /// Creates a client that gives a failing store `patience` to recover.
     pub(crate) fn new(store: Arc<dyn Store>, patience: Duration, seed: u64) -> Self {
         let chance = Arc::new(Ranked::new(Rank::Leaf, Rng::new(seed)));
-        Self { store, patience, counts: Arc::default(), chance, is_ended: Arc::default() }
+        let failure = Arc::new(Ranked::new(Rank::Leaf, None));
+        let (counts, is_ended, is_given_up) = <_>::default();
+        Self { store, patience, counts, chance, is_ended, is_given_up, failure }
     }
 
     /// A copy of the client. The end of one of the two does not end the other one.
     pub(crate) fn apart(&self) -> Self {
-        Self { is_ended: Arc::default(), ..self.clone() }
+        Self { is_ended: Arc::default(), is_given_up: Arc::default(), ..self.clone() }
     }
 
     /// Ends the client and its clones (A3).
@@ -80,6 +85,29 @@ impl Patient {
 
     fn is_ended(&self) -> bool {
         self.is_ended.load(Ordering::Relaxed)
+    }
+
+    /// From now on no request of the client and its clones is repeated.
+    pub(crate) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+
+    /// The last failure of the store, and how long ago it was, in seconds.
+    pub(crate) fn last_failure(&self) -> Option<(String, u64)> {
+        let failure = self.failure.lock();
+        failure.as_ref().map(|(why, then)| (why.clone(), clock::since(*then).as_secs()))
+    }
+
+    /// Notes a failure of the store.
+    fn noted<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(StoreError::Failed(why)) = &answer {
+            *self.failure.lock() = Some((why.clone(), clock::now()));
+        }
+        answer
     }
 
     /// The same client with another patience.
@@ -101,7 +129,7 @@ impl Patient {
     pub(crate) fn create_once(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
         self.counts.puts.fetch_add(1, Ordering::Relaxed);
         self.counts.put_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
-        self.store.create(name, body)
+        self.noted(self.store.create(name, body))
     }
 
     pub(crate) fn put(&self, name: &str, body: &Bytes) -> Result<(), Error> {
@@ -210,14 +238,18 @@ impl Patient {
         while !left.is_zero() {
             let step = left.min(LOOK);
             thread::sleep(step);
-            let is_over = self.is_ended() || interrupt::is_abandoned();
+            let is_over = self.is_ended() || self.is_given_up() || interrupt::is_abandoned();
             left = if is_over { Duration::ZERO } else { left - step };
         }
     }
 
     /// Returns the time that a failing store has to recover.
     pub(crate) fn patience(&self) -> Duration {
-        if self.is_ended() { self.patience.min(ENDED_PATIENCE) } else { self.patience }
+        match (self.is_given_up(), self.is_ended()) {
+            (true, _) => Duration::ZERO,
+            (false, true) => self.patience.min(ENDED_PATIENCE),
+            (false, false) => self.patience,
+        }
     }
 
     fn got(&self, answer: Result<Bytes, StoreError>) -> Result<Bytes, StoreError> {
@@ -235,7 +267,7 @@ impl Patient {
         let begun = clock::now();
         let mut said = false;
         for attempt in 0.. {
-            match request() {
+            match self.noted(request()) {
                 Err(StoreError::Failed(_)) if interrupt::is_abandoned() => {
                     return Err(Error::Abandoned { place: name.to_owned() });
                 }

@@ -336,6 +336,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // Signals that arrive while the volume is being opened are kept until the thread for signals
     // starts.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
+    crate::interrupted::leave_to_server();
     let image = closing::full_name(&args.image).context(|| args.image.display().to_string())?;
     let asked = store::asked(args, &image)?;
     let image = store::shown_name(image, &asked);
@@ -377,6 +378,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
+    files.iter().for_each(|device| live.add_device(device));
     if let Some(store) = store {
         live.add_section("store", move || store.figures());
     }

@@ -65,6 +65,7 @@ struct Document<'a> {
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     // Signals that arrive from here on are kept until the thread for signals starts.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
+    crate::interrupted::leave_to_server();
     let how = if args.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = OpenOptions { direct: args.direct, ..how };
     let opened = closing::open_device(&args.image, how)?;
@@ -90,6 +91,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if let Some(cache) = &cache {
         live.add_cache(cache);
     }
+    live.add_device(&opened);
     let _live = live.listen();
     let served = server.serve().context(|| args.image.display().to_string());
     if let Some(cache) = cache {

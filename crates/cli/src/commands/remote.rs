@@ -200,6 +200,7 @@ fn salvage_to(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Resul
             overwritten = Some(found);
             return Err(buttress_remote::Error::Place { place: device.name(), why });
         }
+        crate::interrupted::watch(&opened);
         made = Some(opened);
         Ok(device)
     };

@@ -46,7 +46,8 @@ pub(crate) struct How {
     /// Detach the mount now. Programs that use it can continue.
     #[arg(long, short)]
     pub lazy: bool,
-    /// Abort all waiting requests, for a server that does not answer any more.
+    /// Abort all waiting requests, for a server that does not answer any more. With the name of a
+    /// volume in a store that is no longer mounted: end the wait for the store.
     #[arg(long, short)]
     pub force: bool,
     /// If programs use the mount, make it read-only instead.
@@ -68,7 +69,10 @@ pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<Exit> {
 ///
 /// If there is no Buttress mount, or the mount is in use, or closing the volume fails.
 pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
-    let mounted = find(target)?;
+    let mounted = match find(target) {
+        Err(failure) if how.force => return live::give_up(target).unwrap_or(Err(failure)),
+        found => found?,
+    };
     let name = mounted.point.display().to_string();
     let say = |what: &str| ui::note(format!("{name}: {what}"));
     let server = server_of(&mounted);

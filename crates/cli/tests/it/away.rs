@@ -4,13 +4,15 @@
 //! in the place of a folder is a server that fails.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bench;
+use crate::checker::check;
 use crate::live::{Mounted, run};
 use crate::unmounting::can_mount;
 
@@ -49,6 +51,18 @@ fn show(objects: &[PathBuf]) {
         assert!(kind.is_fifo(), "the store was away all the time");
         fs::rename(object.with_extension("hidden"), object).expect("renamed");
     }
+}
+
+/// New data objects fail from now on. The returned files are in their way.
+fn refuse_new(volume: &Path) -> Vec<PathBuf> {
+    let all = (0..=255).map(|low| volume.join(format!("data/{low:02x}")));
+    let new: Vec<_> = all.filter(|folder| !folder.exists()).collect();
+    new.iter().for_each(|folder| fs::write(folder, b"").expect("a file"));
+    new
+}
+
+fn allow_new(in_the_way: &[PathBuf]) {
+    in_the_way.iter().for_each(|file| fs::remove_file(file).expect("it is in the way"));
 }
 
 /// Whether a program waits in the kernel for the answer to a request.
@@ -97,4 +111,113 @@ fn a_program_that_waits_for_a_store_can_be_killed() {
         mounted.end();
     }
     bench.ok(&["check", "--check-data-csum", &volume]);
+}
+
+/// The last commit of a mount waits for the store. The server and `umount` say so, and name the
+/// command that gives up. After that command, the local log has everything, and the next mount
+/// uploads it. Without a log, the message says that the writes are lost.
+#[test]
+fn the_wait_at_unmount_is_named_and_can_be_given_up() {
+    if !can_mount() {
+        return;
+    }
+    for has_log in [true, false] {
+        let bench = bench();
+        let folder = bench.path("volume");
+        let volume = format!("file://{}", folder.display());
+        bench.ok(&["mkfs", &volume, "--size", "1G"]);
+        bench.fails(&["umount", "--force", &volume], 1, &["is not mounted"]);
+        let log = format!("cache-dir={},max-lag=600", bench.path("cache").display());
+        let options = if has_log { log.as_str() } else { "rw" };
+        let mut command = bench.command(&["mount", &volume, "mnt", "-o", options, "--foreground"]);
+        fs::create_dir(bench.path("mnt")).expect("a folder");
+        let mut server = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let is_mounted = || fs::metadata(bench.path("mnt")).is_ok_and(|top| top.ino() == 256);
+        wait_until("no mount", is_mounted);
+        fs::write(bench.path("mnt/near"), "near").expect("a file");
+        if has_log {
+            fs::File::open(bench.path("mnt/near"))
+                .and_then(|file| file.sync_all())
+                .expect("logged");
+        }
+        let in_the_way = refuse_new(&folder);
+        let mut umount = bench.command(&["umount", "mnt"]);
+        let mut umount = umount.stderr(Stdio::piped()).spawn().expect("it starts");
+        let force = format!("umount --force {volume}");
+        let kept = if has_log { "uploads it" } else { "are lost" };
+        for program in [&mut server, &mut umount] {
+            let said = BufReader::new(program.stderr.take().expect("piped"));
+            let is_it = |line: &String| line.contains(&force);
+            let line = said.lines().map(|line| line.expect("text")).find(is_it);
+            let line = line.expect("it says how to give up");
+            for word in [" bytes of the last ", "the store failed", kept] {
+                assert!(line.contains(word), "{word}: {line}");
+            }
+        }
+        let mut force = bench.command(&["umount", "--force", &volume]);
+        let force = force.output().expect("it runs");
+        let said = String::from_utf8_lossy(&force.stderr).into_owned();
+        assert!(force.status.success() && said.contains(kept), "{said}");
+        assert!(!umount.wait().expect("it is ours").success(), "not everything is in the store");
+        assert!(!server.wait().expect("it is ours").success());
+        allow_new(&in_the_way);
+        let copy = bench.path("copy.img");
+        if has_log {
+            let mounted = Mounted::of(&bench, &volume, &["-o", options]);
+            assert_eq!(fs::read(bench.path("mnt/near")).expect("it was acknowledged"), b"near");
+            mounted.end();
+            assert_eq!(bench.ok(&["cat", &format!("{volume}:/near")]), "near");
+        }
+        bench.ok(&["check", "--check-data-csum", &volume]);
+        bench.ok(&["cp", &volume, copy.to_str().expect("plain")]);
+        check(&copy);
+    }
+}
+
+/// Whether a program handles Ctrl-C itself.
+fn handles_interrupts(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set & 2 != 0)
+}
+
+/// Ctrl-C in verbs that write a volume in a store: each says what is left behind and what to do,
+/// with the exit code of shells. The volume is whole, and the same command succeeds afterwards.
+#[test]
+fn an_interrupted_verb_says_what_is_left() {
+    let bench = bench();
+    let folder = bench.path("volume");
+    let volume = format!("file://{}", folder.display());
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    fs::write(bench.path("note"), vec![b'x'; 30 << 20]).expect("a file");
+    bench.volume("local.img", "256M");
+    fs::create_dir(bench.path("other")).expect("a folder");
+    fs::create_dir(bench.path("other/data")).expect("a folder");
+    let into = format!("{volume}:/");
+    let other = format!("file://{}", bench.path("other").display());
+    let verbs: [(&Path, &[&str]); 3] = [
+        (&folder, &["cp", "note", &into]),
+        (&folder, &["mkdir", &format!("{volume}:/dir")]),
+        (&bench.path("other"), &["cp", "local.img", &other]),
+    ];
+    for (folder, verb) in verbs {
+        let in_the_way = refuse_new(folder);
+        let child = bench.command(verb).stderr(Stdio::piped()).spawn().expect("it starts");
+        wait_until("it opens no volume", || handles_interrupts(&child));
+        run("kill", &["-INT", &child.id().to_string()]);
+        let ended = child.wait_with_output().expect("it is ours");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        allow_new(&in_the_way);
+        assert_eq!(ended.status.code(), Some(130), "{verb:?}: {said}");
+        assert!(said.contains("interrupted: ") && said.contains("remote gc"), "{said}");
+        bench.ok(verb);
+    }
+    assert_eq!(bench.ok(&["cat", &format!("{volume}:/note")]).len(), 30 << 20);
+    for (number, place) in [volume, other].into_iter().enumerate() {
+        bench.ok(&["remote", "gc", &place]);
+        bench.ok(&["check", "--check-data-csum", &place]);
+        let copy = format!("copy{number}.img");
+        bench.ok(&["cp", &place, &copy]);
+        check(&bench.path(&copy));
+    }
 }

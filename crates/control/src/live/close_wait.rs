@@ -79,6 +79,16 @@ impl CloseWaiters {
         Ok(())
     }
 
+    /// Tells all waiting programs what the end waits for.
+    pub(super) fn tell(&self, text: &str) {
+        let state = self.0.lock();
+        let told = json!({ "waits_for": text });
+        for mut stream in &state.waiting {
+            // A program that went away needs no report.
+            let _ = writeln!(stream, "{told}");
+        }
+    }
+
     /// Reports the end to all waiting programs.
     pub(super) fn report(&self, failure: Option<String>) {
         let mut state = self.0.lock();
@@ -159,18 +169,18 @@ impl CloseWait {
     }
 
     /// Waits until the volume is closed and its server has ended. After a second, `say` gets the
-    /// reason for the wait, once.
+    /// reason for the wait, once. It also gets what the server says about the wait.
     ///
     /// # Errors
     ///
     /// If closing failed, or the server ended without a report (E1).
-    pub fn wait(mut self, say: impl FnOnce(&str)) -> Result<()> {
+    pub fn wait(mut self, say: impl Fn(&str)) -> Result<()> {
         let lost = |error: Option<std::io::Error>| {
             let error = error.map(|error| format!(": {error}")).unwrap_or_default();
             let what = "the server ended before it said that everything is durable";
             Failure::new(Exit::Failure, format!("{what}{error}"))
         };
-        let mut say = Some(say);
+        let mut is_silent = true;
         self.stream.set_read_timeout(Some(SILENCE)).map_err(|error| lost(Some(error)))?;
         let mut line = String::new();
         while self.closed.is_none() {
@@ -178,12 +188,17 @@ impl CloseWait {
                 Ok(0) => return Err(lost(None)),
                 Ok(_) => {
                     let answer: Option<Value> = serde_json::from_str(&line).ok();
+                    if let Some(told) = answer.as_ref().and_then(|told| told["waits_for"].as_str())
+                    {
+                        say(told);
+                        is_silent = false;
+                    }
                     self.closed = answer.filter(|answer| answer.get("closed").is_some());
                     line.clear();
                 }
                 // The part of a line that was read so far stays in `line`.
                 Err(error) if is_timeout(&error) => {
-                    if let Some(say) = say.take() {
+                    if std::mem::take(&mut is_silent) {
                         let pid = self.pid;
                         say(&format!("waiting for process {pid} to make everything durable"));
                     }
