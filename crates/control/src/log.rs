@@ -2,7 +2,7 @@
 //!
 //! `BUTTRESS_LOG` selects the events (`info`, `buttress_txn=debug`, `buttress::enospc=debug`).
 //! `--json` or `BUTTRESS_LOG_FORMAT` selects the form. For a mount in the background, standard
-//! error is its log file.
+//! error is its log file. Events are lost where standard error is closed; the program goes on.
 
 use std::env::VarError;
 use std::io::IsTerminal;
@@ -25,7 +25,9 @@ pub fn start(speaks_by_log: bool, json: bool) -> Result<()> {
         let what = format!("{FILTER}={filter}: not as in info or buttress::enospc=debug");
         Failure::with_source(Exit::Usage, what, error)
     })?;
-    let events = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A report of a failed write would go to standard error, too, and panic if that is closed.
+    let events = tracing_subscriber::fmt().log_internal_errors(false);
+    let events = events.with_env_filter(filter).with_writer(std::io::stderr);
     if is_json(json)? {
         events.json().with_current_span(false).with_span_list(false).init();
     } else {

@@ -2,6 +2,8 @@
 //! background.
 
 use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use serde_json::Value;
@@ -184,6 +186,20 @@ fn the_environment_chooses_the_form() {
     }
     let log = said(&["--json"], "text");
     assert!(log.contains(" INFO ") && !log.contains('{'), "{log}");
+}
+
+/// Nothing reads standard error any more, as after the end of a supervisor. Events are lost, and no
+/// thread of the program ends because of that.
+#[test]
+fn events_are_lost_where_standard_error_is_closed() {
+    let bench = crate::bench();
+    bench.ok(&["mkfs", "image", "--size", "200M"]);
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    drop(ours);
+    let mut command = bench.command(&["mkdir", "image:/dir"]);
+    command.env("BUTTRESS_LOG", "trace").stderr(OwnedFd::from(theirs));
+    assert!(command.status().expect("it starts").success());
+    assert!(bench.ok(&["ls", "image:/"]).contains("dir"));
 }
 
 /// A log option that makes no sense is refused before anything is done.
