@@ -28,6 +28,8 @@ pub mod snapshot;
 pub mod stamps;
 pub mod stripe_tree;
 pub mod sums;
+#[cfg(test)]
+mod test_tree;
 pub mod tracked;
 pub mod transaction;
 mod unread;

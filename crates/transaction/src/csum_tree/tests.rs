@@ -2,74 +2,18 @@
 
 use std::sync::Arc;
 
-use buttress_format::{CsumType, Generation};
-use buttress_tree::{Expect, LeafBuilder, Node, NodeStamp, PtrBuilder};
 use proptest::prelude::*;
 
 use super::*;
+use crate::test_tree::{BASE, SECTOR, SECTORS, Tree, address, geometry};
 
-const SECTOR: u64 = 4096;
-/// `SECTORS` is the number of sectors of the model. `ITEM_MAX` is the largest number of sums in an
-/// item.
-const SECTORS: u64 = 96;
-const BASE: u64 = 1 << 20;
+/// The largest number of sums in an item.
 const ITEM_MAX: usize = 8;
 
-fn geometry() -> Geometry {
-    Geometry {
-        nodesize: 4096,
-        sectorsize: SECTOR as u32,
-        csum: CsumType::Crc32c,
-        fsid: [1; 16],
-        seeds: Default::default(),
-        chunk_tree_uuid: [2; 16],
-    }
-}
-
-fn address(sector: u64) -> Logical {
-    Logical(BASE + sector * SECTOR)
-}
-
-/// A tree of one root and leaves with a few items each.
-struct Tree(Vec<Arc<Node>>);
-
-impl NodeSource for Tree {
-    fn node(&self, _: TreeId, expect: &Expect) -> buttress_tree::Result<Arc<Node>> {
-        Ok(Arc::clone(&self.0[expect.ptr.logical.0 as usize / 4096]))
-    }
-}
-
-impl Tree {
-    fn new(items: &[(u64, Vec<u8>)], per_leaf: usize) -> (Self, NodePtr) {
-        let geometry = geometry();
-        let stamp = |at: usize| NodeStamp {
-            logical: Logical(at as u64 * 4096),
-            generation: Generation(7),
-            owner: TreeId::CSUM,
-        };
-        let ptr = |at: usize, level| NodePtr {
-            logical: stamp(at).logical,
-            generation: Generation(7),
-            level,
-        };
-        let leaf = |at: usize, items: &[(u64, Vec<u8>)]| {
-            let mut leaf = LeafBuilder::new(&geometry);
-            items.iter().for_each(|(at, sums)| leaf.push(&key_of(address(*at)), sums));
-            Arc::new(leaf.finish(&geometry, &stamp(at)))
-        };
-        let groups: Vec<_> = items.chunks(per_leaf).collect();
-        if groups.len() < 2 {
-            return (Self(vec![leaf(0, items)]), ptr(0, 0));
-        }
-        let mut top = PtrBuilder::new(&geometry);
-        let mut nodes: Vec<_> = Vec::new();
-        for (index, group) in groups.iter().enumerate() {
-            top.push(&key_of(address(group[0].0)), &ptr(index, 0));
-            nodes.push(leaf(index, group));
-        }
-        nodes.push(Arc::new(top.finish(&geometry, &stamp(groups.len()), 1)));
-        (Self(nodes), ptr(groups.len(), 1))
-    }
+/// A tree with items for runs of sectors.
+fn tree_of(items: &BTreeMap<u64, Vec<u8>>, per_leaf: usize) -> (Tree, NodePtr) {
+    let keyed = items.iter().map(|(at, sums)| (key_of(address(*at)), sums.clone()));
+    Tree::new(TreeId::CSUM, &keyed.collect::<Vec<_>>(), per_leaf)
 }
 
 type Model = BTreeMap<u64, u8>;
@@ -128,8 +72,7 @@ proptest! {
             (0..SECTORS).filter(|s| there[*s as usize]).map(|s| (s, s as u8)).collect();
         let mut items: BTreeMap<u64, Vec<u8>> =
             items_of(&model, &cuts).into_iter().collect();
-        let (tree, root) =
-            Tree::new(&items.clone().into_iter().collect::<Vec<_>>(), per_leaf);
+        let (tree, root) = tree_of(&items, per_leaf);
 
         let extent = |(low, high): (u64, u64)| {
             Extent { start: address(low), len: (high - low) * SECTOR }
@@ -189,7 +132,7 @@ proptest! {
 /// If the tree already has sums for a new run, the volume was inconsistent.
 #[test]
 fn no_sums_twice() {
-    let (tree, root) = Tree::new(&[(3, vec![1; 16])], 4);
+    let (tree, root) = tree_of(&BTreeMap::from([(3, vec![1; 16])]), 4);
     let extent = Extent { start: address(6), len: SECTOR };
     let added = [(extent, Arc::from([9u8; 4]))];
     let refused = changes(&tree, root, (&geometry(), SECTOR), &[], &added);

@@ -1,31 +1,10 @@
 //! Compares changes of the stripe tree with a map of sectors.
 
-use std::sync::Arc;
-
 use buttress_base::Rng;
-use buttress_format::{CsumType, DeviceId, Generation, limits::STRIPE_LEN};
-use buttress_tree::{Expect, Geometry, LeafBuilder, Node, NodeStamp, PtrBuilder};
+use buttress_format::{DeviceId, limits::STRIPE_LEN};
 
 use super::*;
-
-const SECTOR: u64 = 4096;
-const SECTORS: u64 = 96;
-const BASE: u64 = 1 << 20;
-
-fn geometry() -> Geometry {
-    Geometry {
-        nodesize: 4096,
-        sectorsize: SECTOR as u32,
-        csum: CsumType::Crc32c,
-        fsid: [1; 16],
-        seeds: Default::default(),
-        chunk_tree_uuid: [2; 16],
-    }
-}
-
-fn address(sector: u64) -> Logical {
-    Logical(BASE + sector * SECTOR)
-}
+use crate::test_tree::{BASE, SECTOR, SECTORS, Tree, address};
 
 fn range(low: u64, high: u64) -> Extent {
     Extent::new(address(low), (high - low) * SECTOR)
@@ -49,52 +28,10 @@ fn items(range: Extent) -> Vec<(Extent, StripeItem)> {
     found
 }
 
-/// A tree of one root and leaves with three items each.
-struct Tree(Vec<Arc<Node>>);
-
-impl NodeSource for Tree {
-    fn node(&self, _: TreeId, expect: &Expect) -> buttress_tree::Result<Arc<Node>> {
-        Ok(Arc::clone(&self.0[expect.ptr.logical.0 as usize / 4096]))
-    }
-}
-
-impl Tree {
-    fn new(items: &BTreeMap<Key, Vec<u8>>) -> (Self, NodePtr) {
-        let geometry = geometry();
-        let stamp = |at: usize| NodeStamp {
-            logical: Logical(at as u64 * 4096),
-            generation: Generation(7),
-            owner: TreeId::RAID_STRIPE,
-        };
-        let ptr = |at: usize, level| NodePtr {
-            logical: stamp(at).logical,
-            generation: Generation(7),
-            level,
-        };
-        let items: Vec<_> = items.iter().collect();
-        let groups: Vec<_> = items.chunks(3).collect();
-        let leaf = |at: usize, items: &[(&Key, &Vec<u8>)]| {
-            let mut leaf = LeafBuilder::new(&geometry);
-            items.iter().for_each(|(key, bytes)| leaf.push(key, bytes));
-            Arc::new(leaf.finish(&geometry, &stamp(at)))
-        };
-        if groups.len() < 2 {
-            return (Self(vec![leaf(0, &items)]), ptr(0, 0));
-        }
-        let mut top = PtrBuilder::new(&geometry);
-        let mut nodes = Vec::new();
-        for (index, group) in groups.iter().enumerate() {
-            top.push(group[0].0, &ptr(index, 0));
-            nodes.push(leaf(index, group));
-        }
-        nodes.push(Arc::new(top.finish(&geometry, &stamp(groups.len()), 1)));
-        (Self(nodes), ptr(groups.len(), 1))
-    }
-}
-
 /// The items of a tree after changes to it.
 fn apply(tree: &mut BTreeMap<Key, Vec<u8>>, freed: &[Extent], written: &[Extent]) {
-    let (source, root) = Tree::new(tree);
+    let items_before: Vec<_> = tree.iter().map(|(key, bytes)| (*key, bytes.clone())).collect();
+    let (source, root) = Tree::new(TreeId::RAID_STRIPE, &items_before, 3);
     for (key, change) in changes(&source, root, freed, written, items).expect("memory") {
         match change {
             Some(bytes) => drop(tree.insert(key, bytes.to_vec())),
