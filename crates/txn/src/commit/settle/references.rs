@@ -125,7 +125,8 @@ impl Settle<'_> {
         if !freed.is_empty() || !added.is_empty() {
             let root = self.must_root(TreeId::CSUM)?;
             let geometry = *self.engine.store.geometry();
-            let multiple = if self.engine.has_stripe_tree() { limits::STRIPE_LEN } else { 1 };
+            let has_stripes = self.roots.find(TreeId::RAID_STRIPE).is_some();
+            let multiple = if has_stripes { limits::STRIPE_LEN } else { 1 };
             let how = (&geometry, multiple);
             let changes =
                 self.reading(|source| csum_tree::changes(source, root, how, &freed, &added))?;
