@@ -52,8 +52,9 @@ const UNMOUNT: &[&str] = &[
     "ends_when_everything_is_on_the_image",
 ];
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     ("ci", ".ci/run", &[]),
+    ("guide", ".ci/guide", &[]),
     ("shipped", "cargo", &["test", "--package", "buttress-cli", "--test", "it"]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),

@@ -4,6 +4,7 @@ mod crash;
 mod dist;
 mod figures;
 mod full;
+mod guide;
 mod package;
 mod pictures;
 mod programs;
@@ -31,6 +32,8 @@ enum Chore {
     Dist(dist::Options),
     /// Writes the page of figures from the newest file in `docs/figures`.
     Figures(figures::Options),
+    /// Runs the commands on the pages of the guide, as if by copy and paste.
+    Guide(guide::Options),
     /// Packs the library and all it needs, builds the packages, and tries each feature.
     Package(package::Options),
     /// Draws the pictures of the documents, from running programs.
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Chore::Full(options) => full::run(&options),
         Chore::Dist(options) => dist::run(&options),
         Chore::Figures(options) => figures::run(&options),
+        Chore::Guide(options) => guide::run(&options),
         Chore::Package(options) => package::run(&options),
         Chore::Pictures(options) => pictures::run(&options),
         Chore::Remote(options) => remote::run(&options),

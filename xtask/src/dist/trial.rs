@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::tool::{Result, run_command};
+use crate::guide::Page;
 
 /// Commands for the parts of the package that the guide does not use. Each line must succeed.
 const STEPS: &str = r#"
@@ -68,7 +69,12 @@ pub(super) fn debian(package: &Path) -> Result<()> {
     // A new Debian has no lists of packages, and the package needs none.
     inside(&root, &format!("apt-get install --yes --no-install-recommends /root/{name}"))?;
     inside(&root, STEPS)?;
-    inside(&root, &format!("set -ex\n{}", commands(&page)))?;
+    let has = |program: &str| {
+        ["usr/bin", "usr/sbin"].iter().any(|folder| root.join(folder).join(program).exists())
+    };
+    let page = Page::of(&page, &has).map_err(|error| format!("{PAGE}:{error}"))?;
+    // What the page prints is shown, and not compared: `cargo xtask guide` does that.
+    inside(&root, &format!("set -ex\nbegin() {{ :; }}\nprints() {{ :; }}\n{}", page.script))?;
     inside(&root, "apt-get purge --yes buttress")?;
     std::fs::remove_file(&to).map_err(|error| error.to_string())?;
     let mut left: Vec<_> = files(&root)?.difference(&before).cloned().collect();
@@ -76,12 +82,6 @@ pub(super) fn debian(package: &Path) -> Result<()> {
     left.extend(state.map(|place| place.display().to_string()));
     drop(mounts);
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
-}
-
-/// The commands of a page: its blocks of `sh`, in their order.
-fn commands(page: &str) -> String {
-    let blocks = page.split("```sh\n").skip(1);
-    blocks.filter_map(|rest| rest.split("```").next()).collect()
 }
 
 /// Builds an image of a container from the installed files in `tree`, and runs the program there.

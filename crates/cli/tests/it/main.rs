@@ -15,7 +15,6 @@ mod events;
 mod files;
 mod following;
 mod full;
-mod guide;
 mod hostile_trees;
 mod inside;
 mod json_names;

@@ -1,0 +1,144 @@
+//! `cargo xtask guide`: runs the commands on the pages of the guide, as if by copy and paste.
+//!
+//! Each page has a shell of its own, in a new folder on a copy of this machine's files. The page
+//! fails at the first command that fails; the message has the page, the line and the command.
+
+mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::Args;
+
+pub(crate) use self::page::Page;
+
+/// The pages to run.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The pages. The default is the README and all pages of the guide.
+    pages: Vec<PathBuf>,
+    /// The program. By default it is built.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Fail if a block needs a program that is not here.
+    #[arg(long)]
+    all: bool,
+    /// Print what the pages print.
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// The shell script that prepares the copy and runs the page.
+const INSIDE: &str = include_str!("guide/inside.sh");
+
+/// No page may take longer.
+const SECONDS_MAX: &str = "300";
+
+/// Lines of the output of a failed block that are shown.
+const LINES_SHOWN: usize = 40;
+
+type Result<T, E = String> = std::result::Result<T, E>;
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match pages(options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("guide: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn pages(options: &Options) -> Result<bool> {
+    let top = crate::top::top();
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => built(&top)?,
+    };
+    let program = fs::canonicalize(&program).map_err(|e| format!("{}: {e}", program.display()))?;
+    let files = if options.pages.is_empty() { all(&top)? } else { options.pages.clone() };
+    let mut passed = true;
+    for file in files {
+        let name = file.strip_prefix(&top).unwrap_or(&file).display().to_string();
+        let text = fs::read_to_string(&file).map_err(|error| format!("{name}: {error}"))?;
+        let page = Page::of(&text, &page::has).map_err(|error| format!("{name}:{error}"))?;
+        for (line, reason) in &page.left_out {
+            println!("{name}:{line}: not run: {reason}");
+        }
+        for (line, program) in &page.lacking {
+            println!("{name}:{line}: SKIPPED: there is no {program}");
+        }
+        passed &= page.lacking.is_empty() || !options.all;
+        if page.blocks == 0 {
+            continue;
+        }
+        let begun = Instant::now();
+        match pasted(&page, &program, options.verbose) {
+            Ok(()) => {
+                println!("{name}: {} blocks in {:.1?}", page.blocks, begun.elapsed());
+            }
+            Err(error) => {
+                println!("{name}:{error}");
+                passed = false;
+            }
+        }
+    }
+    Ok(passed)
+}
+
+/// All pages that have commands for users.
+fn all(top: &Path) -> Result<Vec<PathBuf>> {
+    let folder = top.join("docs/guide");
+    let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    found.insert(0, top.join("README.md"));
+    Ok(found)
+}
+
+/// Builds the program as it is tested: without optimisation, and with assertions.
+fn built(top: &Path) -> Result<PathBuf> {
+    let mut build = crate::programs::cargo();
+    build.args(["build", "--quiet", "--package", "buttress-cli"]).current_dir(top);
+    let status = build.status().map_err(|error| format!("cargo: {error}"))?;
+    if !status.success() {
+        return Err("the program does not build".to_owned());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    Ok(target.unwrap_or_else(|| top.join("target")).join("debug/buttress"))
+}
+
+/// Runs a page. An error begins with the line at which the page failed.
+fn pasted(page: &Page, program: &Path, is_verbose: bool) -> Result<()> {
+    let work = std::env::temp_dir().join(format!("buttress-guide-{}", std::process::id()));
+    let error = |error: std::io::Error| format!(" {}: {error}", work.display());
+    fs::create_dir_all(work.join("above")).map_err(error)?;
+    let write = |name: &str, text: &str| fs::write(work.join(name), text).map_err(error);
+    write("script", &page.script)?;
+    write("prelude", page::PRELUDE)?;
+    write("inside.sh", INSIDE)?;
+    let mut inside = Command::new("timeout");
+    inside.args(["--foreground", "--kill-after=10", SECONDS_MAX, "unshare", "--mount"]);
+    inside.args(["--propagation", "private", "--pid", "--fork", "--kill-child", "bash"]);
+    inside.arg(work.join("inside.sh")).arg(&work).arg(program);
+    let status = inside.status().map_err(|error| format!(" timeout: {error}"));
+    let read = |name: &str| fs::read_to_string(work.join(name)).unwrap_or_default();
+    let (before, last) = (read("output.before"), read("output"));
+    let failed = read("failed").lines().next().map(str::to_owned);
+    let reached = read("trace").lines().last().map(|line| line.trim_start_matches('+').to_owned());
+    fs::remove_dir_all(&work).map_err(error)?;
+    if is_verbose {
+        print!("{before}{last}");
+    }
+    let status = status?;
+    if status.success() {
+        return Ok(());
+    }
+    let at = failed.or(reached.map(|line| line.trim_start().to_owned())).unwrap_or_default();
+    let lines: Vec<_> = last.lines().collect();
+    let shown = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n");
+    Err(format!("{at}: {status}; the block has printed:\n{shown}"))
+}
