@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::names::Names;
 use crate::patient::Patient;
-use crate::store::StoreError;
 use crate::units::CommitNumber;
+use buttress_store::StoreError;
 
 /// The result of creating a manifest.
 #[derive(Debug)]

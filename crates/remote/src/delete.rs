@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
     use crate::options::Options;
-    use crate::store::simulated::{SimStore, Weather};
+    use buttress_store::simulated::{SimStore, Weather};
 
     /// A refusal lists all that needs the volume: pins, clones and readers. An old lease does not
     /// count.

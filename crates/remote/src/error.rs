@@ -1,7 +1,7 @@
 //! Errors of a volume in a store.
 
-use crate::store::StoreError;
 use crate::unsent::Unsent;
+use buttress_store::StoreError;
 
 /// Why a volume in a store cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use crate::names::Names;
 use crate::open::Site;
 use crate::seal::SealedStore;
 use crate::secret::Secret;
-use crate::store::{Store, StoreError};
+use buttress_store::{Store, StoreError};
 
 impl Site {
     /// Returns the same place, with the secret that opens its objects. A volume that is made at
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::envelope::{Envelope, Kind, LEN};
     use crate::options::Options;
-    use crate::store::simulated::{SimStore, Weather};
+    use buttress_store::simulated::{SimStore, Weather};
 
     const SIZE: u64 = 4 << 20;
 

@@ -12,7 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::StoreError;
+use buttress_store::StoreError;
 
 type Result<T> = std::result::Result<T, StoreError>;
 

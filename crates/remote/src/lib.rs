@@ -61,7 +61,6 @@ mod seal;
 mod secret;
 mod segment;
 mod status;
-pub mod store;
 mod sweep;
 mod trial;
 mod units;
@@ -70,6 +69,7 @@ mod upload;
 mod write;
 
 pub use behind::Behind;
+pub use buttress_store as store;
 pub use collect::Collected;
 pub use copy::copy;
 pub use device::RemoteDevice;

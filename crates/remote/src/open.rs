@@ -32,10 +32,10 @@ use crate::place::{Place, StoreKind, is_remote};
 use crate::random;
 use crate::seal::SealedStore;
 use crate::secret::Secret;
-use crate::store::{Objects, Store, host_name};
 use crate::trial;
 use crate::units::{CommitNumber, ObjectNumber};
 use crate::unsent::Unsent;
+use buttress_store::{Objects, Store, host_name};
 
 /// How many threads compete in a trial when a volume is opened.
 const RIVALS_KNOWN: u64 = 4;
@@ -99,7 +99,7 @@ impl Site {
             #[cfg(not(all(feature = "az", feature = "gs", feature = "s3")))]
             _ => {
                 let why = "this program was built without such places".to_owned();
-                return Err(refused(crate::store::StoreError::Refused(why)));
+                return Err(refused(buttress_store::StoreError::Refused(why)));
             }
         };
         options.check(&shown)?;

@@ -20,7 +20,7 @@ use buttress_base::{Rank, Ranked, Rng, clock, interrupt, thread};
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::store::{Meta, Store, StoreError};
+use buttress_store::{Meta, Store, StoreError};
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(5);

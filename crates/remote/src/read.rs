@@ -21,9 +21,9 @@ use crate::error::{Error, Result};
 use crate::lines::{Key, LINE, LINE_BYTES};
 use crate::map::{Holds, Missing};
 use crate::segment::{FRAME, frame_at, unframe};
-use crate::store::StoreError;
 use crate::units::{ObjectNumber, SECTOR, Sector};
 use crate::write::has_nodes;
+use buttress_store::StoreError;
 
 /// The longest part of an object that one request asks for, in lines.
 const REQUEST_LINES: u32 = 16;

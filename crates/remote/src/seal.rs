@@ -39,7 +39,7 @@ use crate::keys::{Identity, Keys};
 use crate::names::Names;
 use crate::random;
 use crate::secret::Secret;
-use crate::store::{Meta, Store, StoreError};
+use buttress_store::{Meta, Store, StoreError};
 
 /// The version of volumes without an identity, and the version of all other volumes.
 const VERSION_FIRST: u16 = 1;

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::envelope::{Kind, VolumeId, unwrap, wrap};
 use crate::keys::{Keys, fill, hex, of_hex};
 use crate::names::Names;
-use crate::store::{Store, StoreError};
+use buttress_store::{Store, StoreError};
 
 /// The work that Argon2id does for each guess of a passphrase.
 const MEMORY_KIB: u32 = 64 << 10;
@@ -292,7 +292,7 @@ fn numbers(store: &dyn Store, names: &Names) -> Result<Vec<u32>> {
         Err(StoreError::NotFound) => Vec::new(),
         listed => listed?,
     };
-    let number = |meta: &crate::store::Meta| meta.name.rsplit('/').next()?.parse().ok();
+    let number = |meta: &buttress_store::Meta| meta.name.rsplit('/').next()?.parse().ok();
     let mut numbers: Vec<u32> = listed.iter().filter_map(number).collect();
     // No writer gives a number above this limit. A new key gets the next number, and `replace` also
     // reads the number after that one.

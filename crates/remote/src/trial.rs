@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::patient::Patient;
 use crate::random;
-use crate::store::StoreError;
+use buttress_store::StoreError;
 
 /// How many threads compete when a volume is made.
 pub(crate) const RIVALS_NEW: u64 = 16;

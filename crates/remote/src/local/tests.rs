@@ -10,7 +10,7 @@ use buttress_block::{Device, MemoryDevice};
 use crate::device::RemoteDevice;
 use crate::open::Site;
 use crate::options::Options;
-use crate::store::simulated::{SimStore, Weather};
+use buttress_store::simulated::{SimStore, Weather};
 
 const LEN: u64 = 4 << 20;
 

@@ -15,8 +15,8 @@ use crate::open::Site;
 use crate::options::Options;
 use crate::secret::Secret;
 use crate::segment::Segment;
-use crate::store::simulated::{SimStore, Weather};
 use crate::units::{SECTOR, Sector};
+use buttress_store::simulated::{SimStore, Weather};
 
 const LEN: u64 = 8 << 20;
 const WORD: &[u8] = b"words to hide; ";

@@ -11,6 +11,8 @@ mod following;
 mod growing;
 mod hostile;
 mod local;
+#[cfg(all(feature = "az", feature = "s3"))]
+mod missing_bucket;
 mod server;
 mod waits;
 mod writers;

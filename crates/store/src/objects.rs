@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** The client repeats nothing by itself. [`crate::patient`] repeats requests that may be
-//!   repeated.
+//! - **B1** The client repeats nothing by itself. The caller repeats requests that
+//!   may be repeated.
 //! - **B2** A folder's objects are durable when the call returns.
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Meta, Store, StoreError};
+use crate::{Meta, Store, StoreError};
 
 /// The time that one request may take, and the additional time for each MiB of the request.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ impl Objects {
         Self::new("file://".to_owned(), Arc::new(store))
     }
 
-    pub(super) fn new(title: String, store: Arc<dyn ObjectStore>) -> Result<Self, StoreError> {
+    pub(crate) fn new(title: String, store: Arc<dyn ObjectStore>) -> Result<Self, StoreError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("remote-io")
@@ -193,7 +193,7 @@ fn meta(found: ObjectMeta) -> Meta {
 }
 
 /// The error with all its causes, in one line.
-pub(super) fn text(error: &dyn std::error::Error) -> String {
+pub(crate) fn text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -13,7 +13,7 @@ use std::ops::Range;
 use buttress_base::{Rank, Ranked, Rng};
 use bytes::Bytes;
 
-use super::{Meta, Store, StoreError};
+use crate::{Meta, Store, StoreError};
 
 /// The probabilities of faults, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl SimStore {
     }
 
     /// How many changes there were so far.
-    pub(super) fn effects(&self) -> usize {
+    pub(crate) fn effects(&self) -> usize {
         self.inside.lock().0.changes.len()
     }
 
@@ -130,7 +130,7 @@ impl SimStore {
     }
 
     /// Makes a change. Returns the number of the effect, if the change had one, and the answer.
-    pub(super) fn change(
+    pub(crate) fn change(
         &self,
         change: Change,
         only_if_absent: bool,

@@ -1,11 +1,19 @@
 //! The interface of a store of objects: requests and answers.
 //!
+//! # Place
+//!
+//! [`Objects`] are real stores: a folder of this machine, or buckets and containers of a cloud.
+//! [`simulated`] and [`timed`] are stores in memory with faults from a seed, for tests. The crate
+//! knows nothing of volumes.
+//!
 //! # Invariants
 //!
 //! - **O1** [`Store::create`] makes an object only if the name is free, and sends one request: no
 //!   layer below repeats the request. `Exists` and `Failed` may hide a success, so the caller reads
 //!   the object back.
 //! - **O2** Every other request may be repeated without harm.
+
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "clouds")]
 mod clouds;
@@ -47,7 +55,8 @@ pub enum StoreError {
 
 impl StoreError {
     /// Whether the request wrote nothing, and a repetition would have the same answer.
-    pub(crate) fn is_refusal(&self) -> bool {
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Key(_))
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Bytes, Meta, Store, StoreError};
+use crate::{Bytes, Meta, Store, StoreError};
 
 /// A request that is about to be made, with the names of its objects.
 #[derive(Clone, Copy, Debug)]

@@ -18,8 +18,8 @@ use std::time::Duration;
 use buttress_base::{Rank, Ranked, Rng, thread};
 use bytes::Bytes;
 
-use super::simulated::{Change, SimStore, Weather};
-use super::{Meta, Store, StoreError};
+use crate::simulated::{Change, SimStore, Weather};
+use crate::{Meta, Store, StoreError};
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
