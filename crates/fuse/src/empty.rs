@@ -188,7 +188,8 @@ fn work(
         | Operation::Syncfs
         | Operation::Destroy
         // The value is not kept.
-        | Operation::Setxattr { .. } => Ok(Reply::Done),
+        | Operation::Setxattr { .. }
+        | Operation::Removexattr { .. } => Ok(Reply::Done),
         _ => Err(Errno::ENOSYS),
     }
 }
