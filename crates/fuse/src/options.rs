@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::{Error, IdMap};
 
 /// Above this number, the table drops handles of inodes that are not open. A handle takes 1 KiB.
-const HANDLES_MAX: usize = 1 << 14;
+/// Half of the memory for known inodes is for handles.
+const HANDLES_MAX: usize = 1 << 15;
 
 /// Above this number the kernel is told to forget inodes. An inode takes 64 bytes.
 const KNOWN_MAX: usize = 1 << 19;
