@@ -115,8 +115,7 @@ impl OpenOptions {
         Named::expect_together(paths, !self.mount.read_only)?;
         let open = |path: &&Path| Named::open(path, how(path), self.memory);
         let named = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
-        let first = paths.first().copied().unwrap_or(Path::new(""));
-        self.open_named(named, first)
+        self.open_named(named, paths)
     }
 
     /// Opens a volume on devices that the program implements.
@@ -128,7 +127,9 @@ impl OpenOptions {
         self.open_devices_at(devices, Path::new(""))
     }
 
-    fn open_named(self, named: Vec<Named>, path: &Path) -> Result<Filesystem> {
+    fn open_named(mut self, named: Vec<Named>, paths: &[&Path]) -> Result<Filesystem> {
+        self.memory = Named::memory_left(paths, self.memory);
+        let path = paths.first().copied().unwrap_or(Path::new(""));
         let devices = named.iter().map(Named::device).collect();
         Ok(self.open_devices_at(devices, path)?.with_named(named))
     }
@@ -222,7 +223,7 @@ impl CreateOptions {
             return Err(Error::new(ErrorKind::AlreadyExists, "create", Some(path), why));
         }
         self.make_on(&*device, path)?;
-        OpenOptions::new().open_named(vec![named], path)
+        OpenOptions::new().open_named(vec![named], &[path])
     }
 
     /// Makes the volume on a device that the program implements, and opens it. The data on the

@@ -48,6 +48,11 @@ impl Named {
         Ok(())
     }
 
+    /// The memory that is left for the file system.
+    pub(crate) fn memory_left(_paths: &[&Path], memory: u64) -> u64 {
+        memory
+    }
+
     /// Refuses devices that have no common commit. Files and block devices always have one.
     pub(crate) fn expect_together(_paths: &[&Path], _writes: bool) -> Result<()> {
         Ok(())
@@ -81,6 +86,12 @@ impl Named {
         self.0.release().map_err(|error| of_place("close", Path::new(&name), error))
     }
 
+    /// The memory that is left for the file system, of what the volume has.
+    pub(crate) fn memory_left(paths: &[&Path], memory: u64) -> u64 {
+        let is_remote = paths.iter().any(|path| buttress_remote::is_remote(path));
+        if is_remote { memory.saturating_sub(store_part(memory)) } else { memory }
+    }
+
     /// Refuses several devices if one of them is in a store, because they have no common commit.
     pub(crate) fn expect_together(paths: &[&Path], writes: bool) -> Result<()> {
         let first = paths.first().copied().unwrap_or(Path::new(""));
@@ -89,11 +100,17 @@ impl Named {
     }
 }
 
-/// A place in a store has a quarter of the volume's memory for its map, and for content that is on
-/// its way. An option `memory=` in the name of the place changes that.
+/// The part of a volume's memory that a place in a store has: for its map, a read cache, and
+/// content that is on its way, which alone takes two objects.
+#[cfg(feature = "stores")]
+fn store_part(memory: u64) -> u64 {
+    (memory / 2).max(16 << 20)
+}
+
+/// An option `memory=` in the name of the place takes precedence.
 #[cfg(feature = "stores")]
 fn asked(memory: u64) -> buttress_remote::Asked {
-    let options = vec![("memory".to_owned(), (memory / 4).max(16 << 20).to_string())];
+    let options = vec![("memory".to_owned(), store_part(memory).to_string())];
     buttress_remote::Asked { options, ..Default::default() }
 }
 

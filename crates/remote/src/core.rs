@@ -20,6 +20,7 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Interrupt, Rank, Ranked, clock};
 
 use crate::ahead::Ahead;
+use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::chain::Chain;
 use crate::disk_lines::DiskLines;
@@ -82,7 +83,7 @@ pub(crate) struct State {
     pub(crate) map: Map,
     pub(crate) open: Segment,
     pub(crate) sealed: BTreeMap<ObjectNumber, Sealed>,
-    /// The number of sealed segments in memory.
+    /// The number of sealed segments in memory, with those that are read from the log to be sent.
     pub(crate) in_memory: usize,
     /// Data objects since the checkpoint, in order.
     pub(crate) recent: Vec<Recent>,
@@ -151,6 +152,7 @@ pub(crate) struct Core {
     pub(crate) epoch: u32,
     pub(crate) writer: Writer,
     pub(crate) options: Options,
+    pub(crate) budget: Budget,
     pub(crate) object_len: u64,
     /// The names of objects.
     pub(crate) names: AllNames,
@@ -214,8 +216,9 @@ impl Core {
             is_closing: false,
             swept: 0,
         };
-        let ahead = Ahead::new(options.memory, options.memory / 2, options.in_flight);
-        let for_lines = (options.memory / 2).saturating_sub(ahead.memory()).max(options.memory / 4);
+        let budget = Budget::new(&options, manifest.object_len);
+        let ahead = Ahead::new(budget.lines * 2, budget.lines, options.in_flight);
+        let for_lines = budget.lines.saturating_sub(ahead.memory()).max(budget.lines / 2);
         // The close of this volume must not end the requests of another opening.
         let chain = Chain { store: chain.store.apart(), ..chain };
         let names = AllNames::new(chain.names.clone(), &manifest.bases);
@@ -230,6 +233,7 @@ impl Core {
             lines: Arc::new(Lines::new(for_lines)),
             ahead,
             options,
+            budget,
             floor: Ranked::new(Rank::Leaf, CommitNumber(0)),
             disk: None,
             given_up: Interrupt::new(),

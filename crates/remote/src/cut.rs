@@ -140,7 +140,7 @@ impl Core {
         self.seal(state);
         let number = CommitNumber(last.number.0 + 1);
         state.map.window = CommitNumber(number.0 + 1);
-        let dirty_max = self.options.memory as usize / 8;
+        let dirty_max = self.budget.map as usize / 2;
         let mut manifest = Manifest {
             number,
             nonce: random::hex(),

@@ -62,7 +62,7 @@ impl RemoteDevice {
         let core = Arc::new(core);
         let mut threads = Vec::new();
         if core.options.write {
-            for number in 0..core.options.in_flight {
+            for number in 0..core.budget.senders {
                 let own = Arc::clone(&core);
                 threads.push(spawn(&core, &format!("remote-{number}"), move || own.send_all())?);
             }

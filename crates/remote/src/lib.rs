@@ -18,6 +18,7 @@
 mod administer;
 mod ahead;
 mod behind;
+mod budget;
 mod cache;
 mod cache_seal;
 mod chain;

@@ -131,13 +131,14 @@ impl Core {
         is_written
     }
 
-    /// Removes from memory the sealed segments that the log has (J2), until `in_flight` segments
-    /// are left. The newest are removed first, since the oldest are sent next.
+    /// Removes from memory the sealed segments that the log has (J2), until the kept part of the
+    /// [`Budget`](crate::budget::Budget) is left. The newest are removed first, since the oldest
+    /// are sent next.
     fn leave_to_log(&self, state: &mut State) {
         let State { sealed, logging, in_memory, .. } = state;
         let Some(logging) = logging else { return };
         for (number, sealed) in sealed.iter_mut().rev() {
-            if *in_memory <= self.options.in_flight {
+            if *in_memory <= self.budget.kept() {
                 return;
             }
             let Kept::Memory(segment) = &sealed.whole else { continue };

@@ -150,8 +150,7 @@ impl Core {
         for (missing, page) in pages.into_iter().zip(found) {
             state.map.install(missing, page);
         }
-        let budget = self.options.memory as usize / 4;
-        state.map.shrink(budget);
+        state.map.shrink(self.budget.map as usize);
         Ok(())
     }
 }

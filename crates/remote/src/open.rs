@@ -13,6 +13,7 @@ use std::sync::Arc;
 use buttress_base::thread;
 use buttress_block::{Device, FileDevice, OpenOptions, Window};
 
+use crate::budget::Budget;
 use crate::cache::{Cache, Settled};
 use crate::chain::{Added, Chain};
 use crate::claim;
@@ -187,7 +188,7 @@ impl Site {
         // The map is read while the store is tried and the volume is taken. Taking the volume does
         // not change the content.
         let expected = self.successor(&head, &writer);
-        let disk = self.disk_lines(volume).map(Arc::new);
+        let disk = self.disk_lines(volume, head.object_len).map(Arc::new);
         let begun = |manifest: Manifest, cache| {
             let (chain, options) = (chain.clone(), self.options.clone());
             let core = Core::new(chain, volume, manifest, writer.clone(), options, cache);
@@ -214,11 +215,12 @@ impl Site {
 
     /// Opens the cache for data that was read, if the options name a folder. If that fails, the
     /// volume opens without the cache.
-    fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
+    fn disk_lines(&self, volume: VolumeId, object_len: u64) -> Option<DiskLines> {
         let dir = self.options.cache_dir.as_ref()?;
         // The other half of the cache's size is for the log. A reader has no log, but uses only
         // this half, too: a smaller or larger cache would lose lines that a writer left.
-        let (budget, memory) = (self.options.cache_size / 2, self.options.memory / 4);
+        let budget = self.options.cache_size / 2;
+        let memory = Budget::new(&self.options, object_len).index;
         let failed = |error: &dyn std::fmt::Display| {
             tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");
             None
@@ -278,7 +280,7 @@ impl Site {
         let mut core = Core::new(chain, volume, manifest.clone(), writer, options, None);
         if let Some(dir) = &self.options.cache_dir {
             Cache::check(dir, volume)?;
-            core.disk = self.disk_lines(volume).map(Arc::new);
+            core.disk = self.disk_lines(volume, manifest.object_len).map(Arc::new);
         }
         core.load(&manifest)?;
         RemoteDevice::start(core, &Settled::default())

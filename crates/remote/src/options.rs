@@ -41,10 +41,11 @@ pub struct Options {
     pub object_len: u64,
     /// The length to which a shorter volume grows when it is opened for writing, in bytes.
     pub size: Option<u64>,
-    /// The memory in bytes: half for the read cache, a quarter for the map. The index of the cache
-    /// on a local disk takes another quarter at most.
+    /// The memory in bytes. A writer has a quarter, or two data objects, for what is on its way to
+    /// the store. Of the rest the read cache has half and the map a quarter. The last quarter is
+    /// for the index of the cache on a local disk.
     pub memory: u64,
-    /// How many data objects are sent at once.
+    /// The most data objects that are sent at once. Less memory allows fewer.
     pub in_flight: usize,
     /// How long a failing store may take to recover.
     pub patience: Duration,

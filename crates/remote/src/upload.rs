@@ -24,16 +24,17 @@ impl Core {
     /// The work of one thread: sends segments until the volume is closed.
     pub(crate) fn send_all(&self) {
         while let Some((number, whole)) = self.next_to_send() {
+            // A segment from the log takes memory while it is sent, so writers wait for it, too.
+            let is_logged = matches!(whole, Kept::Log(_));
+            self.state.lock().in_memory += usize::from(is_logged);
             let sent = self.in_memory(whole).and_then(|segment| self.send(&segment));
             if let Err(error) = sent {
                 let _ = self.failed(error);
                 return;
             }
             let mut state = self.state.lock();
-            let was = state.sealed.remove(&number);
-            if was.is_some_and(|was| matches!(was.whole, Kept::Memory(_))) {
-                state.in_memory -= 1;
-            }
+            state.sealed.remove(&number);
+            state.in_memory -= 1;
             if let Some(logging) = &mut state.logging {
                 logging.places.remove(&number);
             }

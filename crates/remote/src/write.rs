@@ -150,7 +150,7 @@ impl Core {
             self.check_open(&state)?;
             let is_full = state.logging.is_some() && self.log.get().is_some_and(Log::is_full);
             let unlogged = state.logging.as_ref().map_or(0, |logging| logging.sealed);
-            if state.in_memory.max(unlogged) < self.options.in_flight * 2 && !is_full {
+            if state.in_memory.max(unlogged) < self.budget.sealed && !is_full {
                 return Ok(state);
             }
             if is_full && !has_asked {
