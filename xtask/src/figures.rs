@@ -7,6 +7,8 @@
 //! - `--check` fails if the page differs from the generated one.
 
 mod growth;
+mod html;
+mod kept;
 mod mount;
 
 use std::fmt::Write as _;
@@ -14,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde::Deserialize;
+use self::kept::{Figure, Release, newest, number, read};
 
 /// The page, below the top of the project.
 const PAGE: &str = "docs/figures.md";
@@ -34,37 +36,12 @@ pub(crate) struct Options {
     /// Keep this output of `buttress-bench --json mount` as the one of this version.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     mount: Option<PathBuf>,
-}
-
-/// The figures of one release.
-#[derive(Debug, Deserialize)]
-struct Release {
-    version: String,
-    measured: String,
-    machine: String,
-    method: String,
-    rows: Vec<Row>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Row {
-    experiment: String,
-    unit: String,
-    library: Option<Figure>,
-    library_on_loop_device: Option<Figure>,
-    mount_by_device: Option<Figure>,
-    mount_by_io_uring: Option<Figure>,
-    asked: Option<String>,
-    shortfall: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Figure {
-    median: f64,
-    min: Option<f64>,
-    max: Option<f64>,
-    times_btrfs: Option<f64>,
-    times_ext4: Option<f64>,
+    /// Draw the kept figures as a page of bars, in one file that needs no network.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    html: Option<PathBuf>,
+    /// Draw these outputs of `buttress-bench --json` instead.
+    #[arg(long, value_name = "FILE", requires = "html")]
+    of: Vec<PathBuf>,
 }
 
 /// Writes or compares the page.
@@ -84,6 +61,12 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         if let Err(error) = mount::keep(printed, &top.join(MOUNT).join(name)) {
             return fail(&error);
         }
+    }
+    if let Some(to) = &options.html {
+        let drawn = draw(&top, &options.of).and_then(|text| {
+            fs::write(to, text).map_err(|error| format!("{}: {error}", to.display()))
+        });
+        return drawn.map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS);
     }
     match page(&top) {
         Ok(text) if options.check => {
@@ -106,19 +89,6 @@ fn fail(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The last file of a folder, by name.
-fn newest(folder: &Path) -> Result<PathBuf, String> {
-    let show = |error| format!("{}: {error}", folder.display());
-    let files = fs::read_dir(folder).map_err(show)?.flatten().map(|entry| entry.path());
-    let is_json = |path: &PathBuf| path.extension().is_some_and(|found| found == "json");
-    files.filter(is_json).max().ok_or(format!("{} has no figures", folder.display()))
-}
-
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
-    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
 fn page(top: &Path) -> Result<String, String> {
     let mut page = render(&read::<Release>(&newest(&top.join(FOLDER))?)?);
     let loads: Vec<mount::Load> = read(&newest(&top.join(MOUNT))?)?;
@@ -128,12 +98,28 @@ fn page(top: &Path) -> Result<String, String> {
     Ok(page)
 }
 
+/// The page of bars, of the kept figures or of outputs of `buttress-bench --json`.
+///
+/// # Errors
+///
+/// In words: a file cannot be read, or has no figures.
+pub(crate) fn draw(top: &Path, printed: &[PathBuf]) -> Result<String, String> {
+    if !printed.is_empty() {
+        return html::printed(printed);
+    }
+    let release = read::<Release>(&newest(&top.join(FOLDER))?)?;
+    let loads: Vec<mount::Load> = read(&newest(&top.join(MOUNT))?)?;
+    let cases: Vec<growth::Case> = read(&newest(&top.join(GROWTH))?)?;
+    Ok(html::kept(&release, &loads, &cases))
+}
+
 fn render(release: &Release) -> String {
     let mut page = format!(
         "# Figures of {}\n\nMeasured {}.\n\n- Machine: {}.\n- Method: {}.\n\n",
         release.version, release.measured, release.machine, release.method
     );
-    page.push_str("`cargo xtask figures` writes this page from `docs/figures`.\n\n");
+    page.push_str("`cargo xtask figures` writes this page from `docs/figures`. With `--html FILE` it draws a page of\n\
+                   bars, with `--of` from any output of `buttress-bench --json`.\n\n");
     page.push_str("| experiment | unit | library | on the loop device | mount by the device | mount by io_uring | asked |\n");
     page.push_str("|---|---|---|---|---|---|---|\n");
     for row in &release.rows {
@@ -176,32 +162,4 @@ fn cell(figure: Option<&Figure>) -> String {
         let _ = write!(text, ", {times}x ext4");
     }
     text
-}
-
-/// A number with separated thousands.
-fn number(value: f64) -> String {
-    if value < 1000.0 {
-        return format!("{value}");
-    }
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_have_their_thousands_apart() {
-        assert_eq!(number(1_590_000.0), "1,590,000");
-        assert_eq!(number(416.0), "416");
-        assert_eq!(number(1.6), "1.6");
-    }
 }

@@ -2,8 +2,8 @@
 //! picture shows.
 //!
 //! The pictures show a real mount beside a program that writes, so no two runs draw the same. Look
-//! at them before they are committed. The pictures of the book and of the map's page need mdbook
-//! and Chromium.
+//! at them before they are committed. The pictures of the book, of the map's page and of the page
+//! of figures need mdbook and Chromium.
 
 mod terminal;
 
@@ -99,9 +99,16 @@ fn draw(options: &Options) -> Result<()> {
     ask(&["map", "-o"], &[&page, &image])?;
     is_drawn(&page)?;
     screenshot(&page, &to.join("map.png"))?;
+    let figures = scene.folder.join("figures.html");
+    std::fs::write(&figures, crate::figures::draw(&crate::top::top(), &[])?).map_err(made)?;
+    is_drawn(&figures)?;
+    screenshot(&figures, &to.join("figures.png"))?;
     demo(&scene, &to.join("demo.svg"))?;
     book(&options.mdbook, &scene.folder, &to.join("book.png"))?;
-    println!("{}: top.svg, map.svg, map.png, demo.svg, book.png", options.to.display());
+    println!(
+        "{}: top.svg, map.svg, map.png, figures.png, demo.svg, book.png",
+        options.to.display()
+    );
     Ok(())
 }
 
@@ -147,7 +154,7 @@ fn screenshot(page: &Path, to: &Path) -> Result<()> {
     run_it(browser.arg(format!("file://{}", page.display())))
 }
 
-/// Fails if the script of the map's page did not run to its end. At its end, the script puts a mark
+/// Fails if the script of a page did not run to its end. At its end, the script puts a mark
 /// into the page.
 fn is_drawn(page: &Path) -> Result<()> {
     let mut browser = browser();

@@ -12,6 +12,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::kept::{item, read};
+
 /// A case of `buttress-bench growth`: exponents over its three largest sizes.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Case {
@@ -87,17 +89,26 @@ impl Case {
 /// In words: a file cannot be read or written, or is no output of this program.
 pub(super) fn keep(printed: &Path, kept: &Path) -> Result<(), String> {
     let show = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = fs::read_to_string(printed).map_err(|error| show(printed, &error))?;
-    let found: Printed = serde_json::from_str(&text).map_err(|error| show(printed, &error))?;
+    let found = cases(printed)?;
     let before = fs::read_to_string(kept).unwrap_or_else(|_| "[]".to_owned());
     let before: Vec<Case> = serde_json::from_str(&before).map_err(|error| show(kept, &error))?;
-    let cases = merged(before, found.rows.into_iter().map(Case::from));
+    let cases = merged(before, found.into_iter());
     let lines = cases.iter().map(serde_json::to_string);
     let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|error| show(kept, &error))?;
     let text = format!("[\n{}\n]\n", lines.join(",\n"));
     let folder = kept.parent().unwrap_or(kept);
     fs::create_dir_all(folder).map_err(|error| show(folder, &error))?;
     fs::write(kept, text).map_err(|error| show(kept, &error))
+}
+
+/// The cases in an output of the program.
+///
+/// # Errors
+///
+/// As [`keep`].
+pub(super) fn cases(printed: &Path) -> Result<Vec<Case>, String> {
+    let found: Printed = read(printed)?;
+    Ok(found.rows.into_iter().map(Case::from).collect())
 }
 
 /// Puts new figures in the places of older figures of the same case, and adds new cases at the end.
@@ -140,21 +151,6 @@ pub(super) fn render(cases: &[Case], page: &mut String) {
         let why = one.because.as_deref().unwrap_or("to be mended");
         page.push_str(&item(&format!("{}, {}: {why}.", one.case, one.grows)));
     }
-}
-
-/// An item of a list, in lines of at most 100 columns.
-pub(super) fn item(text: &str) -> String {
-    let (mut lines, mut width) = (String::from("-"), 1);
-    for word in text.split(' ') {
-        if width + 1 + word.len() > 100 {
-            lines.push_str("\n ");
-            width = 1;
-        }
-        lines.push(' ');
-        lines.push_str(word);
-        width += 1 + word.len();
-    }
-    lines + "\n"
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::number;
+use super::kept::{is_time, item, number};
 
 /// A load, with its figures by subject.
 #[derive(Debug, Deserialize, Serialize)]
@@ -43,6 +44,37 @@ struct Found {
     /// Requests for each unit, and those among them for which a program waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     requests: Option<[f64; 2]>,
+    /// The figure of each run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    runs: Vec<f64>,
+}
+
+impl Load {
+    /// The load for the page of bars: a bar for each transport, and Linux as their base.
+    pub(super) fn drawn(&self) -> Value {
+        let found = |at: usize| self.subjects.get(COLUMNS[at].1);
+        // The second number is the empty server on the same transport.
+        let transports = [(2, 1, "mount by /dev/fuse"), (4, 3, "mount by io_uring")];
+        let bars = transports.iter().zip(2..).filter_map(|((own, empty, subject), colour)| {
+            let own = found(*own)?;
+            let more = own.requests.map(|[all, awaited]| {
+                format!("{all} requests a {}, {awaited} of them waited for", self.each)
+            });
+            Some(json!({
+                "subject": subject, "colour": colour, "median": own.median, "min": own.min,
+                "max": own.max, "ratio": own.times_btrfs,
+                "limit": found(*empty).map(|empty| empty.times_btrfs),
+                "runs": (!own.runs.is_empty()).then_some(&own.runs),
+                "more": more.into_iter().collect::<Vec<_>>(),
+            }))
+        });
+        let base = found(0)
+            .map(|linux| json!({ "median": linux.median, "min": linux.min, "max": linux.max }));
+        json!({
+            "name": self.load, "unit": self.unit, "less": is_time(&self.unit),
+            "note": self.shortfall, "bars": bars.collect::<Vec<_>>(), "base": base,
+        })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -75,6 +107,7 @@ impl PrintedRow {
             max: short(self.values.iter().copied().fold(f64::MIN, f64::max)),
             times_btrfs: short(self.times_first),
             times_empty: self.times_empty.map(short),
+            runs: self.values.iter().copied().map(short).collect(),
             requests: all.zip(self.awaited).map(|(all, awaited)| [each(all), each(awaited)]),
         }
     }
@@ -163,7 +196,7 @@ pub(super) fn render(loads: &[Load], page: &mut String) {
     page.push_str("\nWhere a mount falls short:\n\n");
     for load in short {
         let why = load.shortfall.as_deref().unwrap_or_default();
-        page.push_str(&super::growth::item(&format!("{}: {why}", load.load)));
+        page.push_str(&item(&format!("{}: {why}", load.load)));
     }
 }
 
