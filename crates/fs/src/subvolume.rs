@@ -161,6 +161,28 @@ impl Filesystem {
         Ok(())
     }
 
+    /// The number of items in the UUID tree, by which Linux finds subvolumes.
+    ///
+    /// # Errors
+    ///
+    /// An error from reading the tree.
+    pub fn uuid_items(&self) -> Result<u64> {
+        Ok(self.mount().maintenance.uuid_items()?)
+    }
+
+    /// Deletes all items of the UUID tree. Linux builds the tree anew at its next mount. Returns
+    /// the number of items.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly`, `NoSpace`, an error from reading the tree, a device that fails.
+    pub fn clear_uuid_tree(&self) -> Result<u64> {
+        let mount = self.mount();
+        mount.status.expect_writable()?;
+        let _changing = mount.inodes.trees().changing.lock();
+        Ok(mount.maintenance.clear_uuid_tree()?)
+    }
+
     /// The root item of a subvolume.
     ///
     /// # Errors

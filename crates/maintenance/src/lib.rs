@@ -26,6 +26,7 @@ mod scrub_progress;
 mod scrub_rows;
 mod trim;
 mod turn;
+mod uuid_tree;
 
 pub use balance::{BalanceOptions, BalanceProgress, Filter};
 pub use device_replace::Replacing;

@@ -16,6 +16,8 @@ pub(super) enum Verb {
     FixDeviceSize(Devices),
     /// Rebuild the chunk tree from a scan of the devices.
     ChunkRecover(Devices),
+    /// Delete the items of the UUID tree. Linux builds the tree anew at its next mount.
+    ClearUuidTree(Devices),
 }
 
 #[derive(Debug, clap::Args)]
@@ -34,6 +36,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::ZeroLog(args) => own::Verb::ZeroLog(at_once(args)),
         Verb::FixDeviceSize(args) => own::Verb::FixDeviceSize(at_once(args)),
         Verb::ChunkRecover(args) => own::Verb::ChunkRecover(at_once(args)),
+        Verb::ClearUuidTree(args) => own::Verb::ClearUuidTree(at_once(args)),
     };
     own::run(verb, ui)
 }

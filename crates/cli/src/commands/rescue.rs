@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use buttress_rescue::{Fix, Mend};
+use buttress_rescue::Mend;
 use serde_json::json;
 
 use crate::exit::{Context, Exit, Result};
@@ -24,6 +24,8 @@ pub(crate) enum Verb {
     ClearSpaceCache(Cache),
     /// Rebuild the chunk tree from tree nodes that a scan of the devices finds.
     ChunkRecover(Args),
+    /// Delete the items of the UUID tree. Linux builds the tree anew at its next mount.
+    ClearUuidTree(Args),
 }
 
 /// The volume.
@@ -59,6 +61,14 @@ impl Args {
     pub(crate) fn at_once(volumes: Vec<PathBuf>) -> Self {
         Self { volumes, yes: true }
     }
+
+    fn others(&self) -> Devices {
+        Devices { devices: self.volumes[1..].to_vec(), ..Devices::default() }
+    }
+
+    fn access(&self) -> Access {
+        if self.yes { Access::Write } else { Access::Read }
+    }
 }
 
 pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
@@ -71,34 +81,51 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::ClearSpaceCache(Cache { args, .. }) => (args, Mend::ClearSpaceCacheV2),
         Verb::ChunkRecover(args) => (args, Mend::ChunkRecover),
+        Verb::ClearUuidTree(args) => return clear_uuid_tree(&args, ui),
     };
     let name = || args.volumes[0].display().to_string();
-    let others = Devices { devices: args.volumes[1..].to_vec(), ..Devices::default() };
-    let access = if args.yes { Access::Write } else { Access::Read };
-    let devices = image::open_devices(&args.volumes[0], &others, access)?;
+    let devices = image::open_devices(&args.volumes[0], &args.others(), args.access())?;
     let fixes = buttress_rescue::plan(&devices, mend).context(name)?;
     if args.yes {
         buttress_rescue::apply(&devices, &fixes).context(name)?;
     }
-    answer(&fixes, args.yes, ui)?;
-    Ok(if args.yes || fixes.is_empty() { Exit::Success } else { Exit::Refused })
+    let lines: Vec<String> = fixes.into_iter().map(|fix| fix.what).collect();
+    answer(&lines, args.yes, ui)
 }
 
-fn answer(fixes: &[Fix], is_written: bool, ui: &Ui) -> Result<()> {
+/// The engine deletes the items, so the volume must be one that can be opened.
+fn clear_uuid_tree(args: &Args, ui: &Ui) -> Result<Exit> {
+    let first = &args.volumes[0];
+    let name = || first.display().to_string();
+    let fs = image::open(first, &args.others(), args.access())?;
+    let count = match args.yes {
+        true => fs.clear_uuid_tree(),
+        false => fs.uuid_items(),
+    };
+    let count = count.context(name)?;
+    image::close(fs, first)?;
+    let line = format!("{}: {count} items of the UUID tree are deleted", name());
+    let lines = if count > 0 { vec![line] } else { Vec::new() };
+    answer(&lines, args.yes, ui)
+}
+
+fn answer(fixes: &[String], is_written: bool, ui: &Ui) -> Result<Exit> {
+    let exit = if is_written || fixes.is_empty() { Exit::Success } else { Exit::Refused };
     if ui.json() {
-        let lines: Vec<&str> = fixes.iter().map(|fix| fix.what.as_str()).collect();
-        return ui.document(&json!({ "fixes": lines, "written": is_written }));
+        ui.document(&json!({ "fixes": fixes, "written": is_written }))?;
+        return Ok(exit);
     }
     if fixes.is_empty() {
-        return ui.line("nothing to mend");
+        ui.line("nothing to mend")?;
+        return Ok(exit);
     }
     let (tone, word) =
         if is_written { (Tone::Good, "written:") } else { (Tone::Heading, "would write:") };
     for fix in fixes {
-        ui.line(format!("{} {}", ui.tint(tone, word), fix.what))?;
+        ui.line(format!("{} {fix}", ui.tint(tone, word)))?;
     }
     if !is_written {
         ui.line("nothing was written; --yes writes it")?;
     }
-    Ok(())
+    Ok(exit)
 }

@@ -3,7 +3,9 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-use crate::Bench;
+use crate::checker::check;
+use crate::live::{has, run};
+use crate::{Bench, text};
 
 fn damage(bench: &Bench, name: &str, at: u64) {
     let file = OpenOptions::new().write(true).open(bench.path(name)).expect("the image");
@@ -135,6 +137,67 @@ fn mending_needs_a_yes() {
     bench.ok(&["rescue", "chunk-recover", "a.img"]);
     bench.ok(&["mkdir", "a.img:/new"]);
     bench.ok(&["check", "--check-data-csum", "a.img"]);
+}
+
+/// The UUID tree is emptied, and Linux builds the same tree again. Before that, subvolumes can be
+/// made and sent.
+#[test]
+fn linux_builds_the_uuid_tree_anew() {
+    let bench = crate::bench();
+    bench.volume("a.img", "256M");
+    let image = bench.path("a.img");
+    bench.ok(&["subvolume", "create", "a.img:/one", "a.img:/two"]);
+    bench.ok(&["subvolume", "snapshot", "-r", "a.img:/one", "a.img:/sent"]);
+    bench.ok(&["send", "a.img:/sent", "--file", "stream"]);
+    bench.ok(&["subvolume", "delete", "a.img:/sent"]);
+    bench.ok(&["receive", "a.img:/", "--file", "stream"]);
+    let items = || {
+        let said = bench.ok(&["dump", "--tree", "uuid", "a.img"]);
+        let is_it = |line: &&str| line.contains("UUID_KEY") || line.contains("subvol_id");
+        let lines = said.lines().filter(is_it).map(|line| line.split(" itemoff").next());
+        lines.flatten().map(str::to_owned).collect()
+    };
+    let before: Vec<String> = items();
+    assert!(before.iter().any(|line| line.contains("UUID_KEY_RECEIVED_SUBVOL")), "{before:?}");
+    let generation = || {
+        let said = bench.ok(&["dump", "--super", "a.img"]);
+        let line = said.lines().find(|line| line.starts_with("uuid_tree_generation"));
+        line.and_then(|line| line.split_whitespace().nth(1)).map(str::to_owned)
+    };
+    let output = bench.run(&["rescue", "clear-uuid-tree", "a.img"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("5 items of the UUID tree") && items() == before, "{said}");
+    let said = bench.ok(&["rescue", "clear-uuid-tree", "--yes", "a.img"]);
+    assert!(said.contains("written:"), "{said}");
+    assert!(items().is_empty());
+    assert_eq!(generation().as_deref(), Some("0"));
+    check(&image);
+    bench.ok(&["check", "a.img"]);
+    let said = bench.ok(&["rescue", "clear-uuid-tree", "a.img"]);
+    assert!(said.contains("nothing to mend"), "{said}");
+    // A commit leaves the tree marked as outdated.
+    bench.ok(&["subvolume", "create", "a.img:/three"]);
+    bench.ok(&["subvolume", "delete", "a.img:/three"]);
+    assert_eq!(generation().as_deref(), Some("0"));
+    check(&image);
+
+    let btrfs = bench.path("btrfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &btrfs).expect("a link");
+    let mut words = std::process::Command::new(&btrfs);
+    let output = words.args(["rescue", "clear-uuid-tree"]).arg(&image).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    if !has(&["mount", "umount", "btrfs"], None) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let top = bench.path("top");
+    std::fs::create_dir(&top).expect("a folder");
+    // Linux ends its work on the tree before an unmount.
+    run("mount", &["-o", "loop", text(&image), text(&top)]);
+    run("umount", &[text(&top)]);
+    assert_eq!(items(), before);
+    assert_ne!(generation().as_deref(), Some("0"));
+    check(&image);
 }
 
 /// Only verbs that read take words of `rescue=`.

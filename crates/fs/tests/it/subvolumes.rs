@@ -9,6 +9,8 @@ use buttress_block::{Device, Error, Layer, MemoryDevice};
 use buttress_format::{Key, Kind, ids};
 use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, TreeId};
 
+use buttress_volume::Volume;
+
 use crate::checker::check;
 use crate::volume::{
     content, copy, drop_all, file_with, list, memory, memory_with, mount, mount_with, pattern,
@@ -65,6 +67,27 @@ fn a_subvolume_is_made_filled_and_deleted() {
     assert!(before - after < 200, "{before} free before, {after} after");
     fs.close().expect("a close");
     check(&device);
+}
+
+/// More items than one handle deletes go from the UUID tree.
+#[test]
+fn the_uuid_tree_is_emptied() {
+    let device = memory(256);
+    let fs = mount(&device);
+    for number in 0..600 {
+        subvolume(&fs, &number.to_string());
+    }
+    assert_eq!(fs.uuid_items().expect("a count"), 601);
+    assert_eq!(fs.clear_uuid_tree().expect("deletions"), 601);
+    assert_eq!(fs.uuid_items().expect("a count"), 0);
+    subvolume(&fs, "more");
+    fs.close().expect("a close");
+    let superblock = Volume::read_superblock(&*device).expect("a superblock");
+    assert_eq!(superblock.uuid_tree_generation, 0, "Linux has to look for what is missing");
+    check(&device);
+    let fs = mount_with(&device, "ro");
+    assert_eq!(fs.uuid_items().expect("a count"), 1);
+    fs.close().expect("a close");
 }
 
 /// A subvolume that was never on disk can be deleted, too, with its dirty data.
