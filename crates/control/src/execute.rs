@@ -37,7 +37,10 @@ pub use balance::{options as balance_options, status_of as balance_status};
 pub use defragment::Done as Defragmented;
 pub use device::{Row as DeviceRow, expect_empty, fresh as fresh_device, holds};
 pub use room::Room;
-pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
+pub use scrub::{
+    OnDevice as ScrubOnDevice, Status as ScrubStatus, read as read_scrub,
+    state_file as scrub_state_file,
+};
 pub use swap::{PAGE as SWAP_PAGE, SIZE_MIN as SWAP_SIZE_MIN};
 pub use verity::digest_of_host;
 

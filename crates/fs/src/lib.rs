@@ -118,7 +118,8 @@ pub use buttress_format::{
 };
 pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{
-    BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
+    BalanceOptions, BalanceProgress, DeviceCounts, Filter, ScrubOptions, ScrubProgress,
+    TrimOptions, TrimProgress,
 };
 pub use buttress_make::clock::{be_repeatable, now};
 pub use buttress_txn::{

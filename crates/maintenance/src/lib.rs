@@ -32,5 +32,5 @@ pub use balance::{BalanceOptions, BalanceProgress, Filter};
 pub use device_replace::Replacing;
 pub use maintenance::Maintenance;
 pub use relocate::{Alone, Users};
-pub use scrub_progress::{ScrubOptions, ScrubProgress};
+pub use scrub_progress::{DeviceCounts, ScrubOptions, ScrubProgress};
 pub use trim::{TrimOptions, TrimProgress};

@@ -15,12 +15,13 @@
 use buttress_base::thread::ScopedJoinHandle;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use buttress_format::{Extent, Header, Logical, header, limits};
+use buttress_format::{Chunk, Extent, Header, Logical, header, limits};
 use buttress_volume::{SOON_MAX, Trust, Volume};
 
 use buttress_txn::{Result, View};
 
 use crate::found::{Found, extents};
+use crate::scrub_progress::Content;
 use crate::scrub_rows::Striped;
 use crate::{Maintenance, ScrubOptions, ScrubProgress};
 
@@ -59,6 +60,9 @@ impl Maintenance {
         for (group, used) in self.engine().committed_groups() {
             // On a damaged volume the sum of the recorded sizes may exceed 64 bits.
             progress.total = progress.total.saturating_add(used);
+            let copies = u64::from(self.volume().mirrors(group.start));
+            progress.total_copies =
+                progress.total_copies.saturating_add(used.saturating_mul(copies));
             if group.end() <= options.from {
                 progress.done = progress.done.saturating_add(used);
             }
@@ -87,6 +91,7 @@ impl Maintenance {
                     Some(striped) => self.scrub_rows(striped, from, repairs, &mut progress)?,
                     None => self.scrub_step(from, end, how, &mut progress)?,
                 };
+                note_places(chunk, &mut progress);
                 if !watch(&progress) {
                     return Ok((progress, false));
                 }
@@ -98,6 +103,7 @@ impl Maintenance {
         // Other work changes the used space during a scrub. At the end `total` becomes the number
         // of checked bytes, so that a progress bar ends full.
         progress.total = progress.done;
+        progress.total_copies = progress.data_bytes_scrubbed + progress.tree_bytes_scrubbed;
         Ok((progress, true))
     }
 
@@ -202,10 +208,8 @@ impl Maintenance {
         };
         let unit = geometry.nodesize as usize;
         let compared = self.volume().verify_copies(one.extent, unit, repairs, verify)?;
-        progress.add(&compared);
-        progress.verify_errors += compared.bad;
+        progress.add(&compared, Content::Nodes);
         progress.tree_extents_scrubbed += 1;
-        progress.tree_bytes_scrubbed += compared.bytes;
         Ok(())
     }
 
@@ -233,13 +237,14 @@ impl Maintenance {
                     _ => Ok(()),
                 };
                 let compared = self.volume().verify_copies(part, sector, repairs, verify)?;
-                progress.add(&compared);
-                progress.csum_errors += compared.bad;
-                progress.data_bytes_scrubbed += compared.bytes;
+                progress.add(&compared, Content::Data);
             } else {
                 progress.no_csum += count as u64;
                 if repairs {
-                    progress.corrected_errors += self.volume().catch_up(part, 16 * sector)?;
+                    for (device, rewritten) in self.volume().catch_up(part, 16 * sector)? {
+                        progress.corrected_errors += rewritten;
+                        progress.on(device).corrected_errors += rewritten;
+                    }
                 }
                 if is_still() {
                     let unlike = self.volume().unlike(part, sector)?;
@@ -248,8 +253,7 @@ impl Maintenance {
                 // Checks whether each copy can be read at all.
                 let compared =
                     self.volume().verify_copies(part, sector, repairs, |_, _| Ok::<_, &str>(()))?;
-                progress.add(&compared);
-                progress.data_bytes_scrubbed += compared.bytes;
+                progress.add(&compared, Content::Unsummed(sector as u64));
             }
             first += count;
         }
@@ -258,9 +262,8 @@ impl Maintenance {
 
     /// Checks every copy of every superblock, and rewrites damaged ones.
     fn scrub_superblocks(&self, repairs: bool, progress: &mut ScrubProgress) -> Result<()> {
-        // Counts bad superblocks of the volume and of its seeds. Superblocks of seeds are not
-        // repaired.
-        let (mut bad, mut bad_of_seeds) = (0, 0);
+        // Superblocks of seeds are not repaired.
+        let mut bad = 0;
         self.engine().between_commits(|superblock| {
             for device in self.volume().devices().iter().filter(|device| !device.is_lost()) {
                 let last = device.seed.unwrap_or(superblock.generation);
@@ -273,13 +276,19 @@ impl Maintenance {
                     // The other copies are one commit behind until the volume is closed.
                     let oldest = last.0.saturating_sub(u64::from(mirror > 0));
                     let right = found.is_ok_and(|found| found.generation.0 >= oldest);
-                    let count = if device.is_seed() { &mut bad_of_seeds } else { &mut bad };
-                    *count += u64::from(!right);
+                    if right {
+                        continue;
+                    }
+                    let (repaired, counts) = (repairs && !device.is_seed(), progress.on(device.id));
+                    counts.super_errors += 1;
+                    counts.corrected_errors += u64::from(repaired);
+                    bad += u64::from(repaired);
                 }
             }
         });
-        progress.super_errors += bad + bad_of_seeds;
-        if bad > 0 && repairs {
+        progress.super_errors +=
+            progress.devices.values().map(|device| device.super_errors).sum::<u64>();
+        if bad > 0 {
             self.engine().settle_superblocks()?;
             progress.corrected_errors += bad;
         }
@@ -302,6 +311,16 @@ impl Maintenance {
             device.heal();
         }
         self.engine().settle_superblocks()
+    }
+}
+
+/// Notes the address on each device that the scrub has reached in a chunk.
+fn note_places(chunk: &Chunk, progress: &mut ScrubProgress) {
+    let within = progress.position.distance(chunk.logical) / chunk.data_stripes().max(1);
+    for stripe in &chunk.stripes {
+        if let Some(device) = progress.devices.get_mut(&stripe.device) {
+            device.last_physical = stripe.offset + within.min(chunk.stripe_bytes());
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use buttress_volume::Sector;
 use buttress_txn::{Csums, Error, Result, View};
 
 use crate::found::{Found, extents};
+use crate::scrub_progress::Content;
 use crate::{Maintenance, ScrubProgress};
 
 /// A chunk with parity, or the part of it that a step examines.
@@ -74,15 +75,10 @@ impl Maintenance {
             let verify = |within: usize, bytes: &[u8]| self.verify(&row, within as u64, bytes);
             let (compared, parity) =
                 self.volume().compare_row(at, unit as usize, repairs, verify)?;
-            progress.add(&compared);
+            progress.add(&compared, if is_data { Content::Data } else { Content::Nodes });
             progress.parity_errors += parity;
             if is_data {
-                progress.csum_errors += compared.bad;
-                progress.data_bytes_scrubbed += compared.bytes;
                 progress.no_csum += row.unknown(u64::from(unit));
-            } else {
-                progress.verify_errors += compared.bad;
-                progress.tree_bytes_scrubbed += compared.bytes;
             }
             progress.done += row.used();
         }

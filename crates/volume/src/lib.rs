@@ -46,7 +46,7 @@ pub use replace::{Pair, Target};
 pub use resolver::ChunkSource;
 pub use row_scrub::Sector;
 pub use rows::{RowGaps, new_rows};
-pub use scrub::Compared;
+pub use scrub::{Compared, OnDevice};
 pub use seed_ids::{SeedIds, is_seed};
 pub use seeds::holds_seed;
 pub use stats::Stats;

@@ -98,6 +98,7 @@ impl Volume {
         };
         let parity = entry.layout.parity();
         let data = members.len() - parity;
+        let id_of = |number: usize| entry.device(members[number]).map(|device| device.id);
         let mut found = Compared::default();
         let mut columns: Vec<Column> = members
             .iter()
@@ -115,11 +116,16 @@ impl Volume {
                 used |= state != Sector::Unused;
                 let read = column.has(index);
                 if state != Sector::Unused && column.here {
+                    let bad = u64::from(read && state == Sector::Bad && !column.old);
                     found.bytes += len as u64;
-                    if !read {
-                        found.read_errors += 1;
-                    } else if state == Sector::Bad && !column.old {
-                        found.bad += 1;
+                    found.read_errors += u64::from(!read);
+                    found.bad += bad;
+                    if let Some(device) = found.on(id_of(number)) {
+                        device.bytes += len as u64;
+                        device.read_errors += u64::from(!read);
+                        device.bad += bad;
+                    }
+                    if bad > 0 {
                         self.counters.csum_failure();
                         if let Some(device) = entry.device(members[number]) {
                             device.count(Fault::Corruption);
@@ -140,24 +146,38 @@ impl Volume {
                     classify(number * unit + index * len, bytes) != Sector::Bad
                 });
                 let Some(rebuilt) = rebuilt else {
-                    found.uncorrectable +=
-                        lost.iter().filter(|n| bad_before[**n]).count().max(1) as u64;
+                    lost.retain(|number| bad_before[*number]);
+                    found.uncorrectable += lost.len().max(1) as u64;
+                    for number in lost {
+                        if let Some(device) = found.on(id_of(number)) {
+                            device.uncorrectable += 1;
+                        }
+                    }
                     continue;
                 };
                 for (number, bytes) in lost.iter().zip(rebuilt) {
                     let rewritten = columns[*number].mend(index, &bytes);
-                    found.corrected += u64::from(rewritten && repair);
+                    let corrected = u64::from(rewritten && repair);
+                    found.corrected += corrected;
+                    if let Some(device) = found.on(id_of(*number)) {
+                        device.corrected += corrected;
+                    }
                 }
             }
             let sectors: Vec<&[u8]> =
                 columns[..data].iter().map(|column| column.sector(index, len)).collect();
             let sums = parity_of(&sectors, parity);
-            for (column, sum) in columns[data..].iter_mut().zip(&sums) {
+            for (number, sum) in (data..).zip(&sums) {
+                let column = &mut columns[number];
                 let (old, unread) = (column.old, column.here && column.unread[index]);
                 if column.mend(index, sum) {
                     found.read_errors += u64::from(unread);
                     wrong_parity += u64::from(!unread && !old);
                     found.corrected += u64::from(repair);
+                    if let Some(device) = found.on(id_of(number)) {
+                        device.read_errors += u64::from(unread);
+                        device.corrected += u64::from(repair);
+                    }
                 }
             }
         }

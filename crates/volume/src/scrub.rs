@@ -5,16 +5,32 @@
 //! - **S1** A copy is rewritten only from bytes that passed the caller's check. No write can come
 //!   between the read and the rewrite (`recover::R2`).
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use buttress_format::{Extent, Logical};
+use buttress_format::{DeviceId, Extent, Logical};
 
 use crate::device::{Fault, Trust};
 use crate::error::Error;
 use crate::volume::Volume;
 
-/// The results for a range, over all its copies.
+/// What a comparison found on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnDevice {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Units that the device could not read.
+    pub read_errors: u64,
+    /// Units that were read and are wrong.
+    pub bad: u64,
+    /// Units that were rewritten.
+    pub corrected: u64,
+    /// Wrong or unreadable units of which no device has a good copy.
+    pub uncorrectable: u64,
+}
+
+/// The results for a range, over all its copies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Bytes read, every copy counted.
     pub bytes: u64,
@@ -26,6 +42,15 @@ pub struct Compared {
     pub corrected: u64,
     /// Units without a good copy.
     pub uncorrectable: u64,
+    /// What was found on each device.
+    pub devices: BTreeMap<DeviceId, OnDevice>,
+}
+
+impl Compared {
+    /// The counts of a device. Copies on a device that is not here have none.
+    pub(crate) fn on(&mut self, device: Option<DeviceId>) -> Option<&mut OnDevice> {
+        device.map(|device| self.devices.entry(device).or_default())
+    }
 }
 
 /// The state of one copy of a unit.
@@ -82,10 +107,24 @@ impl Volume {
             let good = (0..readings).filter(trusted).find(|mirror| {
                 self.read_mirror(at, part, *mirror).is_ok() && verify(within, part).is_ok()
             });
-            match good {
-                None => found.uncorrectable += 1,
-                Some(good) if repair => found.corrected += self.repair(at, part, good, &bad),
-                Some(_) => {}
+            found.uncorrectable += u64::from(good.is_none());
+            for mirror in bad {
+                let device = self.here(at, mirror).map(|device| device.id);
+                match good {
+                    None => {
+                        if let Some(device) = found.on(device) {
+                            device.uncorrectable += 1;
+                        }
+                    }
+                    Some(good) if repair => {
+                        let corrected = self.repair(at, part, good, &[mirror]);
+                        found.corrected += corrected;
+                        if let Some(device) = found.on(device) {
+                            device.corrected += corrected;
+                        }
+                    }
+                    Some(_) => {}
+                }
             }
         }
         Ok(found)
@@ -103,9 +142,16 @@ impl Volume {
     ) -> Vec<Copy> {
         let whole = self.read_mirror(start, buf, mirror).is_ok();
         let mut copies = Vec::with_capacity(buf.len() / unit);
+        let buf_len = buf.len();
+        let (mut device, mut device_end) = (None, 0);
         for (index, part) in buf.chunks_exact_mut(unit).enumerate() {
             let within = index * unit;
             let at = start.end(within as u64);
+            if within >= device_end {
+                let (here, len) =
+                    self.holder_of(Extent::new(at, (buf_len - within) as u64), mirror);
+                (device, device_end) = (here, within + len.max(unit));
+            }
             // One bad sector must not hide its neighbours.
             let read = if whole { Ok(()) } else { self.read_mirror(at, part, mirror) };
             let copy = match read {
@@ -120,17 +166,29 @@ impl Volume {
                     Copy::Bad
                 }
             };
-            match copy {
-                Copy::Unread => found.read_errors += 1,
-                Copy::Bad => found.bad += 1,
-                Copy::Good | Copy::Missing => {}
-            }
-            if copy != Copy::Missing {
-                found.bytes += unit as u64;
+            let (unread, bad) = (u64::from(copy == Copy::Unread), u64::from(copy == Copy::Bad));
+            let bytes = if copy == Copy::Missing { 0 } else { unit as u64 };
+            found.read_errors += unread;
+            found.bad += bad;
+            found.bytes += bytes;
+            if let Some(device) = found.on(device) {
+                device.read_errors += unread;
+                device.bad += bad;
+                device.bytes += bytes;
             }
             copies.push(copy);
         }
         copies
+    }
+
+    /// The device with one copy of a range, and for how many bytes of the range it is that device.
+    fn holder_of(&self, range: Extent, mirror: u32) -> (Option<DeviceId>, usize) {
+        let map = self.map_of(range);
+        let Ok(entry) = map.find(range.start) else { return (None, 0) };
+        let piece = entry.piece(range.start, range.len);
+        let is_there = (mirror as usize) < entry.layout.copies();
+        let device = entry.device(piece.first_stripe + mirror as usize).filter(|_| is_there);
+        (device.map(|device| device.id), usize::try_from(piece.len).unwrap_or(usize::MAX))
     }
 
     /// Counts the units with copies that differ, for data without checksums. Unreadable copies, and
@@ -172,14 +230,14 @@ impl Volume {
     }
 
     /// Copies data without checksums from an up-to-date device to the devices that missed
-    /// transactions. Returns how many units were rewritten.
+    /// transactions. Returns how many units were rewritten on each device.
     ///
     /// # Errors
     ///
     /// [`Error::NotMapped`].
-    pub fn catch_up(&self, range: Extent, unit: usize) -> Result<u64, Error> {
+    pub fn catch_up(&self, range: Extent, unit: usize) -> Result<BTreeMap<DeviceId, u64>, Error> {
         let mirrors = self.mirrors(range.start);
-        let mut rewritten = 0;
+        let mut rewritten = BTreeMap::new();
         let (mut fresh, mut old) = (vec![0; unit], vec![0; unit]);
         for within in (0..range.len).step_by(unit) {
             let at = range.start.end(within);
@@ -196,8 +254,9 @@ impl Volume {
                 self.read_mirror(at, &mut fresh[..part], whole)?;
                 let same = self.read_mirror(at, &mut old[..part], mirror).is_ok()
                     && old[..part] == fresh[..part];
-                if !same {
-                    rewritten += self.repair(at, &fresh[..part], whole, &[mirror]);
+                if !same && let Some(device) = self.here(at, mirror) {
+                    *rewritten.entry(device.id).or_default() +=
+                        self.repair(at, &fresh[..part], whole, &[mirror]);
                 }
             }
         }

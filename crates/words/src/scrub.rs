@@ -2,17 +2,22 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::background;
 use crate::client;
-use crate::execute::ScrubStatus;
-use crate::exit::{Context, Exit, Result};
+use crate::execute::{ScrubOnDevice, ScrubStatus};
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
+use crate::location;
 use crate::order::Order;
 use crate::scrubs;
 use crate::ui::Ui;
 use crate::units::{LongUnits, Units};
 use crate::when;
+
+/// The status of a scrub that runs.
+const RUNNING: &str = "running";
 
 /// The actions on a scrub.
 #[derive(Debug, clap::Subcommand)]
@@ -23,7 +28,7 @@ pub enum Verb {
     Resume(Args),
     /// Show the status of the running or last scrub.
     Status {
-        /// Accepted for scripts: the counts are those of all devices together.
+        /// Show each device by itself.
         #[arg(short)]
         devices: bool,
         /// Show every count in place of sizes and a rate.
@@ -48,7 +53,7 @@ pub struct Args {
     /// Wait until the scrub is done.
     #[arg(short = 'B')]
     wait: bool,
-    /// Accepted for scripts: the counts are those of all devices together.
+    /// Show each device by itself.
     #[arg(short)]
     devices: bool,
     /// Print nothing.
@@ -82,11 +87,15 @@ pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     let (resume, args) = match verb {
         Verb::Start(args) => (false, args),
         Verb::Resume(args) => (true, args),
-        Verb::Status { counts, units, place, .. } => {
+        Verb::Status { devices, counts, units, place } => {
             let (uuid, status) = scrubs::last(&place, &Devices::default(), None)?;
             ui.line(format!("UUID:             {uuid}"))?;
+            let form = Form { devices, counts, units: units.into() };
             match status {
-                Some(status) => show(&status, counts, units.into(), ui)?,
+                Some(status) => {
+                    let is_running = status.status == RUNNING;
+                    form.show(&status, if is_running { "status" } else { "history" }, ui)?;
+                }
                 None => ui.line("\tno stats available")?,
             }
             return Ok(Exit::Success);
@@ -94,17 +103,21 @@ pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::Cancel { place } => return cancel(&place, ui),
     };
     let name = args.place.display();
-    if resume {
-        let (uuid, status) = scrubs::last(&args.place, &Devices::default(), None)?;
-        if status.is_none_or(|status| status.status == "finished") {
-            ui.line(format!("scrub: nothing to resume for {name}, fsid {uuid}"))?;
-            return Ok(Exit::Usage);
-        }
+    let (uuid, status) = scrubs::last(&args.place, &Devices::default(), None)?;
+    if status.as_ref().is_some_and(|status| status.status == RUNNING) {
+        let what = format!(
+            "Scrub is already running.\nTo cancel use 'btrfs scrub cancel {name}'.\n\
+             To see the status use 'btrfs scrub status [-d] {name}'"
+        );
+        return Err(Failure::new(Exit::Failure, what));
+    }
+    if resume && status.is_none_or(|status| status.status == "finished") {
+        ui.line(format!("scrub: nothing to resume for {name}, fsid {uuid}"))?;
+        return Ok(Exit::Usage);
     }
     if !args.wait
         && let Some(pid) = background::begin()?
     {
-        let (uuid, _) = scrubs::last(&args.place, &Devices::default(), None)?;
         ui.line(format!("scrub started on {name}, fsid {uuid} (pid={pid})"))?;
         return Ok(Exit::Success);
     }
@@ -113,8 +126,12 @@ pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     let done = client::run(&order, &args.place, &Devices::default(), "scrub", ui)?;
     let status: ScrubStatus = serde_json::from_value(done).context(|| "the answer")?;
     if !args.quiet {
-        ui.line(format!("scrub done for {}", status.uuid))?;
-        show(&status, args.counts, Units::default(), ui)?;
+        let form = Form { devices: args.devices, counts: args.counts, units: Units::default() };
+        let word = if status.canceled { "canceled" } else { "done" };
+        if !form.devices {
+            ui.line(format!("scrub {word} for {}", status.uuid))?;
+        }
+        form.show(&status, word, ui)?;
     }
     let is_good = status.status == "finished" && status.uncorrectable_errors == 0;
     Ok(if is_good { Exit::Success } else { Exit::Failure })
@@ -136,66 +153,176 @@ fn cancel(place: &Path, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Usage)
 }
 
-fn show(status: &ScrubStatus, counts: bool, units: Units, ui: &Ui) -> Result<()> {
-    let (hours, rest) = (status.duration / 3600, status.duration % 3600);
-    let rows = [
-        ("Scrub started:", when::in_words(i64::try_from(status.started).unwrap_or(i64::MAX))),
-        ("Status:", status.status.clone()),
-        ("Duration:", format!("{hours}:{:02}:{:02}", rest / 60, rest % 60)),
-    ];
-    for (what, value) in rows {
-        ui.line(format!("{what:<18}{value}"))?;
+/// What to show of a scrub.
+#[derive(Clone, Copy)]
+struct Form {
+    devices: bool,
+    counts: bool,
+    units: Units,
+}
+
+/// The counts of a volume or of a device, with the names of btrfs-progs.
+#[derive(Default)]
+struct Counts {
+    data_extents: u64,
+    tree_extents: u64,
+    data_bytes: u64,
+    tree_bytes: u64,
+    read: u64,
+    csum: u64,
+    verify: u64,
+    no_csum: u64,
+    superblocks: u64,
+    /// Only a volume has this count.
+    parity: u64,
+    uncorrectable: u64,
+    corrected: u64,
+    last: u64,
+}
+
+impl From<&ScrubStatus> for Counts {
+    fn from(status: &ScrubStatus) -> Self {
+        Self {
+            data_extents: status.data_extents_scrubbed,
+            tree_extents: status.tree_extents_scrubbed,
+            data_bytes: status.data_bytes_scrubbed,
+            tree_bytes: status.tree_bytes_scrubbed,
+            read: status.read_errors,
+            csum: status.csum_errors,
+            verify: status.verify_errors,
+            no_csum: status.no_csum,
+            superblocks: status.super_errors,
+            parity: status.parity_errors,
+            uncorrectable: status.uncorrectable_errors,
+            corrected: status.corrected_errors,
+            last: status.last_logical,
+        }
     }
-    if counts {
-        return every_count(status)
-            .iter()
-            .try_for_each(|(name, count)| ui.line(format!("\t{name}: {count}")));
+}
+
+impl From<&ScrubOnDevice> for Counts {
+    fn from(device: &ScrubOnDevice) -> Self {
+        Self {
+            data_extents: device.data_extents_scrubbed,
+            tree_extents: device.tree_extents_scrubbed,
+            data_bytes: device.data_bytes_scrubbed,
+            tree_bytes: device.tree_bytes_scrubbed,
+            read: device.read_errors,
+            csum: device.csum_errors,
+            verify: device.verify_errors,
+            no_csum: device.no_csum,
+            superblocks: device.super_errors,
+            parity: 0,
+            uncorrectable: device.uncorrectable_errors,
+            corrected: device.corrected_errors,
+            last: device.last_physical,
+        }
     }
-    let scrubbed = status.data_bytes_scrubbed + status.tree_bytes_scrubbed;
-    let kinds = [
-        ("read", status.read_errors),
-        ("super", status.super_errors),
-        ("verify", status.verify_errors),
-        ("csum", status.csum_errors),
-        ("parity", status.parity_errors),
-    ];
-    let kinds = kinds.iter().filter(|(_, count)| *count > 0);
-    let kinds: Vec<_> = kinds.map(|(what, count)| format!("{what}={count}")).collect();
-    let summary = if kinds.is_empty() { "no errors found".to_owned() } else { kinds.join(" ") };
-    let rows = [
-        ("Total to scrub:", units.show(status.bytes_total)),
-        ("Rate:", format!("{}/s", units.show(scrubbed / status.duration.max(1)))),
-        ("Error summary:", summary),
-    ];
-    for (what, value) in rows {
-        ui.line(format!("{what:<18}{value}"))?;
+}
+
+impl Form {
+    /// Shows the volume, or each of its devices with a word behind its name.
+    fn show(self, status: &ScrubStatus, word: &str, ui: &Ui) -> Result<()> {
+        if !self.devices {
+            return self.part(status, &Counts::from(status), status.bytes_total_copies, ui);
+        }
+        for device in &status.devices {
+            let (name, id) = (location::show(device.device.as_bytes()), device.devid);
+            ui.line(format!("\nScrub device {name} (id {id}) {word}"))?;
+            self.part(status, &Counts::from(device), device.bytes_used, ui)?;
+        }
+        Ok(())
     }
-    if status.errors() > 0 {
-        ui.line(format!("  Corrected:      {}", status.corrected_errors))?;
-        ui.line(format!("  Uncorrectable:  {}", status.uncorrectable_errors))?;
-        ui.line(format!("  Unverified:     {}", 0))?;
+
+    fn part(self, status: &ScrubStatus, counts: &Counts, total: u64, ui: &Ui) -> Result<()> {
+        let (what, when) = match status.resumed {
+            0 => ("Scrub started:", status.started),
+            resumed => ("Scrub resumed:", resumed),
+        };
+        let word = if status.canceled { "aborted" } else { &status.status };
+        let rows = [
+            (what, when::in_words(i64::try_from(when).unwrap_or(i64::MAX))),
+            ("Status:", word.to_owned()),
+            ("Duration:", hours(status.duration)),
+        ];
+        for (what, value) in rows {
+            ui.line(format!("{what:<18}{value}"))?;
+        }
+        if self.counts {
+            return every_count(counts)
+                .iter()
+                .try_for_each(|(name, count)| ui.line(format!("\t{name}: {count}")));
+        }
+        self.summary(status, counts, total, ui)
     }
-    Ok(())
+
+    fn summary(self, status: &ScrubStatus, counts: &Counts, total: u64, ui: &Ui) -> Result<()> {
+        let scrubbed = counts.data_bytes + counts.tree_bytes;
+        let rate = scrubbed.checked_div(status.duration).unwrap_or(0);
+        let mut rows = Vec::new();
+        if status.status == RUNNING {
+            let left = total.saturating_sub(scrubbed).checked_div(rate).unwrap_or(0);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let end = i64::try_from(now.saturating_add(left)).unwrap_or(i64::MAX);
+            let part = if total > 0 { 100.0 * scrubbed as f64 / total as f64 } else { 100.0 };
+            rows.push(("Time left:", hours(left)));
+            rows.push(("ETA:", when::in_words(end)));
+            rows.push(("Total to scrub:", self.units.show(total)));
+            let bytes = self.units.show(scrubbed);
+            rows.push(("Bytes scrubbed:", format!("{bytes}  ({part:.2}%)")));
+        } else {
+            rows.push(("Total to scrub:", self.units.show(total)));
+        }
+        rows.push(("Rate:", format!("{}/s", self.units.show_rate(rate))));
+        let kinds = [
+            ("read", counts.read),
+            ("super", counts.superblocks),
+            ("verify", counts.verify),
+            ("csum", counts.csum),
+            ("parity", counts.parity),
+        ];
+        let has_errors = kinds.iter().any(|(_, count)| *count > 0);
+        let has_errors = has_errors || counts.corrected + counts.uncorrectable > 0;
+        let kinds = kinds.iter().filter(|(_, count)| *count > 0);
+        let kinds: Vec<_> = kinds.map(|(what, count)| format!("{what}={count}")).collect();
+        let errors = if has_errors { kinds.join(" ") } else { "no errors found".to_owned() };
+        rows.push(("Error summary:", errors));
+        for (what, value) in rows {
+            ui.line(format!("{what:<18}{value}"))?;
+        }
+        if has_errors {
+            ui.line(format!("  Corrected:      {}", counts.corrected))?;
+            ui.line(format!("  Uncorrectable:  {}", counts.uncorrectable))?;
+            ui.line(format!("  Unverified:     {}", 0))?;
+        }
+        Ok(())
+    }
+}
+
+/// Seconds as hours, minutes and seconds.
+fn hours(seconds: u64) -> String {
+    let (hours, rest) = (seconds / 3600, seconds % 3600);
+    format!("{hours}:{:02}:{:02}", rest / 60, rest % 60)
 }
 
 /// The counts in the order and with the names of btrfs-progs. Counts of what does not happen here
-/// are zero. `last_physical` is the address of the volume that the scrub has reached.
-fn every_count(status: &ScrubStatus) -> [(&'static str, u64); 15] {
+/// are zero. For a volume, `last_physical` is the address of the volume that the scrub has reached.
+fn every_count(counts: &Counts) -> [(&'static str, u64); 15] {
     [
-        ("data_extents_scrubbed", status.data_extents_scrubbed),
-        ("tree_extents_scrubbed", status.tree_extents_scrubbed),
-        ("data_bytes_scrubbed", status.data_bytes_scrubbed),
-        ("tree_bytes_scrubbed", status.tree_bytes_scrubbed),
-        ("read_errors", status.read_errors),
-        ("csum_errors", status.csum_errors),
-        ("verify_errors", status.verify_errors),
-        ("no_csum", status.no_csum),
+        ("data_extents_scrubbed", counts.data_extents),
+        ("tree_extents_scrubbed", counts.tree_extents),
+        ("data_bytes_scrubbed", counts.data_bytes),
+        ("tree_bytes_scrubbed", counts.tree_bytes),
+        ("read_errors", counts.read),
+        ("csum_errors", counts.csum),
+        ("verify_errors", counts.verify),
+        ("no_csum", counts.no_csum),
         ("csum_discards", 0),
-        ("super_errors", status.super_errors),
+        ("super_errors", counts.superblocks),
         ("malloc_errors", 0),
-        ("uncorrectable_errors", status.uncorrectable_errors),
+        ("uncorrectable_errors", counts.uncorrectable),
         ("unverified_errors", 0),
-        ("corrected_errors", status.corrected_errors),
-        ("last_physical", status.last_logical),
+        ("corrected_errors", counts.corrected),
+        ("last_physical", counts.last),
     ]
 }

@@ -103,6 +103,12 @@ impl Units {
         format!("{value:.2}{unit}")
     }
 
+    /// Prints bytes of a second. Of the units, only bytes count.
+    #[must_use]
+    pub fn show_rate(self, bytes: u64) -> String {
+        Self { raw: self.raw, ..Self::default() }.show(bytes)
+    }
+
     /// Returns whether every size has its own unit, and so takes few characters.
     #[must_use]
     pub fn is_short(self) -> bool {

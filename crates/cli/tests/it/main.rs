@@ -39,6 +39,7 @@ mod verity;
 mod waking;
 mod word_btrbk;
 mod word_devices;
+mod word_scrub;
 mod word_streams;
 mod word_swap;
 mod words;

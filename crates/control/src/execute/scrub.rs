@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use buttress_fs::{Filesystem, ScrubOptions, ScrubProgress};
+use buttress_format::DeviceId;
+use buttress_fs::{DeviceCounts, Filesystem, ScrubOptions, ScrubProgress};
 use buttress_volume::Uuid;
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,6 +18,9 @@ use crate::order::{Step, Watch};
 /// How often the state file is written.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
 
+/// The status of a scrub that runs.
+const RUNNING: &str = "running";
+
 /// The state of a scrub, as written to the state file and printed as JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -22,10 +28,19 @@ pub struct Status {
     pub uuid: String,
     /// Seconds since 1970.
     pub started: u64,
+    /// Seconds since 1970 at which it was resumed last. Zero if it never was.
+    #[serde(default)]
+    pub resumed: u64,
     /// Seconds that it ran.
     pub duration: u64,
     /// running, finished or interrupted.
     pub status: String,
+    /// Whether it was interrupted because a user stopped it.
+    #[serde(default)]
+    pub canceled: bool,
+    /// The process that scrubs, and when that process began, in the unit of `/proc`.
+    #[serde(default)]
+    process: (i32, u64),
     /// Whether the scrub was read-only, without repairs.
     pub read_only: bool,
     /// Extents of data that were read.
@@ -65,11 +80,97 @@ pub struct Status {
     pub bytes_done: u64,
     /// Bytes to look at in all.
     pub bytes_total: u64,
+    /// The same, with every copy counted.
+    #[serde(default)]
+    pub bytes_total_copies: u64,
+    /// The devices of the volume.
+    #[serde(default)]
+    pub devices: Vec<OnDevice>,
+}
+
+/// What a scrub found on one device.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct OnDevice {
+    /// The number of the device.
+    pub devid: u64,
+    /// Its name.
+    pub device: String,
+    /// Bytes of the device that block groups take.
+    pub bytes_used: u64,
+    /// Reads of data.
+    pub data_extents_scrubbed: u64,
+    /// Nodes that were read.
+    pub tree_extents_scrubbed: u64,
+    /// Bytes of data that were read.
+    pub data_bytes_scrubbed: u64,
+    /// Bytes of nodes that were read.
+    pub tree_bytes_scrubbed: u64,
+    /// Sectors that could not be read.
+    pub read_errors: u64,
+    /// Sectors of data with a wrong checksum.
+    pub csum_errors: u64,
+    /// Nodes with wrong contents.
+    pub verify_errors: u64,
+    /// Sectors of data that have no checksum.
+    pub no_csum: u64,
+    /// Superblock copies with errors.
+    pub super_errors: u64,
+    /// Errors that could not be repaired.
+    pub uncorrectable_errors: u64,
+    /// Errors that were repaired.
+    pub corrected_errors: u64,
+    /// The address on the device that the scrub has reached.
+    pub last_physical: u64,
+}
+
+impl OnDevice {
+    fn counts(&self) -> DeviceCounts {
+        DeviceCounts {
+            data_extents_scrubbed: self.data_extents_scrubbed,
+            tree_extents_scrubbed: self.tree_extents_scrubbed,
+            data_bytes_scrubbed: self.data_bytes_scrubbed,
+            tree_bytes_scrubbed: self.tree_bytes_scrubbed,
+            read_errors: self.read_errors,
+            csum_errors: self.csum_errors,
+            verify_errors: self.verify_errors,
+            no_csum: self.no_csum,
+            super_errors: self.super_errors,
+            uncorrectable_errors: self.uncorrectable_errors,
+            corrected_errors: self.corrected_errors,
+            last_physical: self.last_physical,
+        }
+    }
+
+    /// The same device with the counts of one run added.
+    fn with(&self, more: &DeviceCounts) -> Self {
+        let mut sum = self.counts();
+        sum.sum(more);
+        Self {
+            devid: self.devid,
+            device: self.device.clone(),
+            bytes_used: self.bytes_used,
+            data_extents_scrubbed: sum.data_extents_scrubbed,
+            tree_extents_scrubbed: sum.tree_extents_scrubbed,
+            data_bytes_scrubbed: sum.data_bytes_scrubbed,
+            tree_bytes_scrubbed: sum.tree_bytes_scrubbed,
+            read_errors: sum.read_errors,
+            csum_errors: sum.csum_errors,
+            verify_errors: sum.verify_errors,
+            no_csum: sum.no_csum,
+            super_errors: sum.super_errors,
+            uncorrectable_errors: sum.uncorrectable_errors,
+            corrected_errors: sum.corrected_errors,
+            last_physical: sum.last_physical,
+        }
+    }
 }
 
 impl Status {
     /// Adds the counts of one run to the counts of the runs that it resumes.
     fn with(&self, progress: &ScrubProgress) -> Self {
+        let found = |device: &OnDevice| {
+            progress.devices.get(&DeviceId(device.devid)).copied().unwrap_or_default()
+        };
         Self {
             data_extents_scrubbed: self.data_extents_scrubbed + progress.data_extents_scrubbed,
             tree_extents_scrubbed: self.tree_extents_scrubbed + progress.tree_extents_scrubbed,
@@ -88,8 +189,19 @@ impl Status {
             last_logical: progress.position.0,
             bytes_done: progress.done,
             bytes_total: progress.total,
+            bytes_total_copies: progress.total_copies,
+            devices: self.devices.iter().map(|device| device.with(&found(device))).collect(),
             ..self.clone()
         }
+    }
+
+    /// Whether the process that scrubs is still there. A process that was killed leaves a file that
+    /// says that it runs.
+    fn is_alive(&self) -> bool {
+        let (pid, began) = self.process;
+        let there = Pid::from_raw(pid).map(test_kill_process);
+        matches!(there, Some(Ok(()) | Err(Errno::PERM)))
+            && start_of(pid).is_none_or(|found| found == began)
     }
 
     /// Errors of every kind.
@@ -118,25 +230,61 @@ pub(super) fn carry_out(
         let what = format!("{name}: no scrub was interrupted; `scrub start` begins one");
         return Err(Failure::new(Exit::Usage, what));
     }
-    let before = before.unwrap_or(fresh);
+    let mut before = before.unwrap_or(fresh);
+    if resume {
+        (before.resumed, before.canceled) = (now, false);
+    }
+    let pid = getpid().as_raw_nonzero().get();
+    before.process = (pid, start_of(pid).unwrap_or(0));
+    before.devices = devices(fs, &before.devices);
     let begun = Instant::now();
     let read_only = how.read_only;
     let how = ScrubOptions { from: buttress_format::Logical(before.last_logical), ..how };
-    note(&file, &running(before.clone(), &before, begun, "running", read_only));
+    note(&file, &running(before.clone(), &before, begun, RUNNING, read_only));
     let mut noted = Instant::now();
     let mut told = |progress: &ScrubProgress| {
         if noted.elapsed() >= NOTE_EVERY {
             noted = Instant::now();
-            note(&file, &running(before.with(progress), &before, begun, "running", read_only));
+            note(&file, &running(before.with(progress), &before, begun, RUNNING, read_only));
         }
         let text = if progress.has_errors() { "errors found" } else { "" };
         watch(&Step { done: progress.done, total: progress.total, text: text.to_owned() })
     };
-    let (progress, complete) = fs.scrub(how, &mut told).context(|| name)?;
+    let done = fs.scrub(how, &mut told).context(|| name);
+    let (progress, complete) = match done {
+        Ok(done) => done,
+        Err(error) => {
+            let last = read(&file).unwrap_or_else(|| before.clone());
+            note(&file, &running(last, &before, begun, "interrupted", read_only));
+            return Err(error);
+        }
+    };
     let word = if complete { "finished" } else { "interrupted" };
-    let status = running(before.with(&progress), &before, begun, word, read_only);
+    let mut status = running(before.with(&progress), &before, begun, word, read_only);
+    status.canceled = !complete;
     note(&file, &status);
     serde_json::to_value(&status).context(|| "output")
+}
+
+/// The devices of a volume, with the counts of the runs that are resumed.
+fn devices(fs: &Filesystem, before: &[OnDevice]) -> Vec<OnDevice> {
+    let devices = fs.devices().into_iter().map(|device| {
+        let known = before.iter().find(|known| known.devid == device.id.0);
+        OnDevice {
+            devid: device.id.0,
+            device: device.name,
+            bytes_used: device.item.bytes_used,
+            ..known.cloned().unwrap_or_default()
+        }
+    });
+    devices.collect()
+}
+
+/// When a process began, in the unit of `/proc`. `None` if this cannot be seen.
+fn start_of(pid: i32) -> Option<u64> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in parentheses, may have spaces.
+    line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: bool) -> Status {
@@ -166,7 +314,11 @@ pub fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
 
 /// Reads the state file of a scrub; `None` if it is missing or cannot be parsed.
 pub fn read(file: &Path) -> Option<Status> {
-    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+    let mut status: Status = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    if status.status == RUNNING && !status.is_alive() {
+        "interrupted".clone_into(&mut status.status);
+    }
+    Some(status)
 }
 
 /// Writes the state file. The scrub continues if this fails.

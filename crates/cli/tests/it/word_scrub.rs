@@ -1,0 +1,157 @@
+//! What `btrfs scrub` tells: of each device, of a scrub that runs, and of one that was stopped.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::checker::check;
+use crate::live::{Mounted, has, run};
+use crate::words::{bench_of_words, said};
+use crate::{Bench, text};
+
+/// The state file of the scrubs of a volume, as this user has it.
+fn state_file(bench: &Bench) -> PathBuf {
+    let facts = bench.ok(&["info", "image"]);
+    let uuid = facts.lines().find_map(|line| line.trim().strip_prefix("uuid"));
+    let uuid = uuid.expect("an identifier").trim();
+    let folder = match rustix::process::geteuid().is_root() {
+        true => PathBuf::from("/var/lib"),
+        false => PathBuf::from(std::env::var("HOME").expect("a home")).join(".local/state"),
+    };
+    folder.join("buttress").join(format!("scrub.status.{uuid}"))
+}
+
+/// The lines about each device, with the first line of each.
+fn by_device(text: &str) -> Vec<Vec<&str>> {
+    let parts = text.split("\nScrub device ").skip(1);
+    parts.map(|part| part.lines().collect()).collect()
+}
+
+/// Damage of one device is counted at that device. Of a scrub that runs, the time left is told. A
+/// scrub with a process that is gone was interrupted.
+#[test]
+fn scrubs_are_told_by_device() {
+    let Some((bench, ours)) = bench_of_words() else { return };
+    let second = bench.path("second");
+    File::create(&second).expect("a file").set_len(300 << 20).expect("a size");
+    let image = bench.path("image");
+    // Data that is there is converted; without data, there would be no group to convert.
+    let needle = [&b"a needle in one copy"[..], &[7; 8172]].concat();
+    std::fs::write(bench.path("file"), needle.repeat(40)).expect("a file");
+    bench.ok(&["cp", "file", "image:/"]);
+    let words = ["device", "add", text(&second), text(&image)];
+    assert_eq!(said(&bench, &ours, &words).1, Some(0));
+    let both = ["--device", text(&second)];
+    let start = ["balance", "start", "-dconvert=raid1", "-mconvert=raid1"];
+    bench.ok(&[&start[..], &both, &["image"]].concat());
+
+    let bytes = std::fs::read(&second).expect("the device");
+    let is_it = |at: &usize| bytes[*at..].starts_with(b"a needle");
+    let at = (0..bytes.len()).step_by(4096).find(is_it).expect("a copy of the file") as u64;
+    let device = OpenOptions::new().write(true).open(&second).expect("the device");
+    for sector in 0..3 {
+        device.write_all_at(b"another", at + sector * 4096).expect("damage");
+    }
+
+    // The scrub of the mount names the devices as they were given to it.
+    let option = format!("device={}", text(&second));
+    let mounted = Mounted::new(&bench, &["-o", &option]);
+    let top = bench.path("mnt");
+    let (told, code) = said(&bench, &ours, &["scrub", "start", "-B", "-d", text(&top)]);
+    assert_eq!(code, Some(0), "{told}");
+    let devices = by_device(&told);
+    assert_eq!(devices.len(), 2, "{told}");
+    assert!(devices[0][0].ends_with("image (id 1) done"), "{told}");
+    assert!(devices[0].contains(&"Error summary:    no errors found"), "{told}");
+    assert!(devices[1][0].ends_with("second (id 2) done"), "{told}");
+    assert!(devices[1].contains(&"Error summary:    csum=3"), "{told}");
+    assert!(devices[1].contains(&"  Corrected:      3"), "{told}");
+    assert!(devices[1].contains(&"  Uncorrectable:  0"), "{told}");
+
+    let (told, _) = said(&bench, &ours, &["scrub", "status", "-d", "-R", text(&top)]);
+    let devices = by_device(&told);
+    let count = |device: &[&str], name: &str| -> u64 {
+        let line = device.iter().find_map(|line| line.trim().strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name}: {told}")).parse().expect("a number")
+    };
+    let names = ["data_bytes_scrubbed: ", "tree_bytes_scrubbed: ", "csum_errors: "];
+    let [first, other] = [&devices[0], &devices[1]].map(|device| names.map(|n| count(device, n)));
+    assert!(first[0] >= 40 * 8192 && first[1] > 0 && first[2] == 0, "{told}");
+    assert_eq!(first[..2], other[..2], "both devices have a copy of everything: {told}");
+    assert!(count(&devices[1], "last_physical: ") > 1 << 20, "{told}");
+    // The counts of the volume are those of both devices.
+    let (whole, _) = said(&bench, &ours, &["scrub", "status", "-R", text(&top)]);
+    assert!(whole.contains(&format!("data_bytes_scrubbed: {}\n", 2 * first[0])), "{whole}");
+
+    let file = state_file(&bench);
+    let mut state: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("the state")).expect("JSON");
+    let process = std::fs::read_to_string("/proc/self/stat").expect("this process");
+    let began = process.rsplit_once(')').expect("a name").1.split_whitespace().nth(19);
+    let began: u64 = began.expect("a time").parse().expect("a number");
+    state["status"] = json!("running");
+    state["process"] = json!([std::process::id(), began]);
+    state["duration"] = json!(100);
+    state["data_bytes_scrubbed"] = json!(100 << 20);
+    state["tree_bytes_scrubbed"] = json!(0);
+    state["bytes_total_copies"] = json!(400 << 20);
+    let with = |state: &Value| {
+        std::fs::write(&file, state.to_string()).expect("written");
+        said(&bench, &ours, &["scrub", "status", text(&top)]).0
+    };
+    let told = with(&state);
+    let lines: Vec<_> = told.lines().map(|line| line.split(':').next().unwrap_or(line)).collect();
+    let wanted = [
+        "UUID",
+        "Scrub started",
+        "Status",
+        "Duration",
+        "Time left",
+        "ETA",
+        "Total to scrub",
+        "Bytes scrubbed",
+        "Rate",
+        "Error summary",
+    ];
+    assert_eq!(lines[..wanted.len()], wanted, "{told}");
+    for line in [
+        "Status:           running",
+        "Duration:         0:01:40",
+        "Time left:        0:05:00",
+        "Total to scrub:   400.00MiB",
+        "Bytes scrubbed:   100.00MiB  (25.00%)",
+        "Rate:             1.00MiB/s",
+    ] {
+        assert!(told.lines().any(|found| found == line), "{line}: {told}");
+    }
+    let (refused, code) = said(&bench, &ours, &["scrub", "start", "-B", text(&top)]);
+    assert!(code == Some(1) && refused.contains("Scrub is already running."), "{refused}");
+    state["process"][1] = json!(began + 1);
+    assert!(with(&state).contains("Status:           interrupted\n"));
+    state["status"] = json!("interrupted");
+    (state["canceled"], state["resumed"]) = (json!(true), json!(1_700_000_000));
+    let told = with(&state);
+    assert!(told.contains("Status:           aborted\n") && told.contains("Scrub resumed:"));
+    // The scrub goes on behind what was scrubbed, and adds to its counts.
+    state["last_logical"] = json!(0);
+    let before = state["devices"][1]["data_bytes_scrubbed"].as_u64().expect("a count");
+    std::fs::write(&file, state.to_string()).expect("written");
+    let (told, code) = said(&bench, &ours, &["scrub", "resume", "-B", "-d", "-R", text(&top)]);
+    assert_eq!(code, Some(0), "{told}");
+    let devices = by_device(&told);
+    let line = format!("\tdata_bytes_scrubbed: {}", 2 * before);
+    assert!(devices[1].contains(&line.as_str()) && told.contains("Scrub resumed:"), "{told}");
+    mounted.end();
+    std::fs::remove_file(&file).expect("removed");
+    bench.ok(&[&["check", "--check-data-csum"][..], &both, &["image"]].concat());
+    if has(&["losetup", "btrfs"], None) && rustix::process::geteuid().is_root() {
+        let attach = |path: &PathBuf| run("losetup", &["--find", "--show", text(path)]);
+        let loops = [&image, &second].map(attach);
+        check(Path::new(loops[0].trim()));
+        for device in &loops {
+            run("losetup", &["--detach", device.trim()]);
+        }
+    }
+}
