@@ -19,6 +19,7 @@ mod columns;
 pub mod gather;
 pub mod json;
 pub mod linux;
+pub mod resize;
 pub mod scrub;
 pub mod subvolume;
 pub mod swap;

@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use buttress_control::closing;
+use buttress_block::Device;
+use buttress_control::{closing, execute};
 use buttress_words::json;
 use buttress_words::units::Units;
 use buttress_words::usage::{self, Space};
@@ -25,7 +27,7 @@ pub(super) enum Verb {
         /// Overwrite an existing filesystem on the devices.
         #[arg(short, long)]
         force: bool,
-        /// Discard nothing on the devices first. Nothing is ever discarded.
+        /// Discard nothing on the devices first.
         #[arg(short = 'K', long)]
         nodiscard: bool,
         /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.
@@ -85,9 +87,17 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
-        Verb::Add { force, words, .. } => {
+        Verb::Add { force, nodiscard, words, .. } => {
             let (volume, new) = last(words)?;
-            let new = new.into_iter().map(PathBuf::from).collect();
+            let new: Vec<PathBuf> = new.into_iter().map(PathBuf::from).collect();
+            // All devices are checked before the first one loses its content.
+            let opened = new.iter().map(|path| empty(path, force)).collect::<Result<Vec<_>>>()?;
+            if !nodiscard {
+                for device in &opened {
+                    discard(&**device, ui)?;
+                }
+            }
+            drop(opened);
             own::run(own::Verb::adding(PathBuf::from(volume), new, force), ui)
         }
         Verb::Remove { words, .. } => {
@@ -117,6 +127,26 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             Ok(Exit::Success)
         }
     }
+}
+
+/// Opens a device to add. Without `force` the device has to be empty.
+fn empty(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    if !force && let Some(found) = buttress_remote::overwritten(path).map_err(Failure::of_remote)? {
+        let path = path.display();
+        let what = format!(
+            "{path} appears to contain an existing filesystem ({found})\n\
+             ERROR: use the -f option to force overwrite of {path}"
+        );
+        return Err(Failure::new(Exit::Failure, what));
+    }
+    execute::fresh_device(path, force)
+}
+
+/// Discards the whole content of a device.
+fn discard(device: &dyn Device, ui: &Ui) -> Result<()> {
+    let (name, len) = (device.name(), device.len());
+    ui.line(format!("Performing full device TRIM {name} ({}) ...", Units::default().show(len)))?;
+    device.discard(0, len).map_err(Failure::of_device)
 }
 
 /// Shows the error counts of all devices, or of one device if the place is one of several.

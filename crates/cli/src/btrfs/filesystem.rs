@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use buttress_words::units::{LongUnits, Units};
 use buttress_words::usage::{self, Space};
-use buttress_words::{swap, table};
+use buttress_words::{resize, swap, table};
 
 use super::{defragment, du};
 use crate::client;
@@ -62,13 +62,7 @@ pub(super) enum Verb {
     /// Show the label of a volume, or change it.
     Label { place: PathBuf, label: Option<OsString> },
     /// Resize a device of a volume.
-    Resize {
-        /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.
-        #[arg(long)]
-        enqueue: bool,
-        #[command(flatten)]
-        resize: own::resize::Args,
-    },
+    Resize(resize::Args),
     /// Defragment files.
     Defragment(defragment::Args),
     /// Make a file for the kernel's swap space.
@@ -99,7 +93,7 @@ pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
             own::label::set(&place, &Devices::default(), &label, ui)?;
         }
         Verb::Mkswapfile(args) => swap::make(&args, ui)?,
-        Verb::Resize { resize, .. } => return own::resize::run(&resize, ui),
+        Verb::Resize(args) => return resize::run(&args, ui),
         Verb::Defragment(args) => return defragment::run(args, is_verbose, ui),
     }
     Ok(Exit::Success)

@@ -31,8 +31,9 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// Adds devices without a line for each.
     pub(crate) fn adding(image: PathBuf, new: Vec<PathBuf>, force: bool) -> Self {
-        Self::Add(Add { image, new, force, devices: Devices::default() })
+        Self::Add(Add { image, new, force, devices: Devices::default(), is_silent: true })
     }
 
     pub(crate) fn removing(image: PathBuf, gone: Vec<OsString>) -> Self {
@@ -76,6 +77,9 @@ pub(crate) struct Add {
     /// Overwrite an existing filesystem or partition table.
     #[arg(long, short)]
     force: bool,
+    /// Print no line for a device of the same volume.
+    #[arg(skip)]
+    is_silent: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -125,7 +129,7 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
         let order = Order::DeviceAdd { new: client::whole(path)?, force: args.force };
         let done = client::run(&order, &image, &devices, "add", ui)?;
         if done["grown_from"].is_null() {
-            if !ui.json() {
+            if !ui.json() && !args.is_silent {
                 let id = &done["devid"];
                 ui.line(format!("{}: device {id} of {}", path.display(), image.display()))?;
             }

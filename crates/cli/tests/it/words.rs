@@ -9,9 +9,10 @@ use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
 
-/// Command lines with `X` for the mount. Each line may need the results of earlier lines. For each
-/// line, both programs print the same text, except for numbers, identifiers and times.
-const LINES: [&str; 134] = [
+/// Command lines with `X` for the mount, and `D` for a device outside the volume. Each line may
+/// need the results of earlier lines. For each line, both programs print the same text, except for
+/// numbers, identifiers and times.
+const LINES: [&str; 155] = [
     "replace status X",
     "replace status -1 X",
     "replace cancel X",
@@ -117,6 +118,21 @@ const LINES: [&str; 134] = [
     "scrub status --si X",
     "scrub status -R X",
     "scrub resume X",
+    "scrub start -B -d X",
+    "scrub start -B -d -R X",
+    "scrub status -d X",
+    "scrub status -d -R X",
+    "scrub status -d --raw X",
+    "filesystem resize 1:900m X",
+    "filesystem resize -1k X",
+    "filesystem resize max X",
+    "filesystem resize +1g X",
+    "filesystem resize 1:4g X",
+    "filesystem resize -5g X",
+    "filesystem resize 7:max X",
+    "filesystem resize 0:max X",
+    "filesystem resize 1: X",
+    "filesystem resize bogus X",
     "property list X",
     "property list X/s",
     "property list -t subvol X/s",
@@ -136,6 +152,7 @@ const LINES: [&str; 134] = [
     "qgroup create 1/1 X",
     "subvolume create -i 1/1 X/grouped",
     "subvolume show --si X/grouped",
+    "subvolume snapshot -i 1/1 X/grouped X/grouped2",
     "quota disable X",
     "subvolume delete X/quiet X/nope X/quiet2",
     "subvolume delete X/nope",
@@ -146,14 +163,22 @@ const LINES: [&str; 134] = [
     "scrub start -B X",
     "scrub cancel X",
     "balance start --full-balance X",
+    "device add D X",
+    "device add D X",
+    "device remove D X",
+    "device add -K D X",
+    "device remove D X",
 ];
 
 /// Characters around numbers.
 const SEPARATORS: [char; 7] = [' ', '\t', ':', '\'', '(', '=', '"'];
 
 /// A text without the parts that differ between volumes.
-fn plain(text: &str, top: &str, device: &str) -> String {
-    let text = text.replace(device, "DEVICE").replace(top, "X");
+fn plain(text: &str, top: &str, [device, other]: [&str; 2]) -> String {
+    let mut names = [(device, "DEVICE"), (other, "OTHER"), (top, "X")];
+    // One name may begin with another: /dev/loop1 and /dev/loop12.
+    names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+    let text = names.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
     let mut out = String::new();
     for line in text.lines().filter(|line| !line.contains("Send time")) {
         for word in line.split_inclusive(SEPARATORS) {
@@ -184,14 +209,15 @@ pub(crate) fn program(bench: &Bench, name: &Path) -> Command {
 }
 
 /// Runs one line, and returns its output and its exit code.
-fn answer(bench: &Bench, name: &Path, line: &str, top: &str, device: &str) -> String {
+fn answer(bench: &Bench, name: &Path, line: &str, top: &str, devices: [&str; 2]) -> String {
     let words = line.split(' ').map(|word| match word.strip_prefix('X') {
         Some(rest) => format!("{top}{rest}"),
+        None if word == "D" => devices[1].to_owned(),
         None => word.to_owned(),
     });
     let output = program(bench, name).args(words).output().expect("it starts");
     let said = [&output.stdout[..], &output.stderr].concat();
-    let said = plain(&String::from_utf8_lossy(&said), top, device);
+    let said = plain(&String::from_utf8_lossy(&said), top, devices);
     format!("$ btrfs {line}\n{said}ends with {:?}\n", output.status.code())
 }
 
@@ -220,27 +246,35 @@ fn btrfs_says_the_same_on_both() {
     let device = run("losetup", &["--find", "--show", text(&linux)]);
     let device = device.trim();
     run("mount", &[device, text(&top)]);
-    let session = |name: &Path, top: &Path, device: &str| -> Vec<String> {
+    let session = |name: &Path, top: &Path, devices: [&str; 2]| -> Vec<String> {
         let top = text(top);
         let begin = ["subvolume create X/s", "filesystem sync X", "sub snap -r X/s X/s1"];
         let begun = begin.map(|line| {
             if line.starts_with("filesystem") {
                 std::fs::write(format!("{top}/s/file"), vec![1; 70_000]).expect("a file");
             }
-            answer(&bench, name, line, top, device)
+            answer(&bench, name, line, top, devices)
         });
-        let rest = LINES.iter().map(|line| answer(&bench, name, line, top, device));
+        let rest = LINES.iter().map(|line| answer(&bench, name, line, top, devices));
         begun.into_iter().chain(rest).collect()
     };
-    let wanted = session(&theirs, &top, device);
+    let more = ["other", "second"].map(|name| bench.path(name));
+    for path in &more {
+        std::fs::File::create(path).expect("a file").set_len(1 << 30).expect("a size");
+    }
+    let second = run("losetup", &["--find", "--show", text(&more[1])]);
+    let devices = [device, second.trim()];
+    let wanted = session(&theirs, &top, devices);
     // A command for a mount of Linux is passed on to btrfs-progs.
-    let passed_on = answer(&bench, &ours, "subvolume list X", text(&top), device);
-    assert_eq!(passed_on, answer(&bench, &theirs, "subvolume list X", text(&top), device));
+    let passed_on = answer(&bench, &ours, "subvolume list X", text(&top), devices);
+    assert_eq!(passed_on, answer(&bench, &theirs, "subvolume list X", text(&top), devices));
     run("umount", &[text(&top)]);
-    run("losetup", &["--detach", device]);
+    for device in devices {
+        run("losetup", &["--detach", device]);
+    }
 
     let mounted = Mounted::new(&bench, &[]);
-    let found = session(&ours, &bench.path("mnt"), text(&image));
+    let found = session(&ours, &bench.path("mnt"), [text(&image), text(&more[0])]);
     mounted.end();
     for (wanted, found) in wanted.iter().zip(&found) {
         assert_eq!(wanted, found, "btrfs-progs on the left");
@@ -271,7 +305,7 @@ fn replacements_are_told_as_by_btrfs_progs() {
         let mut replace = program(&bench, name);
         replace.args(["replace", "start", "-B", "-f", old, new, text(top)]);
         assert!(replace.output().expect("it starts").status.success(), "{name:?}");
-        lines.map(|line| answer(&bench, name, line, text(top), "no device"))
+        lines.map(|line| answer(&bench, name, line, text(top), ["no device", "no other"]))
     };
     let devices = [&linux, &bench.path("other")]
         .map(|file| run("losetup", &["--find", "--show", text(file)]));
