@@ -14,7 +14,10 @@ use buttress_format::{
 use buttress_tree::Geometry;
 use buttress_volume::Uuid;
 
+use crate::form::{csums, each_csum};
 use crate::{quota, when};
+
+pub use crate::form::{Form, csum};
 
 /// A key, with its numbers in the form of dump-tree.
 pub fn key(key: &Key) -> String {
@@ -41,7 +44,14 @@ pub fn key(key: &Key) -> String {
 }
 
 /// Prints the content of an item.
-pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write) -> Result<()> {
+pub fn print(
+    key: &Key,
+    bytes: &[u8],
+    geometry: &Geometry,
+    form: Form,
+    out: &mut impl Write,
+) -> Result<()> {
+    let text = |name: &[u8]| form.text(name);
     let parsed = match key.kind {
         Kind::INODE_ITEM => InodeItem::parse(bytes).map(|item| inode(&item)),
         Kind::INODE_REF => InodeRefs::parse(bytes).map(|refs| {
@@ -58,7 +68,9 @@ pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write)
             refs.iter().map(line).collect()
         }),
         Kind::DIR_ITEM | Kind::DIR_INDEX | Kind::XATTR_ITEM => {
-            DirEntry::parse_all(bytes).map(|entries| entries.iter().flat_map(entry).collect())
+            let lines =
+                |entries: Vec<DirEntry>| entries.iter().flat_map(|one| entry(one, form)).collect();
+            DirEntry::parse_all(bytes).map(lines)
         }
         Kind::ROOT_ITEM => RootItem::parse(bytes).map(|item| root(&item, bytes.len())),
         Kind::ROOT_REF | Kind::ROOT_BACKREF => RootRef::parse(bytes).map(|r| {
@@ -109,7 +121,13 @@ pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write)
         Kind::UUID_KEY_SUBVOL | Kind::UUID_KEY_RECEIVED_SUBVOL => UuidItem::parse(bytes)
             .map(|item| item.0.iter().map(|tree| format!("subvol_id {}", tree.0)).collect()),
         Kind::RAID_STRIPE => StripeItem::parse(bytes).map(|item| stripes(&item)),
-        Kind::EXTENT_CSUM => Ok(vec![csums(key, bytes.len(), geometry)]),
+        Kind::EXTENT_CSUM => {
+            let mut lines = vec![csums(key, bytes.len(), geometry)];
+            if form.shows_csums {
+                lines.extend(each_csum(key, bytes, geometry));
+            }
+            Ok(lines)
+        }
         Kind::ORPHAN_ITEM => Ok(vec!["orphan item".to_owned()]),
         _ => Ok(quota::lines(key, bytes).unwrap_or_default()),
     };
@@ -117,11 +135,6 @@ pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write)
         Ok(lines) => lines.iter().try_for_each(|line| writeln!(out, "\t\t{line}")),
         Err(error) => writeln!(out, "\t\tdoes not parse: {error}"),
     }
-}
-
-/// A name, safe to print.
-fn text(name: &[u8]) -> String {
-    crate::show(name)
 }
 
 fn inode(item: &InodeItem) -> Vec<String> {
@@ -179,7 +192,7 @@ fn time(name: &str, time: Timespec) -> String {
     format!("{name} {}.{} ({})", time.sec, time.nsec, when::date_time(time.sec))
 }
 
-fn entry(entry: &DirEntry) -> Vec<String> {
+fn entry(entry: &DirEntry, form: Form) -> Vec<String> {
     let kind = match entry.kind {
         FileKind::Unknown => "UNKNOWN",
         FileKind::Regular => "FILE",
@@ -199,10 +212,10 @@ fn entry(entry: &DirEntry) -> Vec<String> {
             entry.data.len(),
             entry.name.len()
         ),
-        format!("name: {}", text(&entry.name)),
+        format!("name: {}", form.text(&entry.name)),
     ];
     if !entry.data.is_empty() {
-        lines.push(format!("data {}", text(&entry.data)));
+        lines.push(format!("data {}", form.text(&entry.data)));
     }
     lines
 }
@@ -423,12 +436,4 @@ fn replacement(item: &ReplaceItem) -> Vec<String> {
         ),
         format!("start time {} stop time {}", item.started, item.stopped),
     ]
-}
-
-/// The range that a run of checksums covers.
-fn csums(key: &Key, len: usize, geometry: &Geometry) -> String {
-    let sectors = (len / geometry.csum.size()) as u64;
-    let bytes = sectors.saturating_mul(u64::from(geometry.sectorsize));
-    let end = key.offset.saturating_add(bytes);
-    format!("range start {} end {end} length {bytes}", key.offset)
 }

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod form;
 pub mod items;
 mod names;
 mod quota;

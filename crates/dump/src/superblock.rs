@@ -142,3 +142,28 @@ fn print_backup(index: usize, backup: &RootBackup, out: &mut impl Write) -> Resu
     writeln!(out, "\t\tbackup_bytes_used:\t{}", backup.bytes_used)?;
     writeln!(out, "\t\tbackup_num_devices:\t{}\n", backup.num_devices)
 }
+
+/// Prints the older roots of a superblock in the form of `dump-tree -R`.
+///
+/// # Errors
+///
+/// Those of writing.
+pub fn print_backups(superblock: &Superblock, out: &mut impl Write) -> Result<()> {
+    for (slot, backup) in superblock.backups.iter().enumerate() {
+        writeln!(out, "btrfs root backup slot {slot}")?;
+        let roots = [
+            ("tree", backup.tree_root_gen, backup.tree_root),
+            ("\textent", backup.extent_root_gen, backup.extent_root),
+            ("\tchunk", backup.chunk_root_gen, backup.chunk_root),
+            ("\tdevice", backup.dev_root_gen, backup.dev_root),
+            ("\tcsum", backup.csum_root_gen, backup.csum_root),
+            ("\tfs", backup.fs_root_gen, backup.fs_root),
+        ];
+        for (name, generation, at) in roots {
+            writeln!(out, "\t{name} root gen {generation} block {at}")?;
+        }
+        let (used, total, devices) = (backup.bytes_used, backup.total_bytes, backup.num_devices);
+        writeln!(out, "\t\t{used} used {total} total {devices} devices")?;
+    }
+    Ok(())
+}

@@ -21,6 +21,7 @@ pub mod json;
 pub mod linux;
 pub mod resize;
 pub mod scrub;
+pub mod start;
 pub mod subvolume;
 pub mod swap;
 pub mod table;

@@ -3,6 +3,9 @@
 
 use std::path::PathBuf;
 
+use buttress_format::limits::SUPER_OFFSETS;
+use buttress_words::start::Start;
+
 use crate::commands::{check as own, rescue};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::Ui;
@@ -18,20 +21,20 @@ pub(super) struct Args {
     /// The way to check. There is only one, and it takes as much memory as it may.
     #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem", "low-memory"])]
     mode: Option<String>,
-    /// Use this copy of the superblock. Only copy 0 is used for a check.
-    #[arg(short, long = "super", value_name = "COPY")]
-    superblock: Option<u64>,
+    /// Begin with this copy of the superblock.
+    #[arg(short, long = "super", value_name = "COPY", conflicts_with_all = ["repair", "undo"])]
+    superblock: Option<usize>,
     /// Clear the free space cache, v1 or v2, in place of a check.
     #[arg(long, value_name = "VERSION", value_parser = ["v1", "v2"])]
     clear_space_cache: Option<String>,
-    /// Refused: `btrfs restore` reads with older roots.
-    #[arg(short, long)]
+    /// Begin with the newest older root of the superblock.
+    #[arg(short, long, conflicts_with_all = ["repair", "undo", "tree_root"])]
     backup: bool,
-    /// Refused: `btrfs restore -t` reads with another root tree.
-    #[arg(short = 'r', long, value_name = "ADDRESS")]
+    /// Begin with the root tree at this address.
+    #[arg(short = 'r', long, value_name = "ADDRESS", conflicts_with_all = ["repair", "undo"])]
     tree_root: Option<u64>,
-    /// Refused: `btrfs rescue chunk-recover` finds the chunk tree.
-    #[arg(long, value_name = "ADDRESS")]
+    /// Begin with the chunk tree at this address.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["repair", "undo"])]
     chunk_root: Option<u64>,
     /// Refused: a check compares the counts of quota groups, and `btrfs qgroup show` lists them.
     #[arg(short = 'Q', long)]
@@ -44,13 +47,8 @@ pub(super) struct Args {
     clear_ino_cache: bool,
 }
 
-pub(super) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let other_copy = args.superblock.is_some_and(|copy| copy > 0);
+pub(super) fn run(mut args: Args, ui: &Ui) -> Result<Exit> {
     let refused = [
-        (other_copy, "--super: `btrfs rescue super-recover` replaces damaged copies first"),
-        (args.backup, "--backup: `btrfs restore` reads with older roots"),
-        (args.tree_root.is_some(), "--tree-root: `btrfs restore -t` reads with another root tree"),
-        (args.chunk_root.is_some(), "--chunk-root: `btrfs rescue chunk-recover` finds that tree"),
         (args.qgroup_report, "--qgroup-report: `btrfs qgroup show` lists the groups"),
         (args.subvol_extents.is_some(), "--subvol-extents: `btrfs filesystem du` shows sharing"),
         (args.clear_ino_cache, "--clear-ino-cache: nothing here uses such a cache"),
@@ -58,6 +56,19 @@ pub(super) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if let Some((_, what)) = refused.iter().find(|(is_given, _)| *is_given) {
         return Err(Failure::new(Exit::Failure, format!("option {what}")));
     }
+    if let Some(copy) = args.superblock {
+        let Some(at) = SUPER_OFFSETS.get(copy) else {
+            let what = format!("super mirror should be less than {}", SUPER_OFFSETS.len());
+            return Err(Failure::new(Exit::Failure, what));
+        };
+        ui.line(format!("using SB copy {copy}, bytenr {at}"))?;
+    }
+    args.own.start = Start {
+        copy: args.superblock,
+        is_older: args.backup,
+        tree_root: args.tree_root,
+        chunk_root: args.chunk_root,
+    };
     match args.clear_space_cache {
         Some(version) => {
             let places: Vec<PathBuf> = vec![args.own.image];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use buttress_format::{TreeId, limits};
 
-use crate::commands::dump as own;
+use crate::commands::dump::{self as own, Part};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::Ui;
 
@@ -12,43 +12,43 @@ use crate::ui::Ui;
 pub(super) struct Tree {
     #[command(flatten)]
     own: own::Args,
-    /// Print only the extent tree.
-    #[arg(short, long, conflicts_with = "tree")]
+    /// Print only the extent tree and the device tree.
+    #[arg(short, long, conflicts_with_all = ["tree", "only_devices", "roots", "backups", "block"])]
     extents: bool,
-    /// Print only the tree of identifiers.
-    #[arg(short, long, conflicts_with = "tree")]
+    /// Print only the UUID tree.
+    #[arg(short, long, conflicts_with_all = ["tree", "extents", "only_devices", "block"])]
     uuid: bool,
     /// Look for no other devices. They are never looked for.
     #[arg(long)]
     noscan: bool,
-    /// Refused: `-t chunk` and `-t dev` print what describes the devices.
-    #[arg(short = 'd')]
+    /// Print only the root tree, the chunk tree and the device tree.
+    #[arg(short = 'd', conflicts_with_all = ["tree", "roots", "backups", "block"])]
     only_devices: bool,
-    /// Refused: `-t root` prints the roots.
-    #[arg(short, long)]
+    /// Print only one line for each root.
+    #[arg(short, long, conflicts_with = "block")]
     roots: bool,
-    /// Refused: `dump-super -f` prints the older roots.
-    #[arg(short = 'R', long)]
+    /// Print one line for each root, and the older roots of the superblock.
+    #[arg(short = 'R', long, conflicts_with = "block")]
     backups: bool,
-    /// Refused: `-t` prints the tree that has the node.
-    #[arg(short, long, value_name = "ADDRESS")]
+    /// Print only the node at this address. Can be given several times.
+    #[arg(short, long, value_name = "ADDRESS", conflicts_with = "tree")]
     block: Vec<u64>,
-    /// Refused, as `--block` is.
-    #[arg(long)]
+    /// With `--block`: print the nodes below it, too.
+    #[arg(long, requires = "block")]
     follow: bool,
-    /// Refused: there is one order of nodes.
+    /// Print trees level by level. This is the default.
     #[arg(long)]
     bfs: bool,
-    /// Refused: there is one order of nodes.
-    #[arg(long)]
+    /// Print the nodes below a node before the next node of its level.
+    #[arg(long, conflicts_with = "bfs")]
     dfs: bool,
-    /// Refused: names are always printed.
+    /// Print no names and no values of attributes.
     #[arg(long)]
     hide_names: bool,
-    /// Refused: checksums of nodes are not printed.
+    /// Print the checksum of each node.
     #[arg(long)]
     csum_headers: bool,
-    /// Refused: the ranges of checksums are printed, and the checksums are not.
+    /// Print each checksum of data.
     #[arg(long)]
     csum_items: bool,
 }
@@ -75,22 +75,24 @@ pub(super) struct Super {
 }
 
 pub(super) fn tree(mut args: Tree, ui: &Ui) -> Result<Exit> {
-    let refused = [
-        (args.only_devices, "-d: `-t chunk` and `-t dev` print what describes the devices"),
-        (args.roots, "--roots: `-t root` prints the roots"),
-        (args.backups, "--backups: `dump-super -f` prints the older roots"),
-        (!args.block.is_empty() || args.follow, "--block: `-t` prints the tree with the node"),
-        (args.bfs || args.dfs, "--bfs and --dfs: there is one order of nodes"),
-        (args.hide_names, "--hide-names: names are always printed"),
-        (args.csum_headers || args.csum_items, "--csum-headers and --csum-items: not printed"),
-    ];
-    if let Some((_, what)) = refused.iter().find(|(is_given, _)| *is_given) {
-        return Err(Failure::new(Exit::Failure, format!("option {what}")));
-    }
-    if args.extents {
-        args.own.tree = Some(TreeId::EXTENT);
-    } else if args.uuid {
+    let is_of_superblock = |tree| tree == TreeId::ROOT || tree == TreeId::CHUNK;
+    args.own.ends_with_totals = args.own.tree.is_some_and(|tree| !is_of_superblock(tree));
+    if args.uuid {
         args.own.tree = Some(TreeId::UUID);
+    }
+    let own = &mut args.own;
+    own.form.is_depth_first = args.dfs;
+    own.form.shows_csums = args.csum_headers;
+    own.form.items.hides_names = args.hide_names;
+    own.form.items.shows_csums = args.csum_items;
+    if args.extents {
+        own.part = Part::Extents;
+    } else if args.only_devices {
+        own.part = Part::Devices;
+    } else if args.roots || args.backups {
+        own.part = Part::Roots { backups: args.backups };
+    } else if !args.block.is_empty() {
+        own.part = Part::Blocks { at: args.block, follows: args.follow };
     }
     own::run(args.own, ui)
 }

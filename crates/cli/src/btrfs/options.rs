@@ -75,7 +75,16 @@ pub(super) fn with_equals(words: &[OsString]) -> Vec<OsString> {
     } else {
         OsString::clone
     };
-    words.iter().map(fit).collect()
+    let implied = implied(words).map(OsString::from);
+    words.iter().map(fit).chain(implied).collect()
+}
+
+/// As in btrfs-progs, a check that makes a tree anew is a repair.
+fn implied(words: &[OsString]) -> Option<&'static str> {
+    let begins = |start: &[u8]| words.iter().any(|word| word.as_bytes().starts_with(start));
+    let mut names = words.iter().skip(1).filter(|word| !word.as_bytes().starts_with(b"-"));
+    let is_check = names.next().is_some_and(|name| b"check".starts_with(name.as_bytes()));
+    (is_check && begins(b"--init-") && !begins(b"--repair")).then_some("--repair")
 }
 
 fn with_codec(word: &OsString) -> OsString {

@@ -11,6 +11,7 @@ use buttress_check::{
     Issue, Journal, Options, RepairOptions, Repairs, Report, Severity, Step, Totals,
 };
 use buttress_volume::{Uuid, Volume};
+use buttress_words::start::Start;
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -60,6 +61,9 @@ pub(crate) struct Args {
     /// during the check. The writes of that program can then look like damage.
     #[arg(long, conflicts_with = "repair")]
     force: bool,
+    /// Where the check begins.
+    #[arg(skip)]
+    pub(crate) start: Start,
 }
 
 /// The commit that was checked.
@@ -93,7 +97,12 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         memory_bytes: args.devices.memory.unwrap_or_else(memory::by_default),
         ..Options::default()
     };
-    let image = match mounted::check(&args, &options, ui)? {
+    let found = match args.start.is_usual() {
+        true => mounted::check(&args, &options, ui)?,
+        // Only the last commit of a mount stays unchanged.
+        false => Found::AtRest(args.image.clone()),
+    };
+    let image = match found {
         Found::Checked(exit) => return Ok(exit),
         Found::AtRest(image) => image,
     };
@@ -103,7 +112,10 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         (false, true) => Access::Peek,
         (false, false) => Access::Read,
     };
-    let devices = image::open_devices(&image, &args.devices, access)?;
+    let mut devices = image::open_devices(&image, &args.devices, access)?;
+    if !args.start.is_usual() {
+        devices = args.start.show(&devices)?;
+    }
     let superblock = Volume::read_superblock(&*devices[0]).context(|| &name)?;
     let about = About {
         uuid: Uuid(superblock.fsid).to_string(),

@@ -20,6 +20,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::inspect::{Inspect, ListedTree};
 use crate::ui::Ui;
+use walk::Form;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,14 +40,40 @@ pub(crate) struct Args {
     /// The number of the only copy to print.
     #[arg(skip)]
     pub(crate) copy: Option<usize>,
+    /// What to print in place of whole trees.
+    #[arg(skip)]
+    pub(crate) part: Part,
+    #[arg(skip)]
+    pub(crate) form: Form,
+    /// Print the totals behind a single tree.
+    #[arg(skip)]
+    pub(crate) ends_with_totals: bool,
     #[command(flatten)]
     devices: Devices,
+}
+
+/// A part of a volume, as the options of btrfs-progs choose it.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Part {
+    /// All trees, or the tree that is given.
+    #[default]
+    Trees,
+    /// The trees of extents and of devices.
+    Extents,
+    /// The trees of roots, chunks and devices.
+    Devices,
+    /// One line for each root. With `backups`, the older roots, too.
+    Roots { backups: bool },
+    /// Nodes by their addresses. With `follows`, the nodes below them, too.
+    Blocks { at: Vec<u64>, follows: bool },
 }
 
 impl Args {
     /// The superblock of a device, or every copy of it.
     pub(crate) fn superblock(image: PathBuf, all: bool) -> Self {
-        Self { image, tree: None, superblock: true, all, copy: None, devices: Devices::default() }
+        let (part, form, ends_with_totals, devices) = Default::default();
+        let (tree, copy) = (None, None);
+        Self { image, tree, superblock: true, all, copy, part, form, ends_with_totals, devices }
     }
 }
 
@@ -61,10 +88,35 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let mut out = ui.writer();
     let version = concat!("buttress v", env!("CARGO_PKG_VERSION"));
     writeln!(out, "{version}").context(|| "standard output")?;
-    if let Some(tree) = args.tree {
-        one_tree(&inspect, tree, &mut out)?;
-    } else {
-        all_trees(&inspect, &mut out)?;
+    let form = args.form;
+    match &args.part {
+        Part::Trees => match args.tree {
+            Some(tree) => {
+                one_tree(&inspect, tree, form, &mut out)?;
+                if args.ends_with_totals {
+                    totals(&inspect, &mut out)?;
+                }
+            }
+            None => all_trees(&inspect, form, &mut out)?,
+        },
+        Part::Extents => {
+            // As btrfs-progs, without the nodes above the leaves.
+            let form = Form { only_leaves: true, ..form };
+            for id in [TreeId::EXTENT, TreeId::DEV] {
+                one_tree(&inspect, id, form, &mut out)?;
+            }
+        }
+        Part::Devices => {
+            for id in [TreeId::ROOT, TreeId::CHUNK, TreeId::DEV] {
+                one_tree(&inspect, id, form, &mut out)?;
+            }
+        }
+        Part::Roots { backups } => roots(&inspect, args.tree, *backups, &mut out)?,
+        Part::Blocks { at, follows } => {
+            for at in at {
+                walk::block(&inspect, *at, *follows, form, &mut out)?;
+            }
+        }
     }
     out.flush().context(|| "standard output")?;
     Ok(Exit::Success)
@@ -100,35 +152,74 @@ fn documents(inspect: &Inspect, tree: Option<TreeId>, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn one_tree(inspect: &Inspect, id: TreeId, out: &mut impl Write) -> Result<()> {
-    if id == TreeId::ROOT || id == TreeId::CHUNK {
-        writeln!(out, "{} tree", tree_name(id)).context(|| "standard output")?;
-        return walk::tree(inspect, id, inspect.tree(id)?, out);
+/// Prints a line for the root of each tree, or of one tree.
+fn roots(
+    inspect: &Inspect,
+    only: Option<TreeId>,
+    backups: bool,
+    out: &mut impl Write,
+) -> Result<()> {
+    let mut lines = Vec::new();
+    let is_wanted = |id: TreeId| only.is_none_or(|only| only == id);
+    for id in [TreeId::ROOT, TreeId::CHUNK].into_iter().filter(|id| is_wanted(*id)) {
+        let root = inspect.tree(id)?;
+        lines.push(format!("{} tree: {} level {}", tree_name(id), root.logical, root.level));
     }
-    let tree = inspect.listed(id)?;
-    listed_tree(inspect, &tree, out)
+    if let Some(root) = inspect.log_root().filter(|_| only.is_none()) {
+        lines.push(format!("log root tree: {} level {}", root.logical, root.level));
+    }
+    for tree in inspect.trees()?.iter().filter(|tree| is_wanted(TreeId(tree.key.objectid))) {
+        let (name, key) = (tree_name(TreeId(tree.key.objectid)), items::key(&tree.key));
+        lines
+            .push(format!("{name} tree key {key} {} level {}", tree.root.logical, tree.root.level));
+    }
+    for line in lines {
+        writeln!(out, "{line}").context(|| "standard output")?;
+    }
+    if backups {
+        superblock::print_backups(&inspect.superblock, out).context(|| "standard output")?;
+    }
+    totals(inspect, out)
 }
 
-fn listed_tree(inspect: &Inspect, tree: &ListedTree, out: &mut impl Write) -> Result<()> {
+fn one_tree(inspect: &Inspect, id: TreeId, form: Form, out: &mut impl Write) -> Result<()> {
+    if id == TreeId::ROOT || id == TreeId::CHUNK {
+        writeln!(out, "{} tree", tree_name(id)).context(|| "standard output")?;
+        return walk::tree(inspect, id, inspect.tree(id)?, form, out);
+    }
+    let tree = inspect.listed(id)?;
+    listed_tree(inspect, &tree, form, out)
+}
+
+fn listed_tree(
+    inspect: &Inspect,
+    tree: &ListedTree,
+    form: Form,
+    out: &mut impl Write,
+) -> Result<()> {
     let id = TreeId(tree.key.objectid);
     writeln!(out, "{} tree key {} ", tree_name(id), items::key(&tree.key))
         .context(|| "standard output")?;
-    walk::tree(inspect, id, tree.root, out)
+    walk::tree(inspect, id, tree.root, form, out)
 }
 
-fn all_trees(inspect: &Inspect, out: &mut impl Write) -> Result<()> {
+fn all_trees(inspect: &Inspect, form: Form, out: &mut impl Write) -> Result<()> {
     for id in [TreeId::ROOT, TreeId::CHUNK] {
-        one_tree(inspect, id, out)?;
+        one_tree(inspect, id, form, out)?;
     }
     let mut logs = Vec::new();
     if let Some(root) = inspect.log_root() {
         writeln!(out, "log root tree").context(|| "standard output")?;
-        walk::tree(inspect, TreeId::TREE_LOG, root, out)?;
+        walk::tree(inspect, TreeId::TREE_LOG, root, form, out)?;
         logs = inspect.listed_in(TreeId::TREE_LOG, root)?;
     }
     for tree in inspect.trees()?.iter().chain(&logs) {
-        listed_tree(inspect, tree, out)?;
+        listed_tree(inspect, tree, form, out)?;
     }
+    totals(inspect, out)
+}
+
+fn totals(inspect: &Inspect, out: &mut impl Write) -> Result<()> {
     let superblock = &inspect.superblock;
     writeln!(
         out,

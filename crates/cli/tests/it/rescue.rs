@@ -200,6 +200,69 @@ fn linux_builds_the_uuid_tree_anew() {
     check(&image);
 }
 
+/// `btrfs check` begins with another copy of the superblock, with an older root, or with roots at
+/// addresses. What it does not have it refuses with what to use in its place.
+#[test]
+fn a_check_begins_where_it_is_told() {
+    let bench = crate::bench();
+    filled(&bench);
+    let btrfs = bench.path("btrfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &btrfs).expect("a link");
+    let check = |words: &[&str]| -> (String, Option<i32>) {
+        let mut command = std::process::Command::new(&btrfs);
+        command.arg("check").args(words).arg("a.img").current_dir(bench.path(""));
+        let output = command.output().expect("it starts");
+        let said = [&output.stdout[..], &output.stderr].concat();
+        (String::from_utf8_lossy(&said).into_owned(), output.status.code())
+    };
+    let field = |name: &str| {
+        let said = bench.ok(&["dump", "--super", "a.img"]);
+        let line = said.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.and_then(|line| line.split_whitespace().nth(1)).expect("a field").to_owned()
+    };
+    let (root, chunks, last) = (field("root"), field("chunk_root"), field("generation"));
+    let older: u64 = last.parse().expect("a number");
+    for words in [
+        &["-b"][..],
+        &["--super", "1"],
+        &["-r", &root, "--chunk-root", &chunks],
+        &["-r", &root, "--readonly", "--check-data-csum", "-p", "--mode", "lowmem"],
+    ] {
+        let (said, code) = check(words);
+        assert!(code == Some(0) && said.contains("no error found"), "{words:?}: {said}");
+    }
+    assert!(check(&["-s", "1"]).0.contains("using SB copy 1, bytenr 67108864"));
+    // The root of the older commit names other bytes in use.
+    let used = |said: &str| said.lines().find(|line| line.starts_with("found ")).map(str::to_owned);
+    bench.ok(&["rm", "--recursive", "a.img:/src"]);
+    assert_ne!(field("generation"), last);
+    let (old, code) = check(&["-b"]);
+    assert_eq!(code, Some(0), "{old}");
+    assert_ne!(used(&old), used(&check(&[]).0), "{old} after {older}");
+
+    damage(&bench, "a.img", 64 << 10);
+    assert_eq!(check(&[]).1, Some(1));
+    let (said, code) = check(&["-s", "1"]);
+    assert_eq!(code, Some(0), "{said}");
+    for (words, why) in [
+        (&["-s", "3"][..], "super mirror should be less than 3"),
+        (&["-s", "1", "-r", "4096"], "failed to read tree block 4096"),
+        (&["-s", "1", "-r", "12345"], "not aligned"),
+        (&["-s", "1", "--chunk-root", "12345"], "not aligned"),
+        (&["-s", "1", "--repair"], "cannot be used with"),
+        (&["-b", "--init-csum-tree"], "cannot be used with"),
+        (&["-Q"], "btrfs qgroup show"),
+        (&["-E", "5"], "btrfs filesystem du"),
+    ] {
+        let (said, code) = check(words);
+        assert!(code == Some(1) && said.contains(why), "{words:?}: {said}");
+    }
+    bench.ok(&["rescue", "super-recover", "--yes", "a.img"]);
+    let (said, code) = check(&["--init-extent-tree"]);
+    assert!(code == Some(0) && said.contains("repairing:"), "{said}");
+    crate::checker::check(&bench.path("a.img"));
+}
+
 /// Only verbs that read take words of `rescue=`.
 #[test]
 fn rescue_words_are_for_reading() {

@@ -73,7 +73,7 @@ fn key(key: &Key) -> Value {
 fn item(at: &Key, bytes: &[u8], geometry: &Geometry) -> Value {
     let mut lines = Vec::new();
     // Writing into memory cannot fail.
-    let _ = items::print(at, bytes, geometry, &mut lines);
+    let _ = items::print(at, bytes, geometry, items::Form::default(), &mut lines);
     let lines = String::from_utf8_lossy(&lines);
     let lines: Vec<&str> = lines.lines().map(str::trim_start).collect();
     let mut value = json!({ "key": key(at), "size": bytes.len(), "lines": lines });

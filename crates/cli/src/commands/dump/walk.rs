@@ -7,35 +7,106 @@ use buttress_format::header::{HEADER_LEN, PTR_LEN};
 use buttress_format::{Header, TreeId};
 use buttress_tree::{Expect, Geometry, Node, NodePtr, NodeSource};
 use buttress_volume::Uuid;
+use buttress_words::start;
 
 use super::items;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::inspect::Inspect;
 
-/// Prints a whole tree, level by level from the root, in the order of btrfs-progs.
-///
-/// Keeps only the pointers of one level in memory. The crate `tree` has checked that a child is one
-/// level lower than its parent, so the walk ends at the leaves.
+/// How nodes are printed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Form {
+    /// Print the nodes below a node before the next node of its level.
+    pub(crate) is_depth_first: bool,
+    /// Print the checksum of each node.
+    pub(crate) shows_csums: bool,
+    /// Print only leaves.
+    pub(crate) only_leaves: bool,
+    /// How items are printed.
+    pub(crate) items: items::Form,
+}
+
+/// Prints a whole tree. As in btrfs-progs, the order is level by level from the root, if the form
+/// does not say otherwise.
 pub(super) fn tree(
     inspect: &Inspect,
     id: TreeId,
     root: NodePtr,
+    form: Form,
     out: &mut impl Write,
 ) -> Result<()> {
-    nodes(inspect, id, root, |node| print(node, inspect.store.geometry(), out))
+    let geometry = inspect.store.geometry();
+    let print = |node: &Node| print(node, geometry, form, out);
+    if form.is_depth_first {
+        return in_depth(inspect, id, root, print);
+    }
+    nodes(inspect, id, root, print)
 }
 
-/// Visits the nodes of a tree in the order of [`tree`].
+/// Visits the nodes of a tree, each before the nodes below it.
+fn in_depth(
+    inspect: &Inspect,
+    id: TreeId,
+    root: NodePtr,
+    mut visit: impl FnMut(&Node) -> std::io::Result<()>,
+) -> Result<()> {
+    let mut nodes_left = nodes_max(inspect);
+    let mut waiting = vec![Expect::root(root)];
+    while let Some(expect) = waiting.pop() {
+        let node = read(inspect, id, &expect)?;
+        visit(&node).context(|| "standard output")?;
+        if node.level() > 0 {
+            nodes_left = left(inspect, id, nodes_left, node.len())?;
+            let below = (0..node.len()).rev();
+            waiting.extend(below.map(|slot| node.expect_child_below(slot, expect.below)));
+        }
+    }
+    Ok(())
+}
+
+/// The most nodes of a tree. A damaged tree may refer to one node many times. A valid tree fits on
+/// its devices, so a walk ends after as many nodes as fit there.
+fn nodes_max(inspect: &Inspect) -> u64 {
+    inspect.superblock.total_bytes / u64::from(inspect.superblock.nodesize)
+}
+
+/// Counts nodes that a walk goes on to.
+fn left(inspect: &Inspect, id: TreeId, nodes: u64, more: usize) -> Result<u64> {
+    nodes.checked_sub(more as u64).ok_or_else(|| {
+        let what = format!("{}: tree {id} names more nodes than there can be", inspect.name());
+        Failure::new(Exit::Corrupt, what)
+    })
+}
+
+/// Prints one node by its address, and the nodes below it if `follows` is set.
+pub(super) fn block(
+    inspect: &Inspect,
+    at: u64,
+    follows: bool,
+    form: Form,
+    out: &mut impl Write,
+) -> Result<()> {
+    let header = start::header_at(&inspect.volume, &inspect.superblock, at)?;
+    let (logical, generation, level) = (header.bytenr, header.generation, header.level);
+    let root = NodePtr { logical, generation, level };
+    if follows {
+        return tree(inspect, header.owner, root, form, out);
+    }
+    let node = read(inspect, header.owner, &Expect::root(root))?;
+    print(&node, inspect.store.geometry(), form, out).context(|| "standard output")
+}
+
+/// Visits the nodes of a tree, level by level.
+///
+/// Keeps only the pointers of one level in memory. The crate `tree` has checked that a child is one
+/// level lower than its parent, so the walk ends at the leaves.
 pub(crate) fn nodes(
     inspect: &Inspect,
     id: TreeId,
     root: NodePtr,
     mut visit: impl FnMut(&Node) -> std::io::Result<()>,
 ) -> Result<()> {
-    // A damaged tree may refer to one node many times. A valid tree fits on its devices, so the
-    // walk ends after as many nodes as fit there.
-    let superblock = &inspect.superblock;
-    let mut nodes_left = superblock.total_bytes / u64::from(superblock.nodesize);
+    let mut nodes_left = nodes_max(inspect);
     let mut storey = vec![Expect::root(root)];
     while !storey.is_empty() {
         let mut below = Vec::new();
@@ -48,10 +119,7 @@ pub(crate) fn nodes(
                 );
             }
         }
-        nodes_left = nodes_left.checked_sub(below.len() as u64).ok_or_else(|| {
-            let what = format!("{}: tree {id} names more nodes than there can be", inspect.name());
-            Failure::new(Exit::Corrupt, what)
-        })?;
+        nodes_left = left(inspect, id, nodes_left, below.len())?;
         storey = below;
     }
     Ok(())
@@ -61,8 +129,20 @@ fn read(inspect: &Inspect, id: TreeId, expect: &Expect) -> Result<Arc<Node>> {
     inspect.store.node(id, expect).context(|| inspect.name())
 }
 
-fn print(node: &Node, geometry: &Geometry, out: &mut impl Write) -> std::io::Result<()> {
+fn print(
+    node: &Node,
+    geometry: &Geometry,
+    form: Form,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
     let header = node.header();
+    if form.only_leaves && node.level() > 0 {
+        return Ok(());
+    }
+    let csum = match form.shows_csums {
+        true => format!(" csum {}", items::csum(&node.bytes()[..geometry.csum.size()])),
+        false => String::new(),
+    };
     let room = node.bytes().len() - HEADER_LEN;
     if node.level() == 0 {
         let free = room - node.used_bytes();
@@ -71,9 +151,9 @@ fn print(node: &Node, geometry: &Geometry, out: &mut impl Write) -> std::io::Res
             "leaf {} items {} free space {free} generation {} owner {}",
             header.bytenr, header.nritems, header.generation, header.owner
         )?;
-        identity("leaf", header, out)?;
+        identity("leaf", header, &csum, out)?;
         for slot in 0..node.len() {
-            item(node, slot, geometry, out)?;
+            item(node, slot, geometry, form.items, out)?;
         }
     } else {
         let free = room / PTR_LEN - node.len();
@@ -82,7 +162,7 @@ fn print(node: &Node, geometry: &Geometry, out: &mut impl Write) -> std::io::Res
             "node {} level {} items {} free space {free} generation {} owner {}",
             header.bytenr, header.level, header.nritems, header.generation, header.owner
         )?;
-        identity("node", header, out)?;
+        identity("node", header, &csum, out)?;
         for slot in 0..node.len() {
             let child = node.child(slot);
             writeln!(
@@ -97,7 +177,7 @@ fn print(node: &Node, geometry: &Geometry, out: &mut impl Write) -> std::io::Res
     Ok(())
 }
 
-fn identity(what: &str, header: &Header, out: &mut impl Write) -> std::io::Result<()> {
+fn identity(what: &str, header: &Header, csum: &str, out: &mut impl Write) -> std::io::Result<()> {
     let flags: Vec<&str> = [(1, "WRITTEN"), (2, "RELOC")]
         .into_iter()
         .filter(|(bit, _)| header.flags & bit != 0)
@@ -105,7 +185,7 @@ fn identity(what: &str, header: &Header, out: &mut impl Write) -> std::io::Resul
         .collect();
     writeln!(
         out,
-        "{what} {} flags {:#x}({}) backref revision {}",
+        "{what} {} flags {:#x}({}) backref revision {}{csum}",
         header.bytenr,
         header.flags,
         flags.join("|"),
@@ -119,6 +199,7 @@ fn item(
     node: &Node,
     slot: usize,
     geometry: &Geometry,
+    form: items::Form,
     out: &mut impl Write,
 ) -> std::io::Result<()> {
     let (key, bytes) = (node.key(slot), node.item(slot));
@@ -130,5 +211,5 @@ fn item(
         items::key(&key),
         bytes.len()
     )?;
-    items::print(&key, bytes, geometry, out)
+    items::print(&key, bytes, geometry, form, out)
 }
