@@ -9,10 +9,12 @@
 
 use std::sync::Arc;
 
-use buttress_txn::{Cost, QuotaChange, ReserveClass};
+use buttress_format::TreeId;
+use buttress_txn::{Cost, Handle, QuotaChange, ReserveClass};
 
 use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
+use crate::mount::Mount;
 use crate::upkeep::Work;
 
 pub use buttress_format::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus};
@@ -22,6 +24,9 @@ pub use buttress_txn::{QuotaUse, Quotas};
 const COUNTS_MAX: u32 = 3;
 /// Bytes of the largest item of a quota tree, with its header in the leaf.
 const ITEM_BYTES: u32 = 65;
+
+/// Why a membership is refused.
+const OF_HIGHER_LEVELS: &str = "a group is a member of groups of higher levels";
 
 fn must_have(quotas: &Quotas, group: QuotaGroup) -> Result<&QuotaUse> {
     quotas.group(group).ok_or_else(|| NameError::NotFound.into())
@@ -126,7 +131,7 @@ impl Filesystem {
         self.change_quotas(|quotas| {
             let known = must_have(quotas, group)?;
             let is_of_subvolume =
-                group.level() == 0 && self.subvolume_item(buttress_format::TreeId(group.0)).is_ok();
+                group.level() == 0 && self.subvolume_item(TreeId(group.0)).is_ok();
             let counts = quotas.status.is_simple() && !known.info.is_zero();
             if !known.children.is_empty() || is_of_subvolume || counts {
                 return Err(NameError::Busy.into());
@@ -162,7 +167,7 @@ impl Filesystem {
     pub fn join_quota_group(&self, child: QuotaGroup, parent: QuotaGroup) -> Result<()> {
         self.change_quotas(|quotas| {
             if child.level() >= parent.level() {
-                return Err(Error::invalid("a group is a member of groups of higher levels"));
+                return Err(Error::invalid(OF_HIGHER_LEVELS));
             }
             must_have(quotas, parent)?;
             match must_have(quotas, child)?.parents.contains(&parent) {
@@ -203,6 +208,52 @@ impl Filesystem {
     }
 }
 
+/// The groups that a new subvolume joins, in the transaction that makes it. This needs no exclusive
+/// right: if a group is removed meanwhile, its memberships end with it.
+pub(crate) struct Joins {
+    parents: Vec<QuotaGroup>,
+    /// The most items that a commit sets for one membership.
+    items: u64,
+}
+
+impl Joins {
+    /// Looks for the groups. Without quotas there is nothing to join.
+    pub(crate) fn new(mount: &Mount, parents: &[QuotaGroup]) -> Result<Self> {
+        let quotas = if parents.is_empty() { None } else { mount.engine.quotas()? };
+        let Some(quotas) = quotas else { return Ok(Self { parents: Vec::new(), items: 0 }) };
+        for parent in parents {
+            must_have(&quotas, *parent)?;
+            if parent.level() == 0 {
+                return Err(Error::invalid(OF_HIGHER_LEVELS));
+            }
+        }
+        Ok(Self { parents: parents.to_vec(), items: membership_items(&quotas) })
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        cost_of_items(self.items * self.parents.len() as u64)
+    }
+
+    /// Records the memberships of a subvolume that this handle makes.
+    pub(crate) fn apply(&self, handle: &Handle<'_>, tree: TreeId) {
+        for parent in &self.parents {
+            let join = QuotaChange::Join { child: QuotaGroup::of(tree), parent: *parent };
+            handle.change_quotas(join, self.items);
+        }
+    }
+}
+
+/// The most items that a commit sets or deletes for a membership.
+fn membership_items(quotas: &Quotas) -> u64 {
+    let above = quotas.groups.iter().filter(|known| known.group.level() > 0).count();
+    8 + 2 + above as u64
+}
+
+fn cost_of_items(items: u64) -> Cost {
+    let count = u32::try_from(items).unwrap_or(u32::MAX);
+    Cost::of(count, count.saturating_mul(ITEM_BYTES))
+}
+
 /// The exclusive right to change quotas. No other thread changes quotas meanwhile.
 struct QuotaTurn<'f> {
     fs: &'f Filesystem,
@@ -239,9 +290,8 @@ impl QuotaTurn<'_> {
     fn make(&self, change: QuotaChange) -> Result<()> {
         let mount = self.fs.mount();
         let items = self.items(&change)?;
-        let count = u32::try_from(items).unwrap_or(u32::MAX);
-        let cost = Cost::of(count, count.saturating_mul(ITEM_BYTES));
-        let handle = mount.engine.begin(mount.space.reserve(cost, ReserveClass::Normal)?);
+        let reservation = mount.space.reserve(cost_of_items(items), ReserveClass::Normal)?;
+        let handle = mount.engine.begin(reservation);
         handle.change_quotas(change, items);
         drop(handle);
         self.fs.commit()?;

@@ -17,7 +17,7 @@ use crate::columns::{self, Column, Key};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::VolumePath;
-use crate::order::{Act, Group, Order, QuotaAct, Quotas, Shown, Spot, SurveyRequest, quota_group};
+use crate::order::{Act, Order, QuotaAct, Quotas, Shown, Spot, SurveyRequest, quota_group};
 use crate::ui::Ui;
 use crate::units::Units;
 
@@ -222,41 +222,6 @@ fn folder_and_name(place: &OsString) -> (String, String) {
     (folder.map_or_else(|| ".".into(), |folder| folder.display().to_string()), name)
 }
 
-/// Makes a new subvolume a member of quota groups.
-struct Joining<'g> {
-    groups: &'g [u64],
-    has_quotas: bool,
-}
-
-impl<'g> Joining<'g> {
-    /// Looks for the groups before the subvolume is made. Without quotas there is nothing to join.
-    fn expect(groups: &'g [u64], volume: &Path, ui: &Ui) -> Result<Self> {
-        if groups.is_empty() {
-            return Ok(Self { groups, has_quotas: false });
-        }
-        let order = Order::Quota(QuotaAct::Show);
-        let told = client::run(&order, volume, &Devices::default(), "quotas", ui)?;
-        let found: Quotas = serde_json::from_value(told).context(|| "the answer")?;
-        for group in groups.iter().filter(|_| found.enabled) {
-            let is_it = |known: &Group| quota_group(&known.qgroupid).is_ok_and(|id| id == *group);
-            if !found.groups.iter().any(is_it) {
-                let name = format!("{}/{}", group >> 48, group & ((1 << 48) - 1));
-                return Err(failed(format!("quota group {name}: No such file or directory")));
-            }
-        }
-        Ok(Self { groups, has_quotas: found.enabled })
-    }
-
-    fn join(&self, made: &serde_json::Value, volume: &Path, ui: &Ui) -> Result<()> {
-        let child = made["id"].as_u64().unwrap_or(0);
-        for &parent in self.groups.iter().filter(|_| self.has_quotas) {
-            let order = Order::Quota(QuotaAct::Assign { child, parent, rescan: false });
-            client::run(&order, volume, &Devices::default(), "quotas", ui)?;
-        }
-        Ok(())
-    }
-}
-
 fn create(parents: bool, groups: &[u64], places: &[OsString], ui: &Ui) -> Result<Exit> {
     let (uid, gid) = buttress_transfer::caller();
     for place in places {
@@ -268,9 +233,7 @@ fn create(parents: bool, groups: &[u64], places: &[OsString], ui: &Ui) -> Result
             return Err(failed(format!("target path already exists: {}", place.display())));
         }
         let Named { volume, spot, .. } = Named::parse(place)?;
-        let joining = Joining::expect(groups, &volume, ui)?;
-        let made = act(Act::Create { at: spot, uid, gid }, &volume, ui)?;
-        joining.join(&made, &volume, ui)?;
+        act(Act::Create { at: spot, uid, gid, groups: groups.to_vec() }, &volume, ui)?;
         ui.line(format!("Create subvolume '{folder}/{name}'"))?;
     }
     Ok(Exit::Success)
@@ -300,10 +263,9 @@ fn snapshot(
         folder_and_name(target)
     };
     let kind = if read_only { "readonly snapshot" } else { "snapshot" };
-    let order = Act::Snapshot { source: from.spot, target: to.spot, read_only };
-    let joining = Joining::expect(groups, &from.volume, ui)?;
-    let made = act(order, &from.volume, ui)?;
-    joining.join(&made, &from.volume, ui)?;
+    let groups = groups.to_vec();
+    let order = Act::Snapshot { source: from.spot, target: to.spot, read_only, groups };
+    act(order, &from.volume, ui)?;
     ui.line(format!("Create a {kind} of '{}' in '{folder}/{name}'", source.display()))?;
     Ok(Exit::Success)
 }

@@ -148,7 +148,13 @@ fn each(
 fn create(places: &[OsString], devices: &Devices, ui: &Ui) -> Result<Exit> {
     let (uid, gid) = crate::transfer::caller();
     let act = |Named { volume, spot, .. }: Named| {
-        order(Act::Create { at: spot, uid, gid }, &volume, devices, "create", ui)
+        order(
+            Act::Create { at: spot, uid, gid, groups: Vec::new() },
+            &volume,
+            devices,
+            "create",
+            ui,
+        )
     };
     each(places, ui, act, |_, text| format!("Create subvolume '{text}'"))
 }
@@ -173,7 +179,8 @@ fn snapshot(
         return Err(Failure::new(Exit::Usage, what));
     }
     let (from, to) = (source.spot.text.clone(), target.spot.text.clone());
-    let act = Act::Snapshot { source: source.spot, target: target.spot, read_only };
+    let groups = Vec::new();
+    let act = Act::Snapshot { source: source.spot, target: target.spot, read_only, groups };
     let done = order(act, &source.volume, devices, "snapshot", ui)?;
     if ui.json() {
         let id = &done["id"];

@@ -9,7 +9,9 @@
 use std::time::Duration;
 
 use buttress_base::{clock, text};
-use buttress_fs::{Filesystem, Ino, Inode, InodeId, RootFlags, RootItem, SubvolumeInfo, TreeId};
+use buttress_fs::{
+    Filesystem, Ino, Inode, InodeId, QuotaGroup, RootFlags, RootItem, SubvolumeInfo, TreeId,
+};
 use buttress_fuse::KernelSync;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -61,14 +63,20 @@ impl Act {
             }
         };
         match self {
-            Self::Create { at, uid, gid } => {
+            Self::Create { at, uid, gid, groups } => {
                 let (dir, name) = at.parent(fs)?;
-                let made = dir.create_subvolume(name, 0o755, *uid, *gid);
+                let joined = joined(fs, groups)?;
+                let made = dir.create_subvolume_in(&joined, name, (0o755, *uid, *gid));
                 let made = made.context(|| at.show())?;
                 came(&dir, name);
+                // The limits of the groups count from the commit on.
+                if !joined.is_empty() {
+                    fs.commit().context(|| at.show())?;
+                }
                 Ok(json!({ "id": made.id().tree.0 }))
             }
-            Self::Snapshot { source, target, read_only } => {
+            Self::Snapshot { source, target, read_only, groups } => {
+                let joined = joined(fs, groups)?;
                 let tree = source.subvolume(fs)?;
                 // As with cp, a snapshot in an existing directory gets the name of its source.
                 let (dir, name) = match target.inode(fs) {
@@ -78,7 +86,8 @@ impl Act {
                 if let Some(kernel_sync) = kernel_sync {
                     kernel_sync.write_back().context(|| source.show())?;
                 }
-                let made = dir.snapshot(name, tree, *read_only).context(|| target.show())?;
+                let made = dir.snapshot_in(&joined, name, tree, *read_only);
+                let made = made.context(|| target.show())?;
                 came(&dir, name);
                 Ok(json!({ "id": made.id().tree.0 }))
             }
@@ -122,6 +131,20 @@ impl Act {
             Self::SetDefaultId { id } => set_default(fs, TreeId(*id)),
         }
     }
+}
+
+/// The quota groups that a new subvolume joins. Without quotas there is nothing to join.
+fn joined(fs: &Filesystem, groups: &[u64]) -> Result<Vec<QuotaGroup>> {
+    let quotas = if groups.is_empty() { None } else { fs.quotas().context(|| "quotas")? };
+    let Some(quotas) = quotas else { return Ok(Vec::new()) };
+    let known = |group: &u64| {
+        let group = QuotaGroup(*group);
+        quotas.group(group).map(|_| group).ok_or_else(|| {
+            let what = format!("quota group {group}: No such file or directory");
+            Failure::new(Exit::Failure, what)
+        })
+    };
+    groups.iter().map(known).collect()
 }
 
 impl Spot {

@@ -31,6 +31,9 @@ pub enum Act {
         uid: u32,
         /// The group that owns it.
         gid: u32,
+        /// The quota groups that it joins.
+        #[serde(default)]
+        groups: Vec<u64>,
     },
     /// Make a snapshot.
     Snapshot {
@@ -41,6 +44,9 @@ pub enum Act {
         target: Spot,
         /// Whether the snapshot refuses changes.
         read_only: bool,
+        /// The quota groups that it joins.
+        #[serde(default)]
+        groups: Vec<u64>,
     },
     /// Delete a subvolume.
     Delete {

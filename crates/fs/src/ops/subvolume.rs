@@ -26,6 +26,7 @@ use crate::cell::InodeCell;
 use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
+use crate::quota::{Joins, QuotaGroup};
 use crate::subvolume_items::{
     add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, uuid_key, with_headroom,
 };
@@ -53,12 +54,29 @@ impl Inode {
     ///
     /// `Exists`, `NoSpace`, `ReadOnly`.
     pub fn create_subvolume(&self, name: &[u8], mode: u32, uid: u32, gid: u32) -> Result<Self> {
+        self.create_subvolume_in(&[], name, (mode, uid, gid))
+    }
+
+    /// As [`create_subvolume`](Self::create_subvolume), with mode, user and group. If quotas are
+    /// on, the subvolume joins quota groups in the transaction that makes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`create_subvolume`](Self::create_subvolume). `NotFound` for an unknown quota group,
+    /// `Invalid` for one of level 0.
+    pub fn create_subvolume_in(
+        &self,
+        groups: &[QuotaGroup],
+        name: &[u8],
+        (mode, uid, gid): (u32, u32, u32),
+    ) -> Result<Self> {
         names::check_name(name)?;
         let dir = &self.cell;
         dir.expect_dir()?;
         dir.expect_writable(&self.mount().status)?;
         let mount = self.mount();
         mount.space.expect_quota(dir.tree())?;
+        let joins = Joins::new(mount, groups)?;
         let tree = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
         let stamp = now();
@@ -90,7 +108,7 @@ impl Inode {
             otime: stamp,
             ..RootItem::default()
         };
-        let mut cost = Cost::of(4, 1024);
+        let mut cost = Cost::of(4, 1024).and(joins.cost());
         for part in [&mut batch, &mut roots, &mut uuids] {
             let more = part.cost(0);
             cost = cost.and(more);
@@ -110,6 +128,7 @@ impl Inode {
             part.apply(&handle);
         }
         handle.note_subvolume(tree, dir.tree());
+        joins.apply(&handle, tree);
         dir.file.update(&handle, |item| count_name(item, name, stamp));
         drop(handle);
         Inode::of(mount, InodeId { tree, ino: Ino::ROOT_DIR })
@@ -123,6 +142,21 @@ impl Inode {
     ///
     /// `NotFound` if there is no such subvolume, `Exists`, `NoSpace`, `ReadOnly`, `Io`.
     pub fn snapshot(&self, name: &[u8], source: TreeId, read_only: bool) -> Result<Self> {
+        self.snapshot_in(&[], name, source, read_only)
+    }
+
+    /// As [`snapshot`](Self::snapshot), with quota groups to join in the same transaction.
+    ///
+    /// # Errors
+    ///
+    /// Also those of [`create_subvolume_in`](Self::create_subvolume_in) about groups.
+    pub fn snapshot_in(
+        &self,
+        groups: &[QuotaGroup],
+        name: &[u8],
+        source: TreeId,
+        read_only: bool,
+    ) -> Result<Self> {
         names::check_name(name)?;
         let dir = &self.cell;
         dir.expect_dir()?;
@@ -130,6 +164,7 @@ impl Inode {
         let mount = self.mount();
         let from = mount.inodes.tree_info(&mount.engine.view(), source)?;
         mount.space.expect_quota(dir.tree())?;
+        let joins = Joins::new(mount, groups)?;
         mount.engine.reservations().note_shared(&mount.engine.view());
         let target = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
@@ -159,8 +194,8 @@ impl Inode {
         // The snapshot adds items only to trees that commits alone change. The reservation covers
         // copies of the nodes that become shared. If the reservation fails, no snapshot is made.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
-        let mut cost =
-            Cost { items: 0, commit_items: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
+        let own = Cost { items: 0, commit_items: 1024, bytes: 64 << 10 };
+        let mut cost = own.and(cost_of_copies(copies)).and(joins.cost());
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);
@@ -182,6 +217,7 @@ impl Inode {
         item.sequence = item.sequence.wrapping_add(1);
         let key = Key::new(dir.ino().0, Kind::INODE_ITEM, 0);
         late.push((dir.tree(), key, Some(item.to_bytes())));
+        joins.apply(&handle, target);
         handle.snapshot(Snapshot { source, target, uuid, read_only, time, late });
         drop(handle);
         mount.engine.commit_cut(|| drop(writes))?;

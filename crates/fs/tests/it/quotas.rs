@@ -98,6 +98,53 @@ fn changes_of_limits_lose_none() {
     expect_sound(&device);
 }
 
+/// A new subvolume joins its groups in the transaction that makes it: each commit that has the
+/// subvolume has the membership.
+#[test]
+fn subvolumes_join_groups_as_they_are_made() {
+    for simple in [true, false] {
+        let device = memory(256);
+        let fs = mount(&device);
+        fs.enable_quotas(simple).expect("quotas");
+        for number in [1, 2] {
+            fs.make_quota_group(above(number)).expect("a group");
+        }
+        let groups = [above(1), above(2)];
+        let commits = || fs.info().expect("facts").generation.0;
+        let before = commits();
+        let sub = fs.root().create_subvolume_in(&groups, b"sub", (0o755, 0, 0)).expect("it");
+        fs.sync().expect("a sync");
+        assert_eq!(commits(), before + 1);
+        let parents = |tree| {
+            let quotas = quotas(&fs);
+            quotas.group(QuotaGroup::of(tree)).expect("the group").parents.clone()
+        };
+        assert_eq!(parents(sub.id().tree), groups);
+        let before = commits();
+        let copy = fs.root().snapshot_in(&groups[1..], b"copy", sub.id().tree, false);
+        let copy = copy.expect("a snapshot");
+        // A snapshot makes a commit, and may begin with one.
+        assert!(commits() <= before + 2);
+        assert_eq!(parents(copy.id().tree), groups[1..]);
+        file_with(&sub, "file", &pattern(1, 300_000));
+        fs.sync().expect("a sync");
+        assert!(quotas(&fs).group(above(1)).expect("the group").info.referenced >= 300_000);
+
+        let unknown = fs.root().create_subvolume_in(&[above(3)], b"other", (0o755, 0, 0));
+        assert_eq!(
+            unknown.expect_err("there is no such group").kind(),
+            ErrorKind::Name(NameError::NotFound)
+        );
+        let own = [QuotaGroup::of(TreeId::FS)];
+        let low = fs.root().create_subvolume_in(&own, b"other", (0o755, 0, 0));
+        assert_eq!(low.expect_err("a group of level 0").kind(), ErrorKind::Invalid);
+        assert!(fs.root().lookup(b"other").is_err());
+        drop((sub, copy));
+        fs.close().expect("a close");
+        if simple { expect_sound(&device) } else { check(&device) }
+    }
+}
+
 /// A group of simple quotas outlives its subvolume as long as the group's counts are not zero.
 #[test]
 fn a_group_that_counts_is_kept() {
