@@ -11,6 +11,8 @@
 //!   the wait.
 
 use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::exit::{Failure, Result};
+use crate::folder::folder;
 use crate::{interrupted, ui};
 
 /// The types of our mounts in the kernel's list: over an image, and over a block device.
@@ -177,5 +180,19 @@ fn is_closing(pid: u32, image: &Path) -> bool {
     // it must not count.
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let serves_mount = words.split(|byte| *byte == 0).any(|word| word == b"mount");
-    name.starts_with("buttress") && serves_mount && !is_mounted
+    // The device that is the source of a mount may have left the volume. Then the server tells.
+    name.starts_with("buttress") && serves_mount && !is_mounted && !says_that_it_serves(pid)
+}
+
+/// Whether the server of this user with a process number answers that it has a mount.
+fn says_that_it_serves(pid: u32) -> bool {
+    let ask = || -> std::io::Result<serde_json::Value> {
+        let mut stream = UnixStream::connect(folder()?.join(format!("{pid}.sock")))?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.write_all(b"stats\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    ask().is_ok_and(|answer| answer["is_closing"] == false)
 }

@@ -19,7 +19,6 @@
 mod ask;
 mod close_wait;
 mod descriptor;
-mod folder;
 mod give;
 mod give_up;
 mod held;
@@ -49,11 +48,12 @@ use serde_json::{Value, json};
 use crate::cached;
 use crate::exit::{Exit, Result};
 use crate::figures::Figures;
+use crate::folder::folder;
+use crate::names;
 use crate::order::{Order, Step, Watch};
 use crate::target::{Open, Stream};
 use ask::ANSWER_TIMEOUT;
 use close_wait::CloseWaiters;
-use folder::folder;
 use give::STEP_PERIOD;
 
 pub use ask::{Answer, Section, all, reachable};
@@ -87,6 +87,14 @@ struct OpenVolume {
     executor: Executor,
     /// The folder that relative names of devices begin in.
     folder: PathBuf,
+}
+
+impl OpenVolume {
+    /// The paths of the devices. The names of devices may be relative.
+    fn device_paths(&self) -> impl Iterator<Item = PathBuf> {
+        let devices = self.fs.devices().into_iter();
+        devices.map(|device| self.folder.join(names::to_path(&device.name)))
+    }
 }
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
@@ -295,11 +303,11 @@ impl Live {
         {
             subject.target = Some(first.point.clone());
         }
-        if self.volume.is_some()
+        if let Some(volume) = &self.volume
             && let Some(open) = open_files()
         {
             subject.more.extend(self.added.lock().iter());
-            subject.keep_open(&open);
+            subject.keep_open(&open, volume.device_paths());
         }
         let is_closing = self.is_closing();
         if is_closing {

@@ -36,9 +36,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use buttress_cache::{CacheDevice, CacheOptions};
+use buttress_control::release::ToRelease;
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Latency, Options, Session, Unmounted, Unmounter};
-use buttress_remote::{Opened, host_file, is_remote};
+use buttress_remote::{host_file, is_remote};
 use serde::Serialize;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -379,6 +380,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
     files.iter().for_each(|device| live.add_device(device));
+    // A device that leaves the volume is closed, so that others can have it.
+    let files: Vec<ToRelease> = files.into_iter().map(ToRelease::from).collect();
     if let Some(store) = store {
         live.add_section("store", move || store.figures());
     }
@@ -405,7 +408,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let served = session.wait();
     stage.store(Stage::Committing as u8, Ordering::SeqCst);
     let closed = close(fs, cache.as_deref(), &image);
-    let released = files.iter().try_for_each(Opened::release).map_err(Failure::of_remote);
+    let released = files.iter().try_for_each(ToRelease::release);
     let closed = closed.and(released);
     let at_end = match &served {
         Err(error @ buttress_fuse::Error::Closing(source)) => Some(format!("{error}: {source}")),

@@ -49,3 +49,56 @@ fn devices_are_known_by_their_files() {
         check(&bench.path(name));
     }
 }
+
+/// A mount does not keep its first device open after the device was replaced or removed. The name
+/// of the device then leads to the file's own volume, and the other devices lead to the mount.
+#[test]
+fn the_first_device_may_leave() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = crate::bench();
+    bench.ok(&["mkfs", "image", "--size", "200M"]);
+    for name in ["second", "third"] {
+        File::create(bench.path(name)).expect("a file").set_len(200 << 20).expect("a size");
+    }
+    let mounted = Mounted::new(&bench, &[]);
+    let is_open = |name: &str| {
+        let folder = format!("/proc/{}/fd", mounted.pid());
+        let open = std::fs::read_dir(folder).expect("the files of the server");
+        let open = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        open.into_iter().any(|path| path == bench.path(name))
+    };
+    for (old, words) in [
+        ("image", &["device", "replace", "mnt", "1", "second"][..]),
+        ("second", &["device", "remove", "mnt", "1"]),
+    ] {
+        assert!(is_open(old), "{old}");
+        if old == "second" {
+            bench.ok(&["device", "add", "mnt", "third"]);
+        }
+        bench.ok(words);
+        let new = if old == "image" { "second" } else { "third" };
+        assert!(!is_open(old) && is_open(new), "{old}");
+        bench.ok(&["mkfs", "--force", old, "--size", "200M"]);
+        bench.ok(&["subvolume", "create", &format!("{old}:/own")]);
+        assert!(!bench.path("mnt/own").exists(), "it was made in the new volume");
+        assert!(bench.ok(&["subvolume", "list", old]).contains("own"), "{old}");
+        let by_new = format!("by-{new}");
+        bench.ok(&["subvolume", "create", &format!("{new}:/{by_new}")]);
+        assert!(bench.path("mnt").join(&by_new).is_dir(), "the server made it");
+        for place in [new, "mnt"] {
+            for words in [&["subvolume", "list"][..], &["check"], &["scrub", "start"], &["info"]] {
+                bench.ok(&[words, &[place]].concat());
+            }
+        }
+        // A verb that cannot work on a mount says so at once.
+        let begun = std::time::Instant::now();
+        bench.fails(&["rescue", "zero-log", "--yes", new], 1, &[new]);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+    mounted.end();
+    for name in ["image", "second", "third"] {
+        check(&bench.path(name));
+    }
+}

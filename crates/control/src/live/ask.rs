@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Subject;
-use super::folder::folder;
 use crate::exit::{Context, Result};
 use crate::figures::Figures;
+use crate::folder::folder;
 use crate::names;
 
 /// Time limit for an answer that needs no work.

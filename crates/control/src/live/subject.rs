@@ -9,8 +9,8 @@
 //!   point and perhaps the device number. Second, another file may have replaced the image. The
 //!   server of the old image keeps the name. An order to such a server would change a volume that
 //!   no user can see.
-//! - **W2** Of its other devices, a server of an open volume serves only those that it has open
-//!   itself. A device that was removed may be part of another volume now. A device that was added
+//! - **W2** Of the devices, a server of an open volume serves only those that it has open itself. A
+//!   device that was removed may be part of another volume now. A device that was added
 //!   is known by the file that was opened, and not by its name: the name may lead to another file
 //!   later.
 
@@ -21,7 +21,7 @@ use buttress_remote::Inside;
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::names;
+use crate::{closing, names};
 
 /// The volume that a process serves, by the names that users know.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -133,9 +133,21 @@ impl Subject {
         }
     }
 
-    /// Forgets other devices that are not open any more (W2).
-    pub(super) fn keep_open(&mut self, open: &[FileId]) {
+    /// Forgets devices that are not open any more (W2). `paths` are those of the present devices:
+    /// if the image has left the volume, the first of them that is open takes its place.
+    pub(super) fn keep_open(&mut self, open: &[FileId], paths: impl Iterator<Item = PathBuf>) {
         self.more.retain(|file| file.is_in(open));
+        if self.file.is_none_or(|file| file.is_in(open)) {
+            return;
+        }
+        let mut here = paths.filter_map(|path| {
+            let file = FileId::at(&path).filter(|file| file.is_in(open))?;
+            Some((closing::full_name(&path).ok()?, file))
+        });
+        if let Some((path, file)) = here.next() {
+            self.more.retain(|other| *other != file);
+            (self.image, self.file) = (path, Some(file));
+        }
     }
 
     /// Returns whether `path`, a full path, is now the image, another device or the cache of this

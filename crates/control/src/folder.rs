@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// The folder of the sockets, made if it is not there (L1). `BUTTRESS_RUNTIME_DIR` names another
 /// folder.
-pub(super) fn folder() -> std::io::Result<PathBuf> {
+pub(crate) fn folder() -> std::io::Result<PathBuf> {
     let uid = rustix::process::geteuid();
     let folder = if let Some(folder) = std::env::var_os("BUTTRESS_RUNTIME_DIR") {
         PathBuf::from(folder)
