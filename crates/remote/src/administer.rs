@@ -68,8 +68,12 @@ impl Site {
             let place = target.place.clone();
             Err(Error::Pin { place, why: why.to_owned() })
         };
-        if self.store.title() != target.store.title() {
-            return wrong("a clone lies in the same store as its base");
+        let is_reached = match (&target.buckets, &self.buckets) {
+            (Some(target), Some(own)) => target.reaches(own),
+            _ => self.store.title() == target.store.title(),
+        };
+        if !is_reached {
+            return wrong("a clone lies in the same store as its base, in any bucket of it");
         }
         let (from, to) = (self.chain(), target.chain());
         // Reading the target's head does not depend on reading the base, so both run at the same
@@ -90,6 +94,9 @@ impl Site {
         let name = format!("clone-{}", random::hex());
         let mut bases = base.bases.clone();
         bases.push(Base { prefix: from.names.prefix().to_owned(), below: base.next_object });
+        for base in &mut bases {
+            base.prefix = target.seen(self, &base.prefix);
+        }
         let first = Manifest {
             number: CommitNumber(1),
             nonce: random::hex(),

@@ -92,7 +92,7 @@ fn release_bases(chain: &Chain) -> Result<u64> {
     all.sort_by(|(a, _), (b, _)| b.cmp(a));
     for (name, last) in &all {
         if let Some((base, pin)) = last.bases.last().zip(last.base_pin.as_ref()) {
-            chain.store.delete(&Names::new(&base.prefix).pin(pin))?;
+            chain.store.delete(&Names::of_base(base).pin(pin))?;
         }
         chain.store.delete(name)?;
     }

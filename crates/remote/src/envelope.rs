@@ -23,6 +23,8 @@ use crate::error::{Error, Result};
 pub(crate) const VERSION: u16 = 1;
 /// The version of a `key/NUMBER` object.
 pub(crate) const VERSION_KEY: u16 = 2;
+/// The version of manifests and pins of a volume with a base in another bucket.
+pub(crate) const VERSION_BUCKETS: u16 = 2;
 /// The version of all files of a sealed local cache, also of files without sealed content.
 pub(crate) const VERSION_SEALED: u16 = 2;
 /// Bytes of an envelope.
@@ -61,6 +63,7 @@ impl Kind {
         match self {
             Self::Key => VERSION_KEY,
             Self::Cache | Self::Log => VERSION_SEALED,
+            Self::Manifest | Self::Pin => VERSION_BUCKETS,
             _ => VERSION,
         }
     }
@@ -171,6 +174,19 @@ pub(crate) fn wrap_local(
     wrap_as(version, kind, volume, numbers, body)
 }
 
+/// Wraps a manifest, or a pin. Programs that know of one bucket refuse a volume with a base in
+/// another bucket by the version.
+pub(crate) fn wrap_manifest(
+    is_elsewhere: bool,
+    kind: Kind,
+    volume: VolumeId,
+    numbers: (u64, u32),
+    body: &[u8],
+) -> Vec<u8> {
+    let version = if is_elsewhere { VERSION_BUCKETS } else { VERSION };
+    wrap_as(version, kind, volume, numbers, body)
+}
+
 fn wrap_as(
     version: u16,
     kind: Kind,
@@ -261,6 +277,9 @@ mod tests {
         let crc = crc_fast::crc32_iscsi(&whole[..LEN]);
         whole[12..16].copy_from_slice(&crc.to_le_bytes());
         let error = unwrap("x", Kind::Manifest, &whole).expect_err("newer");
-        assert!(matches!(error, Error::Version { found: 9, known: VERSION, .. }), "{error}");
+        assert!(
+            matches!(error, Error::Version { found: 9, known: VERSION_BUCKETS, .. }),
+            "{error}"
+        );
     }
 }

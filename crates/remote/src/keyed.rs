@@ -42,15 +42,18 @@ impl Site {
     /// Makes the keys of a volume that is about to be made. A clone has the master key of its base,
     /// and an identity of its own.
     pub(crate) fn make_key(&self, base: Option<&Self>) -> Result<()> {
-        let base = base.map(|base| base.seal.as_ref());
+        let base = base.map(|base| (base, base.seal.as_ref()));
         let made = match (&self.seal, base) {
-            (None, None | Some(None)) => Ok(()),
+            (None, None | Some((_, None))) => Ok(()),
             (Some(seal), None) => seal.make_key(None),
-            (Some(seal), Some(Some(base))) => {
-                base.keys_of_clone().and_then(|keys| seal.make_key(Some(&keys)))
+            (Some(seal), Some((base, Some(of_base)))) => {
+                let seen = |prefix: &str| self.seen(base, prefix);
+                of_base.keys_of_clone(seen).and_then(|keys| seal.make_key(Some(&keys)))
             }
-            (None, Some(Some(_))) => Err(StoreError::Key("its base is encrypted".to_owned())),
-            (Some(_), Some(None)) => Err(StoreError::Key("its base is not encrypted".to_owned())),
+            (None, Some((_, Some(_)))) => Err(StoreError::Key("its base is encrypted".to_owned())),
+            (Some(_), Some((_, None))) => {
+                Err(StoreError::Key("its base is not encrypted".to_owned()))
+            }
         };
         made.map_err(|source| Error::Store { name: self.place.clone(), source })
     }

@@ -85,6 +85,14 @@ impl Keys {
         Ok(Self { master: self.master.clone(), identity: fresh()?, bases })
     }
 
+    /// The same keys with other names for the bases.
+    pub(crate) fn renamed(mut self, seen: impl Fn(&str) -> String) -> Self {
+        for (prefix, _) in &mut self.bases {
+            *prefix = seen(prefix);
+        }
+        self
+    }
+
     /// Whether two sets of keys belong to clones of one volume. The identities of such clones
     /// differ.
     pub(crate) fn is_sibling(&self, other: &Self) -> bool {

@@ -9,11 +9,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::envelope::{Kind, VolumeId, damaged, unwrap, wrap};
+use crate::envelope::{Kind, VolumeId, damaged, unwrap, wrap_manifest};
 use crate::error::Result;
 use crate::map::Ref;
 use crate::segment::Shape;
 use crate::units::{CommitNumber, LEN_MAX, NUMBER_MAX, ObjectNumber, SECTOR};
+use buttress_store::buckets::is_elsewhere;
 
 /// A manifest with more parts of one kind than this is invalid.
 const PARTS_MAX: usize = 1 << 20;
@@ -53,7 +54,7 @@ impl Recent {
 /// A base: a volume from which this volume was cloned, and with which it shares objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
-    /// The prefix of its objects.
+    /// The prefix of its objects, as in [`buttress_store::buckets`].
     pub(crate) prefix: String,
     /// Objects with lower numbers belong to this base, or to an older base.
     pub(crate) below: ObjectNumber,
@@ -160,7 +161,8 @@ impl Manifest {
     /// The manifest as an object of a kind: of a commit, or of a pin.
     pub(crate) fn encode(&self, kind: Kind, volume: VolumeId) -> Vec<u8> {
         let body = serde_json::to_vec(self).unwrap_or_default();
-        wrap(kind, volume, self.number.0, self.epoch, &body)
+        let is_elsewhere = self.bases.iter().any(|base| is_elsewhere(&base.prefix));
+        wrap_manifest(is_elsewhere, kind, volume, (self.number.0, self.epoch), &body)
     }
 
     /// Reads and checks a manifest (N2).

@@ -15,6 +15,11 @@ impl Names {
         Self { prefix: prefix.trim_matches('/').to_owned() }
     }
 
+    /// The names of a base, which may lie in another bucket.
+    pub(crate) fn of_base(base: &Base) -> Self {
+        Self { prefix: base.prefix.clone() }
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -92,7 +97,7 @@ pub(crate) struct AllNames {
 
 impl AllNames {
     pub(crate) fn new(own: Names, bases: &[Base]) -> Self {
-        let bases = bases.iter().map(|base| (Names::new(&base.prefix), base.below)).collect();
+        let bases = bases.iter().map(|base| (Names::of_base(base), base.below)).collect();
         Self { own, bases }
     }
 

@@ -36,6 +36,7 @@ use crate::secret::Secret;
 use crate::trial;
 use crate::units::{CommitNumber, ObjectNumber};
 use crate::unsent::Unsent;
+use buttress_store::buckets::{self, Buckets};
 use buttress_store::{Objects, Store, host_name};
 
 /// How many threads compete in a trial when a volume is opened.
@@ -49,6 +50,8 @@ pub struct Site {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) prefix: String,
     pub(crate) place: String,
+    /// The buckets of the service, if the store is a bucket.
+    pub(crate) buckets: Option<Arc<Buckets>>,
     /// The same store with encryption, if the volume is encrypted.
     pub(crate) seal: Option<Arc<SealedStore>>,
     /// How to open the volume.
@@ -72,7 +75,7 @@ impl Site {
             }
         }
         let refused = |source| Error::Store { name: shown.clone(), source };
-        let (store, prefix): (Arc<dyn Store>, String) = match place.kind {
+        let (store, prefix, buckets): (Arc<dyn Store>, String, _) = match place.kind {
             StoreKind::Folder => {
                 if let Some((key, _)) = others.first() {
                     let known = crate::options::OPTION_NAMES.join(", ");
@@ -83,19 +86,28 @@ impl Site {
                 let path = Path::new("/").join(&place.prefix);
                 let path = path.canonicalize().unwrap_or(path);
                 let prefix = host_name(&path).map_err(refused)?;
-                (Arc::new(Objects::host().map_err(refused)?), prefix)
+                (Arc::new(Objects::host().map_err(refused)?), prefix, None)
             }
             #[cfg(feature = "s3")]
             StoreKind::S3 { bucket } => {
-                (Arc::new(Objects::s3(&bucket, &others).map_err(refused)?), place.prefix)
+                let open =
+                    move |name: &str| Ok(Arc::new(Objects::s3(name, &others)?) as Arc<dyn Store>);
+                let buckets = Arc::new(Buckets::new(&bucket, open).map_err(refused)?);
+                (Arc::clone(&buckets) as Arc<dyn Store>, place.prefix, Some(buckets))
             }
             #[cfg(feature = "gs")]
             StoreKind::Google { bucket } => {
-                (Arc::new(Objects::gs(&bucket, &others).map_err(refused)?), place.prefix)
+                let open =
+                    move |name: &str| Ok(Arc::new(Objects::gs(name, &others)?) as Arc<dyn Store>);
+                let buckets = Arc::new(Buckets::new(&bucket, open).map_err(refused)?);
+                (Arc::clone(&buckets) as Arc<dyn Store>, place.prefix, Some(buckets))
             }
             #[cfg(feature = "az")]
             StoreKind::Azure { container } => {
-                (Arc::new(Objects::az(&container, &others).map_err(refused)?), place.prefix)
+                let open =
+                    move |name: &str| Ok(Arc::new(Objects::az(name, &others)?) as Arc<dyn Store>);
+                let buckets = Arc::new(Buckets::new(&container, open).map_err(refused)?);
+                (Arc::clone(&buckets) as Arc<dyn Store>, place.prefix, Some(buckets))
             }
             #[cfg(not(all(feature = "az", feature = "gs", feature = "s3")))]
             _ => {
@@ -105,7 +117,7 @@ impl Site {
         };
         options.check(&shown)?;
         let secret = Secret::find(options.key_file.as_deref()).map_err(refused)?;
-        let this = Self { store, prefix, place: shown, seal: None, options };
+        let this = Self { store, prefix, place: shown, buckets, seal: None, options };
         Ok(match secret {
             Some(secret) => this.encrypted(secret),
             None => this,
@@ -116,7 +128,22 @@ impl Site {
     #[must_use]
     pub fn in_store(store: Arc<dyn Store>, prefix: &str, options: Options) -> Self {
         let place = format!("{}/{prefix}", store.title());
-        Self { store, prefix: prefix.to_owned(), place, seal: None, options }
+        Self { store, prefix: prefix.to_owned(), place, buckets: None, seal: None, options }
+    }
+
+    /// A place in a bucket of a service, for tests.
+    #[must_use]
+    pub fn in_buckets(buckets: Arc<Buckets>, prefix: &str, options: Options) -> Self {
+        let store = Arc::clone(&buckets) as Arc<dyn Store>;
+        Self { buckets: Some(buckets), ..Self::in_store(store, prefix, options) }
+    }
+
+    /// How this place names a prefix that `other` calls `prefix`.
+    pub(crate) fn seen(&self, other: &Self, prefix: &str) -> String {
+        match (&self.buckets, &other.buckets) {
+            (Some(own), Some(other)) => buckets::seen(prefix, other.bucket(), own.bucket()),
+            _ => prefix.to_owned(),
+        }
     }
 
     pub(crate) fn chain(&self) -> Chain {

@@ -193,9 +193,9 @@ impl SealedStore {
         CacheSeal::new(&self.seal()?.keys.master, volume).ok_or_else(none)
     }
 
-    /// The keys for a clone of this volume.
-    pub(crate) fn keys_of_clone(&self) -> Result<Keys> {
-        self.seal()?.keys.cloned(self.names.prefix())
+    /// The keys for a clone of this volume. `seen` says how the clone names a prefix.
+    pub(crate) fn keys_of_clone(&self, seen: impl Fn(&str) -> String) -> Result<Keys> {
+        Ok(self.seal()?.keys.cloned(self.names.prefix())?.renamed(seen))
     }
 
     /// Makes the keys of a new volume, unless it has keys. The keys of a clone are `of_clone`.

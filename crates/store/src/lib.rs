@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod buckets;
 #[cfg(feature = "clouds")]
 mod clouds;
 mod objects;

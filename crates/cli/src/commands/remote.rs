@@ -49,7 +49,7 @@ pub(crate) enum Verb {
     Clone {
         /// The source. Its latest commit is cloned, or the commit of `?pin=NAME` or `?commit=N`.
         base: PathBuf,
-        /// The new volume, in the same store.
+        /// The new volume, in any bucket of the same service.
         target: PathBuf,
         /// Keep the UUID of the file system. Linux does not mount two file systems with the same
         /// UUID.

@@ -2,6 +2,7 @@
 
 mod abandoned;
 mod ahead;
+mod buckets;
 mod collecting;
 mod conformance;
 mod crashes;

@@ -129,3 +129,31 @@ fn a_volume_on_a_server_stays_whole_under_load() {
     model.read_at(0, &mut right).expect("whole");
     assert!(found == right, "the content differs");
 }
+
+/// A clone lies in another bucket of the server, and reads what it shares from the bucket of its
+/// base.
+#[test]
+fn a_clone_in_another_bucket_of_a_server() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    if std::env::var_os("BUTTRESS_S3").is_some() {
+        eprintln!("SKIPPED: the server that runs has one bucket");
+        return;
+    }
+    let Some(server) = Server::start(dir.path()) else { return };
+    std::fs::create_dir_all(dir.path().join("data/second")).expect("a folder");
+    let base = server.site("bucket/base", "testsecret", options());
+    let device = base.create(LEN).expect("an honest server");
+    device.write_at(8192, &[7; 4096]).expect("within");
+    device.close().expect("a server");
+    let clone = server.site("second/clone", "testsecret", options());
+    base.clone_to(&clone).expect("a bucket of the server");
+    let device = clone.open().expect("whole");
+    let mut found = [0; 4096];
+    device.read_at(8192, &mut found).expect("whole");
+    assert_eq!(found, [7; 4096]);
+    device.write_at(0, &[8; 4096]).expect("within");
+    device.close().expect("a server");
+    base.delete().expect_err("the clone needs it");
+    clone.delete().expect("nothing needs it");
+    base.delete().expect("nothing needs it");
+}
