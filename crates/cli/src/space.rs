@@ -47,7 +47,8 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
 /// `other_bytes` is the resident memory that belongs to no other part: small objects, stacks of
 /// threads, unused ends of partly filled buffers, and free memory of the allocator.
-/// `requests_bytes` counts the touched bytes of request buffers.
+/// `requests_bytes` counts the touched bytes of request buffers. `node_hits` and `node_misses`
+/// count the lookups of tree nodes that the cache answered, and those that read a device.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
@@ -56,13 +57,15 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
     let resident = memory_of_process("VmRSS:");
     let program = memory_of_process("RssFile:");
     let messages = buttress_fuse::message_bytes();
-    let changes = stats.engine.overlay_bytes;
+    let (changes, walked) = (stats.engine.overlay_bytes, stats.engine.walked);
     let parts_held =
         [nodes, stats.dirty, stats.spare, changes, inode_bytes as u64, messages, program];
     let other = resident.saturating_sub(parts_held.iter().sum());
     let figures = [
         ("nodes_bytes", nodes),
         ("nodes_max_bytes", parts.nodes),
+        ("node_hits", walked.nodes.saturating_sub(walked.nodes_read)),
+        ("node_misses", walked.nodes_read),
         ("dirty_bytes", stats.dirty),
         ("dirty_max_bytes", parts.dirty),
         ("spare_buffers_bytes", stats.spare),

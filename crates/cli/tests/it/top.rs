@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::Value;
+
 use crate::live::{Mounted, has};
 use crate::text;
 
@@ -25,6 +27,14 @@ fn the_screen_shows_a_mount() {
         assert!(wide.contains(pane), "no {pane} in {wide}");
     }
     assert!(wide.contains(place), "{wide}");
+    // A cold volume reads its roots from the device, and then finds them in memory.
+    let stats: Value = serde_json::from_str(&bench.ok(&["--json", "stats", place])).expect("JSON");
+    let memory = &stats["sections"]["memory"];
+    for name in ["node_hits", "node_misses"] {
+        assert!(memory[name].as_u64().is_some_and(|count| count > 0), "{name} in {memory}");
+    }
+    let (_, hits) = wide.split_once("node cache: ").expect("the line of hits");
+    assert!(hits.split('\n').next().is_some_and(|line| line.contains(" % of all")), "{wide}");
     let narrow = bench.ok(&["top", "--delay", "0.1", "--columns", "20", "--lines", "8", place]);
     assert!(narrow.lines().count() <= 8, "{narrow}");
     bench.ok(&["top", "--delay", "0.1", "--output", text(&drawing), place]);

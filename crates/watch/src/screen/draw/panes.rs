@@ -138,7 +138,7 @@ pub(super) fn space(server: &Server, area: Rect, cells: &mut Buffer) {
 /// The lines of the pane of memory, with its frame.
 pub(super) fn memory_lines(server: &Server) -> u16 {
     let caches = u16::from(!server.figures("cache").is_empty());
-    if server.figures("memory").is_empty() { 0 } else { PARTS.len() as u16 + 3 + caches }
+    if server.figures("memory").is_empty() { 0 } else { PARTS.len() as u16 + 4 + caches }
 }
 
 /// The parts of memory against their limits.
@@ -159,6 +159,7 @@ pub(super) fn memory(server: &Server, area: Rect, cells: &mut Buffer) {
             bar(width, label, &parts, most, behind)
         })
         .collect();
+    lines.push(Line::from(hits(server)));
     if !server.figures("cache").is_empty() {
         let share = |hits: u64, of: u64| hits as f64 * 100.0 / of.max(1) as f64;
         let cache = |name: &str| server.figure("cache", name);
@@ -173,6 +174,23 @@ pub(super) fn memory(server: &Server, area: Rect, cells: &mut Buffer) {
     let resident = quantity::bytes(figure("resident_bytes"));
     lines.push(Line::styled(format!("{resident} resident"), DIM));
     Paragraph::new(lines).block(block).render(area, cells);
+}
+
+/// How often the cache of tree nodes had what was looked up: since the last answer, and always.
+fn hits(server: &Server) -> String {
+    let share = |hits: u64, misses: u64| match hits.saturating_add(misses) {
+        0 => "-".to_owned(),
+        all => format!("{:.1} %", hits as f64 * 100.0 / all as f64),
+    };
+    let now = |name: &str| server.grown("memory", name);
+    let ever = |name: &str| server.figure("memory", name);
+    let (new, all) = (now("node_hits") + now("node_misses"), ever("node_hits"));
+    format!(
+        "node cache: {} of {} lookups hit, {} of all",
+        share(now("node_hits"), now("node_misses")),
+        quantity::count(new),
+        share(all, ever("node_misses")),
+    )
 }
 
 /// The steps of the flusher that did something.
