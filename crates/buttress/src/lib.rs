@@ -103,8 +103,8 @@
 //! # Resources
 //!
 //! - **Memory**: 64 MiB by default ([`OpenOptions::memory`]) for tree nodes, pages, dirty data and
-//!   changes that are not committed. A volume in a store has half of it for its map, a read cache
-//!   and objects on their way.
+//!   changes that are not committed. A volume in a store has half of it, and at least 16 MiB, for
+//!   its map, a read cache and objects on their way.
 //! - **Threads**: none, unless [`OpenOptions::background`] asks for them. Without threads, a call
 //!   writes back and commits when the memory is full. [`Filesystem::sync`] does so at any time.
 //! - **Durability**: a change is durable after [`File::sync_all`], [`Filesystem::sync`] or

@@ -5,6 +5,7 @@
 //! - **MB1** The parts together take at most the memory of the volume, if that is at least four
 //!   data objects.
 //! - **MB2** A writer has at least two segments in memory: one that is filled, one that is sent.
+//!   With a local log a store that does not answer stops no writer before the log is full.
 
 use crate::options::Options;
 
@@ -20,7 +21,8 @@ pub(crate) struct Budget {
     pub(crate) map: u64,
     /// The index of the cache on a local disk.
     pub(crate) index: u64,
-    /// The most sealed segments in memory. Those that are read from the local log count.
+    /// How many sealed segments a writer finds at most when it fills the open one. Those that are
+    /// read from the local log count.
     pub(crate) sealed: usize,
     /// How many segments are sent at the same time.
     pub(crate) senders: usize,

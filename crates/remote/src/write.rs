@@ -4,8 +4,9 @@
 //!
 //! - **X1** A write of at most 1 MiB is in the segments whole or not at all, unless a segment fills
 //!   up during the write.
-//! - **X2** A writer waits while memory holds the maximum number of sealed segments, which are
-//!   still to be sent to the store or logged. It also waits while the local log is full.
+//! - **X2** A writer waits while memory holds one sealed segment more than its budget, and the open
+//!   segment is empty. These segments are still to be sent to the store or logged. A writer also
+//!   waits while the local log is full.
 
 use buttress_base::{Held, clock};
 
@@ -150,7 +151,7 @@ impl Core {
             self.check_open(&state)?;
             let is_full = state.logging.is_some() && self.log.get().is_some_and(Log::is_full);
             let unlogged = state.logging.as_ref().map_or(0, |logging| logging.sealed);
-            if state.in_memory.max(unlogged) < self.budget.sealed && !is_full {
+            if state.in_memory.max(unlogged) <= self.budget.sealed && !is_full {
                 return Ok(state);
             }
             if is_full && !has_asked {
