@@ -6,6 +6,7 @@ use crate::chain::Added;
 use crate::envelope::VolumeId;
 use crate::error::{Error, Result};
 use crate::manifest::{Base, Manifest, Writer};
+use crate::names::Names;
 use crate::open::Site;
 use crate::pin::{self, Commit};
 use crate::random;
@@ -69,7 +70,10 @@ impl Site {
             Err(Error::Pin { place, why: why.to_owned() })
         };
         let is_reached = match (&target.buckets, &self.buckets) {
-            (Some(target), Some(own)) => target.reaches(own),
+            (Some(there), Some(own)) => {
+                let failed = |source| Error::Store { name: target.place.clone(), source };
+                there.names(own).map_err(failed)?
+            }
             _ => self.store.title() == target.store.title(),
         };
         if !is_reached {
@@ -108,7 +112,18 @@ impl Site {
             logs: Vec::new(),
             ..base.clone()
         };
+        // The place of the clone has to read what lies in another bucket. Credentials or a region
+        // that do not fit are found here.
+        let is_read = || match first.bases.last().map(Names::of_base) {
+            Some(names) if names.prefix() != from.names.prefix() => {
+                let object = names.pin(&name);
+                let failed = |source| Error::Store { name: object.clone(), source };
+                target.store.get(&object).map(drop).map_err(failed)
+            }
+            _ => Ok(()),
+        };
         let pinned = pin::create(&from, volume, &base, &name, self.options.at.pin());
+        let pinned = pinned.and_then(|()| is_read());
         // Without a clone nothing needs the pin.
         let unpin = || pin::delete_if_there(&from, &name);
         if let Err(error) = pinned {

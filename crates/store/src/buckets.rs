@@ -75,10 +75,14 @@ impl Buckets {
         &self.bucket
     }
 
-    /// Returns whether this service has the home bucket of another service.
-    #[must_use]
-    pub fn reaches(&self, other: &Self) -> bool {
-        self.client(&other.bucket).is_ok_and(|client| client.title() == other.title())
+    /// Returns whether the home bucket of `other` seems to be a bucket of this service: a client
+    /// for it has the same title. No request is sent.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening the bucket.
+    pub fn names(&self, other: &Self) -> Result<bool, StoreError> {
+        Ok(self.client(&other.bucket)?.title() == other.title())
     }
 
     /// The client of a bucket (U2).
