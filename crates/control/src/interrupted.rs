@@ -2,9 +2,10 @@
 //!
 //! # Place
 //!
-//! `closing` opens all volumes of verbs, and calls [`watch`]. So no verb has code of its own for
-//! this. Servers handle signals themselves ([`leave_to_server`]). Orders that stop in order let the
-//! first signal pass ([`pass_first`]).
+//! `closing` opens all volumes of verbs, and calls [`watch`]. So most verbs have no code of their
+//! own for this. Verbs that work on a place as a whole say what is left ([`leaving`]). Servers
+//! handle signals themselves ([`leave_to_server`]). Orders that stop in order let the first signal
+//! pass ([`pass_first`]).
 //!
 //! # Invariants
 //!
@@ -26,6 +27,9 @@ use crate::ui;
 
 /// The volumes that this program writes. Unranked: a leaf; no other lock is taken under it.
 static WRITTEN: Mutex<Vec<Weak<RemoteDevice>>> = Mutex::new(Vec::new());
+/// What the present work on a place as a whole leaves, if it ends here. Unranked: a leaf.
+static LEFT: Mutex<Option<String>> = Mutex::new(None);
+static IS_STARTED: AtomicBool = AtomicBool::new(false);
 static IS_SERVER: AtomicBool = AtomicBool::new(false);
 static PASSES_FIRST: AtomicBool = AtomicBool::new(false);
 
@@ -46,11 +50,21 @@ pub fn watch(opened: &Opened) {
     if IS_SERVER.load(Ordering::Relaxed) || !device.writable() {
         return;
     }
-    let mut written = WRITTEN.lock();
-    let is_first = written.is_empty();
-    written.push(Arc::downgrade(device));
-    drop(written);
-    if !is_first {
+    WRITTEN.lock().push(Arc::downgrade(device));
+    start();
+}
+
+/// Runs work that opens no volume. A signal meanwhile ends the program with the words `left`.
+pub fn leaving<R>(left: String, work: impl FnOnce() -> R) -> R {
+    *LEFT.lock() = Some(left);
+    start();
+    let done = work();
+    *LEFT.lock() = None;
+    done
+}
+
+fn start() {
+    if IS_STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
     let started = Signals::new([SIGINT, SIGTERM]).and_then(|signals| {
@@ -71,6 +85,9 @@ fn end_at_signal(mut signals: Signals) {
             if !device.has_ended() {
                 ui::note(left_behind(&device.behind()));
             }
+        }
+        if let Some(left) = LEFT.lock().take() {
+            ui::note(left);
         }
         std::process::exit(128 + signal);
     }

@@ -14,6 +14,7 @@ use crate::client;
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
 use crate::image::Devices;
+use crate::interrupted::leaving;
 use crate::live;
 use crate::order::Order;
 use crate::size::human;
@@ -111,7 +112,12 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             let site = site(&place)?;
             let new = Secret::find_new(new_key_file.as_deref())
                 .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-            site.rekey(&new).map_err(Failure::of_remote)?;
+            let left = format!(
+                "{}: interrupted: either the former key opens the volume, or the new key does. \
+                 In the first case give the command again",
+                place.display()
+            );
+            leaving(left, || site.rekey(&new)).map_err(Failure::of_remote)?;
             say(ui, &json!({}), "the volume has another key")
         }
         Verb::Push { place } => push(&place, ui),
@@ -119,7 +125,12 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::Delete { place, discard_local } => {
             let options = Options { write: true, discard_local, ..Options::default() };
             let site = Site::of(&place, options).map_err(Failure::of_remote)?;
-            let objects = site.delete().map_err(Failure::of_remote)?;
+            let left = format!(
+                "{}: interrupted: the volume is whole, or it is deleted and some of its objects \
+                 are left. Give the command again to delete what is left",
+                place.display()
+            );
+            let objects = leaving(left, || site.delete()).map_err(Failure::of_remote)?;
             let text = format!("{} is deleted: {objects} objects", place.display());
             say(ui, &json!({ "objects": objects }), &text)
         }
@@ -246,7 +257,14 @@ fn log(place: &Path, count: usize, ui: &Ui) -> Result<Exit> {
 }
 
 fn clone(base: &Path, target: &Path, same_uuid: bool, ui: &Ui) -> Result<Exit> {
-    let pin = site(base)?.clone_to(&site(target)?).map_err(Failure::of_remote)?;
+    let left = format!(
+        "{}: interrupted: if there is no volume, a pin clone-... in {base} may be of no use. \
+         `buttress remote log {base}` shows the pins, and `remote unpin` removes one",
+        target.display(),
+        base = base.display()
+    );
+    let (from, to) = (site(base)?, site(target)?);
+    let pin = leaving(left, || from.clone_to(&to)).map_err(Failure::of_remote)?;
     let device = open(target, OpenOptions::WRITE)?;
     let mut uuid = None;
     if !same_uuid && Volume::read_superblock(&*device).is_ok() {

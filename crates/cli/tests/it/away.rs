@@ -221,3 +221,51 @@ fn an_interrupted_verb_says_what_is_left() {
         check(&bench.path(&copy));
     }
 }
+
+/// Ctrl-C in verbs that work on a place as a whole, while the store does not answer: each says what
+/// is left, and the same command succeeds afterwards.
+#[test]
+fn interrupted_work_on_a_place_says_what_is_left() {
+    let bench = bench();
+    let volume = format!("file://{}", bench.path("volume").display());
+    let clone = format!("file://{}", bench.path("clone").display());
+    let command = |words: &[&str]| {
+        let mut command = bench.command(words);
+        command.env("BUTTRESS_PASSPHRASE", "one").env("BUTTRESS_NEW_PASSPHRASE", "one");
+        command
+    };
+    let ended = command(&["mkfs", &volume, "--size", "1G"]).status().expect("it starts");
+    assert!(ended.success());
+    let verbs: [(&[&str], &str, &str); 3] = [
+        (&["remote", "rekey", &volume], "volume/key/00000001", "former key"),
+        (&["remote", "clone", &volume, &clone], "volume/pin", "remote log"),
+        (&["remote", "delete", &clone], "clone/gone", "delete what is left"),
+    ];
+    for (verb, object, words) in verbs {
+        // A key gets no answer. An object in a folder that is a file is refused, and tried again.
+        let object = bench.path(object);
+        let is_key = object.is_file();
+        if is_key {
+            fs::rename(&object, object.with_extension("hidden")).expect("renamed");
+            run("mkfifo", &[object.to_str().expect("plain")]);
+        } else {
+            fs::write(&object, b"").expect("there was none");
+        }
+        let child = command(verb).stderr(Stdio::piped()).spawn().expect("it starts");
+        wait_until("it does not begin", || handles_interrupts(&child));
+        run("kill", &["-INT", &child.id().to_string()]);
+        let ended = child.wait_with_output().expect("it is ours");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(130), "{verb:?}: {said}");
+        assert!(said.contains("interrupted: ") && said.contains(words), "{said}");
+        if is_key {
+            show(&[object]);
+        } else {
+            fs::remove_file(&object).expect("it is in the way");
+        }
+        let again = command(verb).output().expect("it starts");
+        assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    }
+    let ended = command(&["check", &volume]).status().expect("it starts");
+    assert!(ended.success());
+}
