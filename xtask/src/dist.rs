@@ -1,8 +1,8 @@
 //! `cargo xtask dist`: makes all files of a release, in `target/dist`, from a clean clone.
 //!
 //! One static program for each machine goes into all packages, so that they install on any
-//! distribution. `--try` installs the Debian package into a new Debian, uses it, removes it, and
-//! fails if any file is left. The notes of the release are the changelog's section of its version.
+//! distribution. `--try` installs each package into a new Debian, uses it, removes it, and fails if
+//! any file is left. The notes of the release are the changelog's section of its version.
 
 mod inventory;
 mod stage;
@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// Make only this part. The default is everything.
     #[arg(long, value_enum)]
     only: Vec<Part>,
-    /// Try what was made: the Debian package in a new Debian, the image of a container and the
-    /// completions. Needs root, debootstrap and buildah.
+    /// Try what was made: the packages and the archive in a new Debian, the image of a container,
+    /// and the completions. Needs root, debootstrap and buildah.
     #[arg(long)]
     r#try: bool,
     /// Pack this program for x86-64 instead of building one, to try the packages alone.
@@ -129,9 +129,27 @@ fn make(options: &Options) -> Result<()> {
         let len = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
         println!("{:>8.1} MiB  {}", len as f64 / f64::from(1 << 20), file.display());
     }
-    if options.r#try {
-        trial::completions(&dist.join("tree"))?;
-        trial::container(&dist.join("tree"))?;
+    if options.r#try { try_all(&dist, version, &wants) } else { Ok(()) }
+}
+
+/// Tries the parts that were made.
+fn try_all(dist: &Path, version: &str, wants: &dyn Fn(Part) -> bool) -> Result<()> {
+    let tree = dist.join("tree");
+    trial::completions(&tree)?;
+    trial::container(&tree)?;
+    let file = |end: &str| dist.join(format!("buttress-{version}{end}"));
+    if wants(Part::Static) {
+        trial::archive(&file("-x86_64.tar.gz"), &tree)?;
+    }
+    if wants(Part::Aarch64)
+        && let Some(emulator) = AARCH64.emulator
+    {
+        trial::emulated(&file("-aarch64.tar.gz"), emulator)?;
+    }
+    if wants(Part::Rpm) {
+        trial::rpm(&file("-1.x86_64.rpm"))?;
+    }
+    if wants(Part::Deb) {
         trial::debian(&dist.join(stage::deb_name(version)))?;
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Tries what was made. The package is tried in a new Debian in a folder: after install, use and
-//! removal, no file is left. The image of a container runs the program, and each shell reads its
-//! completions.
+//! Tries what was made. The packages and the archive are tried in a new Debian in a folder: after
+//! install, use and removal, no file is left. The image of a container runs the program, and each
+//! shell reads its completions.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -51,17 +51,105 @@ const PAGE: &str = "docs/guide/first-volume.md";
 /// The folders that the program writes to outside of volumes.
 const STATE: [&str; 2] = ["run/buttress", "var/lib/buttress"];
 
-/// Makes a new Debian under `target/dist`, installs the package, runs [`STEPS`] and [`PAGE`], and
-/// removes the package again.
-pub(super) fn debian(package: &Path) -> Result<()> {
-    let root = PathBuf::from("target/dist/debian");
-    if !root.join("etc/debian_version").exists() {
-        let mut bootstrap = Command::new("debootstrap");
-        bootstrap.args(["--variant=minbase", "--include=fuse3,mount", "bookworm"]).arg(&root);
-        run_command(&mut bootstrap)?;
+/// A new Debian in a folder. What is installed there must leave nothing behind.
+struct Debian {
+    root: PathBuf,
+    mounts: Mounts,
+    before: BTreeSet<String>,
+}
+
+impl Debian {
+    /// Makes it under `target/dist`, or takes the one of an earlier trial.
+    fn new() -> Result<Self> {
+        let root = PathBuf::from("target/dist/debian");
+        if !root.join("etc/debian_version").exists() {
+            let mut bootstrap = Command::new("debootstrap");
+            bootstrap.args(["--variant=minbase", "--include=fuse3,mount", "bookworm"]).arg(&root);
+            run_command(&mut bootstrap)?;
+        }
+        let mounts = Mounts::new(&root)?;
+        let before = files(&root)?;
+        Ok(Self { root, mounts, before })
     }
-    let mounts = Mounts::new(&root)?;
-    let before = files(&root)?;
+
+    /// Fails if a file is left.
+    fn end(self) -> Result<()> {
+        let mut left: Vec<_> = files(&self.root)?.difference(&self.before).cloned().collect();
+        let state = STATE.iter().map(|place| self.root.join(place));
+        let state = state.filter(|place| place.exists());
+        left.extend(state.map(|place| place.display().to_string()));
+        drop(self.mounts);
+        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
+    }
+}
+
+/// Installs the RPM package by rpm, runs [`STEPS`], and removes the package again.
+pub(super) fn rpm(package: &Path) -> Result<()> {
+    let debian = Debian::new()?;
+    let root = std::path::absolute(&debian.root).map_err(|error| error.to_string())?;
+    let rpm = |args: &[&str]| {
+        let mut rpm = Command::new("rpm");
+        // Debian's rpm installs nothing unless it is told twice. The folder has no packages of rpm
+        // that the package could need.
+        rpm.arg("--root").arg(&root).args(["--dbpath", RPM_DATABASE, "--nodeps"]);
+        rpm.arg("--force-debian").args(args);
+        rpm
+    };
+    run_command(rpm(&["--install"]).arg(package))?;
+    inside(&debian.root, STEPS)?;
+    run_command(rpm(&["--erase"]).arg("buttress"))?;
+    let database = debian.root.join(&RPM_DATABASE[1..]);
+    std::fs::remove_dir_all(&database)
+        .map_err(|error| format!("{}: {error}", database.display()))?;
+    debian.end()
+}
+
+/// Unpacks an archive as the guide says, runs [`STEPS`], and removes the files in `tree` again.
+pub(super) fn archive(archive: &Path, tree: &Path) -> Result<()> {
+    let debian = Debian::new()?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(archive).args(["--strip-components=1", "--keep-directory-symlink", "-C"]);
+    run_command(tar.arg(&debian.root))?;
+    inside(&debian.root, STEPS)?;
+    let mut remove = Command::new("sh");
+    run_command(remove.args(["-c", REMOVE, "sh"]).arg(tree).arg(&debian.root))?;
+    // The archive has no script that removes what the program has written.
+    for place in STATE {
+        drop(std::fs::remove_dir_all(debian.root.join(place)));
+    }
+    debian.end()
+}
+
+/// Unpacks an archive for another machine, and runs its program by an emulator.
+pub(super) fn emulated(archive: &Path, emulator: &str) -> Result<()> {
+    let folder = PathBuf::from("target/dist/unpacked");
+    drop(std::fs::remove_dir_all(&folder));
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(archive).args(["--strip-components=1", "-C"]).arg(&folder);
+    run_command(&mut tar)?;
+    let mut program = Command::new(emulator);
+    run_command(program.arg(folder.join("usr/bin/buttress")).arg("--version"))?;
+    std::fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+/// Where rpm keeps its database in the new Debian.
+const RPM_DATABASE: &str = "/var/lib/rpm-trial";
+
+/// Removes the files of a tree, which is the first parameter, from the second folder.
+const REMOVE: &str = r#"
+set -eu
+to=$(cd "$2" && pwd)
+cd "$1"
+find . ! -type d -print0 | (cd "$to" && xargs -0 rm)
+find . -depth -mindepth 1 -type d -print0 |
+    (cd "$to" && xargs -0 rmdir --ignore-fail-on-non-empty)
+"#;
+
+/// Installs the Debian package, runs [`STEPS`] and [`PAGE`], and removes the package again.
+pub(super) fn debian(package: &Path) -> Result<()> {
+    let debian = Debian::new()?;
+    let root = debian.root.clone();
     let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let to = root.join("root").join(&name);
     std::fs::copy(package, &to).map_err(|error| format!("{}: {error}", package.display()))?;
@@ -77,11 +165,7 @@ pub(super) fn debian(package: &Path) -> Result<()> {
     inside(&root, &format!("set -ex\nbegin() {{ :; }}\nprints() {{ :; }}\n{}", page.script))?;
     inside(&root, "apt-get purge --yes buttress")?;
     std::fs::remove_file(&to).map_err(|error| error.to_string())?;
-    let mut left: Vec<_> = files(&root)?.difference(&before).cloned().collect();
-    let state = STATE.iter().map(|place| root.join(place)).filter(|place| place.exists());
-    left.extend(state.map(|place| place.display().to_string()));
-    drop(mounts);
-    if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
+    debian.end()
 }
 
 /// Builds an image of a container from the installed files in `tree`, and runs the program there.
