@@ -92,14 +92,7 @@ pub fn carry_out(
         Order::BalanceStatus => balance::status_of(fs, false).context(|| name),
         Order::Commit => Ok(Value::Null),
         Order::Defragment { at, how } => defragment::carry_out(fs, at, how, watch),
-        Order::DeviceAdd { new, force } => {
-            let added = device::fresh_for(fs, new, *force)?;
-            let id = fs.add_device(added).context(|| new.display().to_string())?;
-            match fs.is_seed() {
-                true => Ok(json!({ "devid": id.0, "grown_from": device::full_names(fs) })),
-                false => Ok(json!({ "devid": id.0 })),
-            }
-        }
+        Order::DeviceAdd { new, force, discard } => device::add(fs, new, *force, *discard),
         Order::DeviceRemove { called } => {
             let id = device::find(fs, called, name)?;
             fs.remove_device(id, &mut moving).context(|| name)?;

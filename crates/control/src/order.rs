@@ -61,6 +61,9 @@ pub enum Order {
         new: PathBuf,
         /// Use the device even if it holds data.
         force: bool,
+        /// Discard the whole device first.
+        #[serde(default)]
+        discard: bool,
     },
     /// Move everything off a device.
     DeviceRemove {

@@ -7,7 +7,7 @@ use buttress_block::Device;
 use buttress_format::{DeviceId, limits};
 use buttress_maintenance::{BalanceOptions, BalanceProgress, TrimOptions, TrimProgress};
 use buttress_txn::{HeldCommit, View};
-use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
+use buttress_volume::{Stats as IoStats, VolumeDevice};
 
 use crate::attr::InodeId;
 use crate::background;
@@ -427,22 +427,17 @@ impl Filesystem {
     ///
     /// If the device or the volume cannot be written.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
-        let mount = self.mount();
-        if self.is_seed() {
-            let seeds = mount.engine.volume().devices();
-            return sprout::grow(
-                seeds.iter().map(|seed| Arc::clone(&seed.device)).collect(),
-                device,
-            );
-        }
-        let _turn = mount.upkeep.begin_work(Work::Devices)?;
-        let devid = mount.maintenance.next_device();
-        let fsid = mount.superblock.tree_fsid();
-        let item = sprout::new_item(devid, &*device, &mount.superblock, fsid)?;
-        Volume::wipe(&*device)?;
-        mount.engine.volume().add_device(device, item);
-        mount.maintenance.enroll_device(item)?;
-        Ok(item.devid)
+        sprout::add(&self.mount(), device, false)
+    }
+
+    /// Adds a device as [`Filesystem::add_device`] does, and discards its whole content first. A
+    /// device that the volume refuses keeps its content.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filesystem::add_device`].
+    pub fn add_discarded_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
+        sprout::add(&self.mount(), device, true)
     }
 
     /// Changes the size of a device. Data past a smaller size is moved first. Other work on the

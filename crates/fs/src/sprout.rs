@@ -1,4 +1,4 @@
-//! Growing a volume from a seed.
+//! Adding a device to a volume, and growing a volume from a seed.
 //!
 //! # Invariants
 //!
@@ -18,6 +18,8 @@ use buttress_txn::{Engine, EngineOptions, GroupsRead};
 use buttress_volume::{OpenOptions, Volume};
 
 use crate::error::{Error, Result};
+use crate::mount::Mount;
+use crate::upkeep::Work;
 
 /// The smallest device that a volume takes, in bytes.
 const DEVICE_MIN: u64 = 16 << 20;
@@ -27,7 +29,7 @@ const DEVICE_MIN: u64 = 16 << 20;
 /// # Errors
 ///
 /// `Invalid` if the device is too small.
-pub(crate) fn new_item(
+fn new_item(
     devid: DeviceId,
     device: &dyn Device,
     superblock: &Superblock,
@@ -50,16 +52,41 @@ pub(crate) fn new_item(
     })
 }
 
+/// Adds a device to a volume, or grows a volume on it if the volume is a seed.
+pub(crate) fn add(mount: &Mount, device: Arc<dyn Device>, discard: bool) -> Result<DeviceId> {
+    if buttress_volume::is_seed(&mount.superblock) {
+        let seeds = mount.engine.volume().devices();
+        let seeds = seeds.iter().map(|seed| Arc::clone(&seed.device)).collect();
+        return grow(seeds, device, discard);
+    }
+    let _turn = mount.upkeep.begin_work(Work::Devices)?;
+    let devid = mount.maintenance.next_device();
+    let item = new_item(devid, &*device, &mount.superblock, mount.superblock.tree_fsid())?;
+    empty(&*device, discard)?;
+    mount.engine.volume().add_device(device, item);
+    mount.maintenance.enroll_device(item)?;
+    Ok(item.devid)
+}
+
+/// Removes what a device holds. All checks come before: a device that is refused keeps its content.
+fn empty(device: &dyn Device, discard: bool) -> Result<()> {
+    if discard {
+        let failed = |source| buttress_volume::Error::Candidate { device: device.name(), source };
+        device.discard(0, device.len()).map_err(failed)?;
+    }
+    Ok(Volume::wipe(device)?)
+}
+
 /// Makes a volume on a new device. The volume shows the whole content of a seed, and reads
 /// unchanged content from the seed. Returns the number of the new device. The former content of the
 /// device is lost.
-pub(crate) fn grow(seeds: Vec<Arc<dyn Device>>, new: Arc<dyn Device>) -> Result<DeviceId> {
+fn grow(seeds: Vec<Arc<dyn Device>>, new: Arc<dyn Device>, discard: bool) -> Result<DeviceId> {
     let (volume, superblock) = Volume::open(seeds.clone(), OpenOptions::default())?;
     let store = Store::new(Arc::new(volume), Geometry::of(&superblock), 0);
     let items = boot::load_devices(&store, &superblock)?;
     let last = items.iter().map(|item| item.devid.0).max().unwrap_or(0);
     let item = new_item(DeviceId(last.saturating_add(1)), &*new, &superblock, new_uuid())?;
-    Volume::wipe(&*new)?;
+    empty(&*new, discard)?;
     let options = OpenOptions { writable: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open_sprout(seeds, new, item, options)?;
     let options =

@@ -2,10 +2,8 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use buttress_block::Device;
-use buttress_control::{closing, execute};
+use buttress_control::closing;
 use buttress_words::json;
 use buttress_words::units::Units;
 use buttress_words::usage::{self, Space};
@@ -90,15 +88,10 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::Add { force, nodiscard, words, .. } => {
             let (volume, new) = last(words)?;
             let new: Vec<PathBuf> = new.into_iter().map(PathBuf::from).collect();
-            // All devices are checked before the first one loses its content.
-            let opened = new.iter().map(|path| empty(path, force)).collect::<Result<Vec<_>>>()?;
-            if !nodiscard {
-                for device in &opened {
-                    discard(&**device, ui)?;
-                }
+            if !force {
+                new.iter().try_for_each(|path| expect_empty(path))?;
             }
-            drop(opened);
-            own::run(own::Verb::adding(PathBuf::from(volume), new, force), ui)
+            own::run(own::Verb::adding(PathBuf::from(volume), new, force, !nodiscard), ui)
         }
         Verb::Remove { words, .. } => {
             let (volume, gone) = last(words)?;
@@ -129,24 +122,17 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// Opens a device to add. Without `force` the device has to be empty.
-fn empty(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
-    if !force && let Some(found) = buttress_remote::overwritten(path).map_err(Failure::of_remote)? {
-        let path = path.display();
-        let what = format!(
-            "{path} appears to contain an existing filesystem ({found})\n\
-             ERROR: use the -f option to force overwrite of {path}"
-        );
-        return Err(Failure::new(Exit::Failure, what));
-    }
-    execute::fresh_device(path, force)
-}
-
-/// Discards the whole content of a device.
-fn discard(device: &dyn Device, ui: &Ui) -> Result<()> {
-    let (name, len) = (device.name(), device.len());
-    ui.line(format!("Performing full device TRIM {name} ({}) ...", Units::default().show(len)))?;
-    device.discard(0, len).map_err(Failure::of_device)
+/// Refuses a device that holds something.
+fn expect_empty(path: &Path) -> Result<()> {
+    let Some(found) = buttress_remote::overwritten(path).map_err(Failure::of_remote)? else {
+        return Ok(());
+    };
+    let path = path.display();
+    let what = format!(
+        "{path} appears to contain an existing filesystem ({found})\n\
+         ERROR: use the -f option to force overwrite of {path}"
+    );
+    Err(Failure::new(Exit::Failure, what))
 }
 
 /// Shows the error counts of all devices, or of one device if the place is one of several.

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use buttress_base::text;
+use buttress_words::units::Units;
 use serde_json::Value;
 
 use crate::client;
@@ -31,9 +32,10 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Adds devices without a line for each.
-    pub(crate) fn adding(image: PathBuf, new: Vec<PathBuf>, force: bool) -> Self {
-        Self::Add(Add { image, new, force, devices: Devices::default(), is_silent: true })
+    /// Adds devices with the lines of btrfs-progs.
+    pub(crate) fn adding(image: PathBuf, new: Vec<PathBuf>, force: bool, discard: bool) -> Self {
+        let devices = Devices::default();
+        Self::Add(Add { image, new, force, devices, discard, is_silent: true })
     }
 
     pub(crate) fn removing(image: PathBuf, gone: Vec<OsString>) -> Self {
@@ -77,6 +79,9 @@ pub(crate) struct Add {
     /// Overwrite an existing filesystem or partition table.
     #[arg(long, short)]
     force: bool,
+    /// Discard the whole content of the devices first.
+    #[arg(skip)]
+    discard: bool,
     /// Print no line for a device of the same volume.
     #[arg(skip)]
     is_silent: bool,
@@ -126,8 +131,13 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
     }
     let (mut image, mut devices) = (args.image.clone(), args.devices.clone());
     for path in &args.new {
-        let order = Order::DeviceAdd { new: client::whole(path)?, force: args.force };
+        let (new, discard) = (client::whole(path)?, args.discard);
+        let order = Order::DeviceAdd { new: new.clone(), force: args.force, discard };
         let done = client::run(&order, &image, &devices, "add", ui)?;
+        if let Some(len) = done["discarded_bytes"].as_u64() {
+            let (name, len) = (new.display(), Units::default().show(len));
+            ui.line(format!("Performing full device TRIM {name} ({len}) ..."))?;
+        }
         if done["grown_from"].is_null() {
             if !ui.json() && !args.is_silent {
                 let id = &done["devid"];

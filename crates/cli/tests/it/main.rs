@@ -37,6 +37,7 @@ mod top;
 mod unmounting;
 mod verity;
 mod waking;
+mod word_adding;
 mod word_btrbk;
 mod word_devices;
 mod word_scrub;

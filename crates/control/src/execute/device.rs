@@ -63,6 +63,23 @@ pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc
     fresh(path, force)
 }
 
+/// Makes a device part of the volume. With `discard`, its content is discarded first, once the
+/// volume is known to be able to take the device.
+pub(super) fn add(fs: &Filesystem, path: &Path, force: bool, discard: bool) -> Result<Value> {
+    let new = fresh_for(fs, path, force)?;
+    let len = new.len();
+    let added = if discard { fs.add_discarded_device(new) } else { fs.add_device(new) };
+    let id = added.context(|| path.display().to_string())?;
+    let mut done = json!({ "devid": id.0 });
+    if fs.is_seed() {
+        done["grown_from"] = full_names(fs).into();
+    }
+    if discard {
+        done["discarded_bytes"] = len.into();
+    }
+    Ok(done)
+}
+
 /// Opens the device that replaces another. If this replacement was begun before, the device holds
 /// the mark of that, and may be open already.
 pub(super) fn next_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
