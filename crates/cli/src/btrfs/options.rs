@@ -75,16 +75,22 @@ pub(super) fn with_equals(words: &[OsString]) -> Vec<OsString> {
     } else {
         OsString::clone
     };
-    let implied = implied(words).map(OsString::from);
-    words.iter().map(fit).chain(implied).collect()
+    let mut fitted: Vec<_> = words.iter().map(fit).collect();
+    if let Some((at, word)) = implied(words) {
+        fitted.insert(at, word.into());
+    }
+    fitted
 }
 
-/// As in btrfs-progs, a check that makes a tree anew is a repair.
-fn implied(words: &[OsString]) -> Option<&'static str> {
-    let begins = |start: &[u8]| words.iter().any(|word| word.as_bytes().starts_with(start));
-    let mut names = words.iter().skip(1).filter(|word| !word.as_bytes().starts_with(b"-"));
-    let is_check = names.next().is_some_and(|name| b"check".starts_with(name.as_bytes()));
-    (is_check && begins(b"--init-") && !begins(b"--repair")).then_some("--repair")
+/// As in btrfs-progs, a check that makes a tree anew is a repair. The option goes right behind the
+/// verb: behind `--`, it would be the name of a file.
+fn implied(words: &[OsString]) -> Option<(usize, &'static str)> {
+    let options = words.split(|word| word == "--").next()?;
+    let begins = |start: &[u8]| options.iter().any(|word| word.as_bytes().starts_with(start));
+    let is_name = |word: &&OsString| !word.as_bytes().starts_with(b"-");
+    let at = options.iter().skip(1).position(|word| is_name(&word))? + 1;
+    let is_check = b"check".starts_with(options[at].as_bytes());
+    (is_check && begins(b"--init-") && !begins(b"--repair")).then_some((at + 1, "--repair"))
 }
 
 fn with_codec(word: &OsString) -> OsString {
@@ -125,4 +131,26 @@ fn is_meant(words: &[OsString], group: (&str, usize), verb: (&str, usize)) -> bo
         word.len() >= least && whole.as_bytes().starts_with(word)
     };
     begins(group) && begins(verb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The option that is implied is an option also where `--` ends the options.
+    #[test]
+    fn a_tree_made_anew_is_a_repair() {
+        for (line, wanted) in [
+            ("btrfs check --init-csum-tree -- a", "btrfs check --repair --init-csum-tree -- a"),
+            ("btrfs -q check a --init-csum-tree", "btrfs -q check --repair a --init-csum-tree"),
+            ("btrfs check --repair --init-csum-tree a", "btrfs check --repair --init-csum-tree a"),
+            ("btrfs check -- --init-csum-tree", "btrfs check -- --init-csum-tree"),
+            ("btrfs check --init-csum-tree -- --repair", {
+                "btrfs check --repair --init-csum-tree -- --repair"
+            }),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(with_equals(&words).join(" ".as_ref()), wanted);
+        }
+    }
 }
