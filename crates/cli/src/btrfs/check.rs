@@ -25,7 +25,13 @@ pub(super) struct Args {
     #[arg(short, long = "super", value_name = "COPY", conflicts_with_all = ["repair", "undo"])]
     superblock: Option<usize>,
     /// Clear the free space cache, v1 or v2, in place of a check.
-    #[arg(long, value_name = "VERSION", value_parser = ["v1", "v2"])]
+    #[arg(
+        long,
+        value_name = "VERSION",
+        value_parser = ["v1", "v2"],
+        conflicts_with_all =
+            ["superblock", "backup", "tree_root", "chunk_root", "readonly", "undo"],
+    )]
     clear_space_cache: Option<String>,
     /// Begin with the newest older root of the superblock.
     #[arg(short, long, conflicts_with_all = ["repair", "undo", "tree_root"])]

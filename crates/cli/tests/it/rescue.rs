@@ -251,6 +251,11 @@ fn a_check_begins_where_it_is_told() {
         (&["-s", "1", "--chunk-root", "12345"], "not aligned"),
         (&["-s", "1", "--repair"], "cannot be used with"),
         (&["-b", "--init-csum-tree"], "cannot be used with"),
+        (&["-b", "--clear-space-cache", "v2"], "cannot be used with"),
+        (&["-s", "1", "--clear-space-cache", "v2"], "cannot be used with"),
+        (&["-r", &root, "--clear-space-cache", "v1"], "cannot be used with"),
+        (&["--chunk-root", &chunks, "--clear-space-cache", "v1"], "cannot be used with"),
+        (&["--readonly", "--clear-space-cache", "v2"], "cannot be used with"),
         (&["-Q"], "btrfs qgroup show"),
         (&["-E", "5"], "btrfs filesystem du"),
     ] {
@@ -258,7 +263,7 @@ fn a_check_begins_where_it_is_told() {
         assert!(code == Some(1) && said.contains(why), "{words:?}: {said}");
     }
     bench.ok(&["rescue", "super-recover", "--yes", "a.img"]);
-    let (said, code) = check(&["--init-extent-tree"]);
+    let (said, code) = check(&["--init-extent-tree", "--"]);
     assert!(code == Some(0) && said.contains("repairing:"), "{said}");
     crate::checker::check(&bench.path("a.img"));
 }
