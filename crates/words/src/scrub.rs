@@ -223,8 +223,11 @@ impl From<&ScrubOnDevice> for Counts {
 impl Form {
     /// Shows the volume, or each of its devices with a word behind its name.
     fn show(self, status: &ScrubStatus, word: &str, ui: &Ui) -> Result<()> {
-        if !self.devices {
-            return self.part(status, &Counts::from(status), status.bytes_total_copies, ui);
+        // Earlier programs wrote neither the devices nor the total of all copies.
+        if !self.devices || status.devices.is_empty() {
+            let scrubbed = status.data_bytes_scrubbed + status.tree_bytes_scrubbed;
+            let total = status.bytes_total_copies.max(scrubbed);
+            return self.part(status, &Counts::from(status), total, ui);
         }
         for device in &status.devices {
             let (name, id) = (location::show(device.device.as_bytes()), device.devid);

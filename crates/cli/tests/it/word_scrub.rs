@@ -143,6 +143,11 @@ fn scrubs_are_told_by_device() {
     let devices = by_device(&told);
     let line = format!("\tdata_bytes_scrubbed: {}", 2 * before);
     assert!(devices[1].contains(&line.as_str()) && told.contains("Scrub resumed:"), "{told}");
+    let state: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("the state")).expect("JSON");
+    let count = |name: &str| state[name].as_u64().expect("a count");
+    let scrubbed = count("data_bytes_scrubbed") + count("tree_bytes_scrubbed");
+    assert_eq!(count("bytes_total_copies"), scrubbed, "the total is that of all runs");
     mounted.end();
     std::fs::remove_file(&file).expect("removed");
     bench.ok(&[&["check", "--check-data-csum"][..], &both, &["image"]].concat());

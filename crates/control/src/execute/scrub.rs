@@ -171,11 +171,16 @@ impl Status {
         let found = |device: &OnDevice| {
             progress.devices.get(&DeviceId(device.devid)).copied().unwrap_or_default()
         };
+        let data_bytes = self.data_bytes_scrubbed + progress.data_bytes_scrubbed;
+        let tree_bytes = self.tree_bytes_scrubbed + progress.tree_bytes_scrubbed;
+        // A run that reaches the end counts its own bytes as the total.
+        let is_over = progress.total == progress.done;
+        let total_copies = if is_over { data_bytes + tree_bytes } else { progress.total_copies };
         Self {
             data_extents_scrubbed: self.data_extents_scrubbed + progress.data_extents_scrubbed,
             tree_extents_scrubbed: self.tree_extents_scrubbed + progress.tree_extents_scrubbed,
-            data_bytes_scrubbed: self.data_bytes_scrubbed + progress.data_bytes_scrubbed,
-            tree_bytes_scrubbed: self.tree_bytes_scrubbed + progress.tree_bytes_scrubbed,
+            data_bytes_scrubbed: data_bytes,
+            tree_bytes_scrubbed: tree_bytes,
             read_errors: self.read_errors + progress.read_errors,
             csum_errors: self.csum_errors + progress.csum_errors,
             verify_errors: self.verify_errors + progress.verify_errors,
@@ -189,7 +194,7 @@ impl Status {
             last_logical: progress.position.0,
             bytes_done: progress.done,
             bytes_total: progress.total,
-            bytes_total_copies: progress.total_copies,
+            bytes_total_copies: total_copies,
             devices: self.devices.iter().map(|device| device.with(&found(device))).collect(),
             ..self.clone()
         }
