@@ -34,6 +34,7 @@ use crate::order::{Order, PropertyAct, QuotaAct, Step, VerityAct, Watch};
 use crate::target::{Open, Stream};
 
 pub use balance::{options as balance_options, status_of as balance_status};
+pub use buttress_fs::DeviceCounts as ScrubCounts;
 pub use defragment::Done as Defragmented;
 pub use device::{Row as DeviceRow, expect_empty, fresh as fresh_device, holds};
 pub use room::Room;

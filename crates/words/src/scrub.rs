@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::background;
 use crate::client;
-use crate::execute::{ScrubOnDevice, ScrubStatus};
+use crate::execute::{ScrubCounts, ScrubStatus};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location;
@@ -161,62 +161,21 @@ struct Form {
     units: Units,
 }
 
-/// The counts of a volume or of a device, with the names of btrfs-progs.
-#[derive(Default)]
-struct Counts {
-    data_extents: u64,
-    tree_extents: u64,
-    data_bytes: u64,
-    tree_bytes: u64,
-    read: u64,
-    csum: u64,
-    verify: u64,
-    no_csum: u64,
-    superblocks: u64,
-    /// Only a volume has this count.
-    parity: u64,
-    uncorrectable: u64,
-    corrected: u64,
-    last: u64,
-}
-
-impl From<&ScrubStatus> for Counts {
-    fn from(status: &ScrubStatus) -> Self {
-        Self {
-            data_extents: status.data_extents_scrubbed,
-            tree_extents: status.tree_extents_scrubbed,
-            data_bytes: status.data_bytes_scrubbed,
-            tree_bytes: status.tree_bytes_scrubbed,
-            read: status.read_errors,
-            csum: status.csum_errors,
-            verify: status.verify_errors,
-            no_csum: status.no_csum,
-            superblocks: status.super_errors,
-            parity: status.parity_errors,
-            uncorrectable: status.uncorrectable_errors,
-            corrected: status.corrected_errors,
-            last: status.last_logical,
-        }
-    }
-}
-
-impl From<&ScrubOnDevice> for Counts {
-    fn from(device: &ScrubOnDevice) -> Self {
-        Self {
-            data_extents: device.data_extents_scrubbed,
-            tree_extents: device.tree_extents_scrubbed,
-            data_bytes: device.data_bytes_scrubbed,
-            tree_bytes: device.tree_bytes_scrubbed,
-            read: device.read_errors,
-            csum: device.csum_errors,
-            verify: device.verify_errors,
-            no_csum: device.no_csum,
-            superblocks: device.super_errors,
-            parity: 0,
-            uncorrectable: device.uncorrectable_errors,
-            corrected: device.corrected_errors,
-            last: device.last_physical,
-        }
+/// The counts of a volume. The place that the scrub has reached is an address of the volume.
+fn counts_of(status: &ScrubStatus) -> ScrubCounts {
+    ScrubCounts {
+        data_extents_scrubbed: status.data_extents_scrubbed,
+        tree_extents_scrubbed: status.tree_extents_scrubbed,
+        data_bytes_scrubbed: status.data_bytes_scrubbed,
+        tree_bytes_scrubbed: status.tree_bytes_scrubbed,
+        read_errors: status.read_errors,
+        csum_errors: status.csum_errors,
+        verify_errors: status.verify_errors,
+        no_csum: status.no_csum,
+        super_errors: status.super_errors,
+        uncorrectable_errors: status.uncorrectable_errors,
+        corrected_errors: status.corrected_errors,
+        last_physical: status.last_logical,
     }
 }
 
@@ -227,17 +186,17 @@ impl Form {
         if !self.devices || status.devices.is_empty() {
             let scrubbed = status.data_bytes_scrubbed + status.tree_bytes_scrubbed;
             let total = status.bytes_total_copies.max(scrubbed);
-            return self.part(status, &Counts::from(status), total, ui);
+            return self.part(status, &counts_of(status), total, ui);
         }
         for device in &status.devices {
             let (name, id) = (location::show(device.device.as_bytes()), device.devid);
             ui.line(format!("\nScrub device {name} (id {id}) {word}"))?;
-            self.part(status, &Counts::from(device), device.bytes_used, ui)?;
+            self.part(status, &device.counts, device.bytes_used, ui)?;
         }
         Ok(())
     }
 
-    fn part(self, status: &ScrubStatus, counts: &Counts, total: u64, ui: &Ui) -> Result<()> {
+    fn part(self, status: &ScrubStatus, counts: &ScrubCounts, total: u64, ui: &Ui) -> Result<()> {
         let (what, when) = match status.resumed {
             0 => ("Scrub started:", status.started),
             resumed => ("Scrub resumed:", resumed),
@@ -259,8 +218,14 @@ impl Form {
         self.summary(status, counts, total, ui)
     }
 
-    fn summary(self, status: &ScrubStatus, counts: &Counts, total: u64, ui: &Ui) -> Result<()> {
-        let scrubbed = counts.data_bytes + counts.tree_bytes;
+    fn summary(
+        self,
+        status: &ScrubStatus,
+        counts: &ScrubCounts,
+        total: u64,
+        ui: &Ui,
+    ) -> Result<()> {
+        let scrubbed = counts.data_bytes_scrubbed + counts.tree_bytes_scrubbed;
         let rate = scrubbed.checked_div(status.duration).unwrap_or(0);
         let mut rows = Vec::new();
         if status.status == RUNNING {
@@ -277,15 +242,17 @@ impl Form {
             rows.push(("Total to scrub:", self.units.show(total)));
         }
         rows.push(("Rate:", format!("{}/s", self.units.show_rate(rate))));
+        // Only a volume has this count.
+        let parity = if self.devices { 0 } else { status.parity_errors };
         let kinds = [
-            ("read", counts.read),
-            ("super", counts.superblocks),
-            ("verify", counts.verify),
-            ("csum", counts.csum),
-            ("parity", counts.parity),
+            ("read", counts.read_errors),
+            ("super", counts.super_errors),
+            ("verify", counts.verify_errors),
+            ("csum", counts.csum_errors),
+            ("parity", parity),
         ];
         let has_errors = kinds.iter().any(|(_, count)| *count > 0);
-        let has_errors = has_errors || counts.corrected + counts.uncorrectable > 0;
+        let has_errors = has_errors || counts.corrected_errors + counts.uncorrectable_errors > 0;
         let kinds = kinds.iter().filter(|(_, count)| *count > 0);
         let kinds: Vec<_> = kinds.map(|(what, count)| format!("{what}={count}")).collect();
         let errors = if has_errors { kinds.join(" ") } else { "no errors found".to_owned() };
@@ -294,8 +261,8 @@ impl Form {
             ui.line(format!("{what:<18}{value}"))?;
         }
         if has_errors {
-            ui.line(format!("  Corrected:      {}", counts.corrected))?;
-            ui.line(format!("  Uncorrectable:  {}", counts.uncorrectable))?;
+            ui.line(format!("  Corrected:      {}", counts.corrected_errors))?;
+            ui.line(format!("  Uncorrectable:  {}", counts.uncorrectable_errors))?;
             ui.line(format!("  Unverified:     {}", 0))?;
         }
         Ok(())
@@ -310,22 +277,22 @@ fn hours(seconds: u64) -> String {
 
 /// The counts in the order and with the names of btrfs-progs. Counts of what does not happen here
 /// are zero. For a volume, `last_physical` is the address of the volume that the scrub has reached.
-fn every_count(counts: &Counts) -> [(&'static str, u64); 15] {
+fn every_count(counts: &ScrubCounts) -> [(&'static str, u64); 15] {
     [
-        ("data_extents_scrubbed", counts.data_extents),
-        ("tree_extents_scrubbed", counts.tree_extents),
-        ("data_bytes_scrubbed", counts.data_bytes),
-        ("tree_bytes_scrubbed", counts.tree_bytes),
-        ("read_errors", counts.read),
-        ("csum_errors", counts.csum),
-        ("verify_errors", counts.verify),
+        ("data_extents_scrubbed", counts.data_extents_scrubbed),
+        ("tree_extents_scrubbed", counts.tree_extents_scrubbed),
+        ("data_bytes_scrubbed", counts.data_bytes_scrubbed),
+        ("tree_bytes_scrubbed", counts.tree_bytes_scrubbed),
+        ("read_errors", counts.read_errors),
+        ("csum_errors", counts.csum_errors),
+        ("verify_errors", counts.verify_errors),
         ("no_csum", counts.no_csum),
         ("csum_discards", 0),
-        ("super_errors", counts.superblocks),
+        ("super_errors", counts.super_errors),
         ("malloc_errors", 0),
-        ("uncorrectable_errors", counts.uncorrectable),
+        ("uncorrectable_errors", counts.uncorrectable_errors),
         ("unverified_errors", 0),
-        ("corrected_errors", counts.corrected),
-        ("last_physical", counts.last),
+        ("corrected_errors", counts.corrected_errors),
+        ("last_physical", counts.last_physical),
     ]
 }

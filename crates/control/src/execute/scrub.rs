@@ -97,71 +97,35 @@ pub struct OnDevice {
     pub device: String,
     /// Bytes of the device that block groups take.
     pub bytes_used: u64,
-    /// Reads of data.
-    pub data_extents_scrubbed: u64,
-    /// Nodes that were read.
-    pub tree_extents_scrubbed: u64,
-    /// Bytes of data that were read.
-    pub data_bytes_scrubbed: u64,
-    /// Bytes of nodes that were read.
-    pub tree_bytes_scrubbed: u64,
-    /// Sectors that could not be read.
-    pub read_errors: u64,
-    /// Sectors of data with a wrong checksum.
-    pub csum_errors: u64,
-    /// Nodes with wrong contents.
-    pub verify_errors: u64,
-    /// Sectors of data that have no checksum.
-    pub no_csum: u64,
-    /// Superblock copies with errors.
-    pub super_errors: u64,
-    /// Errors that could not be repaired.
-    pub uncorrectable_errors: u64,
-    /// Errors that were repaired.
-    pub corrected_errors: u64,
-    /// The address on the device that the scrub has reached.
-    pub last_physical: u64,
+    /// What was found.
+    #[serde(flatten, with = "Counts")]
+    pub counts: DeviceCounts,
+}
+
+/// The fields of [`DeviceCounts`] in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "DeviceCounts")]
+struct Counts {
+    data_extents_scrubbed: u64,
+    tree_extents_scrubbed: u64,
+    data_bytes_scrubbed: u64,
+    tree_bytes_scrubbed: u64,
+    read_errors: u64,
+    csum_errors: u64,
+    verify_errors: u64,
+    no_csum: u64,
+    super_errors: u64,
+    uncorrectable_errors: u64,
+    corrected_errors: u64,
+    last_physical: u64,
 }
 
 impl OnDevice {
-    fn counts(&self) -> DeviceCounts {
-        DeviceCounts {
-            data_extents_scrubbed: self.data_extents_scrubbed,
-            tree_extents_scrubbed: self.tree_extents_scrubbed,
-            data_bytes_scrubbed: self.data_bytes_scrubbed,
-            tree_bytes_scrubbed: self.tree_bytes_scrubbed,
-            read_errors: self.read_errors,
-            csum_errors: self.csum_errors,
-            verify_errors: self.verify_errors,
-            no_csum: self.no_csum,
-            super_errors: self.super_errors,
-            uncorrectable_errors: self.uncorrectable_errors,
-            corrected_errors: self.corrected_errors,
-            last_physical: self.last_physical,
-        }
-    }
-
     /// The same device with the counts of one run added.
     fn with(&self, more: &DeviceCounts) -> Self {
-        let mut sum = self.counts();
-        sum.sum(more);
-        Self {
-            devid: self.devid,
-            device: self.device.clone(),
-            bytes_used: self.bytes_used,
-            data_extents_scrubbed: sum.data_extents_scrubbed,
-            tree_extents_scrubbed: sum.tree_extents_scrubbed,
-            data_bytes_scrubbed: sum.data_bytes_scrubbed,
-            tree_bytes_scrubbed: sum.tree_bytes_scrubbed,
-            read_errors: sum.read_errors,
-            csum_errors: sum.csum_errors,
-            verify_errors: sum.verify_errors,
-            no_csum: sum.no_csum,
-            super_errors: sum.super_errors,
-            uncorrectable_errors: sum.uncorrectable_errors,
-            corrected_errors: sum.corrected_errors,
-            last_physical: sum.last_physical,
-        }
+        let mut sum = self.clone();
+        sum.counts.sum(more);
+        sum
     }
 }
 
