@@ -130,7 +130,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 fn tree_stats(inspect: &Inspect, id: TreeId, name: &str, units: Units, ui: &Ui) -> Result<()> {
     ui.line(format!("Calculating size of {name} tree"))?;
     let (began, mut figures) = (Instant::now(), NodeFigures::default());
-    dump::walk::nodes(inspect, id, inspect.tree(id)?, |node| {
+    dump::walk::nodes(inspect, id, inspect.tree(id)?, false, |node| {
         figures.add(node).map_err(std::io::Error::other)
     })?;
     figures

@@ -146,7 +146,7 @@ fn documents(inspect: &Inspect, tree: Option<TreeId>, ui: &Ui) -> Result<Exit> {
     let mut list = json::List::new(ui.writer());
     let geometry = inspect.store.geometry();
     for (id, root) in trees {
-        walk::nodes(inspect, id, root, |node| list.add(&json::node(id, node, geometry)))?;
+        walk::nodes(inspect, id, root, false, |node| list.add(&json::node(id, node, geometry)))?;
     }
     list.end().context(|| "standard output")?;
     Ok(Exit::Success)

@@ -1,5 +1,6 @@
 //! Walks from a tree's root to all of its nodes.
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -37,31 +38,7 @@ pub(super) fn tree(
 ) -> Result<()> {
     let geometry = inspect.store.geometry();
     let print = |node: &Node| print(node, geometry, form, out);
-    if form.is_depth_first {
-        return in_depth(inspect, id, root, print);
-    }
-    nodes(inspect, id, root, print)
-}
-
-/// Visits the nodes of a tree, each before the nodes below it.
-fn in_depth(
-    inspect: &Inspect,
-    id: TreeId,
-    root: NodePtr,
-    mut visit: impl FnMut(&Node) -> std::io::Result<()>,
-) -> Result<()> {
-    let mut nodes_left = nodes_max(inspect);
-    let mut waiting = vec![Expect::root(root)];
-    while let Some(expect) = waiting.pop() {
-        let node = read(inspect, id, &expect)?;
-        visit(&node).context(|| "standard output")?;
-        if node.level() > 0 {
-            nodes_left = left(inspect, id, nodes_left, node.len())?;
-            let below = (0..node.len()).rev();
-            waiting.extend(below.map(|slot| node.expect_child_below(slot, expect.below)));
-        }
-    }
-    Ok(())
+    nodes(inspect, id, root, form.is_depth_first, print)
 }
 
 /// The most nodes of a tree. A damaged tree may refer to one node many times. A valid tree fits on
@@ -96,31 +73,32 @@ pub(super) fn block(
     print(&node, inspect.store.geometry(), form, out).context(|| "standard output")
 }
 
-/// Visits the nodes of a tree, level by level.
+/// Visits the nodes of a tree: level by level, or each before the nodes below it.
 ///
-/// Keeps only the pointers of one level in memory. The crate `tree` has checked that a child is one
-/// level lower than its parent, so the walk ends at the leaves.
+/// Keeps only pointers of nodes in memory, and not the nodes. The crate `tree` has checked that a
+/// child is one level lower than its parent, so the walk ends at the leaves.
 pub(crate) fn nodes(
     inspect: &Inspect,
     id: TreeId,
     root: NodePtr,
+    is_depth_first: bool,
     mut visit: impl FnMut(&Node) -> std::io::Result<()>,
 ) -> Result<()> {
     let mut nodes_left = nodes_max(inspect);
-    let mut storey = vec![Expect::root(root)];
-    while !storey.is_empty() {
-        let mut below = Vec::new();
-        for expect in &storey {
-            let node = read(inspect, id, expect)?;
-            visit(&node).context(|| "standard output")?;
-            if node.level() > 0 {
-                below.extend(
-                    (0..node.len()).map(|slot| node.expect_child_below(slot, expect.below)),
-                );
-            }
+    let mut waiting = VecDeque::from([Expect::root(root)]);
+    while let Some(expect) = waiting.pop_front() {
+        let node = read(inspect, id, &expect)?;
+        visit(&node).context(|| "standard output")?;
+        if node.level() == 0 {
+            continue;
         }
-        nodes_left = left(inspect, id, nodes_left, below.len())?;
-        storey = below;
+        nodes_left = left(inspect, id, nodes_left, node.len())?;
+        let below = (0..node.len()).map(|slot| node.expect_child_below(slot, expect.below));
+        if is_depth_first {
+            below.rev().for_each(|child| waiting.push_front(child));
+        } else {
+            waiting.extend(below);
+        }
     }
     Ok(())
 }
