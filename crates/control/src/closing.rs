@@ -11,8 +11,6 @@
 //!   the wait.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,7 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::exit::{Failure, Result};
-use crate::folder::folder;
+use crate::sockets::{ask, folder};
 use crate::{interrupted, ui};
 
 /// The types of our mounts in the kernel's list: over an image, and over a block device.
@@ -186,13 +184,8 @@ fn is_closing(pid: u32, image: &Path) -> bool {
 
 /// Whether the server of this user with a process number answers that it has a mount.
 fn says_that_it_serves(pid: u32) -> bool {
-    let ask = || -> std::io::Result<serde_json::Value> {
-        let mut stream = UnixStream::connect(folder()?.join(format!("{pid}.sock")))?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.write_all(b"stats\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(serde_json::from_str(&text)?)
-    };
-    ask().is_ok_and(|answer| answer["is_closing"] == false)
+    let socket = folder().map(|folder| folder.join(format!("{pid}.sock")));
+    let answer = socket.and_then(|socket| ask(&socket, "stats", Some(SILENCE)));
+    let answer = answer.and_then(|text| Ok(serde_json::from_str::<serde_json::Value>(&text)?));
+    answer.is_ok_and(|answer| answer["is_closing"] == false)
 }

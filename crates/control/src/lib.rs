@@ -19,7 +19,6 @@ pub mod closing;
 pub mod execute;
 pub mod exit;
 pub mod figures;
-mod folder;
 pub mod fsverity;
 pub mod image;
 pub mod inspect;
@@ -35,6 +34,7 @@ pub mod reading;
 pub mod release;
 pub mod scrubs;
 pub mod size;
+mod sockets;
 pub mod target;
 pub mod ui;
 

@@ -1,8 +1,6 @@
 //! Questions to the sockets of running mounts and servers, and their answers.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::Subject;
 use crate::exit::{Context, Result};
 use crate::figures::Figures;
-use crate::folder::folder;
 use crate::names;
+use crate::sockets::{ask, folder};
 
 /// Time limit for an answer that needs no work.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,20 +70,6 @@ pub fn reachable() -> Vec<(PathBuf, Answer)> {
         tracing::debug!(%error, "running mounts cannot be asked");
         Vec::new()
     })
-}
-
-/// Asks one question, and reads the whole answer.
-pub(super) fn ask(
-    socket: &Path,
-    question: &str,
-    timeout: Option<Duration>,
-) -> std::io::Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(timeout)?;
-    writeln!(stream, "{question}")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// Whether a read ended because it took long, or because of a signal.

@@ -10,12 +10,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ask::{Answer, ask, is_timeout, reachable};
+use super::ask::{Answer, is_timeout, reachable};
 use super::descriptor;
 use super::place::{Served, served};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::order::{Order, Step, Watch};
+use crate::sockets::ask;
 use crate::target::Stream;
 
 /// The capacity in bytes of the pipe between the server and this process.

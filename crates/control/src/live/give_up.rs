@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use buttress_remote::RemoteDevice;
 use serde_json::{Value, json};
 
-use super::ask::{ANSWER_TIMEOUT, ask};
+use super::ask::ANSWER_TIMEOUT;
 use super::close_wait::CloseWait;
 use super::{Live, reachable};
 use crate::behind::{if_left, missing};
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::sockets::ask;
 use crate::{closing, ui};
 
 /// The question that makes a process give up.

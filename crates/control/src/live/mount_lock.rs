@@ -26,7 +26,7 @@ impl MountLock {
     /// Waits for the lock. Returns `None` at once if there is no folder for the lock.
     pub fn wait(image: &Path) -> Option<Self> {
         let taken = || -> std::io::Result<LockFile> {
-            let path = crate::folder::folder()?.join(format!("{}.turn", lock_name(image)?));
+            let path = crate::sockets::folder()?.join(format!("{}.turn", lock_name(image)?));
             let file = File::options().create(true).append(true).open(path)?;
             LockFile::wait(file)
         };

@@ -20,9 +20,10 @@ use buttress_fuse::Listed;
 use rustix::fs::{Mode, OFlags};
 
 use super::Subject;
-use super::ask::{Answer, ask, reachable};
+use super::ask::{Answer, reachable};
 use crate::closing::TYPES;
 use crate::exit::{Exit, Failure, Result};
+use crate::sockets::ask;
 
 /// The question for the mounts of subvolumes. It is a separate question, because its answer waits
 /// while subvolumes are being mounted.

@@ -1,4 +1,5 @@
-//! The folder of the sockets, and of the lock files by which processes take turns to mount.
+//! The sockets of running mounts and servers: their folder, and questions to one of them. The
+//! folder also has the lock files by which processes take turns to mount.
 //!
 //! # Invariants
 //!
@@ -6,8 +7,11 @@
 //!   may do.
 
 use std::fs::DirBuilder;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The folder of the sockets, made if it is not there (L1). `BUTTRESS_RUNTIME_DIR` names another
 /// folder.
@@ -32,4 +36,18 @@ pub(crate) fn folder() -> std::io::Result<PathBuf> {
         return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, what));
     }
     Ok(folder)
+}
+
+/// Asks one question, and reads the whole answer.
+pub(crate) fn ask(
+    socket: &Path,
+    question: &str,
+    timeout: Option<Duration>,
+) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(timeout)?;
+    writeln!(stream, "{question}")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
