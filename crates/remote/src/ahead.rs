@@ -96,8 +96,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// For a device with `memory` bytes of memory, `cache` of these bytes for lines. The device
-    /// makes at most `in_flight` requests at once.
+    /// For a device with `memory` bytes of memory for reads, `cache` of these bytes for lines. The
+    /// device makes at most `in_flight` requests at once.
     pub(crate) fn new(memory: u64, cache: u64, in_flight: usize) -> Self {
         let fit = (memory / MEMORY_PART / PIECE_BYTES) as usize;
         let threads = match cache / PIECE_BYTES {

@@ -217,7 +217,8 @@ impl Core {
             swept: 0,
         };
         let budget = Budget::new(&options, manifest.object_len);
-        let ahead = Ahead::new(budget.lines * 2, budget.lines, options.in_flight);
+        let reading = budget.lines + budget.map + budget.index;
+        let ahead = Ahead::new(reading, budget.lines, options.in_flight);
         let for_lines = budget.lines.saturating_sub(ahead.memory()).max(budget.lines / 2);
         // The close of this volume must not end the requests of another opening.
         let chain = Chain { store: chain.store.apart(), ..chain };

@@ -37,7 +37,7 @@ use crate::trial;
 use crate::units::{CommitNumber, ObjectNumber};
 use crate::unsent::Unsent;
 use buttress_store::buckets::{self, Buckets};
-use buttress_store::{Objects, Store, host_name};
+use buttress_store::{Objects, Store, StoreError, host_name};
 
 /// How many threads compete in a trial when a volume is opened.
 const RIVALS_KNOWN: u64 = 4;
@@ -56,6 +56,21 @@ pub struct Site {
     pub(crate) seal: Option<Arc<SealedStore>>,
     /// How to open the volume.
     pub options: Options,
+}
+
+/// Opens a bucket by its name and the options of its service.
+#[cfg(any(feature = "az", feature = "gs", feature = "s3"))]
+type Client = fn(&str, &[(String, String)]) -> std::result::Result<Objects, StoreError>;
+
+/// The bucket of a place, with all other buckets of its service.
+#[cfg(any(feature = "az", feature = "gs", feature = "s3"))]
+fn buckets_of(
+    bucket: &str,
+    client: Client,
+    options: Vec<(String, String)>,
+) -> std::result::Result<Arc<Buckets>, StoreError> {
+    let open = move |name: &str| Ok(Arc::new(client(name, &options)?) as Arc<dyn Store>);
+    Ok(Arc::new(Buckets::new(bucket, open)?))
 }
 
 impl Site {
@@ -90,29 +105,23 @@ impl Site {
             }
             #[cfg(feature = "s3")]
             StoreKind::S3 { bucket } => {
-                let open =
-                    move |name: &str| Ok(Arc::new(Objects::s3(name, &others)?) as Arc<dyn Store>);
-                let buckets = Arc::new(Buckets::new(&bucket, open).map_err(refused)?);
+                let buckets = buckets_of(&bucket, Objects::s3, others).map_err(refused)?;
                 (Arc::clone(&buckets) as Arc<dyn Store>, place.prefix, Some(buckets))
             }
             #[cfg(feature = "gs")]
             StoreKind::Google { bucket } => {
-                let open =
-                    move |name: &str| Ok(Arc::new(Objects::gs(name, &others)?) as Arc<dyn Store>);
-                let buckets = Arc::new(Buckets::new(&bucket, open).map_err(refused)?);
+                let buckets = buckets_of(&bucket, Objects::gs, others).map_err(refused)?;
                 (Arc::clone(&buckets) as Arc<dyn Store>, place.prefix, Some(buckets))
             }
             #[cfg(feature = "az")]
             StoreKind::Azure { container } => {
-                let open =
-                    move |name: &str| Ok(Arc::new(Objects::az(name, &others)?) as Arc<dyn Store>);
-                let buckets = Arc::new(Buckets::new(&container, open).map_err(refused)?);
+                let buckets = buckets_of(&container, Objects::az, others).map_err(refused)?;
                 (Arc::clone(&buckets) as Arc<dyn Store>, place.prefix, Some(buckets))
             }
             #[cfg(not(all(feature = "az", feature = "gs", feature = "s3")))]
             _ => {
                 let why = "this program was built without such places".to_owned();
-                return Err(refused(buttress_store::StoreError::Refused(why)));
+                return Err(refused(StoreError::Refused(why)));
             }
         };
         options.check(&shown)?;
