@@ -5,6 +5,16 @@ use std::fs::File;
 use crate::checker::check;
 use crate::live::{Mounted, has};
 
+/// A volume on `image`, and two empty files of its size.
+fn with_spare_devices() -> crate::Bench {
+    let bench = crate::bench();
+    bench.ok(&["mkfs", "image", "--size", "200M"]);
+    for name in ["second", "third"] {
+        File::create(bench.path(name)).expect("a file").set_len(200 << 20).expect("a size");
+    }
+    bench
+}
+
 /// A device that was added leads to the mount under each name that its file has. A new image that
 /// gets the name of the device is a volume of its own. So is a device that was replaced or removed.
 #[test]
@@ -12,11 +22,7 @@ fn devices_are_known_by_their_files() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = crate::bench();
-    bench.ok(&["mkfs", "image", "--size", "200M"]);
-    for name in ["second", "third"] {
-        File::create(bench.path(name)).expect("a file").set_len(200 << 20).expect("a size");
-    }
+    let bench = with_spare_devices();
     let mounted = Mounted::new(&bench, &[]);
     bench.ok(&["device", "add", "mnt", "second"]);
     bench.ok(&["subvolume", "create", "second:/by-second"]);
@@ -57,11 +63,7 @@ fn the_first_device_may_leave() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = crate::bench();
-    bench.ok(&["mkfs", "image", "--size", "200M"]);
-    for name in ["second", "third"] {
-        File::create(bench.path(name)).expect("a file").set_len(200 << 20).expect("a size");
-    }
+    let bench = with_spare_devices();
     let mounted = Mounted::new(&bench, &[]);
     let is_open = |name: &str| {
         let folder = format!("/proc/{}/fd", mounted.pid());
