@@ -24,12 +24,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use buttress_base::sync::{Mutex, RwLock};
 use buttress_data::{File, Files};
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
+use buttress_items::{Attr, Error, FileKind, InodeId, NameError, Result, mode};
 use buttress_txn::View;
 
 use crate::access;
-use crate::attr::{Attr, FileKind, InodeId, mode};
 use crate::clean_queue::CleanQueue;
-use crate::error::{Error, NameError, Result};
 use crate::inode_table::{Entry, InodeTable};
 use crate::status::Status;
 use crate::trees::{self, Tree};
@@ -120,7 +119,7 @@ impl InodeCell {
     }
 
     /// An empty directory in place of a subvolume: the directory above has the name, but the
-    /// subvolume's reference names another place (`trees::is_here`). A snapshot has such names,
+    /// subvolume's reference names another place (`roots::is_here`). A snapshot has such names,
     /// because it does not copy the subvolumes inside its source. As on Linux, all such directories
     /// have the same inode number, and take their other attributes from their parent directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {

@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 use buttress_base::clock;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::TreeId;
-
-use crate::attr::InodeId;
+use buttress_items::InodeId;
 
 /// The longest wait for inodes that will soon enter the queue (C1).
 const LEAVING_MAX: Duration = Duration::from_secs(1);

@@ -17,14 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_data::{File, Files};
 use buttress_format::TreeId;
+use buttress_items::{InodeId, Result, orphan};
 use buttress_maintenance::Maintenance;
 use buttress_txn::{Cost, Engine, Handle, ReserveClass};
 
-use crate::attr::InodeId;
 use crate::clean_queue::ToClean;
-use crate::error::Result;
 use crate::inodes::{Inodes, read_item};
-use crate::orphan;
 
 /// Removes inodes that have no name and no user, and drops deleted subvolumes.
 pub(crate) struct Cleaner {

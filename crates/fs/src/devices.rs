@@ -6,10 +6,10 @@
 //!   of each kind of block group. So a removal never makes new chunks have fewer copies.
 
 use buttress_format::DeviceId;
+use buttress_items::{Error, Result};
 use buttress_maintenance::BalanceProgress;
 use buttress_volume::Volume;
 
-use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::upkeep::Work;
 

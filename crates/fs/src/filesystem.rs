@@ -5,13 +5,12 @@ use std::sync::Arc;
 use buttress_base::sync::RwLock;
 use buttress_block::Device;
 use buttress_format::{DeviceId, limits};
+use buttress_items::{InodeId, Result};
 use buttress_maintenance::{BalanceOptions, BalanceProgress, TrimOptions, TrimProgress};
 use buttress_txn::{HeldCommit, View};
 use buttress_volume::{Stats as IoStats, VolumeDevice};
 
-use crate::attr::InodeId;
 use crate::background;
-use crate::error::Result;
 use crate::inode::Inode;
 use crate::make::{self, MakeError, MakeOptions, MakeReport};
 use crate::mount::Mount;

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::attr::{Attr, FileKind, InodeId};
+use buttress_items::{Attr, FileKind, InodeId, Result};
+
 use crate::cell::InodeCell;
-use crate::error::Result;
 use crate::mount::Mount;
 
 /// One file, directory or other object. Cheap to clone.

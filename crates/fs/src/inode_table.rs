@@ -21,8 +21,7 @@ use std::sync::{Arc, Weak};
 
 use buttress_base::sync::{RwLock, RwLockWriteGuard};
 use buttress_base::{Rank, Ranked};
-
-use crate::attr::InodeId;
+use buttress_items::InodeId;
 
 const SHARDS: usize = 64;
 

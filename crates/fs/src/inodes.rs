@@ -9,15 +9,12 @@
 use std::sync::Arc;
 
 use buttress_format::{InodeItem, Key, Kind, TreeId};
+use buttress_items::{Error, InodeId, NameError, Result, orphan, property};
 use buttress_txn::{Engine, View};
 
-use crate::attr::InodeId;
 use crate::cell::{Departures, InodeCell};
 use crate::clean_queue::CleanQueue;
-use crate::error::{Error, NameError, Result};
 use crate::inode_table::{Entered, InodeTable};
-use crate::orphan;
-use crate::property;
 use crate::status::Status;
 use crate::trees::{Tree, Trees};
 

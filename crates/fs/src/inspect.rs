@@ -7,13 +7,11 @@
 //! - **IN2** A search descends one level at each step, so it ends even on a damaged volume.
 
 use buttress_format::{Generation, Ino, InodeRefs, Key, Kind, RootRef, Superblock, TreeId};
+use buttress_items::{Error, ErrorKind, InodeId, NameError, Result, roots};
 use buttress_tree::{Expect, Node, NodeSource, Store};
 
-use crate::attr::InodeId;
-use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::DEPTH_MAX;
-use crate::trees;
 
 /// An item of a committed tree.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +87,7 @@ impl Filesystem {
     ///
     /// An error from reading the root tree.
     pub fn subvolume_place(&self, tree: TreeId) -> Result<Option<(InodeId, Vec<u8>)>> {
-        trees::place(&self.mount().engine.view(), tree)
+        roots::place(&self.mount().engine.view(), tree)
     }
 
     /// Up to `most` subvolumes with names within another subvolume, each with the directory that
@@ -128,7 +126,7 @@ impl Filesystem {
     /// `NotFound` if there is no such subvolume. An error from reading the tree.
     pub fn last_name(&self, id: InodeId) -> Result<Option<(Ino, Vec<u8>)>> {
         let view = self.mount().engine.view();
-        trees::root_item(&view, id.tree)?.ok_or(NameError::NotFound)?;
+        roots::root_item(&view, id.tree)?.ok_or(NameError::NotFound)?;
         let low = Key::new(id.ino.0, Kind::INODE_REF, 0);
         let high = Key::new(id.ino.0, Kind::INODE_REF, u64::MAX);
         let Some((key, item)) = view.at_or_before(id.tree, &low, &high)? else { return Ok(None) };
@@ -174,7 +172,7 @@ impl Filesystem {
         let view = self.mount().engine.view();
         let tree = searched.tree;
         if tree.is_fs_tree() {
-            trees::root_item(&view, tree)?.ok_or(NameError::NotFound)?;
+            roots::root_item(&view, tree)?.ok_or(NameError::NotFound)?;
         }
         let root = view.committed_root(tree)?.ok_or(NameError::NotFound)?;
         let store: &Store = view.store();

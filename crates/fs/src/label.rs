@@ -5,7 +5,8 @@
 //! - **LB1** A label changes between two commits: the superblock on disk is the superblock of the
 //!   last commit, with another label.
 
-use crate::error::{Error, Result};
+use buttress_items::{Error, Result};
+
 use crate::filesystem::Filesystem;
 
 /// Longest label in bytes: the field has 256 bytes, and the last one is zero.

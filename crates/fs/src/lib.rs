@@ -34,11 +34,9 @@
 //! cycles.
 //!
 //! ```text
-//! attr, error, options           types of the interface
-//! batch, names, inode_refs,      items: how names, attributes and subvolumes lie in trees
-//!   xattr_items, subvolume_items
+//! options                        types of the interface
 //! inode_table, clean_queue,      one inode in memory; the table and queue that it reports to
-//!   cell, lock_set
+//!   cell, lock_set, trees
 //! status, inodes, writeback,     the owners: each owns one kind of state, with its locks
 //!   cleaner, space, upkeep
 //! mount, background, open        the owners side by side, their threads, opening
@@ -47,29 +45,18 @@
 //! ```
 
 mod access;
-mod attr;
 mod baselines;
-mod error;
 mod options;
 mod sprout;
 mod statfs;
 
 pub use buttress_make as make;
 
-mod batch;
-mod inode_refs;
-mod names;
-mod orphan;
-mod property;
-mod subvolume_items;
-mod trees;
-mod xattr_items;
-
-mod acl;
 mod cell;
 mod clean_queue;
 mod inode_table;
 mod lock_set;
+mod trees;
 
 mod atimes;
 mod cleaner;
@@ -108,13 +95,15 @@ mod known;
 #[cfg(test)]
 mod upkeep_tests;
 
-pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, NocowCheck, Piece, ReadBatch};
 pub use buttress_format::{
     Generation, HashKind, Ino, InodeFlags, Key, Kind, Logical, RootFlags, RootItem, Superblock,
     Timespec, TreeId, VerityDescriptor,
+};
+pub use buttress_items::{
+    Attr, Error, ErrorKind, FileKind, InodeId, NameError, Result, SetAttr, mode,
 };
 pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{
@@ -127,7 +116,6 @@ pub use buttress_txn::{
     SpaceKind, Stats, StepFigures, Waits, WaitsByQueue,
 };
 pub use buttress_volume::{Parity, Stats as IoStats, holds_seed};
-pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use inspect::{Searched, TreeItem};

@@ -14,16 +14,15 @@ use std::sync::{Arc, OnceLock};
 use buttress_base::sync::Mutex;
 use buttress_data::Files;
 use buttress_format::Superblock;
+use buttress_items::inode_refs::{self, RefLimits};
+use buttress_items::{InodeId, NameError, Result, roots};
 use buttress_log::{LogOptions, SyncLog};
 use buttress_maintenance::Maintenance;
 use buttress_txn::{Engine, View};
 
 use crate::atimes::Atimes;
-use crate::attr::InodeId;
 use crate::cell::InodeCell;
 use crate::cleaner::Cleaner;
-use crate::error::{NameError, Result};
-use crate::inode_refs::{self, RefLimits};
 use crate::inodes::Inodes;
 use crate::options::MountOptions;
 use crate::scrubs::Scrubs;
@@ -31,7 +30,6 @@ use crate::space::Space;
 use crate::status::Status;
 use crate::stop::StopSignal;
 use crate::threads::Threads;
-use crate::trees;
 use crate::upkeep::{Holders, Upkeep};
 use crate::writeback::{Limits, Writeback};
 
@@ -162,7 +160,7 @@ fn above(inodes: &Inodes, view: &View, cell: &InodeCell) -> Result<InodeId> {
     }
     let id = cell.id;
     if id.ino == inodes.tree_info(view, id.tree)?.root_dir {
-        return Ok(trees::place(view, id.tree)?.map_or(id, |(dir, _)| dir));
+        return Ok(roots::place(view, id.tree)?.map_or(id, |(dir, _)| dir));
     }
     let (ino, _) = inode_refs::place(view, id)?.ok_or(NameError::NotFound)?;
     Ok(InodeId { tree: id.tree, ino })

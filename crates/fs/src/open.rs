@@ -5,19 +5,17 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_data::{Files, FilesOptions};
 use buttress_format::{CompatRo, Incompat, RootBackup, TreeId};
+use buttress_items::names::{self, Target};
+use buttress_items::subvolume_items::default_subvolume;
+use buttress_items::{Error, ErrorKind, InodeId, NameError, Result, orphan};
 use buttress_tree::{Geometry, Store, boot};
 use buttress_txn::{Engine, EngineOptions, GroupsRead, View};
 use buttress_volume::{OpenOptions, Volume};
 
-use crate::attr::InodeId;
 use crate::background;
-use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::mount::Mount;
-use crate::names::{self, Target};
 use crate::options::MountOptions;
-use crate::orphan;
 use crate::replay;
-use crate::subvolume_items::default_subvolume;
 
 /// Opens a volume. Returns the mount, and the top directory of the subvolume to show.
 pub(crate) fn open(

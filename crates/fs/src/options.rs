@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use buttress_data::Codec;
 use buttress_format::TreeId;
+use buttress_items::{Error, Result};
 use buttress_log::LogCopies;
 use buttress_volume::Parity;
 
 use crate::baselines::Baselines;
-use crate::error::{Error, Result};
 pub use linux::OPTION_NAMES;
 
 /// The least memory that a volume works with, in bytes.

@@ -10,9 +10,9 @@
 use std::sync::Arc;
 
 use buttress_format::TreeId;
+use buttress_items::{Error, NameError, Result};
 use buttress_txn::{Cost, Handle, QuotaChange, ReserveClass};
 
-use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
 use crate::mount::Mount;
 use crate::upkeep::Work;

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use buttress_block::Device;
+use buttress_items::Result;
 
-use crate::error::Result;
 use crate::filesystem::{Filesystem, Mounted};
 use crate::inode::Inode;
 use crate::mount::Mount;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{DeviceId, ReplaceItem, ReplacePhase};
+use buttress_items::Result;
 use buttress_maintenance::{BalanceProgress, Replacing, ScrubProgress};
 use buttress_make::clock::{new_uuid, now};
 
-use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::mount::Mount;
 use crate::upkeep::{ReplaceState, ReplaceStatus, Work};

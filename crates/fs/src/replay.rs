@@ -29,17 +29,14 @@ use buttress_format::{
     DirEntry, Extent, Generation, Ino, InodeExtrefs, InodeItem, InodeRef, InodeRefs, Key, Kind,
     Logical, Superblock, TreeId, ids,
 };
+use buttress_items::inode_refs::RefLimits;
+use buttress_items::{
+    Batch, Error, FileKind, InodeId, NameError, Result, entry_len, names, orphan, roots,
+};
 use buttress_tree::Payload;
 use buttress_txn::{Cost, Engine, Handle, ReserveClass, SubvolumeLog, View};
 
-use crate::attr::{FileKind, InodeId};
-use crate::batch::{Batch, entry_len};
-use crate::error::{Error, NameError, Result};
-use crate::inode_refs::RefLimits;
 use crate::inodes::read_item;
-use crate::names;
-use crate::orphan;
-use crate::trees;
 
 /// The most items that the replay of one log item may change.
 const ITEMS_EACH: u64 = 8;
@@ -63,7 +60,7 @@ pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) ->
     let handle = engine.begin(reservation);
     for log in &logs {
         let view = engine.view();
-        if !log.tree.is_fs_tree() || trees::root_entry(&view, log.tree)?.is_none() {
+        if !log.tree.is_fs_tree() || roots::root_entry(&view, log.tree)?.is_none() {
             tracing::warn!(tree = %log.tree, "the fsync log is about a subvolume that is gone");
             continue;
         }

@@ -1,9 +1,9 @@
 //! Scrubs of a mounted volume, and how they are cancelled.
 
 use buttress_base::sync::{Condvar, Mutex};
+use buttress_items::Result;
 use buttress_maintenance::{ScrubOptions, ScrubProgress};
 
-use crate::error::Result;
 use crate::filesystem::Filesystem;
 
 #[derive(Debug, Default)]

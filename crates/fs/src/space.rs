@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use buttress_data::Files;
 use buttress_format::{InodeItem, TreeId};
+use buttress_items::Result;
 use buttress_txn::{Cost, Engine, MetaReservation, ReserveClass};
 
 use crate::cell::InodeCell;
 use crate::cleaner::Cleaner;
-use crate::error::Result;
 use crate::writeback::Writeback;
 
 mod preempt;

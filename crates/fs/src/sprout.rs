@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{DeviceId, DeviceItem, Superblock};
+use buttress_items::{Error, Result};
 use buttress_maintenance::Maintenance;
 use buttress_make::clock::new_uuid;
 use buttress_tree::{Geometry, Store, boot};
 use buttress_txn::{Engine, EngineOptions, GroupsRead};
 use buttress_volume::{OpenOptions, Volume};
 
-use crate::error::{Error, Result};
 use crate::mount::Mount;
 use crate::upkeep::Work;
 

@@ -8,9 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_items::{Error, Result};
 use buttress_txn::Engine;
-
-use crate::error::{Error, Result};
 
 /// The states of a mount that forbid changes.
 pub(crate) struct Status {

@@ -3,20 +3,16 @@
 use buttress_format::{
     Generation, Incompat, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
 };
+use buttress_items::subvolume_items::{
+    ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, uuid_key, with_headroom,
+};
+use buttress_items::{Batch, Change, Error, InodeId, NOW, NameError, Result, names, roots};
 use buttress_txn::{Cost, ReserveClass, cost_of_copies};
 
-use crate::attr::InodeId;
-use crate::batch::{Batch, Change, NOW};
-use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
-use crate::names;
 use crate::open;
 use crate::options::MountOptions;
 use crate::statfs::SubvolumeInfo;
-use crate::subvolume_items::{
-    ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, uuid_key, with_headroom,
-};
-use crate::trees;
 use buttress_make::clock::now;
 
 /// The origin of a received subvolume.
@@ -68,7 +64,7 @@ impl Filesystem {
         mount.status.expect_writable()?;
         let _changing = mount.inodes.trees().changing.lock();
         let view = mount.engine.view();
-        trees::root_item(&view, tree)?.ok_or(NameError::NotFound)?;
+        roots::root_item(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut entry = names::find(&view, ROOT_TREE_DIR, b"default")?.ok_or(Error::Item {
             tree: TreeId::ROOT,
             ino: ROOT_TREE_DIR.ino,
@@ -134,7 +130,7 @@ impl Filesystem {
         mount.status.expect_writable()?;
         let _changing = mount.inodes.trees().changing.lock();
         let view = mount.engine.view();
-        let (key, old) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
+        let (key, old) = roots::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut item = old;
         change(&mut item);
         let mut uuids = Batch::new(TreeId::UUID);
@@ -189,7 +185,7 @@ impl Filesystem {
     ///
     /// `NotFound`.
     pub fn subvolume_item(&self, tree: TreeId) -> Result<RootItem> {
-        let item = trees::root_item(&self.mount().engine.view(), tree)?;
+        let item = roots::root_item(&self.mount().engine.view(), tree)?;
         Ok(item.ok_or(NameError::NotFound)?)
     }
 
@@ -206,9 +202,9 @@ impl Filesystem {
             if found.iter().any(|known| known.tree == tree) {
                 continue;
             }
-            let Some(item) = trees::root_item(&view, tree)? else { continue };
-            for child in trees::children(&view, tree)? {
-                let Some((dir, name)) = trees::place(&view, child)? else { continue };
+            let Some(item) = roots::root_item(&view, tree)? else { continue };
+            for child in roots::children(&view, tree)? {
+                let Some((dir, name)) = roots::place(&view, child)? else { continue };
                 let mut child_path = self.path_below_top(dir)?;
                 child_path.push(name);
                 let mut whole = path.clone();
@@ -240,7 +236,8 @@ impl Filesystem {
         let mut names = Vec::new();
         let mut at = dir;
         while at.ino != top {
-            let (parent, name) = crate::inode_refs::place(&view, at)?.ok_or(NameError::NotFound)?;
+            let (parent, name) =
+                buttress_items::inode_refs::place(&view, at)?.ok_or(NameError::NotFound)?;
             names.push(name);
             at.ino = parent;
             if names.len() > crate::inode::DEPTH_MAX {

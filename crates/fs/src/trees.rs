@@ -1,15 +1,13 @@
-//! Subvolumes in memory, their root items, and the places of their names.
+//! Subvolumes in memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::{Mutex, RwLock};
-use buttress_format::{Ino, Key, Kind, RootFlags, RootItem, RootRef, TreeId};
+use buttress_format::{Ino, RootFlags, TreeId};
+use buttress_items::{NameError, Result, roots};
 use buttress_txn::View;
-
-use crate::attr::InodeId;
-use crate::error::{Error, NameError, Result};
 
 /// The inode number of every stub, the empty directory in place of a missing subvolume.
 pub(crate) const STUB: Ino = Ino(2);
@@ -77,7 +75,7 @@ impl Trees {
             }
             return Ok((Arc::clone(known), false));
         }
-        let item = root_item(view, tree)?.ok_or(NameError::NotFound)?;
+        let item = roots::root_item(view, tree)?.ok_or(NameError::NotFound)?;
         let root_dir = if item.root_dirid.0 == 0 { Ino::ROOT_DIR } else { item.root_dirid };
         let fresh = Tree::new(root_dir, item.flags & RootFlags::READONLY != 0);
         let mut all = self.known.write();
@@ -98,51 +96,4 @@ impl Trees {
     pub(crate) fn is_used(&self, tree: TreeId) -> bool {
         self.known.read().get(&tree).is_some_and(|known| Arc::strong_count(known) > 1)
     }
-}
-
-/// The root item of a subvolume.
-pub(crate) fn root_item(view: &View, tree: TreeId) -> Result<Option<RootItem>> {
-    Ok(root_entry(view, tree)?.map(|(_, item)| item))
-}
-
-/// The root item of a subvolume that was not deleted, and its key.
-pub(crate) fn root_entry(view: &View, tree: TreeId) -> Result<Option<(Key, RootItem)>> {
-    if !tree.is_fs_tree() {
-        return Ok(None);
-    }
-    let low = Key::new(tree.0, Kind::ROOT_ITEM, 0);
-    let high = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
-    let Some((key, item)) = view.at_or_before(TreeId::ROOT, &low, &high)? else { return Ok(None) };
-    let item = RootItem::parse(&item).map_err(|source| damaged(tree, source))?;
-    Ok((item.refs > 0).then_some((key, item)))
-}
-
-/// The directory that contains a subvolume's name, and the name. `None` for the top level.
-pub(crate) fn place(view: &View, tree: TreeId) -> Result<Option<(InodeId, Vec<u8>)>> {
-    let low = Key::new(tree.0, Kind::ROOT_BACKREF, 0);
-    let high = Key::new(tree.0, Kind::ROOT_BACKREF, u64::MAX);
-    let Some((key, item)) = view.at_or_after(TreeId::ROOT, &low, &high)? else { return Ok(None) };
-    let place = RootRef::parse(&item).map_err(|source| damaged(tree, source))?;
-    Ok(Some((InodeId { tree: TreeId(key.offset), ino: place.dirid }, place.name)))
-}
-
-/// Whether `dir` contains this name of the subvolume. In a snapshot of the directory's subvolume
-/// the answer is false: the snapshot has a copy of the entry, but no reference.
-pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> Result<bool> {
-    let key = Key::new(dir.tree.0, Kind::ROOT_REF, tree.0);
-    let Some(item) = view.get(TreeId::ROOT, &key)? else { return Ok(false) };
-    let place = RootRef::parse(&item).map_err(|source| damaged(tree, source))?;
-    Ok(place.dirid == dir.ino && place.name == name)
-}
-
-/// The subvolumes with names inside this subvolume.
-pub(crate) fn children(view: &View, tree: TreeId) -> Result<Vec<TreeId>> {
-    let low = Key::new(tree.0, Kind::ROOT_REF, 0);
-    let high = Key::new(tree.0, Kind::ROOT_REF, u64::MAX);
-    let keys = view.range(TreeId::ROOT, low, high);
-    keys.map(|found| Ok(TreeId(found?.0.offset))).collect()
-}
-
-fn damaged(tree: TreeId, source: buttress_format::Error) -> Error {
-    Error::Format { tree: TreeId::ROOT, ino: Ino(tree.0), source }
 }

@@ -23,12 +23,11 @@ use std::time::Duration;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_data::Files;
 use buttress_format::{Extent, Ino, Logical, TreeId};
+use buttress_items::{InodeId, Result};
 use buttress_maintenance::{BalanceOptions, BalanceProgress, Maintenance, Users};
 use buttress_txn::Engine;
 
-use crate::attr::InodeId;
 use crate::cleaner::Cleaner;
-use crate::error::Result;
 use crate::inodes::Inodes;
 use crate::lock_set::LockSet;
 use crate::status::Status;

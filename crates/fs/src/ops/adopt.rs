@@ -1,8 +1,8 @@
 //! Makes files from content that lies on the device already.
 
 use buttress_data::Piece;
+use buttress_items::Result;
 
-use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {

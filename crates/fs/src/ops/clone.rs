@@ -1,8 +1,8 @@
 //! Sharing content between files of one volume, and copying with sharing where possible.
 
 use buttress_data::CloneRange;
+use buttress_items::{Error, ErrorKind, NameError, Result};
 
-use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::inode::Inode;
 use crate::lock_set::LockSet;
 

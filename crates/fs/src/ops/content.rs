@@ -5,9 +5,8 @@ use std::sync::Arc;
 use buttress_base::interrupt;
 use buttress_data::ReclaimEffort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
+use buttress_items::{Error, FileKind, NameError, Result};
 
-use crate::attr::FileKind;
-use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
 use buttress_make::clock::now;

@@ -6,18 +6,15 @@ use buttress_data::Codec;
 use buttress_format::{
     Body, Compression, FileExtent, Generation, InodeFlags, InodeItem, Key, Kind,
 };
+use buttress_items::property::{self, CompressionProperty};
+use buttress_items::{
+    Batch, Change, Error, FileKind, InodeId, NameError, Result, acl, mode, names, orphan,
+    xattr_items,
+};
 use buttress_txn::{ReserveClass, View};
 
-use crate::acl;
-use crate::attr::{FileKind, InodeId, mode};
-use crate::batch::{Batch, Change};
 use crate::cell::{DefaultAcl, InodeCell};
-use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
-use crate::names;
-use crate::orphan;
-use crate::property::{self, CompressionProperty};
-use crate::xattr_items;
 use buttress_make::clock::now;
 
 /// The properties of a new inode.
@@ -143,7 +140,7 @@ impl Inode {
         }
         let mut default_acl = DefaultAcl::Absent;
         if kind != FileKind::Symlink
-            && let Some(list) = acl::default_of(view, dir)?
+            && let Some(list) = default_list(view, dir)?
         {
             mode = acl::inherit(&list, mode, kind, id, batch)?;
             if kind == FileKind::Directory {
@@ -210,6 +207,19 @@ impl Inode {
         }
         flags
     }
+}
+
+/// The default access control list of a directory, if it has one.
+fn default_list(view: &View, dir: &InodeCell) -> Result<Option<Vec<u8>>> {
+    if dir.default_acl() == DefaultAcl::Absent {
+        return Ok(None);
+    }
+    let found = xattr_items::read(view, dir.id, acl::DEFAULT)?;
+    dir.set_default_acl(match found {
+        Some(_) => DefaultAcl::Present,
+        None => DefaultAcl::Absent,
+    });
+    Ok(found)
 }
 
 /// An inode that an operation is creating.

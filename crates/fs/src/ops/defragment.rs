@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use buttress_data::Defragment;
+use buttress_items::Result;
 
-use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {

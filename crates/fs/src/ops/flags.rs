@@ -10,15 +10,12 @@
 
 use buttress_data::Codec;
 use buttress_format::{InodeFlags, InodeItem};
+use buttress_items::property::{self, CompressionProperty};
+use buttress_items::{Batch, Change, Error, FileKind, NameError, Result, xattr_items};
 use buttress_txn::ReserveClass;
 
-use crate::attr::FileKind;
-use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
-use crate::property::{self, CompressionProperty};
-use crate::xattr_items;
 use buttress_make::clock::now;
 
 /// Flags that callers may change. The other flags describe how the content is stored.

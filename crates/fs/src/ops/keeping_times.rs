@@ -7,7 +7,8 @@
 //! program wrote. The stamps may arrive before or after the written data. If this crate stamped
 //! these writes, files would get the time of the flush.
 
-use crate::error::Result;
+use buttress_items::Result;
+
 use crate::inode::{FallocateMode, Inode};
 
 /// An inode, for changes of its content that do not change its times; see [`Inode::keeping_times`].

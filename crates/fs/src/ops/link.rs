@@ -1,14 +1,10 @@
 //! Giving an inode one more name.
 
+use buttress_items::{Batch, Change, FileKind, NameError, Result, names, orphan};
 use buttress_txn::ReserveClass;
 
-use crate::attr::FileKind;
-use crate::batch::{Batch, Change};
-use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::lock_set::LockSet;
-use crate::names;
-use crate::orphan;
 use buttress_make::clock::now;
 
 /// The most names that an inode can have.

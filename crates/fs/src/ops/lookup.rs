@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use buttress_format::DirEntry;
+use buttress_items::names::{self, Target};
+use buttress_items::{Error, InodeId, NameError, Result};
 
-use crate::attr::InodeId;
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
-use crate::names::{self, Target};
 
 impl Inode {
     /// Finds a name in this directory; crosses into subvolumes.
@@ -63,7 +62,7 @@ impl Inode {
     ///
     /// An error from reading the tree.
     pub fn places(&self) -> Result<Vec<(InodeId, Vec<u8>)>> {
-        let places = crate::inode_refs::places(&self.mount().engine.view(), self.id())?;
+        let places = buttress_items::inode_refs::places(&self.mount().engine.view(), self.id())?;
         let tree = self.id().tree;
         Ok(places.into_iter().map(|(ino, name)| (InodeId { tree, ino }, name)).collect())
     }

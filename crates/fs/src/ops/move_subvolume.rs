@@ -11,20 +11,17 @@
 use std::sync::Arc;
 
 use buttress_format::{DirEntry, Key, Kind, TreeId};
+use buttress_items::names::{self, Target};
+use buttress_items::subvolume_items::{add_refs, remove_refs};
+use buttress_items::{Batch, Error, FileKind, NOW, NameError, Result, roots};
 use buttress_txn::{Cost, ReserveClass, View};
 
 use super::side::{Side, check_dir_way, give, take};
 use super::subvolume::{count_name, uncount_name};
 use super::unlink::{is_empty, orphan_if_last_name};
-use crate::attr::FileKind;
-use crate::batch::{Batch, NOW};
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
 use crate::lock_set::LockSet;
-use crate::names::{self, Target};
-use crate::subvolume_items::{add_refs, remove_refs};
-use crate::trees;
 use buttress_make::clock::now;
 
 /// Moves a subvolume from its name on the source side to a name on the target side. The target name
@@ -282,7 +279,7 @@ fn check_way(view: &View, moved: TreeId, into: TreeId) -> Result<()> {
         if at == moved {
             return Err(Error::invalid("a subvolume cannot be moved below itself"));
         }
-        match trees::place(view, at)? {
+        match roots::place(view, at)? {
             Some((dir, _)) => at = dir.tree,
             None => return Ok(()),
         }

@@ -5,10 +5,9 @@
 //! - **P1** Flags of the inode do not prevent the removal. An append-only file loses its privileges
 //!   with the first appended bytes. The write that causes the removal checks the flags itself.
 
+use buttress_items::{ErrorKind, NameError, Result, mode};
 use buttress_txn::ReserveClass;
 
-use crate::attr::mode;
-use crate::error::{ErrorKind, NameError, Result};
 use crate::inode::Inode;
 use buttress_make::clock::now;
 

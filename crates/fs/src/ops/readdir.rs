@@ -3,11 +3,10 @@
 use std::ops::ControlFlow;
 
 use buttress_format::{Key, Kind};
+use buttress_items::names::{self, Target};
+use buttress_items::{FileKind, InodeId, Result};
 
-use crate::attr::{FileKind, InodeId};
-use crate::error::Result;
 use crate::inode::{DirEntry, Inode};
-use crate::names::{self, Target};
 use crate::trees;
 
 impl Inode {

@@ -10,19 +10,17 @@
 use std::sync::Arc;
 
 use buttress_format::DirEntry;
+use buttress_items::names::{self, Target};
+use buttress_items::{Batch, Error, FileKind, NameError, Result, mode};
 use buttress_txn::{ReserveClass, View};
 
 use super::create::Plan;
 use super::move_subvolume::{exchange_subvolume, move_subvolume};
 use super::side::{Side, check_dir_way, give, take};
 use super::unlink::{is_empty, orphan_if_last_name};
-use crate::attr::{FileKind, mode};
-use crate::batch::Batch;
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, RenameFlags};
 use crate::lock_set::LockSet;
-use crate::names::{self, Target};
 use buttress_make::clock::now;
 
 fn location(entry: Option<&DirEntry>) -> Option<buttress_format::Key> {

@@ -1,10 +1,9 @@
 //! Changes attributes of an inode, including its length.
 
 use buttress_format::InodeItem;
+use buttress_items::{Attr, Result, SetAttr, mode};
 use buttress_txn::ReserveClass;
 
-use crate::attr::{Attr, SetAttr, mode};
-use crate::error::Result;
 use crate::inode::Inode;
 use buttress_make::clock::now;
 

@@ -8,14 +8,13 @@
 use std::sync::Arc;
 
 use buttress_format::DirEntry;
+use buttress_items::names::{self, Target};
+use buttress_items::{Batch, Error, NameError, Result};
 use buttress_txn::View;
 
-use crate::batch::Batch;
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::{DEPTH_MAX, Inode};
 use crate::mount::Mount;
-use crate::names::{self, Target};
 
 /// One side of a rename.
 pub(super) struct Side<'a> {

@@ -18,19 +18,16 @@ use buttress_format::{
     DirEntry, Generation, Ino, InodeFlags, InodeItem, InodeRef, InodeRefs, Key, Kind, RootItem,
     Timespec, TreeId, ids,
 };
-use buttress_txn::{Cost, ReserveClass, Snapshot, View, cost_of_copies};
-
-use crate::attr::{InodeId, mode};
-use crate::batch::{Batch, Change, NOW};
-use crate::cell::InodeCell;
-use crate::error::{NameError, Result};
-use crate::inode::Inode;
-use crate::names::{self, Target};
-use crate::quota::{Joins, QuotaGroup};
-use crate::subvolume_items::{
+use buttress_items::names::{self, Target};
+use buttress_items::subvolume_items::{
     add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, uuid_key, with_headroom,
 };
-use crate::trees;
+use buttress_items::{Batch, Change, InodeId, NOW, NameError, Result, mode, roots};
+use buttress_txn::{Cost, ReserveClass, Snapshot, View, cost_of_copies};
+
+use crate::cell::InodeCell;
+use crate::inode::Inode;
+use crate::quota::{Joins, QuotaGroup};
 use buttress_make::clock::{new_uuid, now};
 
 /// The inode in a root item. No reader uses it, and every writer stores the same values.
@@ -182,7 +179,7 @@ impl Inode {
         let view = mount.engine.view();
         add_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &uuid), target)?;
         if read_only
-            && let Some(item) = trees::root_item(&view, source)?
+            && let Some(item) = roots::root_item(&view, source)?
             && item.received_uuid != [0; 16]
         {
             let key = uuid_key(Kind::UUID_KEY_RECEIVED_SUBVOL, &item.received_uuid);
@@ -265,7 +262,7 @@ impl Inode {
         let _lock = dir.lock.write();
         let view = mount.engine.view();
         self.expect_may_go(&view, tree, name)?;
-        let (key, mut item) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
+        let (key, mut item) = roots::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut roots = Batch::new(TreeId::ROOT);
         let index = remove_refs(&view, &mut roots, tree, dir.id.tree)?;
         let mut batch = Batch::new(dir.tree());
@@ -328,10 +325,10 @@ impl Inode {
 
     /// Checks that nothing keeps a subvolume from being deleted by this name.
     fn expect_may_go(&self, view: &View, tree: TreeId, name: &[u8]) -> Result<()> {
-        if !trees::is_here(view, tree, self.id(), name)? {
+        if !roots::is_here(view, tree, self.id(), name)? {
             return Err(NameError::NotFound.into());
         }
-        if !trees::children(view, tree)?.is_empty() {
+        if !roots::children(view, tree)?.is_empty() {
             return Err(NameError::NotEmpty.into());
         }
         if default_subvolume(view)? == tree {

@@ -1,8 +1,8 @@
 //! Symbolic links: their target is the content of the inode, inline in the tree.
 
+use buttress_items::{Error, FileKind, NameError, Result, mode};
+
 use super::create::Plan;
-use crate::attr::{FileKind, mode};
-use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 
 impl Inode {

@@ -13,17 +13,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use buttress_format::{DirEntry, Ino, Key, Timespec, TreeId};
+use buttress_items::names::{self, Target};
+use buttress_items::{Batch, Change, Error, FileKind, InodeId, NameError, Result, mode, orphan};
 use buttress_txn::{Handle, ReserveClass, View};
 
 use super::create::{Made, Plan as InodePlan};
-use crate::attr::{FileKind, InodeId, mode};
-use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::lock_set::LockSet;
-use crate::names::{self, Target};
-use crate::orphan;
 use buttress_make::clock::now;
 
 /// The most names that an inode can have.

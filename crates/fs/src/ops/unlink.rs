@@ -1,16 +1,13 @@
 //! Removes names.
 
 use buttress_format::{DirEntry, Key, Kind};
+use buttress_items::names::{self, Target};
+use buttress_items::{Batch, Change, Error, FileKind, InodeId, NameError, Result, orphan};
 use buttress_txn::{ReserveClass, View};
 
-use crate::attr::{FileKind, InodeId};
-use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::lock_set::LockSet;
-use crate::names::{self, Target};
-use crate::orphan;
 use buttress_make::clock::now;
 
 impl Inode {

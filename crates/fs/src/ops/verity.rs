@@ -17,12 +17,11 @@ use buttress_format::{
     CompatRo, HashKind, InodeFlags, Key, Kind, MerkleBuilder, VERITY_DESCRIPTOR_MAX,
     VERITY_ITEM_MAX, VERITY_SALT_MAX, VerityDescriptor, VerityItem,
 };
+use buttress_items::{Error, NameError, Result, orphan};
 use buttress_txn::{Cost, Handle, ReserveClass};
 
 use crate::cell::InodeCell;
-use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
-use crate::orphan;
 use buttress_make::clock::now;
 
 /// Bytes of content that are read at once: a whole number of blocks of any size.

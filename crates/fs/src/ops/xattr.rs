@@ -6,16 +6,13 @@
 //! layout of directory entries; name and value together must fit one item.
 
 use buttress_format::{DirEntry, Key, Kind, limits};
+use buttress_items::property::{self, CompressionProperty};
+use buttress_items::xattr_items::{attribute, entries, key, read};
+use buttress_items::{Batch, Change, Error, NameError, Result, acl, entry_len, names};
 use buttress_txn::ReserveClass;
 
-use crate::acl;
-use crate::batch::{Batch, Change, entry_len};
 use crate::cell::{DefaultAcl, InodeCell};
-use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, XattrFlags};
-use crate::names;
-use crate::property::{self, CompressionProperty};
-use crate::xattr_items::{attribute, entries, key, read};
 use buttress_make::clock::now;
 
 fn check_name(name: &[u8]) -> Result<()> {

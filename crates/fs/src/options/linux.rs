@@ -6,8 +6,9 @@
 //!   refused by name with the reason.
 //! - **L2** A value that Linux refuses is refused here, even if the option has no effect.
 
+use buttress_items::Result;
+
 use super::{MountOptions, number, refuse};
-use crate::error::Result;
 
 /// Names of all options for users. Error messages about a misspelt option use them.
 pub const OPTION_NAMES: &[&str] = &[

@@ -26,10 +26,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
+use buttress_items::Result;
 use buttress_txn::{FlushState, FlushStates, Flusher, Gain, Reach, SpaceKind, TicketNumber};
 
 use super::Space;
-use crate::error::Result;
 use crate::stop::StopSignal;
 use crate::writeback::BATCH_BYTES;
 

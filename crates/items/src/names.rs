@@ -16,18 +16,18 @@ use buttress_txn::View;
 use crate::attr::{FileKind, InodeId};
 use crate::batch::{Batch, Change, Current, NOW, entry_len};
 use crate::error::{Error, NameError, Result};
-use crate::trees;
+use crate::roots;
 
 /// Bytes of a node that an item cannot use: the header of the node, and the head of the item.
 const NODE_OVERHEAD: usize = 101 + 25;
 
 /// Longest item of a tree with nodes of this length.
-pub(crate) fn item_len_max(nodesize: u32) -> usize {
+pub fn item_len_max(nodesize: u32) -> usize {
     nodesize as usize - NODE_OVERHEAD
 }
 
 /// Refuses names that the format cannot store, and names with a fixed meaning (`.`, `..`).
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+pub fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > limits::NAME_MAX {
         return Err(NameError::TooLong.into());
     }
@@ -42,17 +42,17 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// The key of the item that holds the entries of all names with the same hash as `name`.
-pub(crate) fn item_key(dir: Ino, name: &[u8]) -> Key {
+pub fn item_key(dir: Ino, name: &[u8]) -> Key {
     Key::new(dir.0, Kind::DIR_ITEM, name_hash(name))
 }
 
 /// Reads the entries of an item.
-pub(crate) fn parse(tree: TreeId, ino: Ino, bytes: &[u8]) -> Result<Vec<DirEntry>> {
+pub fn parse(tree: TreeId, ino: Ino, bytes: &[u8]) -> Result<Vec<DirEntry>> {
     DirEntry::parse_all(bytes).map_err(|source| Error::Format { tree, ino, source })
 }
 
 /// Finds a name.
-pub(crate) fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirEntry>> {
+pub fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirEntry>> {
     let Some(item) = view.get(dir.tree, &item_key(dir.ino, name))? else { return Ok(None) };
     let entries = parse(dir.tree, dir.ino, &item)?;
     Ok(entries.into_iter().find(|entry| entry.name == name))
@@ -60,7 +60,7 @@ pub(crate) fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirE
 
 /// The index of a name, for callers that have no reference (`inode_refs`) to read it from. Searches
 /// the whole directory.
-pub(crate) fn index_of(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<u64>> {
+pub fn index_of(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<u64>> {
     let low = Key::new(dir.ino.0, Kind::DIR_INDEX, 0);
     let high = Key::new(dir.ino.0, Kind::DIR_INDEX, u64::MAX);
     for found in view.range(dir.tree, low, high) {
@@ -75,14 +75,17 @@ pub(crate) fn index_of(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<
 /// The target of an entry: an inode of the same tree, a subvolume, or a subvolume that is missing
 /// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
+    /// An inode of the same tree.
     Inode(InodeId),
+    /// A subvolume that has its name here.
     Subvolume(TreeId),
+    /// A subvolume that has its name elsewhere: its directory was snapshotted.
     Stub,
 }
 
 /// Reads an entry's location.
-pub(crate) fn target(view: &View, dir: InodeId, entry: &DirEntry) -> Result<Target> {
+pub fn target(view: &View, dir: InodeId, entry: &DirEntry) -> Result<Target> {
     match entry.location.kind {
         Kind::INODE_ITEM => {
             Ok(Target::Inode(InodeId { tree: dir.tree, ino: Ino(entry.location.objectid) }))
@@ -91,7 +94,7 @@ pub(crate) fn target(view: &View, dir: InodeId, entry: &DirEntry) -> Result<Targ
             let tree = TreeId(entry.location.objectid);
             // The root tree has one entry, for the default subvolume. The subvolume's real name is
             // in another directory.
-            let here = dir.tree == TreeId::ROOT || trees::is_here(view, tree, dir, &entry.name)?;
+            let here = dir.tree == TreeId::ROOT || roots::is_here(view, tree, dir, &entry.name)?;
             Ok(if here { Target::Subvolume(tree) } else { Target::Stub })
         }
         _ => Err(Error::Item {
@@ -103,12 +106,12 @@ pub(crate) fn target(view: &View, dir: InodeId, entry: &DirEntry) -> Result<Targ
 }
 
 /// The type of the inode according to an entry.
-pub(crate) fn kind(entry: &DirEntry) -> Option<FileKind> {
+pub fn kind(entry: &DirEntry) -> Option<FileKind> {
     FileKind::from_mode(entry.kind.mode_bits())
 }
 
 /// An entry for the name of an inode.
-pub(crate) fn entry(name: &[u8], ino: Ino, kind: FileKind) -> DirEntry {
+pub fn entry(name: &[u8], ino: Ino, kind: FileKind) -> DirEntry {
     DirEntry {
         location: Key::new(ino.0, Kind::INODE_ITEM, 0),
         transid: NOW,
@@ -119,7 +122,7 @@ pub(crate) fn entry(name: &[u8], ino: Ino, kind: FileKind) -> DirEntry {
 }
 
 /// The length that a name adds to its directory.
-pub(crate) fn size_of(name: &[u8]) -> u64 {
+pub fn size_of(name: &[u8]) -> u64 {
     2 * name.len() as u64
 }
 
@@ -135,13 +138,13 @@ impl Batch {
     }
 
     /// Finds a name as the batch sees the directory, with the batch's own changes.
-    pub(crate) fn find_name(&self, view: &View, dir: Ino, name: &[u8]) -> Result<Option<DirEntry>> {
+    pub fn find_name(&self, view: &View, dir: Ino, name: &[u8]) -> Result<Option<DirEntry>> {
         let entries = self.entries(view, dir, &item_key(dir, name))?;
         Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
     /// Adds a name to a directory. Fails if the name exists.
-    pub(crate) fn add_name(
+    pub fn add_name(
         &mut self,
         view: &View,
         dir: Ino,
@@ -165,13 +168,7 @@ impl Batch {
     }
 
     /// Removes a name from a directory.
-    pub(crate) fn remove_name(
-        &mut self,
-        view: &View,
-        dir: Ino,
-        index: u64,
-        name: &[u8],
-    ) -> Result<()> {
+    pub fn remove_name(&mut self, view: &View, dir: Ino, index: u64, name: &[u8]) -> Result<()> {
         let key = item_key(dir, name);
         let mut entries = self.entries(view, dir, &key)?;
         let there = entries.iter().position(|entry| entry.name == name);

@@ -12,10 +12,13 @@ use buttress_txn::{Cost, Handle, View};
 use crate::error::Result;
 
 /// A placeholder for the generation of the handle that applies the batch.
-pub(crate) const NOW: Generation = Generation(u64::MAX);
+pub const NOW: Generation = Generation(u64::MAX);
 
-pub(crate) enum Change {
+/// A change of one item.
+pub enum Change {
+    /// The item goes.
     Delete,
+    /// The item gets these bytes.
     Bytes(Vec<u8>),
     /// Entries with the generation in which they were made.
     Names(Vec<DirEntry>),
@@ -35,35 +38,42 @@ impl Change {
 }
 
 /// Bytes of an entry on disk.
-pub(crate) fn entry_len(entry: &DirEntry) -> usize {
+pub fn entry_len(entry: &DirEntry) -> usize {
     DirEntry::HEAD_LEN + entry.name.len() + entry.data.len()
 }
 
 /// Changes to the items of one tree.
-pub(crate) struct Batch {
+pub struct Batch {
     tree: TreeId,
     changes: Vec<(Key, Change)>,
 }
 
 /// The content of an item as the batch sees it: the content in the trees, with the batch's own
 /// changes.
-pub(crate) enum Current<'b> {
+pub enum Current<'b> {
+    /// There is no such item.
     Absent,
+    /// The batch puts the item.
     Mine(&'b Change),
+    /// The trees have the item, and the batch leaves it.
     Item(buttress_tree::Item),
 }
 
 impl Batch {
-    pub(crate) fn new(tree: TreeId) -> Self {
+    /// A batch without changes for one tree.
+    #[must_use]
+    pub fn new(tree: TreeId) -> Self {
         Self { tree, changes: Vec::with_capacity(8) }
     }
 
-    pub(crate) fn tree(&self) -> TreeId {
+    /// The tree that the batch changes.
+    #[must_use]
+    pub fn tree(&self) -> TreeId {
         self.tree
     }
 
     /// The item as it will be once the batch is applied.
-    pub(crate) fn current(&self, view: &View, key: &Key) -> Result<Current<'_>> {
+    pub fn current(&self, view: &View, key: &Key) -> Result<Current<'_>> {
         if let Some((_, change)) = self.changes.iter().find(|(changed, _)| changed == key) {
             return Ok(match change {
                 Change::Delete => Current::Absent,
@@ -73,7 +83,8 @@ impl Batch {
         Ok(view.get(self.tree, key)?.map_or(Current::Absent, Current::Item))
     }
 
-    pub(crate) fn set(&mut self, key: Key, change: Change) {
+    /// Collects a change, in place of an earlier change of the same item.
+    pub fn set(&mut self, key: Key, change: Change) {
         match self.changes.iter_mut().find(|(changed, _)| *changed == key) {
             Some((_, old)) => *old = change,
             None => self.changes.push((key, change)),
@@ -81,13 +92,13 @@ impl Batch {
     }
 
     /// The cost of the batch, with `inodes` inode items to be added.
-    pub(crate) fn cost(&self, inodes: u32) -> Cost {
+    pub fn cost(&self, inodes: u32) -> Cost {
         let bytes: usize = self.changes.iter().map(|(_, change)| change.len()).sum();
         Cost::of(self.changes.len() as u32 + inodes, bytes as u32 + 160 * inodes)
     }
 
     /// Applies the changes in a handle.
-    pub(crate) fn apply(self, handle: &Handle<'_>) {
+    pub fn apply(self, handle: &Handle<'_>) {
         for (tree, key, payload) in self.into_items(handle.generation()) {
             match payload {
                 Some(payload) => handle.put(tree, key, payload),
@@ -97,7 +108,7 @@ impl Batch {
     }
 
     /// The items to put, with `generation` in place of [`NOW`].
-    pub(crate) fn into_items(
+    pub fn into_items(
         self,
         generation: Generation,
     ) -> impl Iterator<Item = (TreeId, Key, Option<Vec<u8>>)> {

@@ -23,11 +23,10 @@ use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::names::{self, Target};
 
 /// The directory of the root tree that contains the name of the default subvolume.
-pub(crate) const ROOT_TREE_DIR: InodeId =
-    InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
+pub const ROOT_TREE_DIR: InodeId = InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
 
 /// The key of the uuid tree's item for a uuid.
-pub(crate) fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
+pub fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
     let half = |at: usize| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&uuid[at..at + 8]);
@@ -37,7 +36,7 @@ pub(crate) fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
 }
 
 /// The subvolume that a mount shows by default.
-pub(crate) fn default_subvolume(view: &View) -> Result<TreeId> {
+pub fn default_subvolume(view: &View) -> Result<TreeId> {
     let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
     Ok(match names::target(view, ROOT_TREE_DIR, &entry)? {
         Target::Subvolume(tree) => tree,
@@ -50,7 +49,7 @@ fn ref_keys(tree: TreeId, parent: TreeId) -> [Key; 2] {
 }
 
 /// Collects the two references of a subvolume's name (U1).
-pub(crate) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
+pub fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
     let place = RootRef { dirid: dir.ino, sequence: index, name: name.to_vec() };
     for key in ref_keys(tree, dir.tree) {
         roots.set(key, Change::Bytes(place.to_bytes()));
@@ -59,12 +58,7 @@ pub(crate) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64
 
 /// Collects the removal of the two references of a subvolume's name. Returns the index of the name
 /// in its directory.
-pub(crate) fn remove_refs(
-    view: &View,
-    roots: &mut Batch,
-    tree: TreeId,
-    parent: TreeId,
-) -> Result<u64> {
+pub fn remove_refs(view: &View, roots: &mut Batch, tree: TreeId, parent: TreeId) -> Result<u64> {
     let keys = ref_keys(tree, parent);
     let item = view.get(TreeId::ROOT, &keys[0])?.ok_or(NameError::NotFound)?;
     let place = RootRef::parse(&item).map_err(|source| Error::Format {
@@ -94,7 +88,7 @@ fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
 }
 
 /// Collects the change that records a subvolume's uuid.
-pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
+pub fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
     if let Some(mut found) = with_uuid(view, key)?
         && !found.contains(&tree)
     {
@@ -105,7 +99,7 @@ pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -
 }
 
 /// Collects the change that removes the record of a subvolume's uuid.
-pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
+pub fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
     if let Some(mut found) = with_uuid(view, key)?
         && found.contains(&tree)
     {
@@ -122,7 +116,7 @@ pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId
 
 /// Replaces the error of a failed reservation that included `bytes` of snapshot headroom. The new
 /// error names the headroom.
-pub(crate) fn with_headroom(error: Error, bytes: u64) -> Error {
+pub fn with_headroom(error: Error, bytes: u64) -> Error {
     match error.kind() {
         ErrorKind::NoSpace if bytes > 0 => buttress_txn::Error::NoSpace(
             "metadata to keep, so that what snapshots share can still be deleted: delete some, or mount with delete_room=off",

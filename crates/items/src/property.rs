@@ -19,14 +19,14 @@ use crate::error::{Error, Result};
 use crate::xattr_items;
 
 /// Prefix of the names of properties.
-pub(crate) const PREFIX: &[u8] = b"btrfs.";
+pub const PREFIX: &[u8] = b"btrfs.";
 
 /// The name of the compression property.
-pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
+pub const COMPRESSION: &[u8] = b"btrfs.compression";
 
 /// The values of the property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CompressionProperty {
+pub enum CompressionProperty {
     /// The inode does not have the property.
     Nothing,
     /// The inode is not to be compressed.
@@ -37,7 +37,7 @@ pub(crate) enum CompressionProperty {
 
 impl CompressionProperty {
     /// Parses a value.
-    pub(crate) fn parse(value: &[u8]) -> Option<Self> {
+    pub fn parse(value: &[u8]) -> Option<Self> {
         match value {
             b"" => Some(Self::Nothing),
             b"none" | b"no" => Some(Self::Never),
@@ -46,7 +46,7 @@ impl CompressionProperty {
     }
 
     /// Parses a value that a caller sets, and checks that it fits the inode.
-    pub(crate) fn wanted(value: &[u8], kind: FileKind, flags: u64) -> Result<Self> {
+    pub fn wanted(value: &[u8], kind: FileKind, flags: u64) -> Result<Self> {
         let wish = Self::parse(value);
         let wish = wish.ok_or(Error::invalid("compression is zlib, lzo, zstd or none"))?;
         if !matches!(kind, FileKind::Regular | FileKind::Directory) {
@@ -59,7 +59,7 @@ impl CompressionProperty {
     }
 
     /// The inode flags for this value of the property.
-    pub(crate) fn flags(self, flags: u64) -> u64 {
+    pub fn flags(self, flags: u64) -> u64 {
         let rest = flags & !(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
         match self {
             Self::Nothing => rest,
@@ -69,7 +69,7 @@ impl CompressionProperty {
     }
 
     /// The codec. `None` if the property selects no compression.
-    pub(crate) fn codec(self) -> Option<Codec> {
+    pub fn codec(self) -> Option<Codec> {
         match self {
             Self::Packed(codec) => Some(codec),
             Self::Nothing | Self::Never => None,
@@ -78,13 +78,13 @@ impl CompressionProperty {
 }
 
 /// Whether a name belongs to a property. Only one property is known.
-pub(crate) fn is_property(name: &[u8]) -> bool {
+pub fn is_property(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
 /// The compression that the property of an inode with these flags selects. An unknown value is
 /// ignored.
-pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>> {
+pub fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>> {
     if flags & InodeFlags::COMPRESS == 0 {
         return Ok(None);
     }
@@ -95,6 +95,6 @@ pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>
 }
 
 /// The attribute that selects a codec for an inode.
-pub(crate) fn attribute(codec: Codec) -> DirEntry {
+pub fn attribute(codec: Codec) -> DirEntry {
     xattr_items::attribute(COMPRESSION, codec.property().as_bytes())
 }

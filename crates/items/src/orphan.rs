@@ -14,12 +14,12 @@ use crate::attr::InodeId;
 use crate::error::Result;
 
 /// The key of the orphan item of an inode without names.
-pub(crate) fn key(ino: Ino) -> Key {
+pub fn key(ino: Ino) -> Key {
     Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, ino.0)
 }
 
 /// The orphans of a subvolume.
-pub(crate) fn list(view: &View, tree: TreeId) -> Result<Vec<InodeId>> {
+pub fn list(view: &View, tree: TreeId) -> Result<Vec<InodeId>> {
     let items = view.range(tree, key(Ino(0)), key(Ino(u64::MAX)));
     items.map(|found| Ok(InodeId { tree, ino: Ino(found?.0.offset) })).collect()
 }

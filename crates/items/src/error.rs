@@ -1,14 +1,14 @@
-//! The errors of this crate, sorted by the possible reactions of a caller.
+//! The errors of operations on names and inodes, sorted by the possible reactions of a caller.
 //!
 //! # Place
 //!
-//! [`Error`] is the only error type of the public API. Layers below keep their own error enums,
-//! which become sources of this one. [`Error::kind`] classifies an error by the possible reactions
-//! of a caller.
+//! [`Error`] is the only error type of this crate and of `fs`. Layers below keep their own error
+//! enums, which become sources of this one. [`Error::kind`] classifies an error by the possible
+//! reactions of a caller.
 
 use buttress_format::{Ino, TreeId};
 
-/// The result of every call of this crate.
+/// The result of every call of this crate, and of `fs`.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An ordinary result about a name or an object. It is no fault.
@@ -70,8 +70,8 @@ pub enum ErrorKind {
     NoSpace,
     /// A quota group of the subvolume has no room left.
     Quota,
-    /// The caller has cancelled the call ([`Interrupt`](crate::Interrupt)). Completed parts stay,
-    /// as with `NoSpace`.
+    /// The caller has cancelled the call (`Interrupt` of `base`). Completed parts
+    /// stay, as with `NoSpace`.
     Interrupted,
     /// The arguments of the call are invalid.
     Invalid,
@@ -155,7 +155,7 @@ pub enum Error {
     Volume(#[from] buttress_volume::Error),
     /// An error of making a volume.
     #[error(transparent)]
-    Make(#[from] crate::make::MakeError),
+    Make(#[from] buttress_make::MakeError),
 }
 
 impl Error {
@@ -183,7 +183,7 @@ impl Error {
     }
 
     /// The error for a mount or a subvolume that is read-only.
-    pub(crate) fn read_only(what: &'static str, why: impl Into<String>) -> Self {
+    pub fn read_only(what: &'static str, why: impl Into<String>) -> Self {
         Self::ReadOnly { what, why: why.into() }
     }
 

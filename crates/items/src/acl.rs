@@ -1,5 +1,5 @@
-//! Access control lists. They are stored as attributes. This crate reads them only when an
-//! operation creates an inode in a directory with a default list.
+//! Access control lists. They are stored as attributes. An operation reads them only when it
+//! creates an inode in a directory with a default list.
 //!
 //! # On disk
 //!
@@ -11,16 +11,13 @@
 //! This crate parses lists itself: `exacl` and `posix-acl` call libacl, which reads a list from a
 //! file and not from bytes.
 
-use buttress_txn::View;
-
 use crate::attr::{FileKind, InodeId, mode};
 use crate::batch::{Batch, Change};
-use crate::cell::{DefaultAcl, InodeCell};
 use crate::error::Result;
 use crate::xattr_items;
 
 /// The attribute with the list that new inodes of a directory get.
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 const ACCESS: &[u8] = b"system.posix_acl_access";
 
 const HEAD_LEN: usize = 4;
@@ -30,22 +27,9 @@ const OWNING_GROUP: u16 = 4;
 const MASK: u16 = 16;
 const OTHERS: u16 = 32;
 
-/// The default list of a directory, if it has one.
-pub(crate) fn default_of(view: &View, dir: &InodeCell) -> Result<Option<Vec<u8>>> {
-    if dir.default_acl() == DefaultAcl::Absent {
-        return Ok(None);
-    }
-    let found = xattr_items::read(view, dir.id, DEFAULT)?;
-    dir.set_default_acl(match found {
-        Some(_) => DefaultAcl::Present,
-        None => DefaultAcl::Absent,
-    });
-    Ok(found)
-}
-
 /// Gives a new inode the lists that follow from its directory's default list. Returns the inode's
 /// mode.
-pub(crate) fn inherit(
+pub fn inherit(
     list: &[u8],
     bits: u32,
     kind: FileKind,

@@ -31,7 +31,7 @@ fn extref_key(ino: Ino, dir: Ino, name: &[u8]) -> Key {
 }
 
 /// The parent directory of a directory, and the directory's name in it.
-pub(crate) fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>> {
+pub fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>> {
     let low = Key::new(dir.ino.0, Kind::INODE_REF, 0);
     let high = Key::new(dir.ino.0, Kind::INODE_REF, u64::MAX);
     let Some((key, item)) = view.at_or_after(dir.tree, &low, &high)? else { return Ok(None) };
@@ -44,7 +44,7 @@ pub(crate) fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>>
 }
 
 /// All present names of an inode, each with its directory.
-pub(crate) fn places(view: &View, id: InodeId) -> Result<Vec<(Ino, Vec<u8>)>> {
+pub fn places(view: &View, id: InodeId) -> Result<Vec<(Ino, Vec<u8>)>> {
     let format = |source| Error::Format { tree: id.tree, ino: id.ino, source };
     let mut places = Vec::new();
     let low = Key::new(id.ino.0, Kind::INODE_REF, 0);
@@ -88,13 +88,13 @@ impl Batch {
     }
 
     /// Records the first name of an inode that is being made.
-    pub(crate) fn add_first_ref(&mut self, ino: Ino, dir: Ino, index: u64, name: &[u8]) {
+    pub fn add_first_ref(&mut self, ino: Ino, dir: Ino, index: u64, name: &[u8]) {
         let refs = [InodeRef { index, name: name.to_vec() }];
         self.set(ref_key(ino, dir), Change::Bytes(InodeRefs::encode(&refs)));
     }
 
     /// Records a name. `extended` allows an extended reference when the plain item is full.
-    pub(crate) fn add_ref(
+    pub fn add_ref(
         &mut self,
         view: &View,
         ino: Ino,
@@ -133,13 +133,7 @@ impl Batch {
     }
 
     /// Forgets a name. Returns the index that the name had.
-    pub(crate) fn remove_ref(
-        &mut self,
-        view: &View,
-        ino: Ino,
-        dir: Ino,
-        name: &[u8],
-    ) -> Result<u64> {
+    pub fn remove_ref(&mut self, view: &View, ino: Ino, dir: Ino, name: &[u8]) -> Result<u64> {
         let key = ref_key(ino, dir);
         let found = self.look(view, &key, |refs| {
             let found = self.find_ref(ino, refs, name)?;
@@ -171,13 +165,17 @@ impl Batch {
 
 /// The limits of the volume for many names of one inode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RefLimits {
-    pub(crate) item_len_max: usize,
-    pub(crate) extended: bool,
+pub struct RefLimits {
+    /// Longest item of the volume.
+    pub item_len_max: usize,
+    /// Whether the volume may have extended references.
+    pub extended: bool,
 }
 
 impl RefLimits {
-    pub(crate) fn of(superblock: &Superblock) -> Self {
+    /// The limits of the volume with this superblock.
+    #[must_use]
+    pub fn of(superblock: &Superblock) -> Self {
         Self {
             item_len_max: item_len_max(superblock.nodesize),
             extended: superblock.incompat.has(Incompat::EXTENDED_IREF),

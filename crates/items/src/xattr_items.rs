@@ -14,12 +14,12 @@ use crate::error::Result;
 use crate::names;
 
 /// The key of the item that holds the attributes of all names with the same hash as `name`.
-pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
+pub fn key(ino: Ino, name: &[u8]) -> Key {
     Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
 }
 
 /// An attribute in the form of its item.
-pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
+pub fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
     DirEntry {
         location: Key::new(0, Kind(0), 0),
         transid: NOW,
@@ -30,7 +30,7 @@ pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
 }
 
 /// The attributes that share an item with a name.
-pub(crate) fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
+pub fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
     match view.get(id.tree, &key(id.ino, name))? {
         None => Ok(Vec::new()),
         Some(item) => names::parse(id.tree, id.ino, &item),
@@ -38,7 +38,7 @@ pub(crate) fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEn
 }
 
 /// Reads an attribute.
-pub(crate) fn read(view: &View, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
+pub fn read(view: &View, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let found = entries(view, id, name)?.into_iter().find(|entry| entry.name == name);
     Ok(found.map(|entry| entry.data))
 }
