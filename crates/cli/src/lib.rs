@@ -8,7 +8,6 @@ mod commands;
 mod helper;
 mod manual;
 mod salvage;
-mod space;
 
 use buttress_control::{
     background, cached, client, closing, execute, figures, image, inspect, interrupted, live, log,

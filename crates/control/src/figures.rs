@@ -1,6 +1,8 @@
 //! Figures that a running mount or server reports: names and values, in the order in which they are
 //! shown.
 
+pub mod mount;
+
 use serde_json::Value;
 
 /// The figures of one part.

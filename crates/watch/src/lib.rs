@@ -1,4 +1,4 @@
-//! The figures of running mounts and servers, for people and for Prometheus.
+//! The figures of running mounts and servers, for people and for Prometheus; pictures of volumes.
 //!
 //! # Place
 //!
@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod map;
 pub mod openmetrics;
 pub mod quantity;
 pub mod screen;

@@ -1,11 +1,4 @@
 //! `buttress map`: a picture that shows where the content of a volume lies.
-//!
-//! # What must hold
-//!
-//! - A page is one file and loads nothing from the network. File names are in the page as data,
-//!   never as markup.
-
-mod draw;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,18 +6,15 @@ use std::path::PathBuf;
 use buttress_base::text;
 use buttress_control::named::Named;
 use buttress_survey::Map;
+use buttress_watch::map;
 use serde_json::{Value, json};
 
-use self::draw::Drawing;
 use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::show;
 use crate::order::{Order, Spot, SurveyRequest};
 use crate::ui::Ui;
-
-/// The page around the drawing, with marks that are replaced by the drawing and its data.
-const PAGE: &str = include_str!("map/page.html");
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -53,10 +43,10 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
         return Ok(Exit::Success);
     };
     let name = volume.file_name().unwrap_or(volume.as_os_str());
-    let drawing = Drawing::of(&map, &show(name.as_encoded_bytes()));
+    let title = show(name.as_encoded_bytes());
     let text = match output.extension().and_then(|extension| extension.to_str()) {
-        Some("svg") => drawing.svg,
-        Some("html" | "htm") => page(&map, &drawing),
+        Some("svg") => map::drawing(&map, &title),
+        Some("html" | "htm") => map::page(&map, &title),
         _ => {
             let what = format!("{}: not a name that ends in .html or .svg", output.display());
             return Err(Failure::new(Exit::Usage, what));
@@ -77,34 +67,4 @@ fn document(map: &Map) -> Value {
         .map(|(tree, path)| json!({ "subvolume": tree, "path": text::encode(path) }))
         .collect();
     json!({ "devices": map.devices, "groups": map.groups, "names": names })
-}
-
-fn page(map: &Map, drawing: &Drawing) -> String {
-    let groups: Vec<Value> = map
-        .groups
-        .iter()
-        .zip(&drawing.cards)
-        .map(|(group, card)| {
-            let cells = group
-                .cells
-                .iter()
-                .map(|cell| json!([cell.used, cell.shared, cell.extents, cell.name]));
-            json!({
-                "start": group.start,
-                "len": group.len,
-                "title": format!("{}, {}", group.kind, group.profile),
-                "x": card.x,
-                "y": card.y,
-                "columns": card.columns,
-                "pitch": card.pitch,
-                "cells": cells.collect::<Vec<_>>(),
-            })
-        })
-        .collect();
-    let names: Vec<String> = map.names.iter().map(|(_, path)| show(path)).collect();
-    let data = json!({ "groups": groups, "names": names }).to_string();
-    // A `</script>` in the data would end the script element, so the data must not contain `<`.
-    let data = data.replace('<', "\\u003c");
-    let page = PAGE.replace("{{title}}", &draw::escaped(&drawing.title));
-    page.replace("{{drawing}}", &drawing.svg).replace("{{data}}", &data)
 }

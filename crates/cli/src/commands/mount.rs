@@ -385,7 +385,9 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     if let Some(store) = store {
         live.add_section("store", move || store.figures());
     }
-    live.add_section("memory", move || crate::space::memory_figures(&held, &kernel_sync, parts));
+    live.add_section("memory", move || {
+        crate::figures::mount::memory_figures(&held, &kernel_sync, parts)
+    });
     live.add_join_handler(match session.sharer() {
         Some(sharer) => {
             let words = words(&args.options).map(str::to_owned).collect();
@@ -448,19 +450,19 @@ fn live(
         live.add_cache(cache);
     }
     live.add_volume(fs, Some(session.kernel_sync()), crate::execute::carry_out);
-    for (name, figures) in crate::space::PARTS {
+    for (name, figures) in crate::figures::mount::PARTS {
         let fs = fs.clone();
         live.add_section(name, move || figures(&fs.space_stats()));
     }
     let devices = fs.clone();
-    live.add_section("devices", move || crate::space::device_figures(&devices.io_stats()));
+    live.add_section("devices", move || crate::figures::mount::device_figures(&devices.io_stats()));
     let syncs = fs.clone();
     live.add_section("requests", || {
         let counts = buttress_fuse::requests().into_iter();
         counts.map(|(name, count)| (name.to_owned(), count.into())).collect()
     });
     live.add_section("latency", latency_figures);
-    live.add_section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
+    live.add_section("fsync", move || crate::figures::mount::sync_figures(&syncs.sync_stats()));
     live
 }
 

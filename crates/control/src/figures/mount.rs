@@ -1,5 +1,5 @@
-//! Figures for `buttress stats`: the space of a mount, requests that waited for space, the flush
-//! states, and device requests.
+//! Figures that a mount reports to `buttress stats`: its space, requests that waited for space, the
+//! flush states, and device requests.
 //!
 //! # Invariants
 //!
@@ -14,14 +14,14 @@ use buttress_fs::{
 use buttress_fuse::KernelSync;
 use serde_json::{Value, json};
 
-use crate::figures::Figures;
+use super::Figures;
 use crate::memory::Parts;
 
 /// A function that makes the figures of one part.
 type Part = fn(&SpaceStats) -> Figures;
 
 /// The parts of the figures of space, by the names that scripts read.
-pub(crate) const PARTS: [(&str, Part); 5] = [
+pub const PARTS: [(&str, Part); 5] = [
     ("space", figures),
     ("waits", wait_figures),
     ("wait_times", wait_time_figures),
@@ -30,7 +30,7 @@ pub(crate) const PARTS: [(&str, Part); 5] = [
 ];
 
 /// Figures of fsync: inodes, logs, and commits instead of logs, by reason.
-pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
+pub fn sync_figures(stats: &SyncStats) -> Figures {
     let mut figures = vec![
         ("fsyncs".to_owned(), json!(stats.syncs)),
         ("logs".to_owned(), json!(stats.logs)),
@@ -49,7 +49,7 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 /// threads, unused ends of partly filled buffers, and free memory of the allocator.
 /// `requests_bytes` counts the touched bytes of request buffers. `node_hits` and `node_misses`
 /// count the lookups of tree nodes that the cache answered, and those that read a device.
-pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
+pub fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
     let nodes = view.store().cached_nodes() as u64 * u64::from(view.store().geometry().nodesize);
@@ -93,7 +93,7 @@ fn memory_of_process(name: &str) -> u64 {
 }
 
 /// Requests to all devices of a volume, every copy counted.
-pub(crate) fn device_figures(stats: &IoStats) -> Figures {
+pub fn device_figures(stats: &IoStats) -> Figures {
     let figures = [
         ("reads", stats.reads),
         ("read_bytes", stats.read_bytes),

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
+use buttress_control::size;
 use buttress_survey::{Map, MapCell, MapGroup};
-
-use crate::size;
 
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 48.0;
