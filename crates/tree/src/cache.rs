@@ -5,6 +5,9 @@
 //! - A shard holds at most its part of the cache's nodes once an insert returns.
 //! - The ring has the address of each node of the shard once, at the place that the node's slot
 //!   says.
+//! - A new node stays for a turn of the hand, also if nothing looks it up: it gets the place that
+//!   the hand has just passed. If the hand met the newest nodes first, they would go, and nodes
+//!   that no tree has any more would stay.
 //!
 //! # Locks
 //!
@@ -13,7 +16,7 @@
 //! equal node.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -82,19 +85,20 @@ impl NodeCache {
         let mut shard = self.shard(at).write();
         let shard = &mut *shard;
         let recent = AtomicBool::new(false);
-        match shard.nodes.entry(at) {
-            Entry::Occupied(mut slot) => {
-                let place = slot.get().place;
-                slot.insert(Slot { node, recent, place });
-            }
-            Entry::Vacant(slot) => {
-                slot.insert(Slot { node, recent, place: shard.ring.len() });
-                shard.ring.push(at);
-            }
+        if let Some(slot) = shard.nodes.get_mut(&at) {
+            let place = slot.place;
+            *slot = Slot { node, recent, place };
+            return;
         }
-        while shard.nodes.len() > self.shard_max {
-            shard.evict_one();
+        let place = match shard.nodes.len() < self.shard_max {
+            true => shard.ring.len(),
+            false => shard.evict_one(),
+        };
+        match shard.ring.get_mut(place) {
+            Some(free) => *free = at,
+            None => shard.ring.push(at),
         }
+        shard.nodes.insert(at, Slot { node, recent, place });
     }
 
     /// Drops the node at an address, if there is one.
@@ -110,18 +114,18 @@ impl NodeCache {
 }
 
 impl Shard {
-    /// Evicts one node. One turn of the hand clears every mark, so the second turn finds a victim.
-    fn evict_one(&mut self) {
-        for _ in 0..=self.ring.len() * 2 {
-            if self.hand >= self.ring.len() {
-                self.hand = 0;
-            }
-            let at = self.ring[self.hand];
+    /// Evicts one node, and returns its place in the ring for the next one. One turn of the hand
+    /// clears every mark, so the second turn finds a victim.
+    fn evict_one(&mut self) -> usize {
+        loop {
+            let place = self.hand % self.ring.len();
+            self.hand = place + 1;
+            let at = self.ring[place];
             match self.nodes.get(&at) {
-                Some(slot) if slot.recent.swap(false, Ordering::Relaxed) => self.hand += 1,
+                Some(slot) if slot.recent.swap(false, Ordering::Relaxed) => {}
                 _ => {
-                    self.remove(at);
-                    return;
+                    self.nodes.remove(&at);
+                    return place;
                 }
             }
         }
@@ -154,6 +158,18 @@ mod tests {
         leaf.push(&Key::new(Ino::FIRST_FREE.0, Kind::INODE_ITEM, 0), &[1]);
         let (logical, generation) = (Logical(at * 4096), Generation(1));
         Arc::new(leaf.finish(&GEOMETRY, &NodeStamp { logical, generation, owner: TreeId::FS }))
+    }
+
+    /// Nodes are inserted, and nothing looks them up. The newest are in the cache, and no old ones.
+    #[test]
+    fn the_newest_nodes_stay() {
+        let cache = NodeCache::new(1024);
+        let found = |at: u64| cache.lookup(Logical(at * 4096), Generation(1)).is_some();
+        for at in 0..20_000 {
+            cache.insert(node(at));
+        }
+        assert!((19_500..20_000).all(&found));
+        assert!(!(0..15_000).any(&found));
     }
 
     /// Nodes are inserted, found, dropped and evicted in any order. The ring has each node once at
