@@ -14,15 +14,23 @@
 //!   threads runs without the token ([`shielded`]).
 //! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token, the
 //!   call costs one read of a cell.
-//! - **I3** A wait for a device gives up only in work that may fail at each read of a device
-//!   ([`Interrupt::heed_fully`]). Inside a transaction, such a failure would make the volume
-//!   read-only.
+//! - **I3** A wait for a device gives up only in a read, in work that may fail at each of its reads
+//!   ([`Interrupt::heed_fully`]). An operation that changes something reads before it begins to
+//!   change. What has to finish runs without the token ([`shield`]): writes and flushes of devices,
+//!   commits, logs and writeback. So does a read with a failure that would outlast the call.
+//! - **I4** Work that has to finish and may wait long runs on a thread of its own while the caller
+//!   may give up ([`outlived`]). The caller gives up its wait, and the work goes on.
 
 use std::cell::RefCell;
+use std::io;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use crate::sync::{Condvar, Mutex};
+use crate::thread;
 
 /// How often a waiting thread checks whether its wait is abandoned.
 pub const LOOK: Duration = Duration::from_millis(50);
@@ -110,7 +118,7 @@ impl Interrupt {
     }
 
     /// As [`Self::heed`], but waits for a device give up, too, and the work fails then (I3). This
-    /// is for work that changes nothing on a volume, and for threads of a device.
+    /// is for operations on names and files, and for threads of a device.
     pub fn heed_fully(&self) -> Heeding {
         self.install(true)
     }
@@ -130,8 +138,73 @@ impl Drop for Heeding {
 /// Runs `work` without the token of this thread. This is for work with a result that other threads
 /// need, so that an interrupt of this thread does not end the work.
 pub fn shielded<R>(work: impl FnOnce() -> R) -> R {
-    let _heeding = Heeding { before: HEEDED.take(), stays: PhantomData };
+    let _shield = shield();
     work()
+}
+
+/// As [`shielded`], until the returned value is dropped.
+pub fn shield() -> Heeding {
+    Heeding { before: HEEDED.take(), stays: PhantomData }
+}
+
+/// Runs work that has to finish, and waits for its result while this thread's work is wanted (I4).
+/// Returns `None` if the wait was given up: the work then goes on, on a thread named `name`. A
+/// thread that may not abandon a device, and one without a helper, does the work itself.
+///
+/// # Panics
+///
+/// If the work panics.
+pub fn outlived<R: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> Option<R> {
+    if !may_abandon() {
+        return Some(shielded(work));
+    }
+    let shared = Arc::new(Outlived { work: Mutex::new(Some(work)), ..Outlived::default() });
+    let helper = Arc::clone(&shared);
+    if spawn(name, move || helper.run()).is_err() {
+        shielded(|| shared.run());
+    }
+    let mut end = shared.end.lock();
+    loop {
+        match end.take() {
+            Some(Ok(result)) => return Some(result),
+            Some(Err(panic)) => resume_unwind(panic),
+            None if is_abandoned() => return None,
+            None => drop(shared.ended.wait_for(&mut end, LOOK)),
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// Work that may outlive the wait for its result.
+struct Outlived<W, R> {
+    /// Unranked: no lock is taken under it.
+    work: Mutex<Option<W>>,
+    /// Unranked: no lock is taken under it.
+    end: Mutex<Option<std::thread::Result<R>>>,
+    ended: Condvar,
+}
+
+impl<W, R> Default for Outlived<W, R> {
+    fn default() -> Self {
+        Self { work: Mutex::default(), end: Mutex::default(), ended: Condvar::default() }
+    }
+}
+
+impl<W: FnOnce() -> R, R> Outlived<W, R> {
+    fn run(&self) {
+        let work = self.work.lock().take();
+        if let Some(work) = work {
+            let result = catch_unwind(AssertUnwindSafe(work));
+            *self.end.lock() = Some(result);
+            self.ended.notify_all();
+        }
+    }
 }
 
 /// Returns whether this thread has a token.
@@ -196,6 +269,29 @@ mod tests {
         shielded(|| assert!(!may_abandon() && !is_abandoned()));
         token.heeded(|| assert!(!is_abandoned()));
         assert!(is_abandoned());
+    }
+
+    /// I4: work outlives the wait for it, and finishes. Without a token, and with one that gives up
+    /// no wait for a device, this thread does the work itself.
+    #[test]
+    fn work_outlives_the_wait_for_it() {
+        let here = std::thread::current().id();
+        let by = || std::thread::current().id();
+        let token = Interrupt::new();
+        assert_eq!(outlived("helper", by), Some(here));
+        assert_eq!(token.heeded(|| outlived("helper", by)), Some(here));
+        let _heeding = token.heed_fully();
+        assert_ne!(outlived("helper", by).expect("it is wanted"), here);
+        let (go, waits) = std::sync::mpsc::channel::<()>();
+        let (end, ended) = std::sync::mpsc::channel();
+        token.raise();
+        let given_up = outlived("helper", move || {
+            waits.recv().expect("it comes");
+            end.send(is_interrupted()).expect("it is waited for");
+        });
+        assert_eq!(given_up, None);
+        go.send(()).expect("it waits");
+        assert!(!ended.recv().expect("it finishes"), "it has no token");
     }
 
     /// A token from [`Interrupt::asked`] calls its function at each check.

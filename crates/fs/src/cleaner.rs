@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_base::interrupt;
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_data::{File, Files};
 use buttress_format::TreeId;
@@ -97,6 +98,8 @@ impl Cleaner {
     }
 
     fn clean(&self, work: ToClean) {
+        // A caller that gives up must not leave the inode to the next mount.
+        let _shield = interrupt::shield();
         match work {
             ToClean::Inode(id) => {
                 if let Err(error) = self.clean_inode(id) {

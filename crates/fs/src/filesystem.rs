@@ -10,6 +10,7 @@ use buttress_maintenance::{BalanceOptions, BalanceProgress, TrimOptions, TrimPro
 use buttress_txn::{HeldCommit, View};
 use buttress_volume::{Stats as IoStats, VolumeDevice};
 
+use crate::aside::aside;
 use crate::background;
 use crate::inode::Inode;
 use crate::make::{self, MakeError, MakeOptions, MakeReport};
@@ -154,7 +155,8 @@ impl Filesystem {
         if mount.status.read_only_reason().is_some() && mount.engine.aborted().is_none() {
             return Ok(());
         }
-        mount.sync()
+        let engine = Arc::clone(&mount.engine);
+        aside(&engine, move || mount.sync())
     }
 
     /// Makes everything done before the call part of a commit. Does not report lost data of files;

@@ -49,13 +49,16 @@ impl Inodes {
 
     /// The information on a subvolume (I1).
     pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
-        let (info, first) = self.trees.info(view, tree)?;
-        if first && self.status.expect_writable().is_ok() {
-            self.engine.reservations().know_height(view, tree)?;
-            for id in orphan::list(view, tree)? {
-                self.cleaning().clean_later(id);
+        let info = self.trees.info(view, tree)?;
+        info.list_orphans_once(|| {
+            if self.status.expect_writable().is_ok() {
+                self.engine.reservations().know_height(view, tree)?;
+                for id in orphan::list(view, tree)? {
+                    self.cleaning().clean_later(id);
+                }
             }
-        }
+            Ok(())
+        })?;
         Ok(info)
     }
 

@@ -58,6 +58,7 @@ mod inode_table;
 mod lock_set;
 mod trees;
 
+mod aside;
 mod atimes;
 mod cleaner;
 mod inodes;

@@ -22,6 +22,8 @@ pub(crate) struct Tree {
     dead: AtomicBool,
     /// Whether files can be found in the deleted subvolume, as long as it is used.
     held: AtomicBool,
+    /// Whether the cleaner does not know the subvolume's orphans yet.
+    has_unlisted: AtomicBool,
     /// A change of a file's content holds this lock shared, a snapshot holds it exclusively. So a
     /// snapshot has all earlier writes, in an order that a reader could have seen. This lock is
     /// taken before any inode's lock. Unranked: held for long, across writeback.
@@ -31,8 +33,8 @@ pub(crate) struct Tree {
 impl Tree {
     pub(crate) fn new(root_dir: Ino, read_only: bool) -> Self {
         let (read_only, dead) = (AtomicBool::new(read_only), AtomicBool::new(false));
-        let held = AtomicBool::new(false);
-        Self { root_dir, read_only, dead, held, writes: RwLock::new(()) }
+        let (held, has_unlisted) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { root_dir, read_only, dead, held, has_unlisted, writes: RwLock::new(()) }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -41,6 +43,18 @@ impl Tree {
 
     pub(crate) fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Relaxed);
+    }
+
+    /// Runs `list` for the first user of the subvolume, which tells the cleaner of its orphans. If
+    /// that fails, the next user does it.
+    pub(crate) fn list_orphans_once(&self, list: impl FnOnce() -> Result<()>) -> Result<()> {
+        if !self.has_unlisted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.has_unlisted.swap(false, Ordering::Relaxed) {
+            list().inspect_err(|_| self.has_unlisted.store(true, Ordering::Relaxed))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -67,21 +81,19 @@ pub(crate) struct Trees {
 }
 
 impl Trees {
-    /// The subvolume's state in memory. The flag is true for the first lookup of the subvolume.
-    pub(crate) fn info(&self, view: &View, tree: TreeId) -> Result<(Arc<Tree>, bool)> {
+    /// The subvolume's state in memory.
+    pub(crate) fn info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
         if let Some(known) = self.known.read().get(&tree) {
             if known.is_dead() {
                 return Err(NameError::NotFound.into());
             }
-            return Ok((Arc::clone(known), false));
+            return Ok(Arc::clone(known));
         }
         let item = roots::root_item(view, tree)?.ok_or(NameError::NotFound)?;
         let root_dir = if item.root_dirid.0 == 0 { Ino::ROOT_DIR } else { item.root_dirid };
         let fresh = Tree::new(root_dir, item.flags & RootFlags::READONLY != 0);
         let mut all = self.known.write();
-        let first = !all.contains_key(&tree);
-        let known = all.entry(tree).or_insert_with(|| Arc::new(fresh));
-        Ok((Arc::clone(known), first))
+        Ok(Arc::clone(all.entry(tree).or_insert_with(|| Arc::new(fresh))))
     }
 }
 

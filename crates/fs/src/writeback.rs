@@ -36,6 +36,7 @@ use buttress_data::{Files, Written};
 use buttress_format::TreeId;
 use buttress_txn::Engine;
 
+use crate::aside::aside;
 use crate::cell::InodeCell;
 use crate::throttle::Throttle;
 
@@ -211,10 +212,10 @@ impl Writeback {
     /// Delays a writer that has just made `bytes` dirty, so that neither memory nor metadata runs
     /// out. If dirty data exceeds the limit, the writer writes back its own file and a few batches.
     /// The caller holds no lock.
-    pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
+    pub(crate) fn pace(self: &Arc<Self>, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.limits.dirty_bytes_max;
         if self.list.len() > self.listed_max() && !interrupt::is_interrupted() {
-            self.write_batch(None);
+            self.help(|this| this.write_batch(None));
         }
         let dirty = self.files.counters().dirty_bytes();
         let pressure = self.engine.reservations().pressure();
@@ -229,15 +230,26 @@ impl Writeback {
             return;
         }
         // The file keeps a failure for its next sync.
-        self.noting(|| self.files.writeback().write_back_whole(&cell.file));
+        let of = Arc::clone(cell);
+        self.help(move |this| this.noting(|| this.files.writeback().write_back_whole(&of.file)));
         for _ in 0..4 {
             // An interrupted writer does not write data of other files.
             let is_done =
                 self.files.counters().dirty_bytes() <= limit || interrupt::is_interrupted();
-            if is_done || !self.write_batch(None) {
+            if is_done || self.help(|this| this.write_batch(None)) != Some(true) {
                 return;
             }
         }
+    }
+
+    /// Runs a part of the work of a writer that waits. A killed writer leaves this part to a thread
+    /// of its own, and gets `None` (`aside::AS1`). Its write has succeeded all the same.
+    fn help<R: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> R + Send + 'static,
+    ) -> Option<R> {
+        let this = Arc::clone(self);
+        aside(&self.engine, move || Ok(work(&this))).ok()
     }
 
     /// The most entries of the list (G4).

@@ -89,11 +89,7 @@ pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
         Ok(operation) => operation,
         Err(errno) => return exchange.answer(Err(errno)),
     };
-    let _heeding = match &operation {
-        operation if may_wait(operation) => killed::heed(head.task),
-        operation if only_reads(operation) => killed::heed_reads(head.task),
-        _ => None,
-    };
+    let _heeding = if gives_up(&operation) { killed::heed_fully(head.task) } else { None };
     match operation {
         Operation::Read(how) => bytes::read(door, exchange, how),
         Operation::Write { how, .. } => bytes::write(door, exchange, how),
@@ -196,38 +192,24 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
     }
 }
 
-/// Whether a request that waits for space gives up if its caller is killed (writes are handled
-/// elsewhere). Requests that make data durable, or set a file's times, never give up (K3 of
-/// `killed`).
-fn may_wait(operation: &Operation<'_>) -> bool {
-    matches!(
-        operation,
-        Operation::Symlink { .. }
-            | Operation::Mknod { .. }
-            | Operation::Mkdir { .. }
-            | Operation::Rename { .. }
-            | Operation::Link { .. }
-            | Operation::Create { .. }
-            | Operation::Tmpfile(_)
-            | Operation::Setxattr { .. }
-            | Operation::Fallocate(_)
-            | Operation::CopyRange { .. }
-    )
-}
-
-/// Whether a request changes nothing on the volume, and may have to read it. Such a request gives
-/// up its wait for a device if its caller is killed (K4 of `killed`).
-fn only_reads(operation: &Operation<'_>) -> bool {
-    matches!(
-        operation,
-        Operation::Lookup { .. }
-            | Operation::Read(_)
-            | Operation::Readdir(_)
-            | Operation::Readdirplus(_)
-            | Operation::Readlink
-            | Operation::Getxattr { .. }
-            | Operation::Listxattr { .. }
-    )
+/// Whether a request gives up its waits if its caller is killed (writes are handled elsewhere). A
+/// request that closes a file, or only sets a file's times, never gives up (K3 of `killed`).
+fn gives_up(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Setattr(how) => {
+            let (valid, size, mode) = (how.valid(), SetattrFlags::SIZE, SetattrFlags::MODE);
+            [size, mode, SetattrFlags::UID, SetattrFlags::GID].iter().any(|it| valid.contains(*it))
+        }
+        Operation::Forget(_)
+        | Operation::NotifyReply
+        | Operation::Write { .. }
+        | Operation::Ioctl { .. }
+        | Operation::Release(_)
+        | Operation::Releasedir
+        | Operation::Statfs
+        | Operation::Destroy => false,
+        _ => true,
+    }
 }
 
 /// The name of a request in traces.

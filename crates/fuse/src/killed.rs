@@ -1,5 +1,5 @@
-//! Requests of killed programs: a request that waits for space gives up, as in Linux. So does a
-//! request that only reads, and waits for a device: a store of objects may be away for long.
+//! Requests of killed programs: a request that waits for space gives up, as in Linux. So does one
+//! that waits for a device: a store of objects may be away for long.
 //!
 //! # Why not `FUSE_INTERRUPT`
 //!
@@ -21,8 +21,10 @@
 //! - **K3** Writes and times from the kernel's cache never give up: the program was told that they
 //!   succeeded. The kernel sends such writes for no task, and such times for the task that closes
 //!   the file.
-//! - **K4** A request gives up a wait for a device only if it changes nothing. Inside a transaction
-//!   such a failure would make the volume read-only. No other request gets its error.
+//! - **K4** A request gives up a wait for a device while it reads, before it changes anything. What
+//!   has to finish goes on without it (`aside` in `fs`, which lists the waits that stay). No other
+//!   request gets its error. Orders by `ioctl` give up only waits for space: they are work on a
+//!   volume, in steps.
 
 use std::fs;
 
@@ -39,14 +41,14 @@ pub(crate) fn heed(task: u32) -> Option<Heeding> {
     (task != 0).then(|| Interrupt::asked(is_killed, task).heed())
 }
 
-/// As [`heed`], for a request that changes nothing (K4).
-pub(crate) fn heed_reads(task: u32) -> Option<Heeding> {
+/// As [`heed`], for a request that gives up its waits for devices, too (K4).
+pub(crate) fn heed_fully(task: u32) -> Option<Heeding> {
     (task != 0).then(|| Interrupt::asked(is_killed, task).heed_fully())
 }
 
-/// As [`heed`], for a write (K3).
+/// As [`heed_fully`], for a write (K3).
 pub(crate) fn heed_write(task: u32, how: WriteFlags) -> Option<Heeding> {
-    if how.contains(WriteFlags::CACHE) { None } else { heed(task) }
+    if how.contains(WriteFlags::CACHE) { None } else { heed_fully(task) }
 }
 
 /// Whether a task is about to die of a signal.

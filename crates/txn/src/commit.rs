@@ -10,6 +10,8 @@
 //!   last flush nothing that the old superblock reaches is overwritten (`txn::T6`, `txn::T8`).
 //! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
 //!   is written from then on.
+//! - **W4** A commit runs without the token of its thread (`base::interrupt`). If a killed program
+//!   ended it, the volume would be read-only (W3), and other callers share it.
 //! - **G1** (of `reserve::ledger`) A commit makes no more nodes than were counted. Debug builds
 //!   check this bound.
 //!
@@ -38,7 +40,7 @@ pub(crate) use quota::status as quota_status;
 
 use std::sync::{Arc, atomic::Ordering};
 
-use buttress_base::clock;
+use buttress_base::{clock, interrupt};
 use buttress_format::{Generation, Logical};
 use buttress_space::SpaceKind;
 use buttress_tree::Node;
@@ -62,6 +64,7 @@ impl Engine {
     /// Runs `change`, which must change something, and commits at once. No other commit and no log
     /// comes between the change and its commit.
     pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
+        let _shield = interrupt::shield();
         self.check_writable()?;
         let barred = self.unwritten.bar();
         let mut state = self.commit.lock();
@@ -84,6 +87,7 @@ impl Engine {
         // The check runs even if there is nothing to commit. Otherwise tests would meet a violation
         // only by chance.
         crate::held::expect_none("handle::H2: a commit is waited for");
+        let _shield = interrupt::shield();
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
         if !self.learning.is_known() && !is_counted() {

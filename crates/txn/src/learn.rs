@@ -24,7 +24,7 @@
 
 use std::collections::BTreeMap;
 
-use buttress_base::clock;
+use buttress_base::{clock, interrupt};
 use buttress_format::{
     BlockGroupItem, CompatRo, DevExtent, DevStats, DeviceId, Extent, Key, Kind, Logical, Stripe,
     Superblock, TreeId, ids,
@@ -114,7 +114,8 @@ impl Engine {
             return Ok(());
         }
         let begun = clock::now();
-        match self.learn_all() {
+        // A caller that gives up must not make the volume read-only (K3).
+        match interrupt::shielded(|| self.learn_all()) {
             Ok(groups) => {
                 let millis = clock::since(begun).as_millis() as u64;
                 tracing::info!(groups, millis, "the block groups are known");

@@ -18,6 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use buttress_base::interrupt;
 use buttress_space::Group;
 
 use crate::{Engine, Result, free_space_tree};
@@ -77,7 +78,8 @@ impl Engine {
         if group.is_loaded() || group.largest_free() == 0 {
             return;
         }
-        if let Err(error) = self.load_group(group) {
+        // A caller that gives up must not exclude the group (D3).
+        if let Err(error) = interrupt::shielded(|| self.load_group(group)) {
             tracing::error!(start = %group.start(), %error, "nothing is allocated in a damaged block group");
             self.counters.note_unreadable();
             self.space.exclude_damaged(group);

@@ -18,11 +18,13 @@
 //!
 //! A device that fails gets no more writes in this session (`device::D1`), if every byte of the
 //! volume has a copy elsewhere. Otherwise the first failure ends a batch. The written ranges are
-//! then undefined, and nothing references them yet.
+//! then undefined, and nothing references them yet. So no program that is killed gives up a wait
+//! for a write or a flush (I3 of `base::interrupt`): that would count as a failure.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use buttress_base::interrupt;
 use buttress_block::{Class, Error as BlockError, FailedWrite, Unfinished, Write};
 use buttress_format::{BlockGroupFlags, DeviceId, Extent, Logical};
 
@@ -217,7 +219,8 @@ impl Volume {
         let is_written = |device: &&Arc<VolumeDevice>| !device.is_lost() && !device.is_seed();
         for device in self.devices().iter().filter(is_written) {
             self.counters.flush();
-            let flushed = device.device.flush().or_else(|source| self.flush_failed(device, source));
+            let flushed = interrupt::shielded(|| device.device.flush());
+            let flushed = flushed.or_else(|source| self.flush_failed(device, source));
             outcome = outcome.and(flushed);
         }
         outcome
@@ -232,7 +235,7 @@ impl Volume {
     pub fn upload(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
         for device in self.devices().iter().filter(|device| !device.is_lost()) {
-            let uploaded = device.device.upload();
+            let uploaded = interrupt::shielded(|| device.device.upload());
             let failed = |source| Error::Device { device: device.id, source };
             outcome = outcome.and(uploaded.map_err(failed));
         }
@@ -251,15 +254,17 @@ impl Volume {
         for gap in &gaps {
             let device = &gap.device;
             self.counters.discard(gap.len);
-            device.device.discard(gap.offset, gap.len).map_err(|source| {
-                self.counters.io_failure();
-                Error::Mirror {
-                    logical: gap.logical,
-                    mirror: gap.mirror,
-                    device: device.id,
-                    source,
-                }
-            })?;
+            interrupt::shielded(|| device.device.discard(gap.offset, gap.len)).map_err(
+                |source| {
+                    self.counters.io_failure();
+                    Error::Mirror {
+                        logical: gap.logical,
+                        mirror: gap.mirror,
+                        device: device.id,
+                        source,
+                    }
+                },
+            )?;
         }
         Ok(())
     }
@@ -278,7 +283,7 @@ impl Volume {
             return Ok(());
         };
         self.counters.discard(len);
-        device.device.discard(offset, len).map_err(|source| {
+        interrupt::shielded(|| device.device.discard(offset, len)).map_err(|source| {
             self.counters.io_failure();
             Error::Mirror { logical: Logical(0), mirror: 0, device: id, source }
         })
@@ -381,7 +386,7 @@ impl Volume {
             return Ok(());
         }
         let (requests, firsts) = self.requests(transfers);
-        let written = device.device.write_many(&requests);
+        let written = interrupt::shielded(|| device.device.write_many(&requests));
         written.or_else(|refused| self.write_failed(device, &firsts, refused))
     }
 
@@ -394,7 +399,8 @@ impl Volume {
     ) -> Result<(), NotDurable> {
         let (requests, firsts) = self.requests(transfers);
         self.counters.flush();
-        device.device.write_many_and_flush(&requests).or_else(|why| match why {
+        let written = interrupt::shielded(|| device.device.write_many_and_flush(&requests));
+        written.or_else(|why| match why {
             Unfinished::Write(refused) => {
                 self.write_failed(device, &firsts, refused).map_err(NotDurable::Write)
             }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use buttress_base::interrupt;
 use buttress_data::ReclaimEffort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_items::{Error, FileKind, NameError, Result};
 
+use crate::aside::{aside, is_aside};
 use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
 use buttress_make::clock::now;
@@ -165,10 +165,18 @@ impl Inode {
         data: &[u8],
         stamp: Stamp,
     ) -> Result<usize> {
-        let files = &self.mount().files;
-        if !files.is_aligned(offset, data.len()) {
+        if !self.mount().files.is_aligned(offset, data.len()) {
             return self.write_stamped(offset, data, stamp);
         }
+        if is_aside(&self.mount().engine) {
+            let (this, data) = (self.clone(), data.to_vec());
+            return aside(&self.mount().engine, move || this.write_through(offset, &data, stamp));
+        }
+        self.write_through(offset, data, stamp)
+    }
+
+    fn write_through(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
+        let files = &self.mount().files;
         let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
         self.writing(may, 0, |_| files.write_through(&self.cell.file, offset, data, stamp))?;
         Ok(data.len())
@@ -235,13 +243,14 @@ impl Inode {
     /// # Errors
     ///
     /// `Io`, `Aborted`. Also reports, once, the first failure to write this inode's data in the
-    /// background.
+    /// background. `Interrupted` if the caller gave up its wait: the sync then goes on.
     pub fn sync(&self) -> Result<()> {
-        // The same log may make other files durable, so the sync cannot be cancelled.
-        interrupt::shielded(|| self.sync_shielded())
+        // The same log may make other files durable, so the sync itself cannot be cancelled.
+        let this = self.clone();
+        aside(&self.mount().engine, move || this.sync_whole())
     }
 
-    fn sync_shielded(&self) -> Result<()> {
+    fn sync_whole(&self) -> Result<()> {
         let (mount, cell) = (self.mount(), &self.cell);
         if cell.expect_writable(&mount.status).is_err() {
             return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
