@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_base::Ranked;
+use buttress_base::{Rank, Ranked};
 use buttress_format::{
     BlockGroupItem, CompatRo, Extent, Generation, Key, Logical, Superblock, TreeId, ids,
 };
-use buttress_tree::{Node, NodePtr};
+use buttress_tree::{Geometry, Node, NodePtr};
 use buttress_volume::Volume;
 
 use crate::bits::AddressSet;
@@ -17,6 +17,9 @@ use crate::owned_nodes::OwnedNodes;
 use crate::report::Findings;
 use crate::source::Source;
 use crate::{Options, Progress};
+
+/// The largest number of threads. More threads would mostly wait for the device.
+const THREADS_MAX: usize = 8;
 
 /// One check in progress.
 pub(crate) struct Context<'c> {
@@ -46,6 +49,37 @@ pub(crate) struct Context<'c> {
     /// Whether there are trees of an unfinished balance. A node may still be in such a tree,
     /// although the tree for which it was written does not use the node any more.
     pub(crate) has_leftovers: AtomicBool,
+}
+
+impl<'c> Context<'c> {
+    pub(crate) fn new(
+        findings: &'c Findings,
+        volume: &'c Volume,
+        superblock: &'c Superblock,
+        options: &'c Options,
+        progress: &'c dyn Progress,
+    ) -> Self {
+        let geometry = Geometry { seeds: volume.seed_ids(), ..Geometry::of(superblock) };
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = options.threads.unwrap_or(available).clamp(1, THREADS_MAX);
+        Self {
+            superblock,
+            volume,
+            findings,
+            options,
+            progress,
+            source: Source::new(volume, geometry, findings, options.check_data_csum),
+            threads,
+            groups: Ranked::new(Rank::Leaf, Vec::new()),
+            visited_nodes: AddressSet::default(),
+            full_backrefs: AddressSet::default(),
+            owned_nodes: std::sync::OnceLock::new(),
+            rebuilds_sums: AtomicBool::new(false),
+            shared: AddressSet::default(),
+            owned: std::sync::OnceLock::new(),
+            has_leftovers: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Context<'_> {

@@ -64,6 +64,16 @@ pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
     verified.load(Ordering::Relaxed)
 }
 
+/// Verifies every copy of some sectors. Returns the number of verified bytes; each copy counts.
+pub(crate) fn verify_at(context: &Context<'_>, at: Logical, sums: Vec<u8>) -> u64 {
+    let count = sums.len() / context.superblock.csum_type.size();
+    let mut buf = vec![0; count * context.sectorsize() as usize];
+    let piece = Piece { at, sums };
+    let copies = 0..context.volume.mirrors(at);
+    // Each sector is read alone: a log has little data, and its extents may end with their chunk.
+    copies.map(|mirror| verify(context, &piece, mirror, &mut buf, false)).sum()
+}
+
 /// Waits for one piece, and also takes pieces that are queued by then. Returns at most
 /// [`PIECES_AT_ONCE`] pieces; an empty list if no more pieces will come.
 fn take(taken: &Mutex<Receiver<Piece>>) -> Vec<Piece> {

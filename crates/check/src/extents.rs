@@ -16,6 +16,7 @@ use crate::csums::Csums;
 use crate::facts::Group;
 use crate::free_space::FreeSpace;
 use crate::issue::Issue;
+use crate::log_space::LogSpace;
 use crate::reach::reaches;
 use crate::record::{self, Entry, Record, User, WORDS};
 use crate::sorter::Merge;
@@ -36,10 +37,16 @@ pub(crate) struct Extents<'e, 'c> {
     pub(crate) context: &'e Context<'c>,
     pub(crate) groups: &'e [Group],
     pub(crate) trees: &'e [Tree],
+    others: Others<'e, 'c>,
+    state: State,
+}
+
+/// The checks that get the extents, too.
+pub(crate) struct Others<'e, 'c> {
     pub(crate) free_space: Option<FreeSpace<'e, 'c>>,
     pub(crate) csums: Option<Csums<'e, 'c>>,
     pub(crate) stripes: Option<Stripes<'e, 'c>>,
-    state: State,
+    pub(crate) log_space: LogSpace<'e, 'c>,
 }
 
 #[derive(Default)]
@@ -79,11 +86,9 @@ impl<'e, 'c> Extents<'e, 'c> {
         context: &'e Context<'c>,
         groups: &'e [Group],
         trees: &'e [Tree],
-        free_space: Option<FreeSpace<'e, 'c>>,
-        csums: Option<Csums<'e, 'c>>,
-        stripes: Option<Stripes<'e, 'c>>,
+        others: Others<'e, 'c>,
     ) -> Self {
-        Self { context, groups, trees, free_space, csums, stripes, state: State::default() }
+        Self { context, groups, trees, others, state: State::default() }
     }
 
     /// Checks everything (X1).
@@ -104,15 +109,16 @@ impl<'e, 'c> Extents<'e, 'c> {
         }
         self.end_extent();
         self.leave_groups_before(None);
-        if let Some(free_space) = &mut self.free_space {
+        if let Some(free_space) = &mut self.others.free_space {
             free_space.finish();
         }
-        if let Some(csums) = &mut self.csums {
+        if let Some(csums) = &mut self.others.csums {
             csums.finish();
         }
-        if let Some(stripes) = &mut self.stripes {
+        if let Some(stripes) = &mut self.others.stripes {
             stripes.finish();
         }
+        self.others.log_space.finish()?;
         Ok(self.state.sizes)
     }
 
@@ -131,10 +137,10 @@ impl<'e, 'c> Extents<'e, 'c> {
             }
             Entry::Use { user, uses, recorded, len } => self.user(user, uses, recorded, len),
             Entry::Sums { range, wanted, written, tree, ino, offset } => {
-                if let Some(csums) = &mut self.csums {
+                if let Some(csums) = &mut self.others.csums {
                     csums.want(range, wanted, tree, ino, offset);
                 }
-                if let Some(stripes) = self.stripes.as_mut().filter(|_| written) {
+                if let Some(stripes) = self.others.stripes.as_mut().filter(|_| written) {
                     stripes.want(range, tree, ino, offset);
                 }
             }
@@ -176,15 +182,16 @@ impl<'e, 'c> Extents<'e, 'c> {
             }
             _ => self.context.add(Issue::ExtentOutside { extent }),
         }
-        if let Some(free_space) = &mut self.free_space {
+        if let Some(free_space) = &mut self.others.free_space {
             free_space.used(extent);
         }
+        self.others.log_space.used(extent, item.is_node());
         if !item.is_node() {
             self.state.sizes.data = self.state.sizes.data.saturating_add(extent.len);
-            if let Some(csums) = &mut self.csums {
+            if let Some(csums) = &mut self.others.csums {
                 csums.data(extent);
             }
-            if let Some(stripes) = &mut self.stripes {
+            if let Some(stripes) = &mut self.others.stripes {
                 stripes.data(extent);
             }
         }

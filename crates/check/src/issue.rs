@@ -180,6 +180,19 @@ issues! {
     /// A log tree cannot be read, so the last fsyncs cannot be replayed.
     LogDamaged { logical: Logical, why: String }
         = "log-damaged", Error, "the log tree at {logical} is damaged: {why}";
+    /// The content of a log contradicts itself or the trees, so a replay of it fails or does harm.
+    LogItem { subvolume: TreeId, why: String }
+        = "log-item", Error, "the log of subvolume {subvolume}: {why}";
+    /// A log of a subvolume that is not there. A replay leaves this log out.
+    LogUnused { subvolume: TreeId }
+        = "log-unused", Warning, "there is a log of subvolume {subvolume}, which is not there";
+    /// A log uses space that it must not use.
+    LogExtent { extent: Extent, why: &'static str }
+        = "log-extent", Error, "the logs use {extent}: {why}";
+    /// Data of a log has no checksum, and its file needs one.
+    LogCsumMissing { subvolume: TreeId, ino: Ino, at: Logical }
+        = "log-csum-missing", Error,
+        "the log of subvolume {subvolume}: data of inode {ino} at {at} has no checksum";
 
     /// The chunk tree names a device that was not given.
     DeviceMissing { device: DeviceId }

@@ -161,7 +161,11 @@ impl<'l, 'c> Leaves<'l, 'c> {
     }
 
     /// Adds an item to the fragment of its inode.
-    fn file_item(&mut self, inode: &mut Fragment, item: &Item<'_>) -> Result<(), FormatError> {
+    pub(crate) fn file_item(
+        &mut self,
+        inode: &mut Fragment,
+        item: &Item<'_>,
+    ) -> Result<(), FormatError> {
         let Item { key, bytes, .. } = *item;
         match key.kind {
             Kind::INODE_ITEM => {

@@ -1,10 +1,10 @@
-//! Checks the log trees: whether they exist and can be read.
+//! Checks the nodes of the log trees, and finds the space that the logs use.
 //!
-//! Only a replay shows whether the contents of a log fit the trees, and the next mount makes that
-//! replay. So the contents are not checked.
+//! The module `log_items` checks the contents, and `log_space` compares the space with the extents.
+//! This module needs no tree but the logs, so a rebuild can use it, too.
 
 use buttress_base::RangeSet;
-use buttress_format::{FileExtent, Kind, RootItem};
+use buttress_format::{FileExtent, Kind, RootItem, TreeId};
 use buttress_tree::{Expect, Node, NodePtr};
 
 use crate::context::Context;
@@ -17,9 +17,11 @@ pub(crate) struct Logged {
     pub(crate) data: RangeSet,
     /// Nodes of the log trees, as far as they can be found.
     pub(crate) nodes: RangeSet,
+    /// The logs in which every node can be read, with their subvolumes.
+    pub(crate) trees: Vec<(TreeId, NodePtr)>,
 }
 
-/// Checks whether there is a log, and whether each of its nodes can be read.
+/// Checks whether there is a log, and each of its nodes.
 pub(crate) fn check(context: &Context<'_>) -> Logged {
     let superblock = context.superblock;
     let mut logged = Logged::default();
@@ -34,55 +36,82 @@ pub(crate) fn check(context: &Context<'_>) -> Logged {
         level: superblock.log_root_level,
     };
     let mut logs = Vec::new();
-    walk(context, &mut logged.nodes, &Expect::root(root), &mut |leaf| {
+    check_nodes(context, &mut logged.nodes, &Expect::root(root), &mut |leaf| {
         for slot in 0..leaf.len() {
-            if leaf.key(slot).kind != Kind::ROOT_ITEM {
+            let key = leaf.key(slot);
+            let damaged = |why: String| {
+                context.add(Issue::LogDamaged { logical: leaf.logical(), why });
+            };
+            if key.kind != Kind::ROOT_ITEM || key.objectid != TreeId::TREE_LOG.0 {
+                damaged(format!("{key} has no place in the tree of logs"));
                 continue;
             }
             match RootItem::parse(leaf.item(slot)) {
-                Ok(item) => logs.push(NodePtr {
-                    logical: item.bytenr,
-                    generation: item.generation,
-                    level: item.level,
-                }),
-                Err(error) => {
-                    let (logical, why) = (leaf.logical(), error.to_string());
-                    context.add(Issue::LogDamaged { logical, why });
+                Ok(item) => {
+                    let (logical, generation, level) = (item.bytenr, item.generation, item.level);
+                    logs.push((TreeId(key.offset), NodePtr { logical, generation, level }));
                 }
+                Err(error) => damaged(error.to_string()),
             }
         }
     });
-    let data = &mut logged.data;
-    for ptr in logs {
-        walk(context, &mut logged.nodes, &Expect::root(ptr), &mut |leaf| {
+    let Logged { data, nodes, trees } = &mut logged;
+    for (subvolume, ptr) in logs {
+        let is_whole = check_nodes(context, nodes, &Expect::root(ptr), &mut |leaf| {
             for slot in 0..leaf.len() {
                 if leaf.key(slot).kind != Kind::EXTENT_DATA {
                     continue;
                 }
                 let extent = FileExtent::parse(leaf.item(slot));
-                if let Some(region) = extent.ok().as_ref().and_then(FileExtent::region) {
+                let region = extent.ok().as_ref().and_then(FileExtent::region).copied();
+                if let Some(region) = region.filter(|region| !region.is_hole()) {
                     data.insert(region.disk.0..region.disk.0.saturating_add(region.disk_len));
                 }
             }
         });
+        if is_whole {
+            trees.push((subvolume, ptr));
+        }
     }
     logged
 }
 
-/// Visits each node once. The depth is at most eight, since each child has a lower level.
-fn walk(context: &Context<'_>, met: &mut RangeSet, expect: &Expect, visit: &mut dyn FnMut(&Node)) {
-    let at = expect.ptr.logical.0;
-    if met.contains(at) {
-        return;
+/// Reads each node of a log tree once, and checks it. Returns whether all nodes are good. The depth
+/// is at most eight, since each child has a lower level.
+fn check_nodes(
+    context: &Context<'_>,
+    met: &mut RangeSet,
+    expect: &Expect,
+    visit: &mut dyn FnMut(&Node),
+) -> bool {
+    let (logical, nodesize) = (expect.ptr.logical, context.nodesize());
+    let damaged = |why: String| {
+        context.add(Issue::LogDamaged { logical, why });
+        false
+    };
+    let place = logical.0..logical.0.saturating_add(nodesize);
+    if met.overlaps(&place) {
+        return damaged("two pointers of the logs lead to it".to_owned());
     }
-    met.insert(at..at.saturating_add(context.superblock.nodesize.into()));
-    match context.source.read_quietly(expect, false) {
-        Err(why) => context.add(Issue::LogDamaged { logical: expect.ptr.logical, why }),
-        Ok(node) if node.level() == 0 => visit(&node),
-        Ok(node) => {
-            for slot in 0..node.len() {
-                walk(context, met, &node.expect_child(slot), visit);
-            }
-        }
+    met.insert(place);
+    // The second copy of a node may be written later than the log, or not at all.
+    let node = match context.source.read_quietly(expect, false) {
+        Ok(node) => node,
+        Err(why) => return damaged(why),
+    };
+    if node.owner() != TreeId::TREE_LOG {
+        return damaged(format!("it was written for {}", node.owner()));
     }
+    if node.header().generation != context.superblock.generation.next() {
+        return damaged(format!("it is of generation {}", node.header().generation));
+    }
+    if node.level() == 0 {
+        visit(&node);
+        return true;
+    }
+    let mut is_whole = true;
+    for slot in 0..node.len() {
+        is_whole &= check_nodes(context, met, &node.expect_child_below(slot, expect.below), visit);
+    }
+    is_whole
 }

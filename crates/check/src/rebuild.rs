@@ -83,7 +83,7 @@ pub(crate) fn rebuild(
     expect_writable(&superblock)?;
     expect_whole(&volume)?;
     let findings = Findings::new();
-    let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
+    let context = Context::new(&findings, &volume, &superblock, options, &NoProgress);
     context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
     let work = Work::prepare(&context, with_sums)?;
     drop(context);
@@ -104,7 +104,7 @@ pub(crate) fn gaps(devices: &[Arc<dyn Device>], options: &Options) -> Result<Vec
     let opening = OpenOptions { repairs: true, degraded: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
     let findings = Findings::new();
-    let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
+    let context = Context::new(&findings, &volume, &superblock, options, &NoProgress);
     Ok(Work::prepare(&context, false)?.collected.gaps)
 }
 

@@ -277,6 +277,7 @@ struct Plan {
 impl Plan {
     fn of(report: &Report, with_sums: bool) -> Self {
         let mut plan = Self { with_data: report.with_data, ..Self::default() };
+        let mut log_codes = BTreeSet::new();
         for issue in &report.issues {
             plan.has_unused |= matches!(
                 issue,
@@ -291,6 +292,9 @@ impl Plan {
                 | Issue::SuperCopyMismatch { .. } => plan.copies = true,
                 Issue::LogPresent { .. } => plan.has_log = true,
                 Issue::LogDamaged { .. } => plan.log = true,
+                Issue::LogItem { .. } | Issue::LogExtent { .. } => {
+                    log_codes.insert(issue.code());
+                }
                 Issue::FreeSpaceInfoMissing { .. }
                 | Issue::FreeSpaceMismatch { .. }
                 | Issue::FreeSpaceCount { .. } => plan.free_space = true,
@@ -311,6 +315,12 @@ impl Plan {
                 }
                 _ => {}
             }
+        }
+        // The log may be right, and the trees that it contradicts are wrong. Then it stays.
+        if plan.others.is_empty() && plan.extents.is_empty() {
+            plan.log |= !log_codes.is_empty();
+        } else {
+            plan.others.extend(log_codes);
         }
         if !plan.extents.is_empty() {
             // Without extent items, every checksum seems to belong to no data.

@@ -122,6 +122,11 @@ impl Findings {
         self.0.lock().issues.iter().find(|issue| is_it(issue)).cloned()
     }
 
+    /// Every issue that was kept.
+    pub(crate) fn into_issues(self) -> Vec<Issue> {
+        self.0.into_inner().issues
+    }
+
     pub(crate) fn into_report(self, totals: Totals, with_data: bool) -> Report {
         let state = self.0.into_inner();
         Report { issues: state.issues, more: state.more, totals, with_data }

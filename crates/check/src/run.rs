@@ -4,33 +4,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use buttress_base::{Rank, Ranked};
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_format::{CompatRo, Incompat, Superblock, TreeId};
-use buttress_tree::Geometry;
 use buttress_volume::{OpenOptions as VolumeOptions, Volume};
 
-use crate::bits::AddressSet;
 use crate::context::{Context, Tree};
 use crate::csums::Csums;
 use crate::error::Result;
-use crate::extents::Extents;
+use crate::extents::{Extents, Others};
 use crate::free_space::FreeSpace;
 use crate::inode::{InodeChecker, Span, Sums};
 use crate::issue::Issue;
+use crate::log_space::LogSpace;
 use crate::memo::Memo;
 use crate::options::{NoProgress, Options, Progress, Step};
 use crate::record::WORDS;
 use crate::report::{Findings, Report, Totals};
 use crate::roots::Roots;
 use crate::sorter::Sorter;
-use crate::source::Source;
 use crate::stripes::Stripes;
 use crate::walk::{Counts, Walk};
-use crate::{chunks, data, log, names, quota, roots, superblock};
-
-/// The largest number of threads. More threads would mostly wait for the device.
-const THREADS_MAX: usize = 8;
+use crate::{chunks, data, log, log_items, names, quota, roots, superblock};
 
 /// Checks a volume of one device, in a file or on a block device. This is mainly for tests. The
 /// function takes no lock, so a test may call it while the test has the idle volume open. If
@@ -106,39 +100,10 @@ fn report(
     let opening = VolumeOptions { degraded: true, ..VolumeOptions::default() };
     let (volume, newest) = open(&findings, opening)?;
     let totals = {
-        let context = context(&findings, &volume, &newest, options, progress);
+        let context = Context::new(&findings, &volume, &newest, options, progress);
         run(&context)?
     };
     Ok(findings.into_report(totals, options.check_data_csum))
-}
-
-pub(crate) fn context<'c>(
-    findings: &'c Findings,
-    volume: &'c Volume,
-    superblock: &'c Superblock,
-    options: &'c Options,
-    progress: &'c dyn Progress,
-) -> Context<'c> {
-    let geometry = Geometry { seeds: volume.seed_ids(), ..Geometry::of(superblock) };
-    let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.threads.unwrap_or(available).clamp(1, THREADS_MAX);
-    Context {
-        superblock,
-        volume,
-        findings,
-        options,
-        progress,
-        source: Source::new(volume, geometry, findings, options.check_data_csum),
-        threads,
-        groups: Ranked::new(Rank::Leaf, Vec::new()),
-        visited_nodes: AddressSet::default(),
-        full_backrefs: AddressSet::default(),
-        owned_nodes: std::sync::OnceLock::new(),
-        rebuilds_sums: std::sync::atomic::AtomicBool::new(false),
-        shared: AddressSet::default(),
-        owned: std::sync::OnceLock::new(),
-        has_leftovers: std::sync::atomic::AtomicBool::new(false),
-    }
 }
 
 fn run(context: &Context<'_>) -> Result<Totals> {
@@ -157,6 +122,8 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     if let Some(tree) = find(TreeId::DEV) {
         chunks::check_dev_extents(context, tree, &devices)?;
     }
+
+    let logs = log_items::check(context, &logged.trees, &trees)?;
 
     if let Some(tree) = find(TreeId::QUOTA) {
         quota::prepare(context, tree);
@@ -181,19 +148,21 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     progress.step(Step::Extents, sorted.total_bytes());
     let groups = chunks::load_groups(context, &trees);
     let free_space = free_space(context, &groups, &trees);
+    let log_space = LogSpace::new(context, &groups, logs.data, &logged.nodes)?;
     let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree, logged.data));
     let csum_bytes = csums.as_ref().map(Csums::bytes_cell);
     let has_stripes = superblock.incompat.has(Incompat::RAID_STRIPE_TREE);
     let stripes = find(TreeId::RAID_STRIPE).filter(|_| has_stripes);
     let stripes = stripes.map(|tree| Stripes::new(context, tree));
-    let sizes = Extents::new(context, &groups, &trees, free_space, csums, stripes).run(sorted)?;
+    let others = Others { free_space, csums, stripes, log_space };
+    let sizes = Extents::new(context, &groups, &trees, others).run(sorted)?;
     if superblock.bytes_used != sizes.used {
         let (field, found, expected) = ("bytes_used", superblock.bytes_used, sizes.used);
         context.add(Issue::SuperField { field, found, expected });
     }
 
     let csum_bytes = csum_bytes.map_or(0, |bytes| bytes.load(Ordering::Relaxed));
-    let verified_bytes = verify_data(context, &trees, csum_bytes);
+    let verified_bytes = logs.verified_bytes + verify_data(context, &trees, csum_bytes);
 
     progress.step(Step::RootRefs, 0);
     check_roots(context, &roots, &trees);

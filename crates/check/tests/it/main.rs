@@ -5,6 +5,7 @@ mod damage;
 mod deep;
 mod devices;
 mod files;
+mod log;
 mod mend;
 mod patch;
 mod rebuild;

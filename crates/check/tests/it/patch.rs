@@ -14,6 +14,9 @@ use buttress_volume::{OpenOptions, Volume};
 
 use crate::victim::Overlay;
 
+/// The tree of logs. [`TreeId::TREE_LOG`] is the log of the first subvolume.
+pub(crate) const LOGS: TreeId = TreeId(u64::MAX - 1000);
+
 /// A volume that is being damaged.
 pub(crate) struct Patch {
     pub(crate) device: Arc<Overlay>,
@@ -46,6 +49,17 @@ impl Patch {
         match tree {
             TreeId::ROOT => boot::root_tree_root(&self.superblock),
             TreeId::CHUNK => boot::chunk_root(&self.superblock),
+            LOGS => NodePtr {
+                logical: self.superblock.log_root,
+                generation: self.superblock.generation.next(),
+                level: self.superblock.log_root_level,
+            },
+            TreeId::TREE_LOG => {
+                let log = |key: &Key, _: &[u8]| key.offset == TreeId::FS.0;
+                let (_, bytes) = self.find(LOGS, log).expect("a log");
+                let item = RootItem::parse(&bytes).expect("a root item");
+                NodePtr { logical: item.bytenr, generation: item.generation, level: item.level }
+            }
             _ => {
                 let (_, bytes) = self
                     .find(TreeId::ROOT, |key, _| {

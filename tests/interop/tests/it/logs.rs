@@ -154,6 +154,9 @@ fn through_linux(images: &Images, image: &Path) -> Manifest {
 /// Both replays of a crashed image give the same files, and a sound volume.
 fn replay(what: &str, images: &Images, crashed: &Path) -> Manifest {
     let ours = [crashed.to_path_buf()];
+    let report = buttress_check::check_images(&ours, &buttress_check::Options::thorough());
+    let report = report.expect("a check");
+    assert!(report.is_clean(), "{what}: the log:\n{}", report.to_text());
     let theirs = images.scratch().join("theirs.img");
     sparse_copy(crashed, &theirs);
     let theirs = through_linux(images, &theirs);
