@@ -1,9 +1,7 @@
 //! Checks whether this program can write a volume correctly. A volume with features that this
 //! program cannot write yet is opened read-only.
 
-use buttress_format::{
-    BalanceItem, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId, ids,
-};
+use buttress_format::{BalanceItem, CompatRo, Incompat, QuotaStatus, Superblock, TreeId};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
 
@@ -41,7 +39,7 @@ pub(crate) fn obstacle(
     if let Some(what) = replacement::obstacle(volume, store, roots) {
         return Ok(Some(what));
     }
-    roots_obstacle(store, roots)
+    balance_obstacle(store, roots)
 }
 
 /// The reason why the stripe tree prevents writing, if there is one.
@@ -68,23 +66,15 @@ fn quota_obstacle(store: &Store, roots: &Roots) -> Option<String> {
     }
 }
 
-/// The reason, found in the root tree, why the volume cannot be written. The check is one walk over
-/// subvolumes.
-fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
+/// The reason why an interrupted balance prevents writing, if there is one. The item is looked up:
+/// a walk over the root tree would make opening as slow as the number of subvolumes.
+fn balance_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
     let root = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;
-    let mut cursor = Cursor::seek(store, TreeId::ROOT, root, &Key::MIN)?;
-    while let Some(key) = cursor.key() {
-        let found = match key.kind {
-            Kind::TEMPORARY_ITEM if key.objectid == ids::BALANCE => {
-                let item = cursor.item().unwrap_or_default();
-                BalanceItem::parse(item).is_err().then_some("a balance that makes no sense")
-            }
-            _ => None,
-        };
-        if let Some(what) = found {
-            return Ok(Some(format!("writing is not supported with {what}")));
-        }
-        cursor.advance()?;
-    }
-    Ok(None)
+    let first = BalanceItem::KEY;
+    let cursor = Cursor::seek(store, TreeId::ROOT, root, &first)?;
+    let key = cursor.key().filter(|key| (key.objectid, key.kind) == (first.objectid, first.kind));
+    let is_senseless =
+        key.is_some() && BalanceItem::parse(cursor.item().unwrap_or_default()).is_err();
+    Ok(is_senseless
+        .then(|| "writing is not supported with a balance that makes no sense".to_owned()))
 }
