@@ -470,6 +470,11 @@ issues! {
     DataUnreadable { at: Logical, mirror: u32, why: String }
         = "data-unreadable", Error, "data at {at}, mirror {mirror}: {why}";
 
+    /// Parity that does not match its data, which is right. A scrub writes the parity anew.
+    ParityMismatch { row: Extent, device: DeviceId, offset: u64, bytes: u64 }
+        = "parity-mismatch", Error,
+        "parity of {row}: {bytes} bytes on device {device}, from {offset} on, do not match the data";
+
     /// Quotas are marked inconsistent: the next mount counts them again.
     QuotaInconsistent { flags: u64 }
         = "quota-inconsistent", Note, "quotas are marked inconsistent (flags {flags:#x})";

@@ -48,6 +48,7 @@ mod mend;
 mod names;
 mod options;
 mod owned_nodes;
+mod parity;
 mod quota;
 mod quota_full;
 mod reach;

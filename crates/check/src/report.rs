@@ -53,6 +53,8 @@ pub struct Totals {
     pub inodes: u64,
     /// Bytes of data verified against checksums, every copy counted.
     pub verified_bytes: u64,
+    /// Bytes of parity compared with their data.
+    pub parity_bytes: u64,
 }
 
 impl Report {

@@ -24,7 +24,7 @@ use crate::roots::Roots;
 use crate::sorter::Sorter;
 use crate::stripes::Stripes;
 use crate::walk::{Counts, Walk};
-use crate::{chunks, data, log, log_items, names, quota, roots, superblock};
+use crate::{chunks, data, log, log_items, names, parity, quota, roots, superblock};
 
 /// Checks a volume of one device, in a file or on a block device. This is mainly for tests. The
 /// function takes no lock, so a test may call it while the test has the idle volume open. If
@@ -164,6 +164,8 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     let csum_bytes = csum_bytes.map_or(0, |bytes| bytes.load(Ordering::Relaxed));
     let verified_bytes = logs.verified_bytes + verify_data(context, &trees, csum_bytes);
 
+    let parity_bytes = parity::compare_all(context, &trees);
+
     progress.step(Step::RootRefs, 0);
     check_roots(context, &roots, &trees);
 
@@ -180,6 +182,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
         data_bytes: sizes.data,
         inodes,
         verified_bytes,
+        parity_bytes,
     })
 }
 

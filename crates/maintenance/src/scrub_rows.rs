@@ -76,7 +76,7 @@ impl Maintenance {
             let (compared, parity) =
                 self.volume().compare_row(at, unit as usize, repairs, verify)?;
             progress.add(&compared, if is_data { Content::Data } else { Content::Nodes });
-            progress.parity_errors += parity;
+            progress.parity_errors += parity.wrong.len() as u64;
             if is_data {
                 progress.no_csum += row.unknown(u64::from(unit));
             }

@@ -44,7 +44,7 @@ pub use params::{Params, Parity};
 pub use read_many::SOON_MAX;
 pub use replace::{Pair, Target};
 pub use resolver::ChunkSource;
-pub use row_scrub::Sector;
+pub use row_scrub::{FoundParity, Sector};
 pub use rows::{RowGaps, new_rows};
 pub use scrub::{Compared, OnDevice};
 pub use seed_ids::{SeedIds, is_seed};

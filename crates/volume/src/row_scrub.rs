@@ -13,7 +13,7 @@
 //! other writes of the row. To exclude them, a view in which a part of the row is in use is enough,
 //! because no thread writes to such a row.
 
-use buttress_format::Logical;
+use buttress_format::{DeviceId, Logical};
 
 use crate::chunk_map::Entry;
 use crate::device::Fault;
@@ -33,6 +33,15 @@ pub enum Sector {
     Good,
     /// In use, and wrong.
     Bad,
+}
+
+/// Parity as it was found.
+#[derive(Clone, Debug, Default)]
+pub struct FoundParity {
+    /// Sectors that were compared with their data.
+    pub compared: u64,
+    /// Sectors that do not match their data, by device and offset there.
+    pub wrong: Vec<(DeviceId, u64)>,
 }
 
 /// One unit of a row as it was found.
@@ -74,7 +83,7 @@ impl Volume {
     /// `repair` is set and the volume is writable. `classify` gets the offset of a data sector in
     /// the row, and its bytes.
     ///
-    /// Returns the counts for the data, and how many sectors of parity were wrong.
+    /// Returns the counts for the data, and which sectors of parity were wrong.
     ///
     /// # Errors
     ///
@@ -85,7 +94,7 @@ impl Volume {
         len: usize,
         repair: bool,
         mut classify: impl FnMut(usize, &[u8]) -> Sector,
-    ) -> Result<(Compared, u64), Error> {
+    ) -> Result<(Compared, FoundParity), Error> {
         let map = self.map.load();
         let entry = map.find(at)?;
         let none = Error::NotARow { logical: at };
@@ -104,7 +113,7 @@ impl Volume {
             .iter()
             .map(|stripe| self.read_column(entry, *stripe, piece.offset, unit, len))
             .collect();
-        let mut wrong_parity = 0;
+        let mut found_parity = FoundParity::default();
         for index in 0..unit / len {
             let mut lost = Vec::new();
             let mut used = false;
@@ -170,9 +179,15 @@ impl Volume {
             for (number, sum) in (data..).zip(&sums) {
                 let column = &mut columns[number];
                 let (old, unread) = (column.old, column.here && column.unread[index]);
+                let is_known = column.here && !unread && !old;
+                found_parity.compared += u64::from(is_known);
                 if column.mend(index, sum) {
                     found.read_errors += u64::from(unread);
-                    wrong_parity += u64::from(!unread && !old);
+                    if let Some(device) = id_of(number).filter(|_| is_known) {
+                        let within = piece.offset + (index * len) as u64;
+                        let offset = entry.chunk.stripes[members[number]].offset + within;
+                        found_parity.wrong.push((device, offset));
+                    }
                     found.corrected += u64::from(repair);
                     if let Some(device) = found.on(id_of(number)) {
                         device.read_errors += u64::from(unread);
@@ -184,7 +199,7 @@ impl Volume {
         if repair && self.writable() {
             self.rewrite(entry, &members, piece.offset, &columns, len);
         }
-        Ok((found, wrong_parity))
+        Ok((found, found_parity))
     }
 
     fn read_column(

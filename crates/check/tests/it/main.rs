@@ -7,6 +7,7 @@ mod devices;
 mod files;
 mod log;
 mod mend;
+mod parity;
 mod patch;
 mod rebuild;
 mod repair;

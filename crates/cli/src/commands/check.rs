@@ -31,7 +31,8 @@ pub(crate) struct Args {
     pub(crate) image: PathBuf,
     #[command(flatten)]
     devices: Devices,
-    /// Also read every copy of all data, and verify the checksums.
+    /// Also read every copy of all data, and verify the checksums. Compare the parity of data, too.
+    /// The parity of nodes is always compared.
     #[arg(long)]
     check_data_csum: bool,
     /// Change nothing. This is the default.
@@ -234,6 +235,7 @@ fn print_totals(report: &Report, ui: &Ui) -> Result<()> {
         ("extent tree", totals.extent_tree_bytes),
         ("file data", totals.data_bytes),
         ("verified", totals.verified_bytes),
+        ("compared parity", totals.parity_bytes),
     ] {
         ui.line(format!("total {what} bytes: {bytes} ({})", human(bytes)))?;
     }

@@ -102,7 +102,7 @@ impl Striped {
         };
         let at = CHUNK_AT.end(row * self.row);
         let (found, parity) = volume.compare_row(at, SECTOR, true, classify).expect("a row");
-        (found.bad, parity, found.corrected, found.uncorrectable)
+        (found.bad, parity.wrong.len() as u64, found.corrected, found.uncorrectable)
     }
 }
 
@@ -261,7 +261,7 @@ fn a_device_that_missed_writes_catches_up() {
             let at = CHUNK_AT.end(row * striped.row);
             let classify = |_: usize, _: &[u8]| Sector::Unknown;
             let (found, wrong) = volume.compare_row(at, SECTOR, true, classify).expect("a row");
-            assert_eq!((wrong, found.uncorrectable), (0, 0));
+            assert_eq!((wrong.wrong.len(), found.uncorrectable), (0, 0));
         }
         volume.device(DeviceId(old as u64 + 1)).expect("it is here").heal();
         striped.expect(&volume, &rows, "when it has caught up");

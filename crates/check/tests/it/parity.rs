@@ -1,0 +1,154 @@
+//! Parity that does not match its data is found, and no other parity is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use buttress_block::{Device, MemoryDevice};
+use buttress_check::{Issue, NoProgress, Options, Report, check_devices};
+use buttress_format::{BlockGroupFlags, Chunk, Profile};
+use buttress_fs::make::make_on;
+use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_tree::{Geometry, Store, boot};
+use buttress_volume::{OpenOptions, Volume};
+
+/// A volume with whole rows of data and of nodes.
+struct Striped {
+    devices: Vec<MemoryDevice>,
+    parity: usize,
+}
+
+fn parts(devices: &[MemoryDevice]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| Arc::new(device.fork()) as Arc<dyn Device>).collect()
+}
+
+fn check(devices: &[MemoryDevice], options: &Options) -> Report {
+    check_devices(parts(devices), options, &NoProgress).expect("a check")
+}
+
+impl Striped {
+    fn new(profile: Profile, count: usize, parity: usize) -> Self {
+        let devices: Vec<_> = (0..count).map(|_| MemoryDevice::new(512 << 20)).collect();
+        let all: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
+        let options = MakeOptions {
+            metadata: Some(profile),
+            data: Some(profile),
+            seed: Some(7),
+            ..MakeOptions::default()
+        };
+        make_on(&all, &options).expect("a volume");
+        let kept: Vec<Arc<dyn Device>> = parts(&devices);
+        let options = MountOptions::parse("rw,commit=3000").expect("options");
+        let fs = Filesystem::open(kept.clone(), options).expect("a mount");
+        for number in 0..4_u64 {
+            let name = format!("file {number}");
+            let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            let mut bytes = vec![0; 1 << 20];
+            buttress_base::Rng::new(number).fill(&mut bytes);
+            file.write_at(0, &bytes).expect("a write");
+        }
+        fs.close().expect("an unmount");
+        // The forks have the content.
+        for (device, fork) in devices.iter().zip(&kept) {
+            let mut part = vec![0; 1 << 20];
+            for at in (0..device.len()).step_by(part.len()) {
+                fork.read_at(at, &mut part).expect("a read");
+                if part.iter().any(|byte| *byte != 0) {
+                    device.write_at(at, &part).expect("a write");
+                }
+            }
+        }
+        Self { devices, parity }
+    }
+
+    /// A chunk with a row in use, and how far from the beginning of each unit's device a sector of
+    /// this row lies.
+    fn place(&self, kind: BlockGroupFlags) -> (Arc<Chunk>, u64) {
+        let (volume, superblock) =
+            Volume::open(parts(&self.devices), OpenOptions::default()).expect("a volume");
+        let volume = Arc::new(volume);
+        let store = Store::new(Arc::clone(&volume), Geometry::of(&superblock), 0);
+        boot::load_chunks(&store, &superblock).expect("chunks");
+        if kind == BlockGroupFlags::DATA {
+            let chunks = volume.chunks();
+            let chunk = chunks.iter().find(|chunk| chunk.flags.has(kind));
+            return (chunk.cloned().expect("a chunk"), 3 * 4096);
+        }
+        let node = boot::root_tree_root(&superblock).logical;
+        let chunk = volume.chunk_at(node).expect("a chunk");
+        let row = volume.row_bytes(node).expect("a row");
+        let within = node.distance(chunk.logical);
+        (Arc::clone(&chunk), within / row * chunk.stripe_len + within % chunk.stripe_len)
+    }
+
+    /// The findings with one byte changed on a device.
+    fn changed(&self, device: usize, at: u64, options: &Options) -> Report {
+        let forks: Vec<_> = self.devices.iter().map(MemoryDevice::fork).collect();
+        let mut byte = [0];
+        forks[device].read_at(at, &mut byte).expect("a read");
+        forks[device].write_at(at, &[byte[0] ^ 4]).expect("a write");
+        check(&forks, options)
+    }
+}
+
+fn of_parity(report: &Report) -> Vec<(u64, u64, u64)> {
+    let found = report.issues.iter().filter_map(|issue| match issue {
+        Issue::ParityMismatch { device, offset, bytes, .. } => Some((device.0, *offset, *bytes)),
+        _ => None,
+    });
+    found.collect()
+}
+
+/// A byte of each unit of a row is changed. If the unit has parity, exactly this parity is found.
+fn each_unit(striped: &Striped) {
+    let whole = check(&striped.devices, &Options::thorough());
+    assert!(whole.is_clean(), "{}", whole.to_text());
+    let nodes_only = check(&striped.devices, &Options::default());
+    assert!(nodes_only.is_clean(), "{}", nodes_only.to_text());
+    let (some, all) = (nodes_only.totals.parity_bytes, whole.totals.parity_bytes);
+    assert!(some > 0 && all >= some + (1 << 20), "{some} and {all} bytes of parity");
+
+    for (kind, unit) in [(BlockGroupFlags::DATA, 4096), (BlockGroupFlags::METADATA, 16384)] {
+        let (chunk, offset) = striped.place(kind);
+        let is_data = kind == BlockGroupFlags::DATA;
+        let mut found = BTreeSet::new();
+        for stripe in &chunk.stripes {
+            let index = stripe.device.0 as usize - 1;
+            let at = stripe.offset + offset + 17;
+            let report = striped.changed(index, at, &Options::thorough());
+            let parity = of_parity(&report);
+            let own = (stripe.device.0, at - 17, unit);
+            if !parity.contains(&own) {
+                // It has data. Parity beside data that nothing uses does not match any more.
+                let is_unused = parity.len() == striped.parity;
+                assert!(parity.is_empty() || !is_data && is_unused, "{}", report.to_text());
+                assert!(!is_data || report.has("data-damaged"), "{}", report.to_text());
+                continue;
+            }
+            assert_eq!(parity, [own], "{}", report.to_text());
+            assert_eq!(report.errors(), 1, "{}", report.to_text());
+            found.insert(stripe.device.0);
+            let quick = striped.changed(index, at, &Options::default());
+            assert_eq!(quick.has("parity-mismatch"), !is_data, "{}", quick.to_text());
+        }
+        assert_eq!(found.len(), striped.parity, "{kind:?}");
+    }
+}
+
+#[test]
+fn one_parity() {
+    each_unit(&Striped::new(Profile::Raid5, 3, 1));
+}
+
+#[test]
+fn two_parities() {
+    each_unit(&Striped::new(Profile::Raid6, 4, 2));
+}
+
+/// Without a device, what is left of a row is compared, and nothing is said of the rest.
+#[test]
+fn a_device_is_missing() {
+    let mut striped = Striped::new(Profile::Raid6, 4, 2);
+    striped.devices.remove(2);
+    let report = check(&striped.devices, &Options::thorough());
+    assert!(!report.has("parity-mismatch"), "{}", report.to_text());
+}
