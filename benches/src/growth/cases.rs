@@ -26,6 +26,11 @@ const ONE_ITEM: &str = "the first 700 names share one item, each of the others h
 
 const LEAF_EACH: &str = "references of one extent come to fill a leaf of their own";
 const TWO_LEVELS: &str = "a log of some hundred extents has a second level";
+const FIRST_LEAVES: &str = "small trees are rewritten whole; from 8192 on the exponent is 0.15";
+const SEARCHES: &str = "each takes some fifty searches, and a search the logarithm of the tree";
+const SECOND_LEVEL: &str = "the trees of groups and free space get a second level";
+const ROOT_ITEMS: &str =
+    "opening reads the item of each subvolume, since shared nodes need room for copies";
 
 const EACH: Shape = Shape::Each;
 const ONE: Shape = Shape::One;
@@ -72,7 +77,7 @@ const LIBRARY: &[Case] = &[
     each("set_xattr, replace", XATTRS, 128, xattrs, n::replace_xattrs),
     each("remove_xattr", XATTRS, 128, xattrs, n::remove_xattrs),
     each("list_xattrs", XATTRS, 128, xattrs, n::list_xattrs),
-    one("a few xattrs", XATTRS, 128, xattrs, n::few_xattrs),
+    one("a few xattrs", XATTRS, 128, xattrs, n::few_xattrs).because(FIRST_LEAVES),
     each("write_at", EXTENTS, 128, nothing, c::write_new),
     each("write_direct", EXTENTS, 128, nothing, c::write_direct),
     each("append and fsync", EXTENTS, 32, nothing, c::append_and_sync).because(TWO_LEVELS),
@@ -101,7 +106,7 @@ const LIBRARY: &[Case] = &[
     each("balance", REFS, 64, c::shared, w::balance),
     one("a few changes", REFS, 128, c::shared, c::few_references),
     each("create_subvolume", SUBVOLUMES, 64, nothing, subvolumes),
-    each("delete_subvolume", SUBVOLUMES, 64, subvolumes, s::delete_subvolumes),
+    each("delete_subvolume", SUBVOLUMES, 64, subvolumes, s::delete_subvolumes).because(SEARCHES),
     each("subvolumes", SUBVOLUMES, 64, subvolumes, s::list_subvolumes),
     one("a few files and commits", SUBVOLUMES, 64, subvolumes, w::few_files),
     each("snapshot and write", SNAPSHOTS, 4, home, snapshots).because(LEAF_EACH),
@@ -115,7 +120,7 @@ const LIBRARY: &[Case] = &[
     each("balance, 4 snapshots", FILES, 64, many_files_and_snapshots, w::balance),
     each("scrub", FILES, 64, fill_files, w::scrub),
     each("trim", FILES, 64, fill_files, w::trim),
-    one("a few files and commits", GROUPS, 8, w::groups, w::few_files),
+    one("a few files and commits", GROUPS, 8, w::groups, w::few_files).because(SECOND_LEVEL),
     each("trim", GROUPS, 8, w::groups, w::trim),
     each("balance, nothing to do", GROUPS, 8, w::groups, w::balance_none),
     each("usage and info", GROUPS, 8, w::groups, w::ask),
@@ -161,8 +166,8 @@ const VERBS: &[Case] = &[
     verb("send IMG:/snap -f DIR/sent", FILES, 128, EACH, read_only),
     verb("receive IMG:/there -f DIR/stream", FILES, 128, EACH, stream),
     verb("subvolume list IMG", SNAPSHOTS, 4, EACH, home_and_snapshots),
-    verb("subvolume snapshot IMG:/home IMG:/more", SNAPSHOTS, 4, ONE, home_and_snapshots),
-    verb("subvolume delete IMG:/snap-00000000", SNAPSHOTS, 4, ONE, home_and_snapshots),
+    verb("subvolume snapshot IMG:/home IMG:/more", SNAPSHOTS, 4, ONE, home_and_snapshots).because(ROOT_ITEMS),
+    verb("subvolume delete IMG:/snap-00000000", SNAPSHOTS, 4, ONE, home_and_snapshots).because(ROOT_ITEMS),
     verb("filesystem defragment -r IMG:/src", FILES, 128, EACH, fill_files),
     verb("filesystem defragment IMG:/scattered", EXTENTS, 128, EACH, c::scattered),
     verb("filesystem resize -1G IMG", FILES, 128, ONE, fill_files),
@@ -183,7 +188,7 @@ const MOUNTS: &[Case] = &[
     mount("open, read, close, mounted", NAMES, 128, EACH, fill_files, m::read),
     mount("unlink, mounted", NAMES, 128, EACH, fill_files, m::unlink),
     mount("a few names, mounted", NAMES, 256, ONE, fill_files, m::few_names),
-    mount("snapshot, mounted", SNAPSHOTS, 4, EACH, home, m::snapshots),
+    mount("snapshot, mounted", SNAPSHOTS, 4, EACH, home, m::snapshots).because(LEAF_EACH),
     mount("a few snapshots, mounted", SNAPSHOTS, 4, ONE, home_and_snapshots, m::few_snapshots),
 ];
 
