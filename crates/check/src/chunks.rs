@@ -19,8 +19,8 @@ use buttress_volume::{Error as VolumeError, Volume};
 use crate::context::{Context, Tree};
 use crate::facts::Group;
 use crate::issue::Issue;
-use crate::sorter::{Sorter, Writer};
 use crate::walk::each_leaf;
+use buttress_sorter::{Sorter, Writer};
 
 /// Words of a record: device, offset, 0 for a stripe and 1 for an extent, chunk, length.
 const PART_WORDS: usize = 5;
@@ -181,7 +181,7 @@ pub(crate) fn check_dev_extents(
     let mut stripe: Option<[u64; PART_WORDS]> = None;
     let mut reached = (DeviceId(0), 0);
     loop {
-        let next = sorted.next()?;
+        let next = sorted.next_record()?;
         if let Some(waiting) = stripe
             && next.is_none_or(|next| next[..2] != waiting[..2] || next[2] == 0)
         {

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::facts::Item;
 use crate::issue::Issue;
 use crate::record::{self, User, WORDS};
-use crate::sorter::Writer;
+use buttress_sorter::Writer;
 
 /// The largest distance of a reference's key from its hash. References with colliding hashes lie at
 /// the next offsets.

@@ -19,8 +19,8 @@ use crate::issue::Issue;
 use crate::log_space::LogSpace;
 use crate::reach::reaches;
 use crate::record::{self, Entry, Record, User, WORDS};
-use crate::sorter::Merge;
 use crate::stripes::Stripes;
+use buttress_sorter::Merge;
 
 /// Records between two progress reports.
 const STRIDE: u64 = 1 << 14;
@@ -93,13 +93,13 @@ impl<'e, 'c> Extents<'e, 'c> {
 
     /// Checks everything (X1).
     pub(crate) fn run(mut self, mut sorted: Merge<WORDS>) -> io::Result<Sizes> {
-        let mut current = sorted.next()?;
+        let mut current = sorted.next_record()?;
         let mut count = 0_u64;
         while let Some(mut record) = current {
-            current = sorted.next()?;
+            current = sorted.next_record()?;
             while let Some(next) = current.filter(|next| record::same_use(&record, next)) {
                 record = join(&record, &next);
-                current = sorted.next()?;
+                current = sorted.next_record()?;
             }
             self.record(&record);
             count += 1;

@@ -18,7 +18,7 @@ use crate::facts::Item;
 use crate::inode::{Fragment, InodeChecker, Run, Span, Sum};
 use crate::issue::{Issue, Name};
 use crate::record::{self, User, WORDS};
-use crate::sorter::Writer;
+use buttress_sorter::Writer;
 
 /// The mode of a file of the old free-space cache.
 const CACHE_MODE: u32 = 0o100_600;

@@ -58,7 +58,6 @@ mod repair;
 mod report;
 mod roots;
 mod run;
-mod sorter;
 mod source;
 mod stripes;
 mod superblock;

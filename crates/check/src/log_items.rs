@@ -38,7 +38,7 @@ use crate::issue::Issue;
 use crate::leaf::Leaves;
 use crate::log_sums::LogSums;
 use crate::report::Findings;
-use crate::sorter::{Sorter, Writer};
+use buttress_sorter::{Sorter, Writer};
 
 /// Words of a record of data: its start and its length.
 pub(crate) const DATA_WORDS: usize = 2;

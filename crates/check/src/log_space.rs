@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::facts::Group;
 use crate::issue::Issue;
 use crate::log_items::DATA_WORDS;
-use crate::sorter::{Merge, Sorter};
+use buttress_sorter::{Merge, Sorter};
 
 /// Space in use, by a log or as the extent tree has it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl<'s, 'c> LogSpace<'s, 'c> {
     }
 
     fn read_data(&mut self) {
-        self.next_data = match self.data.next() {
+        self.next_data = match self.data.next_record() {
             Ok(next) => next.map(|[start, len]| Extent::new(Logical(start), len)),
             Err(error) => {
                 self.outcome = Err(error);

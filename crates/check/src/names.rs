@@ -22,8 +22,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::context::{Context, Tree};
 use crate::inode::Sums;
 use crate::issue::{Issue, Name};
-use crate::sorter::{Record, Sorter};
 use crate::walk::each_leaf;
+use buttress_sorter::{Record, Sorter};
 
 /// Words of a record: relation ([`LINK`] and so on), directory, index, inode, hash of the name,
 /// side, file type. [`LOOKUP`] and [`NAMELESS`] use some of these words differently.
@@ -72,7 +72,7 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
 
     let mut sorted = names.merge()?;
     let mut waiting: Option<Record<WORDS>> = None;
-    while let Some(record) = sorted.next()? {
+    while let Some(record) = sorted.next_record()? {
         match waiting.take() {
             Some(first) if first[..SIDE] == record[..SIDE] && first[SIDE] != record[SIDE] => {
                 let is_known = record[SIDE + 1] != MISSING && first[SIDE + 1] != MISSING;

@@ -16,7 +16,7 @@
 use buttress_format::{BackRef, Extent, Generation, Ino, Key, Kind, Logical, TreeId};
 use buttress_tree::Node;
 
-use crate::sorter::Record as Words;
+use buttress_sorter::Record as Words;
 
 /// Words of a record.
 pub(crate) const WORDS: usize = 8;

@@ -21,10 +21,10 @@ use crate::options::{NoProgress, Options, Progress, Step};
 use crate::record::WORDS;
 use crate::report::{Findings, Report, Totals};
 use crate::roots::Roots;
-use crate::sorter::Sorter;
 use crate::stripes::Stripes;
 use crate::walk::{Counts, Walk};
 use crate::{chunks, data, log, log_items, names, parity, quota, roots, superblock};
+use buttress_sorter::Sorter;
 
 /// Checks a volume of one device, in a file or on a block device. This is mainly for tests. The
 /// function takes no lock, so a test may call it while the test has the idle volume open. If

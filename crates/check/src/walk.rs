@@ -32,7 +32,7 @@ use crate::issue::Issue;
 use crate::leaf::Leaves;
 use crate::memo::Memo;
 use crate::record::{self, User, WORDS};
-use crate::sorter::{Sorter, Writer};
+use buttress_sorter::{Sorter, Writer};
 
 /// The largest number of units that are handed out and not taken yet.
 const UNITS_AHEAD: usize = 32;

@@ -22,7 +22,7 @@ use super::spool::Spool;
 use super::sums::Wanted;
 use crate::error::{Error, Result};
 use crate::record::{self, Entry, User, WORDS};
-use crate::sorter::Merge;
+use buttress_sorter::Merge;
 
 /// The result of a pass over all records.
 pub(crate) struct Collected {
@@ -112,7 +112,7 @@ impl<'c> Collector<'c> {
 
     pub(crate) fn run(mut self, mut sorted: Merge<WORDS>) -> Result<Collected> {
         let mut open = Open::default();
-        while let Some(record) = sorted.next()? {
+        while let Some(record) = sorted.next_record()? {
             let (at, entry) = record::read(&record);
             if at != open.at {
                 let done = std::mem::replace(&mut open, Open { at, ..Open::default() });

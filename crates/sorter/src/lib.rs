@@ -10,13 +10,15 @@
 //!
 //! # Failure
 //!
-//! If a temporary file cannot be written, the check ends with an error: with only some of the
-//! records, its result would be wrong. The files have no names, so no file remains after the
+//! If a temporary file cannot be written, the caller has an error and must give up: with only some
+//! of the records, its result would be wrong. The files have no names, so no file remains after the
 //! program.
 //!
-//! The sorter is written for this crate. Crates for external sorting serialise each record and
-//! limit the number of records. Here, records are plain words, and many threads fill one sorter.
-//! The limit counts the bytes of all their records (E1).
+//! # Why it is written here
+//!
+//! Published crates for external sorting serialise each record and limit the number of records.
+//! Here, records are plain words, and many threads fill one sorter. The limit counts the bytes of
+//! all their records (E1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,7 +29,7 @@ use std::os::unix::fs::FileExt;
 use buttress_base::{Rank, Ranked};
 
 /// A record: words that are compared from the first to the last.
-pub(crate) type Record<const N: usize> = [u64; N];
+pub type Record<const N: usize> = [u64; N];
 
 /// Bytes of one read from a run.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -39,18 +41,21 @@ const RUNS_MAX: usize = 256;
 const BUFFER_MIN: usize = 4096;
 
 /// Collects records from many threads.
-pub(crate) struct Sorter<const N: usize> {
+#[derive(Debug)]
+pub struct Sorter<const N: usize> {
     buffer_records: usize,
     runs: Ranked<Vec<Run<N>>>,
 }
 
 /// The buffer of one thread. Call [`Writer::finish`]: records in a dropped writer are lost.
-pub(crate) struct Writer<'s, const N: usize> {
+#[derive(Debug)]
+pub struct Writer<'s, const N: usize> {
     sorter: &'s Sorter<N>,
     records: Vec<Record<N>>,
 }
 
 /// A sorted run.
+#[derive(Debug)]
 enum Run<const N: usize> {
     Memory(Vec<Record<N>>),
     Disk { file: File, len: usize },
@@ -58,13 +63,14 @@ enum Run<const N: usize> {
 
 impl<const N: usize> Sorter<N> {
     /// Creates a sorter for at most `writers` writers at a time, which together hold `bytes`.
-    pub(crate) fn new(bytes: u64, writers: usize) -> Self {
+    pub fn new(bytes: u64, writers: usize) -> Self {
         let share = bytes / writers.max(1) as u64 / size_of::<Record<N>>() as u64;
         let buffer_records = usize::try_from(share).unwrap_or(usize::MAX).max(BUFFER_MIN);
         Self { buffer_records, runs: Ranked::new(Rank::Leaf, Vec::new()) }
     }
 
-    pub(crate) fn writer(&self) -> Writer<'_, N> {
+    /// Returns a writer for one thread.
+    pub fn writer(&self) -> Writer<'_, N> {
         Writer { sorter: self, records: Vec::new() }
     }
 
@@ -83,7 +89,7 @@ impl<const N: usize> Sorter<N> {
         let mut len = 0;
         let mut block = Vec::with_capacity(block_records::<N>());
         let mut merge = Merge::new(full)?;
-        while let Some(record) = merge.next()? {
+        while let Some(record) = merge.next_record()? {
             block.push(record);
             if block.len() == block.capacity() {
                 write_records(&file, len, &block)?;
@@ -98,13 +104,22 @@ impl<const N: usize> Sorter<N> {
     }
 
     /// Returns all records, in order.
-    pub(crate) fn merge(self) -> io::Result<Merge<N>> {
+    ///
+    /// # Errors
+    ///
+    /// When a temporary file cannot be read.
+    pub fn merge(self) -> io::Result<Merge<N>> {
         Merge::new(self.runs.into_inner())
     }
 }
 
 impl<const N: usize> Writer<'_, N> {
-    pub(crate) fn put(&mut self, record: Record<N>) -> io::Result<()> {
+    /// Adds a record.
+    ///
+    /// # Errors
+    ///
+    /// When a temporary file cannot be written.
+    pub fn put(&mut self, record: Record<N>) -> io::Result<()> {
         if self.records.len() >= self.sorter.buffer_records {
             self.records.sort_unstable();
             self.sorter.spill(&self.records)?;
@@ -115,7 +130,7 @@ impl<const N: usize> Writer<'_, N> {
     }
 
     /// Passes the remaining records to the sorter.
-    pub(crate) fn finish(mut self) {
+    pub fn finish(mut self) {
         if self.records.is_empty() {
             return;
         }
@@ -145,6 +160,7 @@ fn write_records<const N: usize>(
 }
 
 /// A run while it is merged.
+#[derive(Debug)]
 struct Source<const N: usize> {
     records: Vec<Record<N>>,
     next: usize,
@@ -189,7 +205,8 @@ impl<const N: usize> Source<N> {
 }
 
 /// Records in ascending order.
-pub(crate) struct Merge<const N: usize> {
+#[derive(Debug)]
+pub struct Merge<const N: usize> {
     sources: Vec<Source<N>>,
     heads: BinaryHeap<Reverse<(Record<N>, usize)>>,
     total: u64,
@@ -213,11 +230,16 @@ impl<const N: usize> Merge<N> {
     }
 
     /// Bytes of all records.
-    pub(crate) fn total_bytes(&self) -> u64 {
+    pub fn total_bytes(&self) -> u64 {
         self.total * size_of::<Record<N>>() as u64
     }
 
-    pub(crate) fn next(&mut self) -> io::Result<Option<Record<N>>> {
+    /// Returns the next record, or `None` behind the last.
+    ///
+    /// # Errors
+    ///
+    /// When a temporary file cannot be read.
+    pub fn next_record(&mut self) -> io::Result<Option<Record<N>>> {
         let Some(mut head) = self.heads.peek_mut() else { return Ok(None) };
         let Reverse((record, index)) = *head;
         match self.sources[index].next()? {
@@ -260,7 +282,7 @@ mod tests {
             });
             let mut merge = sorter.merge().expect("temporary files");
             let mut found = Vec::new();
-            while let Some(record) = merge.next().expect("temporary files") {
+            while let Some(record) = merge.next_record().expect("temporary files") {
                 found.push(record);
             }
             expected.sort_unstable();
