@@ -113,6 +113,87 @@ fn a_program_that_waits_for_a_store_can_be_killed() {
     bench.ok(&["check", "--check-data-csum", &volume]);
 }
 
+/// Waits until a program has waited for one answer for more than a second. Its place in its output
+/// shows whether it goes on.
+fn wait_until_stuck(what: &str, child: &Child) {
+    let at = || fs::read_to_string(format!("/proc/{}/fdinfo/1", child.id())).unwrap_or_default();
+    let (mut seen, mut since) = (at(), Instant::now());
+    wait_until(what, || {
+        let now = at();
+        if now != seen || !waits_for_answer(child) {
+            (seen, since) = (now, Instant::now());
+        }
+        since.elapsed() > Duration::from_millis(1500)
+    });
+}
+
+/// Programs that change something wait for a store that is away: for a node that a new name needs,
+/// for a sync, and for the limit of dirty data. They end when they are killed, while the store is
+/// still away. Afterwards the mount can be written, and its volume is whole.
+#[test]
+fn a_program_that_changes_something_can_be_killed() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    let folder = bench.path("volume");
+    let volume = format!("file://{}", folder.display());
+    bench.ok(&["mkfs", &volume, "--size", "2G", "--nodesize", "4K"]);
+    let name = |number: u32| format!("mnt/dir/{number:04}-{}", "n".repeat(200));
+    let mounted = Mounted::of(&bench, &volume, &[]);
+    fs::create_dir(bench.path("mnt/dir")).expect("a folder");
+    for number in 0..4000 {
+        fs::write(bench.path(&name(number)), b"").expect("a file");
+    }
+    mounted.end();
+    let options = "nowriteback_cache,dirty=16777216,memory=134217728";
+    let mounted = Mounted::of(&bench, &volume, &["-o", options]);
+    fs::write(bench.path("mnt/first"), b"first").expect("a file");
+    // The kernel knows that the name is free, so `touch` begins with the creation.
+    let new = bench.path("mnt/dir/2000-new");
+    assert!(!new.exists());
+    let (hidden, in_the_way) = (hide(&folder), refuse_new(&folder));
+    let to = |name: &str| format!("of={}", bench.path("mnt").join(name).display());
+    let programs: [(&str, Vec<String>); 4] = [
+        ("touch", vec![new.display().to_string()]),
+        (
+            "dd",
+            ["if=/dev/zero", &to("synced"), "bs=4k", "count=1", "conv=fsync"]
+                .map(String::from)
+                .into(),
+        ),
+        ("dd", ["if=/dev/zero", &to("large"), "bs=1M", "count=1500"].map(String::from).into()),
+        (
+            "dd",
+            ["if=/dev/zero", &to("direct"), "bs=1M", "count=1500", "oflag=direct"]
+                .map(String::from)
+                .into(),
+        ),
+    ];
+    for (program, words) in programs {
+        let mut command = Command::new(program);
+        let mut child = command.args(&words).stderr(Stdio::null()).spawn().expect("it starts");
+        wait_until_stuck("it never waits", &child);
+        let killed = Instant::now();
+        run("kill", &["-KILL", &child.id().to_string()]);
+        wait_until("it does not die", || child.try_wait().expect("it is ours").is_some());
+        let took = killed.elapsed();
+        assert!(took < Duration::from_secs(10), "{program} {words:?}: {took:?}");
+        assert!(child.wait().expect("it is ours").signal().is_some(), "{program} {words:?}");
+    }
+    allow_new(&in_the_way);
+    show(&hidden);
+    run("sync", &["--file-system", bench.path("mnt").to_str().expect("plain")]);
+    fs::write(&new, b"new").expect("it is writable");
+    mounted.end();
+    bench.ok(&["check", "--check-data-csum", &volume]);
+    assert_eq!(bench.ok(&["cat", &format!("{volume}:/dir/2000-new")]), "new");
+    assert_eq!(bench.ok(&["cat", &format!("{volume}:/synced")]).len(), 4096);
+    let copy = bench.path("copy.img");
+    bench.ok(&["cp", &volume, copy.to_str().expect("plain")]);
+    check(&copy);
+}
+
 /// The last commit of a mount waits for the store. The server and `umount` say so, and name the
 /// command that gives up. After that command, the local log has everything, and the next mount
 /// uploads it. Without a log, the message says that the writes are lost.
