@@ -21,7 +21,7 @@ use buttress_fs::{Filesystem, MakeOptions, MountOptions, XattrFlags};
 use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
-use crate::checker::find_faults;
+use crate::checker::{check_cut, find_faults};
 use crate::volume::{content, file_with, list, pattern};
 
 pub(crate) use model::{State, Synced, World};
@@ -74,6 +74,9 @@ fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<()
             }
         });
         outcome.map_err(|what| format!("after a crash of replay: {what}"))?;
+    }
+    if campaign::always_or(rng.clone().chance(1, 6)) {
+        check_cut(&device).map_err(|what| format!("before a mount: {what}"))?;
     }
     let options = MountOptions::parse(OPTIONS).expect("options");
     let fs = Filesystem::open(vec![Arc::clone(&device)], options);
