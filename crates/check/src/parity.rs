@@ -8,9 +8,8 @@
 //!
 //! # Invariants
 //!
-//! - **PA1** Parity is compared only next to a sector that an extent uses, and with data that is
-//!   right or has no checksum. The rest may never have been written, and wrong data is reported by
-//!   itself.
+//! - **PA1** Wrong parity is an issue only beside a sector with a right checksum. The rest may
+//!   never have been written: preallocated extents are in use, and their rows may hold anything.
 //! - **PA2** Rows are read in the order of their addresses. Memory is needed for one row, its
 //!   extents and its checksums.
 
@@ -81,7 +80,7 @@ impl Rows<'_, '_> {
         let Striped { whole, row, .. } = striped;
         let first = Key::new(whole.start.0, Kind(0), 0);
         let source = &self.context.source;
-        let Ok(mut cursor) = Cursor::seek(source, extents.id, extents.root, &first) else { return };
+        let mut cursor = Cursor::seek(source, extents.id, extents.root, &first).ok();
         let mut at = whole.start;
         let mut used: Vec<Used> = Vec::new();
         while let Some(next) = next_used(self.context, &mut cursor, whole.end()) {
@@ -118,6 +117,8 @@ impl Rows<'_, '_> {
             match used.iter().find(|used| used.extent.contains(place)) {
                 None => Sector::Unused,
                 Some(Used { node: None, .. }) => data_state(context, window, place, bytes),
+                // A node that lies across units is looked at in the walk over its tree.
+                Some(Used { node: Some(_), extent }) if extent.start != place => Sector::Unknown,
                 Some(Used { node: Some(generation), .. }) => {
                     node_state(context, place, *generation, bytes)
                 }
@@ -127,7 +128,7 @@ impl Rows<'_, '_> {
         // was reported before.
         if let Ok((_, found)) = context.volume.compare_row(at, unit as usize, false, classify) {
             self.compared = self.compared.saturating_add(found.compared * unit);
-            let mut wrong: VecDeque<(DeviceId, u64)> = found.wrong.into();
+            let mut wrong: VecDeque<(DeviceId, u64)> = found.surely_wrong.into();
             while let Some((device, offset)) = wrong.pop_front() {
                 let before = wrong.len();
                 wrong.retain(|(other, _)| *other != device);
@@ -153,10 +154,11 @@ impl Rows<'_, '_> {
 /// The next extent before `end`.
 fn next_used(
     context: &Context<'_>,
-    cursor: &mut Cursor<'_, Source<'_>>,
+    cursor: &mut Option<Cursor<'_, Source<'_>>>,
     end: Logical,
 ) -> Option<Used> {
-    while let Some((key, bytes)) = cursor.key().zip(cursor.item()) {
+    while let Some(here) = cursor {
+        let (key, bytes) = here.key().and_then(|key| Some((key, here.item()?)))?;
         if key.objectid >= end.0 {
             return None;
         }
@@ -166,14 +168,14 @@ fn next_used(
             _ => None,
         };
         let item = len.and_then(|len| Some((len, ExtentItem::parse(&key, bytes).ok()?)));
-        let is_more = cursor.advance().is_ok();
+        // Behind a leaf that cannot be read, the cursor is of no more use. The leaf is reported.
+        if here.advance().is_err() {
+            *cursor = None;
+        }
         if let Some((len, item)) = item {
             let is_node = item.flags & ExtentFlags::TREE_BLOCK != 0;
             let extent = Extent::new(Logical(key.objectid), len);
             return Some(Used { extent, node: is_node.then_some(item.generation) });
-        }
-        if !is_more {
-            return None;
         }
     }
     None

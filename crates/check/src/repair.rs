@@ -195,6 +195,7 @@ fn rebuild_extents(
     remaining.retain(|issue| match issue {
         // Data that cannot be read has no checksum.
         Issue::CsumMissing { at, .. } => !rebuilt.unreadable.contains(at.0),
+        Issue::ParityMismatch { .. } => false,
         _ => true,
     });
     let is_new = |issue: &&Issue| !plan.others.contains(&issue.code());
@@ -306,6 +307,8 @@ impl Plan {
                 Issue::SuperField { field: "bytes_used", expected, .. } => {
                     plan.bytes_used = Some(*expected);
                 }
+                // A scrub writes parity anew. It says nothing about trees.
+                Issue::ParityMismatch { .. } => {}
                 other if other.severity() == Severity::Error => {
                     let is_derived = is_of_extents(other) || with_sums && is_of_sums(other);
                     let codes = if is_derived { &mut plan.extents } else { &mut plan.others };

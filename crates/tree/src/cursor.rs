@@ -162,7 +162,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     /// The payload that the cursor is at. Looks at no further node.
     #[must_use]
     pub fn item(&self) -> Option<&[u8]> {
-        self.path.last().and_then(|(node, slot)| (*slot < node.len()).then(|| node.item(*slot)))
+        self.current().map(|(node, slot)| node.item(slot))
     }
 
     /// Moves one item further. The cursor reads nodes only at the end of a leaf, so a walk over a

@@ -42,6 +42,8 @@ pub struct FoundParity {
     pub compared: u64,
     /// Sectors that do not match their data, by device and offset there.
     pub wrong: Vec<(DeviceId, u64)>,
+    /// As `wrong`, but only beside data with a right checksum: this data was written for certain.
+    pub surely_wrong: Vec<(DeviceId, u64)>,
 }
 
 /// One unit of a row as it was found.
@@ -117,12 +119,14 @@ impl Volume {
         for index in 0..unit / len {
             let mut lost = Vec::new();
             let mut used = false;
+            let mut is_verified = false;
             let mut bad_before = vec![false; data];
             for number in 0..data {
                 let column = &columns[number];
                 let sector = column.sector(index, len);
                 let state = classify(number * unit + index * len, sector);
                 used |= state != Sector::Unused;
+                is_verified |= state == Sector::Good;
                 let read = column.has(index);
                 if state != Sector::Unused && column.here {
                     let bad = u64::from(read && state == Sector::Bad && !column.old);
@@ -187,6 +191,9 @@ impl Volume {
                         let within = piece.offset + (index * len) as u64;
                         let offset = entry.chunk.stripes[members[number]].offset + within;
                         found_parity.wrong.push((device, offset));
+                        if is_verified {
+                            found_parity.surely_wrong.push((device, offset));
+                        }
                     }
                     found.corrected += u64::from(repair);
                     if let Some(device) = found.on(id_of(number)) {
