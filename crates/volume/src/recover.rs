@@ -22,7 +22,7 @@ use buttress_format::{DeviceId, Extent, Logical};
 
 use crate::deferred::{DEFERRED_MAX, DeferredRepair};
 use crate::device::Fault;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::volume::Volume;
 
 /// Why a copy was not used.
@@ -48,6 +48,10 @@ impl Failure {
         let reason = "it could not be read".to_owned();
         Self { mirror, reason, source: Some(Box::new(error)), is_mismatch: false }
     }
+
+    fn is_abandoned(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.kind() == Kind::Abandoned)
+    }
 }
 
 impl Volume {
@@ -65,6 +69,8 @@ impl Volume {
         let mut mismatches: Vec<u32> =
             first.is_mismatch.then_some(first.mirror).into_iter().collect();
         let mut last = first;
+        // The caller gave up. Its copy is not bad, and no other one is needed.
+        let order = if last.is_abandoned() { &[][..] } else { order };
         for &mirror in order {
             let failure = match self.read_mirror(at, buf, mirror) {
                 Ok(()) => check_bytes(mirror, buf, &mut verify),
@@ -77,6 +83,10 @@ impl Volume {
                     mismatches.retain(|mirror| !right.contains(mirror));
                     self.count_mismatches(at, &mismatches);
                     return Ok(());
+                }
+                Some(failure) if failure.is_abandoned() => {
+                    last = failure;
+                    break;
                 }
                 Some(failure) => {
                     mismatches.extend(failure.is_mismatch.then_some(mirror));
