@@ -243,7 +243,8 @@ impl Form {
         }
         rows.push(("Rate:", format!("{}/s", self.units.show_rate(rate))));
         // Only a volume has this count.
-        let parity = if self.devices { 0 } else { status.parity_errors };
+        let is_of_device = self.devices && !status.devices.is_empty();
+        let parity = if is_of_device { 0 } else { status.parity_errors };
         let kinds = [
             ("read", counts.read_errors),
             ("super", counts.super_errors),
