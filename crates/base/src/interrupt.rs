@@ -147,9 +147,19 @@ pub fn shield() -> Heeding {
     Heeding { before: HEEDED.take(), stays: PhantomData }
 }
 
+/// Runs `work` with the token of this thread, but waits for a device do not give up: the work
+/// changes something from its begin on.
+pub fn keeping_devices<R>(work: impl FnOnce() -> R) -> R {
+    let before = HEEDED.take();
+    HEEDED.set(before.clone().map(|heeded| Heeded { is_full: false, ..heeded }));
+    let _heeding = Heeding { before, stays: PhantomData };
+    work()
+}
+
 /// Runs work that has to finish, and waits for its result while this thread's work is wanted (I4).
-/// Returns `None` if the wait was given up: the work then goes on, on a thread named `name`. A
-/// thread that may not abandon a device, and one without a helper, does the work itself.
+/// Returns `None` if the wait was given up: the work then goes on, on a thread named `name`, and
+/// `unwanted` gets its result there. A thread that may not abandon a device, and one without a
+/// helper, does the work itself.
 ///
 /// # Panics
 ///
@@ -157,22 +167,30 @@ pub fn shield() -> Heeding {
 pub fn outlived<R: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> R + Send + 'static,
+    unwanted: impl FnOnce(R) + Send + 'static,
 ) -> Option<R> {
     if !may_abandon() {
         return Some(shielded(work));
     }
-    let shared = Arc::new(Outlived { work: Mutex::new(Some(work)), ..Outlived::default() });
+    let shared = Arc::new(Outlived {
+        work: Mutex::new(Some((work, unwanted))),
+        end: Mutex::new(End::Awaited),
+        ended: Condvar::new(),
+    });
     let helper = Arc::clone(&shared);
     if spawn(name, move || helper.run()).is_err() {
         shielded(|| shared.run());
     }
     let mut end = shared.end.lock();
     loop {
-        match end.take() {
-            Some(Ok(result)) => return Some(result),
-            Some(Err(panic)) => resume_unwind(panic),
-            None if is_abandoned() => return None,
-            None => drop(shared.ended.wait_for(&mut end, LOOK)),
+        match std::mem::replace(&mut *end, End::Awaited) {
+            End::Here(Ok(result)) => return Some(result),
+            End::Here(Err(panic)) => resume_unwind(panic),
+            _ if is_abandoned() => {
+                *end = End::Unwanted;
+                return None;
+            }
+            _ => drop(shared.ended.wait_for(&mut end, LOOK)),
         }
     }
 }
@@ -182,27 +200,40 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Work that may outlive the wait for its result.
-struct Outlived<W, R> {
+struct Outlived<W, U, R> {
+    /// The work, and what gets its result if the wait was given up. Unranked: no lock is taken
+    /// under it.
+    work: Mutex<Option<(W, U)>>,
     /// Unranked: no lock is taken under it.
-    work: Mutex<Option<W>>,
-    /// Unranked: no lock is taken under it.
-    end: Mutex<Option<std::thread::Result<R>>>,
+    end: Mutex<End<R>>,
     ended: Condvar,
 }
 
-impl<W, R> Default for Outlived<W, R> {
-    fn default() -> Self {
-        Self { work: Mutex::default(), end: Mutex::default(), ended: Condvar::default() }
-    }
+enum End<R> {
+    Awaited,
+    /// The wait was given up.
+    Unwanted,
+    Here(std::thread::Result<R>),
 }
 
-impl<W: FnOnce() -> R, R> Outlived<W, R> {
+impl<W: FnOnce() -> R, U: FnOnce(R), R> Outlived<W, U, R> {
     fn run(&self) {
-        let work = self.work.lock().take();
-        if let Some(work) = work {
-            let result = catch_unwind(AssertUnwindSafe(work));
-            *self.end.lock() = Some(result);
-            self.ended.notify_all();
+        let Some((work, unwanted)) = self.work.lock().take() else { return };
+        let result = catch_unwind(AssertUnwindSafe(work));
+        let mut end = self.end.lock();
+        match (&*end, result) {
+            (End::Unwanted, Ok(result)) => {
+                drop(end);
+                unwanted(result);
+            }
+            (End::Unwanted, Err(panic)) => {
+                drop(end);
+                resume_unwind(panic);
+            }
+            (_, result) => {
+                *end = End::Here(result);
+                self.ended.notify_all();
+            }
         }
     }
 }
@@ -278,20 +309,23 @@ mod tests {
         let here = std::thread::current().id();
         let by = || std::thread::current().id();
         let token = Interrupt::new();
-        assert_eq!(outlived("helper", by), Some(here));
-        assert_eq!(token.heeded(|| outlived("helper", by)), Some(here));
+        assert_eq!(outlived("helper", by, drop), Some(here));
+        assert_eq!(token.heeded(|| outlived("helper", by, drop)), Some(here));
         let _heeding = token.heed_fully();
-        assert_ne!(outlived("helper", by).expect("it is wanted"), here);
+        assert_ne!(outlived("helper", by, drop).expect("it is wanted"), here);
+        assert!(!keeping_devices(may_abandon) && may_abandon());
         let (go, waits) = std::sync::mpsc::channel::<()>();
         let (end, ended) = std::sync::mpsc::channel();
         token.raise();
-        let given_up = outlived("helper", move || {
+        let work = move || {
             waits.recv().expect("it comes");
-            end.send(is_interrupted()).expect("it is waited for");
-        });
+            is_interrupted()
+        };
+        let unwanted = move |result| end.send(result).expect("it is waited for");
+        let given_up = outlived("helper", work, unwanted);
         assert_eq!(given_up, None);
         go.send(()).expect("it waits");
-        assert!(!ended.recv().expect("it finishes"), "it has no token");
+        assert!(!ended.recv().expect("its result is not lost"), "it has no token");
     }
 
     /// A token from [`Interrupt::asked`] calls its function at each check.

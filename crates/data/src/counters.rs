@@ -34,7 +34,8 @@ impl Counters {
         self.lost.lock().take()
     }
 
-    pub(crate) fn keep_error(&self, error: &Error) {
+    /// Keeps a failure of background writes for the next call of [`Counters::take_error`].
+    pub fn keep_error(&self, error: &Error) {
         self.lost.lock().get_or_insert_with(|| error.clone());
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buttress_base::sync::RwLock;
 use buttress_block::Device;
 use buttress_format::{DeviceId, limits};
-use buttress_items::{InodeId, Result};
+use buttress_items::{Error, InodeId, Result};
 use buttress_maintenance::{BalanceOptions, BalanceProgress, TrimOptions, TrimProgress};
 use buttress_txn::{HeldCommit, View};
 use buttress_volume::{Stats as IoStats, VolumeDevice};
@@ -156,7 +156,13 @@ impl Filesystem {
             return Ok(());
         }
         let engine = Arc::clone(&mount.engine);
-        aside(&engine, move || mount.sync())
+        let files = Arc::clone(&mount);
+        let unwanted = move |result| {
+            if let Err(Error::Data(buttress_data::Error::Lost(cause))) = result {
+                files.files.counters().keep_error(&cause);
+            }
+        };
+        aside(&engine, move || mount.sync(), unwanted)
     }
 
     /// Makes everything done before the call part of a commit. Does not report lost data of files;
@@ -456,11 +462,11 @@ impl Filesystem {
         let mount = self.mount();
         let _turn = mount.upkeep.begin_work(Work::Devices)?;
         if total_bytes < 16 << 20 {
-            return Err(crate::Error::invalid("a device smaller than 16 MiB"));
+            return Err(Error::invalid("a device smaller than 16 MiB"));
         }
         self.sync()?;
         let engine = &mount.engine;
-        let device = engine.volume().device(id).ok_or(crate::Error::invalid("no such device"))?;
+        let device = engine.volume().device(id).ok_or(Error::invalid("no such device"))?;
         if total_bytes < device.current_item().total_bytes {
             mount.maintenance.vacate(
                 id,

@@ -249,7 +249,7 @@ impl Writeback {
         work: impl FnOnce(&Self) -> R + Send + 'static,
     ) -> Option<R> {
         let this = Arc::clone(self);
-        aside(&self.engine, move || Ok(work(&this))).ok()
+        aside(&self.engine, move || Ok(work(&this)), drop).ok()
     }
 
     /// The most entries of the list (G4).

@@ -196,11 +196,9 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
 /// request that closes a file, or only sets a file's times, never gives up (K3 of `killed`).
 fn gives_up(operation: &Operation<'_>) -> bool {
     match operation {
-        Operation::Setattr(how) => {
-            let (valid, size, mode) = (how.valid(), SetattrFlags::SIZE, SetattrFlags::MODE);
-            [size, mode, SetattrFlags::UID, SetattrFlags::GID].iter().any(|it| valid.contains(*it))
-        }
-        Operation::Forget(_)
+        // A truncation forgets dirty data before it reads. A mode changes in several steps.
+        Operation::Setattr(_)
+        | Operation::Forget(_)
         | Operation::NotifyReply
         | Operation::Write { .. }
         | Operation::Ioctl { .. }

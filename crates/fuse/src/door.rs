@@ -255,12 +255,17 @@ impl Door {
     /// Wakes the node of a name that is about to be removed. If the name is the last one, the node
     /// lives on without a name and cannot rest (N3 of `node`). The caller keeps the result until
     /// the name is gone: otherwise the node might rest again.
-    fn wake_named(&self, dir: &Node, name: &[u8]) -> Option<Arc<Node>> {
+    fn wake_named(&self, dir: &Node, name: &[u8]) -> Answer<Option<Arc<Node>>> {
         if !self.nodes.has_rested() {
-            return None;
+            return Ok(None);
         }
-        let id = self.nodes.id_of(place(dir.inode.lookup(name).ok()?.id()));
-        self.node(id).ok()
+        let found = dir.inode.lookup(name).map_err(refuse);
+        match found.and_then(|inode| self.node(self.nodes.id_of(place(inode.id())))) {
+            Ok(node) => Ok(Some(node)),
+            // A program that gives up removes no name.
+            Err(Errno::EINTR) => Err(Errno::EINTR),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Takes back `count` references of the kernel to a node. Dropping the last handle of a

@@ -154,7 +154,7 @@ fn a_program_that_changes_something_can_be_killed() {
     assert!(!new.exists());
     let (hidden, in_the_way) = (hide(&folder), refuse_new(&folder));
     let to = |name: &str| format!("of={}", bench.path("mnt").join(name).display());
-    let programs: [(&str, Vec<String>); 4] = [
+    let programs: [(&str, Vec<String>); 3] = [
         ("touch", vec![new.display().to_string()]),
         (
             "dd",
@@ -163,12 +163,6 @@ fn a_program_that_changes_something_can_be_killed() {
                 .into(),
         ),
         ("dd", ["if=/dev/zero", &to("large"), "bs=1M", "count=1500"].map(String::from).into()),
-        (
-            "dd",
-            ["if=/dev/zero", &to("direct"), "bs=1M", "count=1500", "oflag=direct"]
-                .map(String::from)
-                .into(),
-        ),
     ];
     for (program, words) in programs {
         let mut command = Command::new(program);

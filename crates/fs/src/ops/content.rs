@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use buttress_base::interrupt;
 use buttress_data::ReclaimEffort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_items::{Error, FileKind, NameError, Result};
 
-use crate::aside::{aside, is_aside};
+use crate::aside::aside;
 use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
 use buttress_make::clock::now;
@@ -168,11 +169,8 @@ impl Inode {
         if !self.mount().files.is_aligned(offset, data.len()) {
             return self.write_stamped(offset, data, stamp);
         }
-        if is_aside(&self.mount().engine) {
-            let (this, data) = (self.clone(), data.to_vec());
-            return aside(&self.mount().engine, move || this.write_through(offset, &data, stamp));
-        }
-        self.write_through(offset, data, stamp)
+        // The bytes must not come after those of a later write (AS2 of `aside`).
+        interrupt::keeping_devices(|| self.write_through(offset, data, stamp))
     }
 
     fn write_through(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
@@ -247,7 +245,13 @@ impl Inode {
     pub fn sync(&self) -> Result<()> {
         // The same log may make other files durable, so the sync itself cannot be cancelled.
         let this = self.clone();
-        aside(&self.mount().engine, move || this.sync_whole())
+        let cell = Arc::clone(&self.cell);
+        let unwanted = move |result| {
+            if let Err(Error::Data(buttress_data::Error::Lost(cause))) = result {
+                cell.file.keep_error(&cause);
+            }
+        };
+        aside(&self.mount().engine, move || this.sync_whole(), unwanted)
     }
 
     fn sync_whole(&self) -> Result<()> {

@@ -27,6 +27,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use buttress_base::interrupt;
 use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, NameError, SetAttr, XattrFlags};
 use buttress_protocol::{Attr as WireAttr, Errno, OpenFlags, WriteFlags};
 use rustix::fs::OFlags;
@@ -146,8 +147,9 @@ impl Door {
         }
         let node = self.node(id)?;
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
-        // The answer to an open has no attributes (S5 of `privileges`).
-        if self.apply(&node, set, caller)? {
+        // The answer to an open has no attributes (S5 of `privileges`). A truncation forgets dirty
+        // data before it reads, so it does not give up.
+        if interrupt::keeping_devices(|| self.apply(&node, set, caller))? {
             self.notifier_threads.doubt_attributes(id);
         }
         Ok(())

@@ -151,7 +151,7 @@ impl Door {
     /// Answers `unlink`.
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Answer<()> {
         let node = self.node(parent)?;
-        let _victim = self.wake_named(&node, name);
+        let _victim = self.wake_named(&node, name)?;
         node.inode.unlink(name).map_err(refuse)?;
         self.freed_files.note_removed();
         Ok(())
@@ -160,7 +160,7 @@ impl Door {
     /// Answers `rmdir`.
     pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> Answer<()> {
         let node = self.node(parent)?;
-        let _victim = self.wake_named(&node, name);
+        let _victim = self.wake_named(&node, name)?;
         node.inode.rmdir(name).map_err(refuse)
     }
 
@@ -185,7 +185,7 @@ impl Door {
             exchange: flags.contains(Flags::EXCHANGE),
         };
         let (node, target) = (self.node(parent)?, self.node(target)?);
-        let _victim = self.wake_named(&target, new);
+        let _victim = self.wake_named(&target, new)?;
         if leaves_whiteout {
             let owner = self.owner(caller)?;
             let (from, to) = (&node.inode, &target.inode);

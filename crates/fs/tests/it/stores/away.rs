@@ -172,8 +172,8 @@ fn interrupted(
 }
 
 /// Programs change something while the store is away, and are killed. What only had to be read for
-/// the change is not changed. What has to finish does so when the store is back: a sync, a direct
-/// write, and the data of a writer over the limit of dirty data. The volume stays writable.
+/// the change is not changed. What has to finish does so when the store is back: a sync, and the
+/// data of a writer over the limit of dirty data. The volume stays writable.
 #[test]
 fn writers_that_are_interrupted_cost_nothing() {
     let inner = SimStore::new(2, Weather::default());
@@ -193,7 +193,6 @@ fn writers_that_are_interrupted_cost_nothing() {
         dir.create(&name(number), 0o644, 0, 0, 0).expect("space");
     }
     fs.root().create(b"written", 0o644, 0, 0, 0).expect("space");
-    fs.root().create(b"direct", 0o644, 0, 0, 0).expect("space");
     drop(dir);
     fs.close().expect("a store");
     device.close().expect("a store");
@@ -201,8 +200,7 @@ fn writers_that_are_interrupted_cost_nothing() {
     let (fs, device) = open_patient(&store, mount);
     let (root, file) = (fs.root(), fs.root().lookup(b"file").expect("it is there"));
     let dir = root.lookup(b"dir").expect("it is there");
-    let [written, direct] =
-        ["written", "direct"].map(|name| root.lookup(name.as_bytes()).expect("it is there"));
+    let written = root.lookup(b"written").expect("it is there");
     store.is_away.store(true, Ordering::SeqCst);
     let mut faults = Vec::new();
     let new = || dir.create(b"5-new", 0o644, 0, 0, 0).map(drop);
@@ -220,8 +218,6 @@ fn writers_that_are_interrupted_cost_nothing() {
             written.write_at(at, &[accepted as u8; 65_536]).expect("it is in memory");
         }
     });
-    let whole = pattern(6, 4 << 20);
-    interrupted("a direct write", &mut faults, &|| direct.write_direct(0, &whole).map(drop));
     interrupted("fsync", &mut faults, &|| written.sync());
     interrupted("sync", &mut faults, &|| fs.sync());
     store.is_away.store(false, Ordering::SeqCst);
@@ -241,7 +237,7 @@ fn writers_that_are_interrupted_cost_nothing() {
     assert!(found == content);
     new().expect("it is writable");
     unlink().expect("it is writable");
-    drop((root, file, dir, written, direct));
+    drop((root, file, dir, written));
     fs.close().expect("it is writable");
     device.close().expect("a store");
     let device: Arc<dyn Device> = Arc::new(site(store, false).open().expect("whole"));
