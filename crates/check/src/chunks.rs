@@ -13,6 +13,7 @@ use std::io;
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Kind, Logical, TreeId, ids,
 };
+use buttress_sorter::{Sorter, Writer};
 use buttress_tree::boot;
 use buttress_volume::{Error as VolumeError, Volume};
 
@@ -20,7 +21,6 @@ use crate::context::{Context, Tree};
 use crate::facts::Group;
 use crate::issue::Issue;
 use crate::walk::each_leaf;
-use buttress_sorter::{Sorter, Writer};
 
 /// Words of a record: device, offset, 0 for a stripe and 1 for an extent, chunk, length.
 const PART_WORDS: usize = 5;

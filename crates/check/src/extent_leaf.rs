@@ -6,12 +6,12 @@ use buttress_format::{
     BackRef, Error as FormatError, Extent, ExtentFlags, ExtentItem, Key, Kind, Logical, TreeId,
     limits::MAX_LEVEL,
 };
+use buttress_sorter::Writer;
 
 use crate::context::Context;
 use crate::facts::Item;
 use crate::issue::Issue;
 use crate::record::{self, User, WORDS};
-use buttress_sorter::Writer;
 
 /// The largest distance of a reference's key from its hash. References with colliding hashes lie at
 /// the next offsets.

@@ -9,6 +9,7 @@
 use std::io;
 
 use buttress_format::{BlockGroupFlags, Extent, ExtentFlags, Generation, Logical, TreeId};
+use buttress_sorter::Merge;
 use buttress_tree::NodePtr;
 
 use crate::context::{Context, Tree};
@@ -20,7 +21,6 @@ use crate::log_space::LogSpace;
 use crate::reach::reaches;
 use crate::record::{self, Entry, Record, User, WORDS};
 use crate::stripes::Stripes;
-use buttress_sorter::Merge;
 
 /// Records between two progress reports.
 const STRIDE: u64 = 1 << 14;

@@ -10,6 +10,7 @@ use buttress_format::{
     InodeExtrefs, InodeFlags, InodeItem, InodeRefs, Key, Kind, ReplaceItem, RootItem, TreeId,
     extref_hash, ids, name_hash,
 };
+use buttress_sorter::Writer;
 use buttress_tree::{Cursor, Node};
 
 use crate::context::{Context, Tree};
@@ -18,7 +19,6 @@ use crate::facts::Item;
 use crate::inode::{Fragment, InodeChecker, Run, Span, Sum};
 use crate::issue::{Issue, Name};
 use crate::record::{self, User, WORDS};
-use buttress_sorter::Writer;
 
 /// The mode of a file of the old free-space cache.
 const CACHE_MODE: u32 = 0o100_600;

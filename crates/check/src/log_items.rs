@@ -29,6 +29,7 @@ use buttress_format::{
     Body, Compression, DirEntry, Extent, FileExtent, FileKind, Ino, InodeExtrefs, InodeFlags,
     InodeItem, InodeRefs, Key, Kind, Superblock, TreeId, ids, name_hash,
 };
+use buttress_sorter::{Sorter, Writer};
 use buttress_tree::{Cursor, Expect, Node, NodePtr};
 
 use crate::context::{Context, Tree};
@@ -38,7 +39,6 @@ use crate::issue::Issue;
 use crate::leaf::Leaves;
 use crate::log_sums::LogSums;
 use crate::report::Findings;
-use buttress_sorter::{Sorter, Writer};
 
 /// Words of a record of data: its start and its length.
 pub(crate) const DATA_WORDS: usize = 2;

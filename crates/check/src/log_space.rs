@@ -12,12 +12,12 @@ use std::io;
 
 use buttress_base::RangeSet;
 use buttress_format::{BlockGroupFlags, Extent, Logical};
+use buttress_sorter::{Merge, Sorter};
 
 use crate::context::Context;
 use crate::facts::Group;
 use crate::issue::Issue;
 use crate::log_items::DATA_WORDS;
-use buttress_sorter::{Merge, Sorter};
 
 /// Space in use, by a log or as the extent tree has it.
 #[derive(Clone, Copy, PartialEq, Eq)]

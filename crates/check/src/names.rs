@@ -16,6 +16,7 @@ use buttress_format::{
     DirEntry, FileKind, Ino, InodeExtrefs, InodeItem, InodeRef, InodeRefs, Key, Kind, ids,
     name_hash,
 };
+use buttress_sorter::{Record, Sorter};
 use buttress_tree::Cursor;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,7 +24,6 @@ use crate::context::{Context, Tree};
 use crate::inode::Sums;
 use crate::issue::{Issue, Name};
 use crate::walk::each_leaf;
-use buttress_sorter::{Record, Sorter};
 
 /// Words of a record: relation ([`LINK`] and so on), directory, index, inode, hash of the name,
 /// side, file type. [`LOOKUP`] and [`NAMELESS`] use some of these words differently.

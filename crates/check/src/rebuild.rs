@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering;
 use buttress_base::RangeSet;
 use buttress_block::Device;
 use buttress_format::{CompatRo, Extent, Generation, Incompat, Kind, Superblock, TreeId};
+use buttress_sorter::Sorter;
 use buttress_tree::{Expect, Geometry};
 use buttress_volume::{OpenOptions, Volume};
 
@@ -44,7 +45,6 @@ use crate::options::{NoProgress, Options};
 use crate::record::WORDS;
 use crate::report::Findings;
 use crate::walk::{Counts, Walk};
-use buttress_sorter::Sorter;
 use collect::{Collected, Collector};
 use pack::NodeWriter;
 use place::{Room, anew};

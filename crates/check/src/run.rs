@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_format::{CompatRo, Incompat, Superblock, TreeId};
+use buttress_sorter::Sorter;
 use buttress_volume::{OpenOptions as VolumeOptions, Volume};
 
 use crate::context::{Context, Tree};
@@ -24,7 +25,6 @@ use crate::roots::Roots;
 use crate::stripes::Stripes;
 use crate::walk::{Counts, Walk};
 use crate::{chunks, data, log, log_items, names, parity, quota, roots, superblock};
-use buttress_sorter::Sorter;
 
 /// Checks a volume of one device, in a file or on a block device. This is mainly for tests. The
 /// function takes no lock, so a test may call it while the test has the idle volume open. If

@@ -23,6 +23,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use buttress_format::header::{BACKREF_REV_MIXED, FLAG_RELOC};
 use buttress_format::{Key, TreeId};
+use buttress_sorter::{Sorter, Writer};
 use buttress_tree::{Expect, Node, NodePtr};
 use parking_lot::Mutex;
 
@@ -32,7 +33,6 @@ use crate::issue::Issue;
 use crate::leaf::Leaves;
 use crate::memo::Memo;
 use crate::record::{self, User, WORDS};
-use buttress_sorter::{Sorter, Writer};
 
 /// The largest number of units that are handed out and not taken yet.
 const UNITS_AHEAD: usize = 32;

@@ -17,12 +17,12 @@ use buttress_format::{
     BackRef, BlockGroupFlags, Chunk, Extent, ExtentFlags, ExtentItem, Generation, Incompat, Key,
     Kind, Logical, Superblock, TreeId, header::ITEM_LEN, limits::MAX_EXTENT,
 };
+use buttress_sorter::Merge;
 
 use super::spool::Spool;
 use super::sums::Wanted;
 use crate::error::{Error, Result};
 use crate::record::{self, Entry, User, WORDS};
-use buttress_sorter::Merge;
 
 /// The result of a pass over all records.
 pub(crate) struct Collected {
