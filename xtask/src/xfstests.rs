@@ -1,7 +1,7 @@
 //! `cargo xtask xfstests`: runs the suite xfstests, test by test, and keeps the results.
 //!
 //! The suite is under the GPL and no part of the project: the user fetches and builds it. Each test
-//! runs in a mount namespace of its own, on two volumes on loop devices, with a time limit. All
+//! runs in a mount namespace of its own, on two volumes, with a time limit. All
 //! mounts and processes of a test end with the test.
 //!
 //! # Invariants
@@ -47,6 +47,9 @@ pub(crate) struct Options {
     /// How requests reach the server.
     #[arg(long, value_enum, default_value = "io-uring")]
     door: Door,
+    /// Mount image files, and not loop devices of them.
+    #[arg(long)]
+    images: bool,
     /// More mount options.
     #[arg(long, default_value = "")]
     options: String,
@@ -98,7 +101,7 @@ fn all(options: &Options) -> Result<bool> {
         let work = top.join(&options.work);
         std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
         let program = program(options, &top, &work)?;
-        let volumes = Volumes::new(&work, options.gib, &program)?;
+        let volumes = Volumes::new(&work, options.gib, !options.images, &program)?;
         for (at, test) in chosen.iter().enumerate() {
             if results.has(test) && !options.again {
                 continue;
@@ -122,6 +125,9 @@ fn name(options: &Options, top: &Path) -> Result<String> {
     let mut name = git(&["rev-parse", "--short=12", "HEAD"])?;
     if !git(&["status", "--porcelain"])?.is_empty() {
         name.push_str("-changed");
+    }
+    if options.images {
+        name.push_str(".images");
     }
     for option in mount_options(options).split(',') {
         name.push('.');

@@ -3,7 +3,8 @@
 # unshare(1). Everything that it changes outside of its folder ends with the namespace.
 #
 # Environment: CHECKOUT (xfstests, built), WORK (a folder for this run), BUTTRESS (the program),
-# OPTIONS (of mount(8)), TEST_DEV, SCRATCH_DEV (block devices), NAME (such as generic/001).
+# OPTIONS (of mount(8)), TEST_DEV, SCRATCH_DEV (block devices or image files), NAME (such as
+# generic/001).
 set -euo pipefail
 
 # The namespace has copies of all mounts. Those of servers and of loop devices would keep both from
@@ -57,7 +58,9 @@ if [ "$FSTYP" = fuse.buttress ]; then
         local size=$1 mixed=
         shift
         [ $# -gt 0 ] && shift
-        [ "$(blockdev --getsize64 "$SCRATCH_DEV")" -ge "$size" ] || _notrun "device too small"
+        if [ -b "$SCRATCH_DEV" ]; then
+            [ "$(blockdev --getsize64 "$SCRATCH_DEV")" -ge "$size" ] || _notrun "device too small"
+        fi
         [ "$size" -lt $((256 << 20)) ] && mixed=--mixed
         mkfs.fuse.buttress $MKFS_OPTIONS $mixed -b "$size" "$@" "$SCRATCH_DEV"
     }
@@ -70,6 +73,17 @@ if [ "$FSTYP" = fuse.buttress ]; then
     ulimit() {
         builtin ulimit -S "$@"
     }
+    # An image file is as good as a device. Tests that need a real one ask for it below.
+    _is_block_dev() {
+        if [ -f "$1" ]; then
+            stat --format=image:%d:%i "$1"
+        elif [ -b "$1" ]; then
+            stat --dereference --format=%t:%T "$1"
+        fi
+    }
+    _require_block_device() {
+        [ -b "$1" ] || _notrun "needs a block device"
+    }
     _require_names_are_bytes() {
         :
     }
@@ -79,6 +93,9 @@ if [ "$FSTYP" = fuse.buttress ]; then
 fi
 END
 mount --bind "$WORK/rc" "$CHECKOUT/common/rc"
+# The suite takes a file for a volume where the type is one of these.
+sed 's/^\t9p|fuse|tmpfs/\tfuse.buttress|9p|fuse|tmpfs/' "$CHECKOUT/common/config" >"$WORK/config"
+mount --bind "$WORK/config" "$CHECKOUT/common/config"
 
 # Names in /tmp are made from process ids, which the runs of two namespaces share.
 case "$CHECKOUT$WORK" in

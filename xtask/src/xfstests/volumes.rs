@@ -1,4 +1,4 @@
-//! The two volumes of a run: sparse images on loop devices.
+//! The two volumes of a run: sparse images, on loop devices or by themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,26 +9,33 @@ use super::Result;
 /// How long servers of a killed test may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two loop devices. They are detached, and the images removed, at the end.
+/// Two volumes. Loop devices are detached, and the images removed, at the end.
 #[derive(Debug)]
 pub(super) struct Volumes {
     work: PathBuf,
+    /// The loop devices, or the images.
     devices: Vec<String>,
+    on_loops: bool,
 }
 
 impl Volumes {
-    /// Makes two images of `gib` GiB each in a folder. Needs root.
-    pub(super) fn new(work: &Path, gib: u64, program: &Path) -> Result<Self> {
+    /// Makes two images of `gib` GiB each in a folder. Makes loop devices of them if `on_loops`,
+    /// which needs root.
+    pub(super) fn new(work: &Path, gib: u64, on_loops: bool, program: &Path) -> Result<Self> {
         let work = work.canonicalize().map_err(|error| error.to_string())?;
-        let mut volumes = Self { work, devices: Vec::new() };
+        let mut volumes = Self { work, devices: Vec::new(), on_loops };
         for name in ["test.img", "scratch.img"] {
             let path = volumes.work.join(name);
             // The loop device of an earlier run may still use the old file, which then has no name.
             drop(std::fs::remove_file(&path));
             let file = std::fs::File::create(&path).map_err(|error| error.to_string())?;
             file.set_len(gib << 30).map_err(|error| error.to_string())?;
-            let device = must(Command::new("losetup").args(["--find", "--show"]).arg(&path))?;
-            volumes.devices.push(device.trim().to_owned());
+            if on_loops {
+                let device = must(Command::new("losetup").args(["--find", "--show"]).arg(&path))?;
+                volumes.devices.push(device.trim().to_owned());
+            } else {
+                volumes.devices.push(path.display().to_string());
+            }
         }
         volumes.anew(program)?;
         Ok(volumes)
@@ -63,7 +70,7 @@ impl Volumes {
 
 impl Drop for Volumes {
     fn drop(&mut self) {
-        for device in &self.devices {
+        for device in self.devices.iter().filter(|_| self.on_loops) {
             drop(must(Command::new("losetup").args(["--detach", device])));
         }
         for name in ["test.img", "scratch.img"] {
