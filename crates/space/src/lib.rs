@@ -10,33 +10,42 @@
 //!
 //! ```text
 //! kind               data, metadata, system
+//! error              what a disk says wrongly of its space, and requests that cannot be granted
 //! extent_set         disjoint ranges that refuse double insertion
 //! free_extents       the free space of one group, by offset and by size
 //! free_bitmap        a fragmented group's free space: bits, and a tree of their longest runs
+//! bits               runs of bits in words
 //! free_space         one group's free space in the form that takes less memory
+//! free_space_form    the two forms of a group in the free-space tree
 //! group              one block group: its bytes by state, its summary
+//! group_state        the bytes of a group by state, under its lock
+//! group_load         a group gets its free extents
+//! group_moves        bytes go from one state to the next; the end of a group
+//! group_stop         the part of quiesce that works on one group
+//! quiesce            read-only groups, and waiting for their writers
+//! guard              writers in place, counted without a shared cache line
 //! directory          all groups, sorted, immutable
 //! index              groups by their largest free run: bitmaps by order
-//! guard              writers in place, counted without a shared cache line
-//! quiesce            read-only groups, and waiting for their writers
-//! group_stop         the part of quiesce that works on one group
+//! plane_bits         one of these bitmaps, with summaries to skip its empty parts
+//! size_class         small and large extents, which lie in different groups
+//! by_map             the baseline of lookups: groups in a map under a lock
+//! policy             how groups are chosen and found; the published baselines, by name
 //! account            one kind of space: total, used, reserved, ...
 //! ticket             the queue of waiting requests, served in order
 //! data_queue         that queue for data, over its account
 //! flush_states       the order of the flush steps
 //! preempt            when room is made before a request waits
 //! reserve            reservations that give themselves back
-//! in_place_token         tokens for writes in place, which need no reservation
+//! in_place_token     tokens for writes in place, which need no reservation
 //! unreserved         the count of bytes that in-place writes hold unreserved
 //! token_audit        the live tokens, to compare accounts with
-//! goals              where each stream allocated last
-//! space              the interface: groups, states of bytes, figures
 //! request            what an allocation asks for and gets
+//! goals              where each stream allocated last
 //! search             the order in which groups are tried
 //! allocate           choosing a group and an extent
 //! rows               extents that share rows with parity
-//! policy             how groups are chosen and found; the published baselines, by name
-//! free_space_form    the two forms of a group in the free-space tree
+//! space              the interface: groups, states of bytes, figures
+//! sync, waiting      the primitives that tests replace by those of a scheduler
 //! ```
 //!
 //! # Locks
