@@ -1,4 +1,5 @@
-//! Checks the house rules: sizes, circles of imports, owners, ranks, invariants, language.
+//! Checks the house rules: sizes, circles of imports, owners, ranks, invariants, language, paths in
+//! documents.
 //!
 //! # What must hold
 //!
@@ -9,6 +10,7 @@
 mod knot;
 mod names;
 mod owners;
+mod paths;
 mod prose;
 mod sources;
 mod words;
@@ -20,6 +22,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use paths::SourceFiles;
 use prose::Prose;
 use sources::Source;
 
@@ -109,6 +112,7 @@ fn look(options: &Options) -> Result<bool, String> {
     let mut report = Report::default();
     let mut rows = Vec::new();
     let mut all_sources = Vec::new();
+    let mut source_files = SourceFiles::default();
     let glossary = fs::read_to_string(top.join("docs/glossary.md")).unwrap_or_default();
     let forbidden = names::forbidden_words(&glossary);
     for folder in crates(&top)? {
@@ -123,6 +127,7 @@ fn look(options: &Options) -> Result<bool, String> {
             }
         }
         for file in files(&folder, "rs") {
+            source_files.add(&short(&top, &file).to_string_lossy());
             let text = read(&file)?;
             let found = prose::of_rust(&text);
             add_prose(&mut report, &name, &top, &file, &found);
@@ -131,9 +136,17 @@ fn look(options: &Options) -> Result<bool, String> {
             report.add_findings("forbidden-names", &name, short(&top, &file), &found);
         }
     }
+    for file in files(&top.join("fuzz"), "rs") {
+        source_files.add(&short(&top, &file).to_string_lossy());
+    }
     for file in documents(&top) {
         let found = prose::of_markdown(&read(&file)?, file.parent().unwrap_or(&top));
         add_prose(&mut report, "docs", &top, &file, &found);
+        // The changelog speaks of files as they were.
+        if !file.ends_with("CHANGELOG.md") {
+            let found = paths::dead(&read(&file)?, &source_files);
+            report.add_findings("dead-paths", "docs", short(&top, &file), &found);
+        }
     }
     let order = read(&top.join("crates/base/src/rank.rs"))?;
     let unused = names::unused_ranks(&order, all_sources.iter());
