@@ -28,12 +28,12 @@ mod draft;
 mod extents;
 mod logged_write;
 mod logs;
+mod no_log;
 mod queue;
 mod single_copy;
 mod sync;
 mod sync_log;
 mod tree;
-mod trouble;
 mod waiting;
 mod writer;
 

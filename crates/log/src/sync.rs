@@ -30,9 +30,9 @@ use buttress_txn::{CommitLockGuard, Cost, Error, LogHold, LoggedId, ReserveClass
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
+use crate::no_log::{NoLog, Outcome};
 use crate::queue::{Joined, Logged};
 use crate::sync_log::SyncLog;
-use crate::trouble::{Outcome, Trouble};
 use crate::waiting::LogData;
 use crate::writer::Writer;
 
@@ -86,19 +86,19 @@ impl SyncLog {
         let outcome = self.log_inodes(&mut turn, &batch.wanted);
         // Latches the volume while this thread has the turn. No other thread may commit on top of
         // data that may be lost.
-        let outcome = outcome.map_err(|trouble| match trouble {
-            Trouble::Lost(error) => Trouble::Failed(self.engine.latch(error)),
+        let outcome = outcome.map_err(|no_log| match no_log {
+            NoLog::Lost(error) => NoLog::Failed(self.engine.latch(error)),
             other => other,
         });
         drop(turn);
         let outcome = match outcome {
             Ok(()) => Ok(Logged::Durable),
-            Err(Trouble::Failed(Error::Aborted(cause))) => Err(Error::Aborted(cause)),
-            Err(trouble) => {
-                let why = match trouble {
-                    Trouble::Commit(why) => why,
-                    Trouble::Lost(_) => unreachable!("S4: it is latched above"),
-                    Trouble::Failed(error) => {
+            Err(NoLog::Failed(Error::Aborted(cause))) => Err(Error::Aborted(cause)),
+            Err(no_log) => {
+                let why = match no_log {
+                    NoLog::Commit(why) => why,
+                    NoLog::Lost(_) => unreachable!("S4: it is latched above"),
+                    NoLog::Failed(error) => {
                         tracing::warn!(%error, "a log failed: a commit instead");
                         "a log that failed"
                     }
@@ -123,12 +123,12 @@ impl SyncLog {
         self.engine.check_writable()?;
         let (mut hold, mut writer) = self.hold();
         if writer.is_broken() {
-            return Err(Trouble::Commit("a log that was not finished"));
+            return Err(NoLog::Commit("a log that was not finished"));
         }
         writer.set_broken(true);
         let (changed, data) = turn.between_operations(|| {
             if let Some(why) = turn.log_obstacle() {
-                return Err(Trouble::Commit(why));
+                return Err(NoLog::Commit(why));
             }
             let no_holes = turn.superblock().incompat.has(Incompat::NO_HOLES);
             let changed = collect::collect(&self.engine, writer.logs(), wanted, no_holes)?;
@@ -164,7 +164,7 @@ impl SyncLog {
             data.iter().for_each(|data| data.note_written());
         }
         outcome.map_err(|why| match why {
-            NotDurable::Write(error) => Trouble::from(Error::from(error)),
+            NotDurable::Write(error) => NoLog::from(Error::from(error)),
             NotDurable::Flush(error) => lost(error),
         })
     }
@@ -179,7 +179,7 @@ impl SyncLog {
         let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
         // Space reserved for the trees has priority.
         if !self.engine.may_reserve(Cost::default(), ReserveClass::Normal) {
-            return Err(Trouble::Commit("little space for metadata"));
+            return Err(NoLog::Commit("little space for metadata"));
         }
         let nodes = writer.nodes(&made, &self.engine, self.options.copies);
         self.engine.note_nodes_written(nodes.len() as u64);
@@ -211,6 +211,6 @@ impl SyncLog {
     }
 }
 
-fn lost(error: impl Into<Error>) -> Trouble {
-    Trouble::Lost(error.into())
+fn lost(error: impl Into<Error>) -> NoLog {
+    NoLog::Lost(error.into())
 }

@@ -16,9 +16,9 @@ use buttress_txn::{Engine, Error, LogHold};
 use buttress_volume::Copies;
 
 use crate::logs::Logs;
+use crate::no_log::{NoLog, Outcome};
 use crate::single_copy::{LogCopies, OtherCopies};
 use crate::tree::{Build, LogTree};
-use crate::trouble::{Outcome, Trouble};
 
 /// The maximum size of a log's leaves, in bytes. Beyond this size a commit is better, because the
 /// log stays in memory and replay takes long.
@@ -116,7 +116,7 @@ impl Writer {
         let len = u64::from(geometry.nodesize);
         let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
         if leaves as u64 * len > LOG_BYTES_MAX {
-            return Err(Trouble::Commit("a long log"));
+            return Err(NoLog::Commit("a long log"));
         }
         // The changed nodes of each tree, and the node of the log root tree.
         let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
@@ -152,7 +152,7 @@ impl Writer {
             let Some(ptr) = log.root() else { continue };
             room = room
                 .checked_sub(ITEM_LEN + RootItem::LEN)
-                .ok_or(Trouble::Commit("many subvolumes"))?;
+                .ok_or(NoLog::Commit("many subvolumes"))?;
             let item = root_item(ptr.logical, ptr.generation, ptr.level, build.geometry.nodesize);
             leaf.push(&Key::new(TreeId::TREE_LOG.0, Kind::ROOT_ITEM, tree.0), &item.to_bytes());
         }

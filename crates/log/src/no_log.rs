@@ -4,7 +4,7 @@ use buttress_txn::Error;
 
 /// The reason why no log was made.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum NoLog {
     /// A commit is needed instead, for this reason.
     Commit(&'static str),
     /// A read or the write of a node failed.
@@ -14,7 +14,7 @@ pub(crate) enum Trouble {
     Lost(Error),
 }
 
-impl<E: Into<Error>> From<E> for Trouble {
+impl<E: Into<Error>> From<E> for NoLog {
     fn from(error: E) -> Self {
         match error.into() {
             // All groups that the last commit recorded are full, or a balance empties them. The
@@ -25,7 +25,7 @@ impl<E: Into<Error>> From<E> for Trouble {
     }
 }
 
-pub(crate) type Outcome<T> = Result<T, Trouble>;
+pub(crate) type Outcome<T> = Result<T, NoLog>;
 
 #[cfg(test)]
 mod tests {
@@ -35,9 +35,9 @@ mod tests {
     /// inodes durable instead.
     #[test]
     fn commit_is_made_when_a_log_finds_no_space() {
-        let trouble = Trouble::from(Error::NoSpace("a log"));
-        assert!(matches!(trouble, Trouble::Commit(_)), "{trouble:?}");
-        let trouble = Trouble::from(Error::ReadOnly(String::new()));
-        assert!(matches!(trouble, Trouble::Failed(_)), "{trouble:?}");
+        let no_log = NoLog::from(Error::NoSpace("a log"));
+        assert!(matches!(no_log, NoLog::Commit(_)), "{no_log:?}");
+        let no_log = NoLog::from(Error::ReadOnly(String::new()));
+        assert!(matches!(no_log, NoLog::Failed(_)), "{no_log:?}");
     }
 }
