@@ -40,12 +40,12 @@ use buttress_space::{Account, SpaceKind};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::DeviceSpace;
 
-use crate::copies_need::{Room, Sums, Trees, counts, kept};
+use crate::copies_need::{Room, Sums, TreesFacts, counts, kept};
 use crate::reservations::Reservations;
 use crate::shares::EXTENT_ITEM;
 use crate::{Cost, Result};
 
-pub use crate::copies_need::Tree;
+pub use crate::copies_need::TreeFacts;
 
 /// The most bytes that one snapshot must reserve. If its copies may need more, the additional room
 /// is kept only as far as space is left, and the snapshot is not refused.
@@ -77,7 +77,7 @@ impl Reservations {
             if counts(&key)
                 && let Ok(item) = RootItem::parse(item)
             {
-                known.trees.set(key, Some(Tree::of(&item)));
+                known.trees.set(key, Some(TreeFacts::of(&item)));
             }
             cursor.advance()?;
         }
@@ -87,7 +87,7 @@ impl Reservations {
 
     /// Records the root items that a published commit changed (Y4), and drops the room that
     /// `keep_until_published` kept for this commit.
-    pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
+    pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<TreeFacts>>, by: Generation) {
         let mut known = self.copies.lock();
         known.coming.retain(|(generation, _)| *generation > by);
         if known.is_known {
@@ -202,7 +202,7 @@ impl Reservations {
         self.space.set_global_reserve(reserve + for_copies, for_copies);
     }
 
-    fn room_of(&self, account: &Account, trees: &Trees, devices: &DeviceSpace) -> Room {
+    fn room_of(&self, account: &Account, trees: &TreesFacts, devices: &DeviceSpace) -> Room {
         let geometry = self.store.geometry();
         let is_mixed = self.space.is_mixed();
         let kind = self.kind_flags(SpaceKind::Metadata);

@@ -23,7 +23,7 @@ const BESIDE: u64 = 16;
 
 /// The facts of a root item that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tree {
+pub struct TreeFacts {
     bytes: u64,
     /// Whether the tree can be changed: it is not deleted and not read-only.
     is_writable: bool,
@@ -31,7 +31,7 @@ pub struct Tree {
     is_cut: bool,
 }
 
-impl Tree {
+impl TreeFacts {
     /// The facts in a root item.
     pub fn of(item: &RootItem) -> Self {
         Self {
@@ -73,8 +73,8 @@ pub(crate) struct Room {
 
 /// All trees that the root tree names, and their sums.
 #[derive(Debug, Default)]
-pub(crate) struct Trees {
-    of: BTreeMap<Key, Tree>,
+pub(crate) struct TreesFacts {
+    of: BTreeMap<Key, TreeFacts>,
     sums: Sums,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Trees {
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) is_known: bool,
-    pub(crate) trees: Trees,
+    pub(crate) trees: TreesFacts,
     /// The number of bytes that are kept.
     pub(crate) kept: u64,
     /// Bytes kept for copies on behalf of transactions that are not published yet, with the
@@ -111,7 +111,7 @@ pub(crate) fn counts(key: &Key) -> bool {
 
 impl Sums {
     /// Adds a tree, or removes one.
-    fn change(&mut self, key: &Key, tree: &Tree, adds: bool) {
+    fn change(&mut self, key: &Key, tree: &TreeFacts, adds: bool) {
         let change = |sum: &mut u128, by: u128| if adds { *sum += by } else { *sum -= by };
         let bytes = u128::from(tree.bytes);
         change(&mut self.trees, 1);
@@ -161,8 +161,8 @@ pub(crate) fn kept(need: u64, left: u64, before: u64) -> u64 {
     need.min(before.min(left).max(fresh))
 }
 
-impl Trees {
-    pub(crate) fn set(&mut self, key: Key, tree: Option<Tree>) {
+impl TreesFacts {
+    pub(crate) fn set(&mut self, key: Key, tree: Option<TreeFacts>) {
         if let Some(old) = self.of.remove(&key) {
             self.sums.change(&key, &old, false);
         }
@@ -191,11 +191,14 @@ mod tests {
     const NODE: u64 = 16 << 10;
 
     fn sums(trees: &[(TreeId, u64, bool)]) -> Sums {
-        let mut known = Trees::default();
+        let mut known = TreesFacts::default();
         for (tree, mib, is_writable) in trees {
             let key = Key::new(tree.0, Kind::ROOT_ITEM, 0);
             let is_writable = *is_writable;
-            known.set(key, Some(Tree { bytes: mib * MIB, is_writable, is_cut: tree.is_fs_tree() }));
+            known.set(
+                key,
+                Some(TreeFacts { bytes: mib * MIB, is_writable, is_cut: tree.is_fs_tree() }),
+            );
         }
         known.sums
     }
@@ -247,10 +250,10 @@ mod tests {
     #[test]
     fn sums_follow_their_trees() {
         let mut rng = buttress_base::Rng::new(7);
-        let mut known = Trees::default();
+        let mut known = TreesFacts::default();
         for _ in 0..1000 {
             let id = *rng.choose(&[2, 5, 7, 256, 257, 258]).expect("one");
-            let tree = Tree {
+            let tree = TreeFacts {
                 bytes: rng.next_u64(),
                 is_writable: rng.chance(1, 2),
                 is_cut: rng.chance(1, 2),

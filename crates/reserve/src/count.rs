@@ -39,9 +39,9 @@ use std::sync::{Arc, atomic::Ordering};
 use buttress_space::SpaceKind;
 
 use crate::class::ReserveClass;
-use crate::counts::{Count, Known, LedgerState};
 use crate::inode::{BoundEpoch, InodeReserve};
 use crate::reservations::Reservations;
+use crate::transaction_ledger::{Count, CountByNow, LedgerState};
 use crate::{Costs, View, transaction::Transaction};
 
 /// A new count is made only if it may save at least this many paths.
@@ -56,14 +56,14 @@ impl Reservations {
     /// The most bytes of metadata that the commit of a transaction may allocate, by its count.
     /// `to_come` is the cost of items not put yet. `None` if there is no count.
     pub fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
-        Some(self.need_by_count(&self.known(transaction)?, to_come, false))
+        Some(self.need_by_count(&self.count_by_now(transaction)?, to_come, false))
     }
 
     /// The count of a transaction, and the changes since. `None` if there is no count.
-    pub(crate) fn known(&self, transaction: &Transaction) -> Option<Known> {
-        let counted = self.counts.of(transaction);
-        let count = (*counted.seen.lock())?;
-        if counted.is_never() || !transaction.is_plain() {
+    pub(crate) fn count_by_now(&self, transaction: &Transaction) -> Option<CountByNow> {
+        let ledger = self.ledgers.of(transaction);
+        let count = (*ledger.seen.lock())?;
+        if ledger.is_never() || !transaction.is_plain() {
             return None;
         }
         Some(count.with_changes(transaction))
@@ -72,8 +72,13 @@ impl Reservations {
     /// The most bytes of metadata that a commit may allocate, by a count and the changes since.
     /// `to_come` is the cost of items not put yet. With `by_inodes`, `to_come` holds all
     /// reservations, and N5 limits the reservations for dirty data.
-    pub(crate) fn need_by_count(&self, known: &Known, to_come: Costs, by_inodes: bool) -> u64 {
-        let Known { count, since } = known;
+    pub(crate) fn need_by_count(
+        &self,
+        by_now: &CountByNow,
+        to_come: Costs,
+        by_inodes: bool,
+    ) -> u64 {
+        let CountByNow { count, since } = by_now;
         let inodes = &self.inode_reserves;
         // The bound of an inode subtracts the leaves that a commit under way will free. After that
         // commit is published, these leaves are free space already. So with a count on older trees,
@@ -97,17 +102,17 @@ impl Reservations {
 
     /// Notes whether a new count should be made soon. This is the case if the count may save
     /// `WORTH` paths, and more than twice the `left` bytes.
-    pub(crate) fn note_due(&self, known: &Known, left: u64) {
-        let paths = known.paths(self.levels());
+    pub(crate) fn note_due(&self, by_now: &CountByNow, left: u64) {
+        let paths = by_now.paths(self.levels());
         let saved = paths.saturating_mul(self.levels() * u64::from(self.store.geometry().nodesize));
-        self.counts.set_due(paths >= WORTH && saved / 2 > left);
+        self.ledgers.set_due(paths >= WORTH && saved / 2 > left);
     }
 
     /// Makes a new count if `note_due` asked for one and no other thread counts. Meanwhile other
     /// writers use the space that is left.
     pub(crate) fn count_ahead(&self) {
-        if self.counts.is_due() {
-            self.counts.set_due(false);
+        if self.ledgers.is_due() {
+            self.ledgers.set_due(false);
             self.recount_with(WORTH - 1, false);
         }
     }
@@ -140,11 +145,11 @@ impl Reservations {
     /// With `waits`, waits until other counts of the transaction end. Without `waits`, returns at
     /// once if another count is running.
     fn recount_with(&self, few: u64, waits: bool) -> bool {
-        crate::held::expect_none("handle::H2: nodes are read");
+        crate::open_handles::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
-        let counted = self.counts.of(running);
-        let work = &counted.work;
+        let ledger = self.ledgers.of(running);
+        let work = &ledger.work;
         let work = if waits { Some(work.lock()) } else { work.try_lock() };
         let Some(mut work) = work else { return false };
         // The transaction may have been frozen since the view was loaded, and counted completely. A
@@ -152,7 +157,7 @@ impl Reservations {
         if !Arc::ptr_eq(self.view.load().running(), running) {
             return false;
         }
-        let known = *counted.seen.lock();
+        let known = *ledger.seen.lock();
         let below = match view.frozen() {
             None => Some(0),
             Some(frozen) => self.closer_need(frozen, Costs::default()),
@@ -166,7 +171,7 @@ impl Reservations {
         {
             return false;
         }
-        if counted.is_never() {
+        if ledger.is_never() {
             return false;
         }
         let Some(mut count) = work.count(&self.space, &view, running) else { return false };
@@ -175,7 +180,7 @@ impl Reservations {
         }
         count.below = below;
         self.bound_inodes(&view, &work, below);
-        *counted.seen.lock() = Some(count);
+        *ledger.seen.lock() = Some(count);
         drop(work);
         // Waiting tickets come first: no request passes them.
         self.serve();
@@ -191,9 +196,9 @@ impl Reservations {
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
         // The caller holds `work` of the younger transaction. No thread takes the locks of the two
         // transactions in the other order.
-        let counted = self.counts.of(frozen);
-        let older = counted.work.lock();
-        let is_whole = counted.seen.lock().is_some_and(|known| known.is_whole);
+        let ledger = self.ledgers.of(frozen);
+        let older = ledger.work.lock();
+        let is_whole = ledger.seen.lock().is_some_and(|known| known.is_whole);
         let (mut nodes, mut growth) = (count.nodes + each_twice, each_twice);
         if is_whole && older.roots == work.roots {
             let room = geometry.leaf_room() as u64;
@@ -208,7 +213,7 @@ impl Reservations {
     /// dirty (N5).
     fn bound_inodes(&self, view: &View, running: &LedgerState, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
-        let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
+        let frozen = view.frozen().map(|frozen| self.ledgers.of(frozen));
         let older = frozen.as_ref().map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
         // Bounds are unknown until the older transaction is counted completely, on the same trees.
         let is_sure = older.as_ref().is_none_or(|(work, count)| {
@@ -238,14 +243,14 @@ impl Reservations {
             return None;
         }
         let view = self.view.load_full();
-        let counted = self.counts.of(frozen);
-        if counted.is_never() {
+        let ledger = self.ledgers.of(frozen);
+        if ledger.is_never() {
             return None;
         }
-        let mut work = counted.work.lock();
+        let mut work = ledger.work.lock();
         let mut count = work.count(&self.space, &view, frozen)?;
         count.is_whole = true;
-        *counted.seen.lock() = Some(count);
+        *ledger.seen.lock() = Some(count);
         drop(work);
         let bytes = self.closer_need(frozen, Costs::default())?;
         self.frozen_need.fetch_min(bytes, Ordering::Relaxed);

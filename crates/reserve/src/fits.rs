@@ -100,15 +100,15 @@ impl Reservations {
             note_pressure(0);
             return 0;
         }
-        let known = self.known(running.running());
-        let closer = known.map(|known| self.need_by_count(&known, to_come, by_inodes));
+        let by_now = self.count_by_now(running.running());
+        let closer = by_now.map(|by_now| self.need_by_count(&by_now, to_come, by_inodes));
         // The need of the changes already put. The pressure excludes this need, because only unused
         // reservations are given back.
-        let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
+        let put = by_now.map(|by_now| self.need_by_count(&by_now, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
-        if let Some(known) = known {
-            self.note_due(&known, free.saturating_sub(need + taken));
+        if let Some(by_now) = by_now {
+            self.note_due(&by_now, free.saturating_sub(need + taken));
         }
         let put = put.unwrap_or(need).min(need);
         let left = free.saturating_sub(put + taken);

@@ -9,7 +9,7 @@ use buttress_transaction::{Cost, Costs};
 use buttress_tree::Roots;
 
 use crate::class::{ReserveClass, TicketDemand};
-use crate::copies::Tree;
+use crate::copies::TreeFacts;
 use crate::outstanding::{Outstanding, shares};
 use crate::reservations::Reservations;
 use crate::ticket::MetaTicket;
@@ -36,7 +36,7 @@ impl Reservations {
             || (self.give_cached_back() && take())
             || (self.may_count(class) && self.recount() && take());
         granted.then(|| {
-            self.ahead.look();
+            self.preempt_wakeup.look();
             self.count_ahead();
             MetaReservation::of_granted(self, cost, class)
         })
@@ -75,7 +75,7 @@ impl Reservations {
     /// and the next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
-        self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
+        self.ledgers.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
         let closer = self.closer_need(frozen, Costs::default()).unwrap_or(u64::MAX);
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ impl Reservations {
     /// Records that the commit has settled: it allocates no more metadata, and made `nodes` nodes.
     pub fn settled(&self, frozen: &Transaction, nodes: u64) {
         self.frozen_need.store(0, Ordering::Relaxed);
-        self.counts.of(frozen).settle(nodes);
+        self.ledgers.of(frozen).settle(nodes);
         self.serve_counted();
     }
 
@@ -114,7 +114,7 @@ impl Reservations {
     pub fn published(
         &self,
         roots: &Roots,
-        trees: std::collections::BTreeMap<Key, Option<Tree>>,
+        trees: std::collections::BTreeMap<Key, Option<TreeFacts>>,
         generation: Generation,
     ) {
         self.frozen_need.store(0, Ordering::Relaxed);
@@ -126,14 +126,14 @@ impl Reservations {
 
     /// Wakes the thread of the preemptive flusher so that it can end.
     pub fn call_ahead(&self) {
-        self.ahead.call();
+        self.preempt_wakeup.call();
     }
 
     /// Sleeps for at most `limit`, or until reservations have grown by `more` bytes. Under the
     /// policy `Counted`, the growth of reservations does not end the sleep.
     pub fn wait_for_reservations(&self, more: Option<u64>, limit: Duration) {
         let more = more.filter(|_| self.policy.is_levels());
-        self.ahead.wait(more, limit);
+        self.preempt_wakeup.wait(more, limit);
     }
 
     /// From now on, reservations expect trees of this height: the level of the root.
@@ -203,7 +203,7 @@ impl Reservations {
     fn grant(&self, outstanding: &mut Outstanding, cost: Cost, class: ReserveClass) {
         outstanding.grant(shares(cost, class));
         if self.policy.is_levels() {
-            self.ahead.note(self.reserved_apart(outstanding.sum()));
+            self.preempt_wakeup.note(self.reserved_apart(outstanding.sum()));
         }
     }
 

@@ -13,8 +13,8 @@
 //!
 //! - **P1** The need of the running transaction with all reservations, plus the need of the frozen
 //!   one, always fits. It fits in free metadata less the global reserve, plus half of the
-//!   unallocated space. Data cannot take that half meanwhile. While space is kept for copies of
-//!   shared nodes (`copies`), an operation that frees space may use all unallocated space.
+//!   unallocated space. Data cannot take this half. While space is kept for copies of shared nodes
+//!   (`copies`), an operation that frees space may use all unallocated space.
 //! - **P2** A thread that requests a reservation holds no handle, since the request may have to
 //!   commit. Debug builds check this.
 //! - **P3** The sum of all reservations equals the sum of the live tokens. Debug builds check this
@@ -34,7 +34,6 @@ mod class;
 mod copies;
 mod copies_need;
 mod count;
-mod counts;
 mod finishing;
 mod fits;
 mod granting;
@@ -48,15 +47,16 @@ mod shared;
 mod shares;
 mod ticket;
 mod token;
+mod transaction_ledger;
 pub mod waiting;
 
 pub use accounts::Accounts;
 pub use class::{ReserveClass, TicketDemand};
-pub use copies::{Tree, cost_of_copies};
+pub use copies::{TreeFacts, cost_of_copies};
 pub use inode::InodeReserve;
 pub use policy::ReservePolicy;
 pub use reservations::{EngineParts, Reservations, kind_flags};
 pub use ticket::MetaTicket;
 pub use token::MetaReservation;
 
-use buttress_transaction::{Cost, Costs, Result, View, held, transaction};
+use buttress_transaction::{Cost, Costs, Result, View, open_handles, transaction};

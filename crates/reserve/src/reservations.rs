@@ -15,13 +15,13 @@ use buttress_volume::DeviceSpace;
 use crate::cache::ReservationCache;
 use crate::class::TicketDemand;
 use crate::copies_need::Copies;
-use crate::counts::Counts;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
 use crate::policy::ReservePolicy;
 use crate::preempt_wakeup::PreemptWakeup;
 use crate::shares::SharingFacts;
 use crate::token::ShardRefs;
+use crate::transaction_ledger::Ledgers;
 
 /// The flags of the block groups that hold a kind of space.
 pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
@@ -76,7 +76,7 @@ pub struct Reservations {
     /// Reservations that shards keep.
     pub(crate) cached: ReservationCache,
     /// The state on which the preemptive flusher waits.
-    pub(crate) ahead: CachePadded<PreemptWakeup>,
+    pub(crate) preempt_wakeup: CachePadded<PreemptWakeup>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<TicketDemand>>,
     /// The reserved part of the free metadata, in thousandths. Space for changes already put does
@@ -93,7 +93,7 @@ pub struct Reservations {
     pub(crate) height: AtomicU8,
     pub(crate) shares: SharingFacts,
     pub(crate) copies: Copies,
-    pub(crate) counts: Counts,
+    pub(crate) ledgers: Ledgers,
 }
 
 impl Reservations {
@@ -111,7 +111,7 @@ impl Reservations {
             outstanding: CachePadded::default(),
             inode_reserves: Arc::default(),
             cached: ReservationCache::default(),
-            ahead: CachePadded::default(),
+            preempt_wakeup: CachePadded::default(),
             queue: CachePadded::new(Queue::new()),
             pressure: AtomicU64::new(0),
             frozen_need: AtomicU64::new(0),
@@ -120,7 +120,7 @@ impl Reservations {
             height: AtomicU8::new(beneath.height),
             shares: SharingFacts::default(),
             copies: Copies::default(),
-            counts: Counts::default(),
+            ledgers: Ledgers::default(),
         })
     }
 

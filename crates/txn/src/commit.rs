@@ -86,7 +86,7 @@ impl Engine {
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
         // The check runs even if there is nothing to commit. Otherwise tests would meet a violation
         // only by chance.
-        crate::held::expect_none("handle::H2: a commit is waited for");
+        crate::open_handles::expect_none("handle::H2: a commit is waited for");
         let _shield = interrupt::shield();
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
@@ -128,7 +128,7 @@ impl Engine {
         cut: impl FnOnce(),
     ) -> Result<()> {
         let started = clock::now();
-        crate::held::expect_none("handle::H1: the transaction is frozen");
+        crate::open_handles::expect_none("handle::H1: the transaction is frozen");
         self.reservations.let_inodes_finish(|| {
             self.release_pinned();
         });

@@ -40,7 +40,7 @@ fn is_hashed(kind: Kind) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExtentEffect {
     /// The extent has an item now and had none.
-    ChargedExtent,
+    Made,
     /// The extent still has users.
     Kept,
     /// The extent has no user any more; its items were deleted.
@@ -236,7 +236,7 @@ impl<'s, S: NodeSource + ?Sized> ExtentItems<'s, S> {
             (true, 0) => {
                 return Err(Error::Extents { at: self.at, what: "born without references" });
             }
-            (true, _) => ExtentEffect::ChargedExtent,
+            (true, _) => ExtentEffect::Made,
             (false, 0) => ExtentEffect::Freed,
             (false, _) => ExtentEffect::Kept,
         };

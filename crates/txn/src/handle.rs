@@ -15,7 +15,9 @@ use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 use buttress_transaction::MovedExtent;
 use buttress_tree::NodePtr;
 
-use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
+use crate::{
+    DataRef, Engine, MetaReservation, View, gate::Inside, open_handles, transaction::Transaction,
+};
 
 /// The right to put changes into the running transaction. Drop the handle so that a freeze can go
 /// on.
@@ -44,7 +46,7 @@ impl<'e> Handle<'e> {
         inside: Inside<'e>,
         view: Guard<Arc<View>>,
     ) -> Self {
-        held::open();
+        open_handles::open();
         Self { engine, view, reservation, _inside: inside }
     }
 
@@ -213,7 +215,7 @@ impl<'e> Handle<'e> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        held::close();
+        open_handles::close();
         self.reservation.give_back(&self.engine.reservations);
     }
 }

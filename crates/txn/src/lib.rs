@@ -110,7 +110,7 @@ pub use buttress_transaction::{
 pub use extent_tree::{data_owner, is_exclusive};
 
 use buttress_reserve::{self as reserve, waiting};
-use buttress_transaction::{delayed_ref, held, snapshot, transaction};
+use buttress_transaction::{delayed_ref, open_handles, snapshot, transaction};
 
 pub use buttress_space::{
     Account, AllocPolicy, AllocStats, Clamp, FlushState, FlushStates, InPlaceToken, LookupPolicy,

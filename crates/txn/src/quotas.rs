@@ -106,7 +106,7 @@ impl Engine {
 
     fn ask_quota(&self, tree: TreeId, bytes: u64) -> Result<QuotaCharge> {
         let look = || {
-            crate::held::expect_none("handle::H2: the quota tree is read");
+            crate::open_handles::expect_none("handle::H2: the quota tree is read");
             let view = self.view();
             let last = view.roots().generation;
             let are_right = |status: &QuotaStatus| status.is_simple() || status.is_counted(last);

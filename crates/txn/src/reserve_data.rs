@@ -86,7 +86,7 @@ impl Engine {
         reach: Reach,
     ) -> Result<DataReservation> {
         self.check_writable()?;
-        crate::held::expect_none("reserve::P2: space is asked for");
+        crate::open_handles::expect_none("reserve::P2: space is asked for");
         let fits = || self.data_leaves_metadata();
         if let Ok(reservation) = self.space.reserve_data_at_once(priority, bytes, fits) {
             return Ok(reservation.into());

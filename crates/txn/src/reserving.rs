@@ -9,7 +9,7 @@ use buttress_format::TreeId;
 use buttress_space::{Reach, SpaceKind};
 
 use crate::reserve::{Reservations, cost_of_copies};
-use crate::{Accounts, Cost, Engine, MetaReservation, ReserveClass, Result, held};
+use crate::{Accounts, Cost, Engine, MetaReservation, ReserveClass, Result, open_handles};
 
 /// A snapshot commits first if the running transaction holds more than this many bytes.
 const UNCOUNTED_MAX: u64 = 256 << 10;
@@ -27,7 +27,7 @@ impl Engine {
         cost: Cost,
         class: ReserveClass,
     ) -> Result<Option<MetaReservation>> {
-        held::expect_none("reserve::P2: space is asked for");
+        open_handles::expect_none("reserve::P2: space is asked for");
         self.check_writable()?;
         self.pace()?;
         Ok(self.reservations.at_once(cost, class, Reach::All))
@@ -62,7 +62,7 @@ impl Engine {
         reach: Reach,
     ) -> Result<MetaReservation> {
         self.check_writable()?;
-        held::expect_none("reserve::P2: space is asked for");
+        open_handles::expect_none("reserve::P2: space is asked for");
         self.pace()?;
         // In debug builds, recounts the nodes, so that tests compare the estimate with the nodes
         // made.

@@ -21,9 +21,9 @@ use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction
 
 /// The change of an address since the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum AddressChange {
     /// A new node needs an item.
-    ChargedExtent { tree: TreeId, level: u8 },
+    New { tree: TreeId, level: u8 },
     /// A committed node lost its last user.
     Retired { level: u8 },
     /// A node of this transaction, already in the working extent tree, is not needed after all.
@@ -36,7 +36,7 @@ pub(super) struct Addresses<'e> {
     /// Places for nodes of the chunk tree. `metadata` has the places for nodes of all other trees.
     system: Cluster<'e>,
     metadata: Cluster<'e>,
-    moves: BTreeMap<Logical, Move>,
+    changes: BTreeMap<Logical, AddressChange>,
     /// Change of each tree's node count.
     pub(super) node_delta: BTreeMap<TreeId, i64>,
     /// Nodes and data of subvolumes that may have several users.
@@ -61,7 +61,7 @@ impl<'e> Addresses<'e> {
             transaction,
             system: Cluster::new(engine, SpaceKind::System, transaction.generation),
             metadata: Cluster::new(engine, SpaceKind::Metadata, transaction.generation),
-            moves: BTreeMap::new(),
+            changes: BTreeMap::new(),
             node_delta: BTreeMap::new(),
             sharing: Sharing::new(extent_root),
             last_snapshots: HashMap::new(),
@@ -77,16 +77,16 @@ impl<'e> Addresses<'e> {
     }
 
     /// The addresses that changed since the last round, each with its change.
-    pub(super) fn moves(&self) -> impl Iterator<Item = (Logical, Move)> + '_ {
-        self.moves.iter().map(|(at, moved)| (*at, *moved))
+    pub(super) fn changes(&self) -> impl Iterator<Item = (Logical, AddressChange)> + '_ {
+        self.changes.iter().map(|(at, change)| (*at, *change))
     }
 
-    pub(super) fn take_moves(&mut self) -> BTreeMap<Logical, Move> {
-        std::mem::take(&mut self.moves)
+    pub(super) fn take_changes(&mut self) -> BTreeMap<Logical, AddressChange> {
+        std::mem::take(&mut self.changes)
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        self.moves.is_empty()
+        self.changes.is_empty()
     }
 
     /// Records that nodes of a tree up to this generation may be shared.
@@ -118,7 +118,7 @@ impl<'e> Addresses<'e> {
 
     /// Whether a node was made in this transaction, so that it has no extent item yet.
     pub(super) fn is_born(&self, at: Logical) -> bool {
-        matches!(self.moves.get(&at), Some(Move::ChargedExtent { .. }))
+        matches!(self.changes.get(&at), Some(AddressChange::New { .. }))
     }
 
     /// Notes that a node moved to another address with its owner and its users. The copy was
@@ -174,7 +174,7 @@ impl<'e> Addresses<'e> {
             Some(state) => self.sharing.stop_using(tree, node, from, state)?,
             None if born => NodeUse::Unused,
             None => {
-                self.moves.insert(at, Move::Retired { level: node.level() });
+                self.changes.insert(at, AddressChange::Retired { level: node.level() });
                 return Ok(NodeUse::Unused);
             }
         };
@@ -186,7 +186,7 @@ impl<'e> Addresses<'e> {
 
     /// A node of this transaction lost its last user before it had an item.
     fn unmake(&mut self, at: Logical) {
-        self.moves.remove(&at);
+        self.changes.remove(&at);
         self.sharing.blocks.remove(&at);
         self.engine.space.free(Extent { start: at, len: self.nodesize() });
     }
@@ -207,7 +207,7 @@ impl NodeAlloc for Addresses<'_> {
         let above = |e: Error| buttress_tree::Error::Above(e.to_string());
         loop {
             if let Some(at) = cluster.take(size) {
-                self.moves.insert(at, Move::ChargedExtent { tree, level });
+                self.changes.insert(at, AddressChange::New { tree, level });
                 *self.node_delta.entry(tree).or_default() += 1;
                 return Ok(at);
             }
@@ -227,16 +227,16 @@ impl NodeAlloc for Addresses<'_> {
 
     fn cancel(&mut self, tree: TreeId, at: Logical, level: u8) -> buttress_tree::Result<()> {
         *self.node_delta.entry(tree).or_default() -= 1;
-        match self.moves.remove(&at) {
+        match self.changes.remove(&at) {
             // The node's item was never made, so the address is free at once.
-            Some(Move::ChargedExtent { .. }) => {
+            Some(AddressChange::New { .. }) => {
                 self.engine.space.free(Extent { start: at, len: self.nodesize() });
             }
             Some(other) => {
                 return Err(buttress_tree::Error::Above(format!("{at} given back as {other:?}")));
             }
             None => {
-                self.moves.insert(at, Move::Cancelled { level });
+                self.changes.insert(at, AddressChange::Cancelled { level });
             }
         }
         Ok(())

@@ -27,14 +27,14 @@ use buttress_transaction::{QuotaCounts, WantedQuota};
 use buttress_tree::{Cursor, Merge, Node, NodePtr, NodeSource, Roots, Store};
 
 use super::{
-    addresses::Move,
+    addresses::AddressChange,
     settle::{Changes, Settle},
 };
 use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::QuotaChanges};
 
-/// The work that a commit has to do for quotas.
+/// What a commit has to count for quotas: its changes of bytes, and of subvolumes.
 #[derive(Default)]
-pub(super) struct Quotas {
+pub(super) struct QuotaDeltas {
     pub(super) status: Option<QuotaStatus>,
     /// Whether the stored counts of full quotas are right for the last commit.
     are_right: bool,
@@ -59,7 +59,7 @@ pub(crate) fn status(store: &Store, roots: &Roots) -> Result<Option<QuotaStatus>
     QuotaStatus::parse(node.item(slot)).map(Some).map_err(malformed(key))
 }
 
-impl Quotas {
+impl QuotaDeltas {
     pub(super) fn read(store: &Store, roots: &Roots) -> Result<Self> {
         let status = status(store, roots)?.filter(|status| status.flags & QuotaStatus::ON != 0);
         let are_right = status.is_some_and(|status| status.is_counted(roots.generation));
@@ -114,14 +114,14 @@ impl Quotas {
 }
 
 /// The quota tree as this commit leaves it: the items that were read, and the changed items.
-pub(super) struct Work<'m> {
+pub(super) struct QuotaItems<'m> {
     pub(super) source: &'m Merge<'m>,
     pub(super) root: NodePtr,
     pub(super) generation: Generation,
     pub(super) changes: Changes,
 }
 
-impl Work<'_> {
+impl QuotaItems<'_> {
     pub(super) fn get(&self, key: &Key) -> Result<Option<Box<[u8]>>> {
         if let Some(change) = self.changes.get(key) {
             return Ok(change.as_ref().map(|bytes| bytes.to_vec().into()));
@@ -321,11 +321,13 @@ impl Settle<'_> {
         let generation = self.transaction.generation;
         let nodesize = u64::from(self.engine.store.geometry().nodesize);
         let mut quotas = std::mem::take(&mut self.quotas);
-        for (at, moved) in self.addresses.moves() {
-            match moved {
-                Move::ChargedExtent { tree, .. } => quotas.charge(Some(tree), nodesize),
-                Move::Retired { .. } => quotas.uncharge(self.addresses.maker(at), nodesize),
-                Move::Cancelled { .. } => {}
+        for (at, change) in self.addresses.changes() {
+            match change {
+                AddressChange::New { tree, .. } => quotas.charge(Some(tree), nodesize),
+                AddressChange::Retired { .. } => {
+                    quotas.uncharge(self.addresses.maker(at), nodesize);
+                }
+                AddressChange::Cancelled { .. } => {}
             }
         }
         let simple = before.is_simple();
@@ -338,7 +340,7 @@ impl Settle<'_> {
         let root = self.must_root(TreeId::QUOTA)?;
         let names = self.must_root(TreeId::ROOT)?;
         let (changes, is_kept) = self.reading(|source| {
-            let mut work = Work { source, root, generation, changes: Changes::new() };
+            let mut items = QuotaItems { source, root, generation, changes: Changes::new() };
             let mut status = before;
             // If this commit switches quotas on, their counts are marked as inconsistent.
             let mut are_right = quotas.are_right && status.flags & QuotaStatus::INCONSISTENT == 0;
@@ -346,7 +348,7 @@ impl Settle<'_> {
                 let QuotaChange::Count(counts) = change else { continue };
                 // Counts of an older commit replace only wrong counts.
                 if status.is_full() && (counts.of == last || !are_right) {
-                    work.put_counts(counts)?;
+                    items.put_counts(counts)?;
                     are_right = counts.of == last;
                     status.flags &= !QuotaStatus::RESCAN;
                     status.rescan = 0;
@@ -356,28 +358,28 @@ impl Settle<'_> {
                 let within = if simple { home(source, names, *tree)? } else { None };
                 // The trail makes the groups of snapshots.
                 if copied.is_none() || trail.is_none() {
-                    work.make(*tree, copied.filter(|_| !simple), within)?;
+                    items.make(*tree, copied.filter(|_| !simple), within)?;
                 }
             }
             for (tree, delta) in &quotas.deltas {
                 if *delta != 0 {
-                    work.add(QuotaGroup::of(*tree), *delta)?;
+                    items.add(QuotaGroup::of(*tree), *delta)?;
                 }
             }
             are_right = are_right
                 && match &trail {
-                    Some((steps, sets)) => work.count(steps, sets, nodesize)?,
+                    Some((steps, sets)) => items.count(steps, sets, nodesize)?,
                     None => !has_changed,
                 };
             // If counting ended early, these groups are still missing.
             for (tree, copied) in quotas.made.iter().filter(|_| !simple) {
-                work.make(*tree, *copied, None)?;
+                items.make(*tree, *copied, None)?;
             }
             for tree in &quotas.gone {
-                are_right &= work.gone(*tree, simple)?;
+                are_right &= items.gone(*tree, simple)?;
             }
             for WantedQuota { change, .. } in &wanted {
-                are_right &= work.change(change, &status)?;
+                are_right &= items.change(change, &status)?;
             }
             if status.is_full() {
                 let others = status.flags & !QuotaStatus::INCONSISTENT;
@@ -393,11 +395,11 @@ impl Settle<'_> {
             }
             // Linux treats the counts as outdated if the status has a generation older than the
             // superblock's.
-            if status != before || !work.changes.is_empty() || are_right {
+            if status != before || !items.changes.is_empty() || are_right {
                 status.generation = generation;
-                work.put(QuotaStatus::KEY, status.to_bytes());
+                items.put(QuotaStatus::KEY, status.to_bytes());
             }
-            Ok((work.changes, status.is_simple() || are_right))
+            Ok((items.changes, status.is_simple() || are_right))
         })?;
         self.quotas = quotas;
         if is_kept {

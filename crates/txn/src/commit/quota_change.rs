@@ -16,14 +16,14 @@ use buttress_format::{
 };
 use buttress_tree::{Cursor, Expect, Node, NodePtr};
 
-use super::quota::Work;
+use super::quota::QuotaItems;
 use super::settle::{Changes, Settle};
 use super::subvolumes::parse_root;
 use buttress_transaction::WantedQuota;
 
 use crate::{Error, QuotaChange, Result};
 
-impl Work<'_> {
+impl QuotaItems<'_> {
     /// Makes one change of groups (C1). Returns false if full counts are wrong afterwards.
     pub(super) fn change(&mut self, change: &QuotaChange, status: &QuotaStatus) -> Result<bool> {
         let is_simple = status.is_simple();

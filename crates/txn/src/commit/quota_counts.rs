@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use buttress_format::{QuotaGroup, QuotaInfo, TreeId};
 
-use super::quota::Work;
+use super::quota::QuotaItems;
 use super::trail::Step;
 use crate::Result;
 use buttress_transaction::quota_sets::{Set, Sets};
@@ -24,15 +24,15 @@ struct Above(HashMap<TreeId, BTreeSet<QuotaGroup>>);
 
 impl Above {
     /// The groups that count a subvolume: its own group, and the groups above.
-    fn of(&mut self, work: &Work<'_>, tree: TreeId) -> Result<&BTreeSet<QuotaGroup>> {
+    fn of(&mut self, items: &QuotaItems<'_>, tree: TreeId) -> Result<&BTreeSet<QuotaGroup>> {
         Ok(match self.0.entry(tree) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(work.groups_above(QuotaGroup::of(tree))?),
+            Entry::Vacant(place) => place.insert(items.groups_above(QuotaGroup::of(tree))?),
         })
     }
 }
 
-impl Work<'_> {
+impl QuotaItems<'_> {
     /// A group and all groups above it.
     pub(super) fn groups_above(&self, group: QuotaGroup) -> Result<BTreeSet<QuotaGroup>> {
         let mut found = BTreeSet::from([group]);

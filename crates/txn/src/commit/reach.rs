@@ -43,7 +43,7 @@ struct Seen {
     full: bool,
 }
 
-pub(super) struct Reach<'e> {
+pub(super) struct Reachers<'e> {
     store: &'e Store,
     view: Arc<View>,
     extent_root: NodePtr,
@@ -57,7 +57,7 @@ fn odd<T>(at: Logical, what: &'static str) -> Result<T> {
     Err(Error::Extents { at, what })
 }
 
-impl<'e> Reach<'e> {
+impl<'e> Reachers<'e> {
     pub(super) fn new(engine: &'e Engine, extent_root: NodePtr) -> Self {
         Self {
             store: &engine.store,

@@ -20,11 +20,11 @@ use buttress_format::{Chunk, CompatRo, Extent, Incompat, Key, Kind, RootItem, Tr
 use buttress_tree::{Change, Cursor, Fresh, Merge, Node, NodePtr, Roots};
 
 use super::{
-    addresses::{Addresses, Move},
+    addresses::{AddressChange, Addresses},
     groups::Groups,
     moves::Moved,
-    quota::Quotas,
-    reach::Reach,
+    quota::QuotaDeltas,
+    reach::Reachers,
     subvolumes::parse_root,
     superblock,
     trail::Trail,
@@ -35,7 +35,7 @@ use crate::{
     Engine, Error, Result,
     extent_tree::{self, BlockForm},
     quota_limits::QuotaChanges,
-    reserve::Tree,
+    reserve::TreeFacts,
     transaction::Transaction,
 };
 
@@ -55,7 +55,7 @@ pub(super) struct Settled {
     /// The part of `taken` for changes of operations.
     pub(super) of_items: u64,
     /// The new contents of root items.
-    pub(super) trees: BTreeMap<Key, Option<Tree>>,
+    pub(super) trees: BTreeMap<Key, Option<TreeFacts>>,
     /// The changes that matter for the limits of quotas.
     pub(super) quota_news: QuotaChanges,
 }
@@ -79,7 +79,7 @@ pub(super) struct Settle<'e> {
     pub(super) transaction: &'e Transaction,
     pub(super) fresh: Fresh,
     pub(super) addresses: Addresses<'e>,
-    pub(super) quotas: Quotas,
+    pub(super) quotas: QuotaDeltas,
     pub(super) quota_news: QuotaChanges,
     pub(super) groups: Groups,
     pub(super) roots: Roots,
@@ -101,7 +101,7 @@ pub(super) struct Settle<'e> {
     devices_delta: i64,
     total_delta: i64,
     /// The new contents of changed root items.
-    pub(super) trees: BTreeMap<Key, Option<Tree>>,
+    pub(super) trees: BTreeMap<Key, Option<TreeFacts>>,
 }
 
 /// Settles a frozen transaction.
@@ -117,7 +117,7 @@ pub(super) fn settle(
     let extent_root = roots
         .find(TreeId::EXTENT)
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let quotas = Quotas::read(&engine.store, &state.roots)?;
+    let quotas = QuotaDeltas::read(&engine.store, &state.roots)?;
     let mut settle = Settle {
         engine,
         transaction,
@@ -146,7 +146,7 @@ pub(super) fn settle(
     if settle.quotas.status.is_some()
         && settle.quotas.needs_trail(&transaction.quotas.lock(), state.roots.generation)
     {
-        let trail = Trail::new(Reach::new(engine, extent_root));
+        let trail = Trail::new(Reachers::new(engine, extent_root));
         settle.addresses.trail = Some(Box::new(trail));
     }
     let mut pending = Pending::default();
@@ -294,22 +294,22 @@ impl Settle<'_> {
         let generation = self.transaction.generation;
         let (form, nodesize) = (self.form(), self.nodesize());
         let root = self.must_root(TreeId::EXTENT)?;
-        for (at, moved) in self.addresses.take_moves() {
+        for (at, address_change) in self.addresses.take_changes() {
             let extent = Extent { start: at, len: u64::from(nodesize) };
-            match moved {
-                Move::ChargedExtent { tree, level } => {
+            match address_change {
+                AddressChange::New { tree, level } => {
                     let mut change = self.addresses.sharing.blocks.remove(&at).unwrap_or_default();
                     change.level = level;
                     extent_tree::new_block(at, tree, &change, generation, form, &mut extents)?;
                     self.account(extent, true)?;
                 }
-                Move::Retired { level } | Move::Cancelled { level } => {
+                AddressChange::Retired { level } | AddressChange::Cancelled { level } => {
                     let key = self.reading(|source| {
                         extent_tree::find_tree_block(source, root, at, level, nodesize)
                     })?;
                     extents.insert(key, None);
                     self.account(extent, false)?;
-                    if matches!(moved, Move::Retired { .. }) {
+                    if matches!(address_change, AddressChange::Retired { .. }) {
                         self.pin(extent)?;
                     } else {
                         self.engine.space.free(extent);

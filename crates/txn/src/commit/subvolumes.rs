@@ -17,7 +17,7 @@ use super::{
     settle::{Changes, Settle},
     sharing::RefName,
 };
-use crate::{Error, Result, reserve::Tree, snapshot::Snapshot};
+use crate::{Error, Result, reserve::TreeFacts, snapshot::Snapshot};
 
 /// Parses a root item.
 pub(super) fn parse_root(key: Key, bytes: &[u8]) -> Result<RootItem> {
@@ -29,7 +29,7 @@ impl Settle<'_> {
     pub(super) fn note_trees(&mut self, changes: &[(Key, Change)]) {
         for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
             let item = change.as_ref().and_then(|bytes| RootItem::parse(bytes).ok());
-            self.trees.insert(*key, item.as_ref().map(Tree::of));
+            self.trees.insert(*key, item.as_ref().map(TreeFacts::of));
         }
     }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use buttress_format::{Extent, Key, Logical, TreeId};
 use buttress_tree::{Fresh, Node};
 
-use super::reach::{Counts, LOOKS_MAX, Reach, data_in};
+use super::reach::{Counts, LOOKS_MAX, Reachers, data_in};
 use crate::{Error, Result};
 use buttress_transaction::quota_sets::{Set, Sets};
 
@@ -70,7 +70,7 @@ struct Ref {
 }
 
 pub(super) struct Trail<'e> {
-    reach: Reach<'e>,
+    reach: Reachers<'e>,
     /// The reason why the trail is spoiled (T4).
     spoiled: Option<Error>,
     lost: Vec<Lost>,
@@ -98,7 +98,7 @@ fn wrong<T>(at: Logical) -> Result<T> {
 }
 
 impl<'e> Trail<'e> {
-    pub(super) fn new(reach: Reach<'e>) -> Self {
+    pub(super) fn new(reach: Reachers<'e>) -> Self {
         Self {
             reach,
             spoiled: None,

@@ -98,7 +98,7 @@ impl Settle<'_> {
             let ExtentChange { extent, .. } = change;
             match fate {
                 ExtentEffect::Kept => {}
-                ExtentEffect::ChargedExtent => {
+                ExtentEffect::Made => {
                     self.quotas.charge(origin.owner, extent.len);
                     self.groups.join(&mut born, extent, sectorsize);
                 }

@@ -4,26 +4,26 @@
 thread_local! {
     /// A handle stays on one thread, because it contains the gate's guard, which stays on one
     /// thread.
-    static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    static OPEN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// Notes that this thread holds one more handle.
 pub fn open() {
     #[cfg(debug_assertions)]
-    HELD.set(HELD.get() + 1);
+    OPEN.set(OPEN.get() + 1);
 }
 
 /// Notes that this thread holds one handle less.
 pub fn close() {
     #[cfg(debug_assertions)]
-    HELD.set(HELD.get() - 1);
+    OPEN.set(OPEN.get() - 1);
 }
 
 /// Checks that a thread holds no handle before it waits, since a commit would wait for the handle.
 #[track_caller]
 pub fn expect_none(what: &str) {
     #[cfg(debug_assertions)]
-    assert_eq!(HELD.get(), 0, "{what} with a handle in hand");
+    assert_eq!(OPEN.get(), 0, "{what} with a handle in hand");
     #[cfg(not(debug_assertions))]
     let _ = what;
 }

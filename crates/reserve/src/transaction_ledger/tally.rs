@@ -79,9 +79,9 @@ impl Count {
 
     /// Adds the changes since this count: items of operations, the items that commits add because
     /// of the operations, and bytes.
-    pub(crate) fn with_changes(self, transaction: &Transaction) -> Known {
+    pub(crate) fn with_changes(self, transaction: &Transaction) -> CountByNow {
         let since = if self.is_settled { Costs::default() } else { self.since(transaction) };
-        Known { count: self, since }
+        CountByNow { count: self, since }
     }
 
     fn since(&self, transaction: &Transaction) -> Costs {
@@ -97,12 +97,12 @@ impl Count {
 
 /// A count, and the cost of the changes since.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct CountByNow {
     pub(crate) count: Count,
     pub(crate) since: Costs,
 }
 
-impl Known {
+impl CountByNow {
     /// The number of paths, each of `levels` nodes, by which a new count may lower the bound. Each
     /// item put since the last count counts as one path. Items that commits add cost at most `rest`
     /// nodes together.

@@ -1,4 +1,4 @@
-//! The counts of the transactions that are not durable yet (`count`).
+//! The ledgers of the transactions that are not durable yet, and their counts (`count`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use crate::transaction::Transaction;
 
 mod tally;
 
-pub(crate) use self::tally::{Count, Known};
+pub(crate) use self::tally::{Count, CountByNow};
 use crate::View;
 use crate::ledger::{Ledger, Uncountable};
 use buttress_space::Space;
 
-/// The ledger of a transaction.
+/// A ledger, and the trees on which it is based.
 #[derive(Debug, Default)]
 pub(crate) struct LedgerState {
     /// The committed trees on which the ledger is based; `None` before the first count.
@@ -61,9 +61,9 @@ impl LedgerState {
     }
 }
 
-/// The count of the nodes of one transaction.
+/// The ledger of one transaction, with its last count.
 #[derive(Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct TransactionLedger {
     /// Unranked: held across reads of nodes.
     pub(crate) work: Mutex<LedgerState>,
     /// Unranked: nothing is taken under it.
@@ -73,10 +73,10 @@ pub(crate) struct Counted {
     pub(crate) never: AtomicBool,
 }
 
-/// The counts of the transactions that are not durable yet: the running one and, during a commit,
+/// The ledgers of the transactions that are not durable yet: the running one and, during a commit,
 /// the frozen one.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct Ledgers {
     /// Unranked: nothing is taken under them.
     slots: [Mutex<Slot>; 2],
     /// A new count of the running transaction should be made soon, before a request has to wait for
@@ -84,23 +84,23 @@ pub(crate) struct Counts {
     is_due: AtomicBool,
 }
 
-/// A transaction's generation, and its count.
-type Slot = Option<(Generation, Arc<Counted>)>;
+/// A transaction's generation, and its ledger.
+type Slot = Option<(Generation, Arc<TransactionLedger>)>;
 
-impl Counts {
-    /// Returns the count of a transaction, or an empty count if the transaction has none yet.
-    pub(crate) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
+impl Ledgers {
+    /// Returns the ledger of a transaction, or an empty one if the transaction has none yet.
+    pub(crate) fn of(&self, transaction: &Transaction) -> Arc<TransactionLedger> {
         let generation = transaction.generation;
         let mut slot = self.slots[(generation.0 % 2) as usize].lock();
         match &*slot {
-            Some((known, counted)) if *known == generation => Arc::clone(counted),
-            // The caller has an old view: this transaction is durable by now, and its count was
+            Some((known, ledger)) if *known == generation => Arc::clone(ledger),
+            // The caller has an old view: this transaction is durable by now, and its ledger was
             // dropped.
             Some((known, _)) if *known > generation => Arc::default(),
             _ => {
-                let counted = Arc::<Counted>::default();
-                *slot = Some((generation, Arc::clone(&counted)));
-                counted
+                let ledger = Arc::<TransactionLedger>::default();
+                *slot = Some((generation, Arc::clone(&ledger)));
+                ledger
             }
         }
     }
@@ -117,7 +117,7 @@ impl Counts {
     }
 }
 
-impl Counted {
+impl TransactionLedger {
     /// Whether the transaction was frozen with changes that are not counted (`count::N4`).
     pub(crate) fn is_never(&self) -> bool {
         self.never.load(Ordering::Relaxed)
