@@ -1,5 +1,5 @@
-//! Checks the house rules: sizes, circles of imports, owners, ranks, invariants, language, paths in
-//! documents.
+//! Checks the house rules: sizes, circles of imports, order of layers, owners, ranks, invariants,
+//! language, paths in documents.
 //!
 //! # What must hold
 //!
@@ -8,6 +8,7 @@
 //! - A finding is printed with its file and line.
 
 mod knot;
+mod layers;
 mod names;
 mod owners;
 mod paths;
@@ -115,8 +116,14 @@ fn look(options: &Options) -> Result<bool, String> {
     let mut source_files = SourceFiles::default();
     let glossary = fs::read_to_string(top.join("docs/glossary.md")).unwrap_or_default();
     let forbidden = names::forbidden_words(&glossary);
+    let workspace = read(&top.join("Cargo.toml"))?;
     for folder in crates(&top)? {
         let name = folder.strip_prefix(&top).unwrap_or(&folder).display().to_string();
+        if let Some(crate_name) = name.strip_prefix("crates/") {
+            let manifest = read(&folder.join("Cargo.toml"))?;
+            let found = layers::used_too_early(&workspace, crate_name, &manifest);
+            report.add("layer-order", &name, found.len(), found);
+        }
         // A program in the package of a library is a crate of its own.
         for (root, mark) in [("src/lib.rs", ""), ("src/main.rs", " main")] {
             let root = folder.join(root);
@@ -154,8 +161,11 @@ fn look(options: &Options) -> Result<bool, String> {
     for (file, found) in names::unknown(&all_sources) {
         report.add_findings("unknown-invariants", "crates", Path::new(&file), &found);
     }
-    let wrong = names::wrong_order(&order, &read(&top.join("ARCHITECTURE.md"))?);
+    let table = read(&top.join("ARCHITECTURE.md"))?;
+    let wrong = names::wrong_order(&order, &table);
     report.add("lock-order", "docs", wrong.len(), wrong);
+    let wrong = layers::wrong_order(&workspace, &table);
+    report.add("layer-order", "docs", wrong.len(), wrong);
 
     if options.json {
         let text = serde_json::to_string_pretty(&serde_json::json!({
