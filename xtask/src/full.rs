@@ -55,7 +55,7 @@ const UNMOUNT: &[&str] = &[
 const PARTS: [Part; 15] = [
     ("ci", ".ci/run", &[]),
     ("guide", ".ci/guide", &[]),
-    ("shipped", "cargo", &["test", "--package", "buttress-cli", "--test", "it"]),
+    ("shipped", ".ci/shipped", &[]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
     ("rescue", "env", RESCUE),
