@@ -6,6 +6,8 @@
 //! changes, so that two changes of one item combine. Then it reserves their cost, and applies them
 //! in one handle.
 
+use std::collections::BTreeMap;
+
 use buttress_format::{DirEntry, FileExtent, Generation, Key, TreeId};
 use buttress_txn::{Cost, Handle, View};
 
@@ -45,7 +47,8 @@ pub fn entry_len(entry: &DirEntry) -> usize {
 /// Changes to the items of one tree.
 pub struct Batch {
     tree: TreeId,
-    changes: Vec<(Key, Change)>,
+    /// An operation looks each item up before it changes it, and may change thousands of them.
+    changes: BTreeMap<Key, Change>,
 }
 
 /// The content of an item as the batch sees it: the content in the trees, with the batch's own
@@ -63,7 +66,7 @@ impl Batch {
     /// A batch without changes for one tree.
     #[must_use]
     pub fn new(tree: TreeId) -> Self {
-        Self { tree, changes: Vec::with_capacity(8) }
+        Self { tree, changes: BTreeMap::new() }
     }
 
     /// The tree that the batch changes.
@@ -74,7 +77,7 @@ impl Batch {
 
     /// The item as it will be once the batch is applied.
     pub fn current(&self, view: &View, key: &Key) -> Result<Current<'_>> {
-        if let Some((_, change)) = self.changes.iter().find(|(changed, _)| changed == key) {
+        if let Some(change) = self.changes.get(key) {
             return Ok(match change {
                 Change::Delete => Current::Absent,
                 change => Current::Mine(change),
@@ -85,15 +88,12 @@ impl Batch {
 
     /// Collects a change, in place of an earlier change of the same item.
     pub fn set(&mut self, key: Key, change: Change) {
-        match self.changes.iter_mut().find(|(changed, _)| *changed == key) {
-            Some((_, old)) => *old = change,
-            None => self.changes.push((key, change)),
-        }
+        self.changes.insert(key, change);
     }
 
     /// The cost of the batch, with `inodes` inode items to be added.
     pub fn cost(&self, inodes: u32) -> Cost {
-        let bytes: usize = self.changes.iter().map(|(_, change)| change.len()).sum();
+        let bytes: usize = self.changes.values().map(Change::len).sum();
         Cost::of(self.changes.len() as u32 + inodes, bytes as u32 + 160 * inodes)
     }
 
@@ -107,7 +107,7 @@ impl Batch {
         }
     }
 
-    /// The items to put, with `generation` in place of [`NOW`].
+    /// The items to put, in the order of their keys, with `generation` in place of [`NOW`].
     pub fn into_items(
         self,
         generation: Generation,
