@@ -32,6 +32,7 @@ pub mod names;
 pub mod order;
 pub mod reading;
 pub mod release;
+pub mod scan;
 pub mod scrubs;
 pub mod size;
 mod sockets;

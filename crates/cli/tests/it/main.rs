@@ -28,6 +28,7 @@ mod races;
 mod remote;
 mod repeatable;
 mod rescue;
+mod scanned;
 mod schema;
 mod several;
 mod streams;

@@ -14,6 +14,7 @@ use crate::cached;
 use crate::closing;
 use crate::exit::{Context, Failure, Result};
 use crate::image;
+use crate::scan;
 
 /// A volume and its devices.
 ///
@@ -32,7 +33,8 @@ pub(super) fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item =
     std::iter::once(image).chain(more).chain(by_option.map(Path::new))
 }
 
-/// Opens the devices, and the volume on these devices.
+/// Opens the devices, and the volume on these devices. The other devices of a volume on block
+/// devices need not be named ([`scan`]).
 pub(super) fn open(
     args: &Args,
     image: &Path,
@@ -47,7 +49,9 @@ pub(super) fn open(
     let mut is_new =
         |path: &&Path| seen.insert(closing::full_name(path).unwrap_or_else(|_| path.to_path_buf()));
     let files = paths(args, image).filter(|path| is_new(path));
-    let files: Vec<&Path> = files.collect();
+    let mut files: Vec<&Path> = files.collect();
+    let found = scan::others(&files, options.degraded)?;
+    files.extend(found.iter().map(PathBuf::as_path));
     buttress_remote::check_alone(files.iter().copied(), !options.read_only)
         .map_err(Failure::of_remote)?;
     // A seed is only read, and other volumes may use it at the same time.

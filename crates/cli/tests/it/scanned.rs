@@ -1,0 +1,133 @@
+//! The other devices of a volume are found among the block devices of the machine.
+
+use std::fs;
+use std::process::Command;
+
+use crate::live::run;
+use crate::unmounting::can_mount;
+use crate::{Bench, bench, text};
+
+/// A mirrored volume on two loop devices, with an old copy of the second one.
+struct Pair {
+    bench: Bench,
+    devices: Vec<String>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let bench = bench();
+        fs::create_dir(bench.path("mnt")).expect("a folder");
+        for name in ["one", "two"] {
+            let file = fs::File::create(bench.path(name)).expect("a file");
+            file.set_len(256 << 20).expect("it is sparse");
+        }
+        bench.ok(&["mkfs", "--metadata", "raid1", "--data", "raid1", "one", "two"]);
+        fs::copy(bench.path("two"), bench.path("old")).expect("a copy");
+        let mut pair = Self { bench, devices: Vec::new() };
+        pair.attach("one");
+        pair.attach("two");
+        pair
+    }
+
+    fn attach(&mut self, image: &str) -> String {
+        let device = run("losetup", &["--find", "--show", text(&self.bench.path(image))]);
+        self.devices.push(device.trim().to_owned());
+        device.trim().to_owned()
+    }
+
+    fn detach(&mut self, device: &str) {
+        let _ = Command::new("btrfs").args(["device", "scan", "--forget", device]).output();
+        run("losetup", &["--detach", device]);
+        self.devices.retain(|one| one != device);
+    }
+
+    fn mount(&self, device: &str, options: &str) {
+        self.bench.ok(&["mount", device, text(&self.bench.path("mnt")), "-o", options]);
+    }
+
+    fn refused(&self, device: &str, options: &str) -> String {
+        let point = self.bench.path("mnt");
+        let output = self.bench.command(&["mount", device, text(&point), "-o", options]).output();
+        let output = output.expect("it starts");
+        assert!(!output.status.success(), "{device} {options}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    fn unmount(&self) {
+        self.bench.ok(&["umount", text(&self.bench.path("mnt"))]);
+    }
+
+    fn write(&self, name: &str) {
+        fs::write(self.bench.path("mnt").join(name), name).expect("it is written");
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-i", "-l"]).arg(self.bench.path("mnt")).output();
+        for device in std::mem::take(&mut self.devices) {
+            let _ = Command::new("btrfs").args(["device", "scan", "--forget", &device]).output();
+            let _ = Command::new("losetup").args(["--detach", &device]).output();
+        }
+    }
+}
+
+/// A mount by any device finds the other one, and so does a verb. Images are never picked up.
+#[test]
+fn the_other_device_is_found() {
+    if !can_mount() {
+        return;
+    }
+    let mut pair = Pair::new();
+    let devices = pair.devices.clone();
+    for device in &devices {
+        pair.mount(device, "rw");
+        pair.write(device.trim_start_matches("/dev/"));
+        pair.unmount();
+        pair.bench.ok(&["check", "--check-data-csum", device]);
+    }
+    run("btrfs", &["check", "--check-data-csum", &devices[0]]);
+    devices.iter().for_each(|device| pair.detach(device));
+    let said = pair.refused(text(&pair.bench.path("one")), "rw");
+    assert!(said.contains("has 2 devices"), "{said}");
+}
+
+/// Where two devices have one place, or one of them is old, the command line decides.
+#[test]
+fn the_command_line_decides_between_devices() {
+    if !can_mount() {
+        return;
+    }
+    let mut pair = Pair::new();
+    let [one, two] = pair.devices.as_slice() else { panic!("two devices") };
+    let (one, two) = (one.clone(), two.clone());
+    fs::copy(pair.bench.path("two"), pair.bench.path("twin")).expect("a copy");
+    let twin = pair.attach("twin");
+    let said = pair.refused(&one, "rw");
+    assert!(said.contains(&two) && said.contains(&twin) && said.contains("device="), "{said}");
+    pair.mount(&one, &format!("device={two}"));
+    for round in 0..3 {
+        pair.write(&format!("{round}"));
+        run("sync", &["--file-system", text(&pair.bench.path("mnt"))]);
+    }
+    pair.unmount();
+    // The twin is old now, and its place is taken.
+    pair.mount(&one, "rw");
+    pair.unmount();
+    pair.detach(&twin);
+
+    pair.detach(&two);
+    let old = pair.attach("old");
+    let said = pair.refused(&one, "rw");
+    assert!(said.contains(&format!("device={old}")), "{said}");
+    let said = pair.refused(&old, "rw");
+    assert!(said.contains(&format!("{old} is at transaction")), "{said}");
+    pair.mount(&one, "degraded");
+    pair.write("without");
+    pair.unmount();
+    pair.mount(&one, &format!("device={old}"));
+    assert!(pair.bench.path("mnt/without").exists());
+    pair.bench.ok(&["scrub", "start", text(&pair.bench.path("mnt"))]);
+    pair.unmount();
+    run("btrfs", &["check", "--check-data-csum", &one]);
+}
