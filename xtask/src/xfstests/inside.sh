@@ -11,7 +11,8 @@ set -euo pipefail
 # ending. The list is read first, since it changes.
 while read -r _ _ _ _ place _ rest; do
     case "$rest" in
-        *"- fuse"* | *" /dev/loop"*) umount -i -l "$(printf '%b' "$place")" ;;
+        # A mount below another one has gone with that.
+        *"- fuse"* | *" /dev/loop"*) umount -i -l "$(printf '%b' "$place")" 2>/dev/null || : ;;
     esac
 done <<<"$(cat /proc/self/mountinfo)"
 
