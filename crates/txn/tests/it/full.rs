@@ -41,14 +41,22 @@ fn full<T>(outcome: buttress_fs::Result<T>) -> Option<T> {
     }
 }
 
+/// The least length of names, and the most of files.
+#[derive(Clone, Copy)]
+struct Sizes {
+    name_len: usize,
+    len_max: u64,
+}
+
 /// Creates files until nothing fits any more, and now and then shrinks or removes some of them.
-fn fill(dir: &Inode, seed: u64, len_max: u64, refusals_max: u32, kept: &mut Kept) {
+fn fill(dir: &Inode, seed: u64, sizes: Sizes, refusals_max: u32, kept: &mut Kept) {
+    let Sizes { name_len, len_max } = sizes;
     let mut rng = Rng::new(seed);
     let mut refusals = 0;
     let mut count = 0;
     while refusals < refusals_max {
         count += 1;
-        let name = format!("{seed}-{count}");
+        let name = format!("{seed}-{count:0name_len$}");
         let (seed, len) = (rng.next_u64(), rng.below(len_max) as usize);
         let Some(file) = full(dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
             refusals += 1;
@@ -86,7 +94,7 @@ fn verify(dir: &Inode, kept: &Kept) {
     }
 }
 
-fn fill_and_empty(size: u64, len_max: u64, rounds: u64) {
+fn fill_and_empty(size: u64, sizes: Sizes, rounds: u64) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = checker::volume(dir.path(), size, &MakeOptions::default());
     for round in 0..rounds {
@@ -100,7 +108,7 @@ fn fill_and_empty(size: u64, len_max: u64, rounds: u64) {
                         let name = format!("dir{thread}");
                         let dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a folder");
                         let mut kept = Kept::new();
-                        fill(&dir, round * 10 + thread, len_max, 4, &mut kept);
+                        fill(&dir, round * 10 + thread, sizes, 4, &mut kept);
                         kept
                     })
                 })
@@ -127,15 +135,16 @@ fn fill_and_empty(size: u64, len_max: u64, rounds: u64) {
 
 #[test]
 fn e9_full_of_large_files() {
-    fill_and_empty(192 << 20, 4 << 20, 2);
+    fill_and_empty(192 << 20, Sizes { name_len: 0, len_max: 4 << 20 }, 2);
 }
 
 #[test]
 fn e9_full_of_small_files() {
-    fill_and_empty(120 << 20, 12 << 10, 2);
+    fill_and_empty(120 << 20, Sizes { name_len: 0, len_max: 12 << 10 }, 2);
 }
 
+/// Long names fill the volume with a third of the files that short ones need.
 #[test]
 fn e9_full_of_names() {
-    fill_and_empty(110 << 20, 2, 1);
+    fill_and_empty(110 << 20, Sizes { name_len: 200, len_max: 2 }, 1);
 }
