@@ -13,7 +13,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_base::RangeSet;
 use buttress_format::{Extent, Ino, Key, Kind, Logical, TreeId, ids, limits::MAX_EXTENT};
 use buttress_tree::Cursor;
 
@@ -112,12 +111,10 @@ pub(crate) struct Csums<'s, 'c> {
     /// item that no extent has covered yet.
     items_for_extents: Ranges<'s, 'c>,
     uncovered_item: Option<Extent>,
-    /// Data that only a log tree references.
-    logged: RangeSet,
 }
 
 impl<'s, 'c> Csums<'s, 'c> {
-    pub(crate) fn new(context: &'s Context<'c>, tree: &Tree, logged: RangeSet) -> Self {
+    pub(crate) fn new(context: &'s Context<'c>, tree: &Tree) -> Self {
         let items_for_files = Ranges::new(context, tree, false);
         let mut items_for_extents = Ranges::new(context, tree, true);
         let uncovered_item = items_for_extents.next();
@@ -130,7 +127,6 @@ impl<'s, 'c> Csums<'s, 'c> {
             unwanted,
             items_for_extents,
             uncovered_item,
-            logged,
         }
     }
 
@@ -139,7 +135,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         Arc::clone(&self.items_for_extents.bytes)
     }
 
-    /// Compares the next extent of data.
+    /// Compares the next extent of data, of a tree or of a log.
     pub(crate) fn data(&mut self, extent: Extent) {
         while let Some(range) = self.uncovered_item {
             if range.start >= extent.end() {
@@ -147,25 +143,14 @@ impl<'s, 'c> Csums<'s, 'c> {
             }
             if range.start < extent.start {
                 let end = range.end().min(extent.start);
-                self.unused(Extent::new(range.start, end.distance(range.start)));
+                let at = Extent::new(range.start, end.distance(range.start));
+                self.context.add(Issue::CsumUnused { at });
             }
             self.uncovered_item = if range.end() > extent.end() {
                 Some(Extent::new(extent.end(), range.end().distance(extent.end())))
             } else {
                 self.items_for_extents.next()
             };
-        }
-    }
-
-    fn unused(&self, at: Extent) {
-        let mut rest = RangeSet::default();
-        rest.insert(at.start.0..at.end().0);
-        for range in self.logged.iter() {
-            rest.remove(range);
-        }
-        for range in rest.iter() {
-            let at = Extent::new(Logical(range.start), range.end - range.start);
-            self.context.add(Issue::CsumUnused { at });
         }
     }
 
@@ -232,8 +217,8 @@ impl<'s, 'c> Csums<'s, 'c> {
     /// Reports the checksums after the last extent.
     pub(crate) fn finish(&mut self) {
         self.settle_unwanted(Logical(u64::MAX));
-        while let Some(range) = self.uncovered_item {
-            self.unused(range);
+        while let Some(at) = self.uncovered_item {
+            self.context.add(Issue::CsumUnused { at });
             self.uncovered_item = self.items_for_extents.next();
         }
     }

@@ -144,6 +144,7 @@ impl<'e, 'c> Extents<'e, 'c> {
                     stripes.want(range, tree, ino, offset);
                 }
             }
+            Entry::Logged(extent) => self.others.csums.iter_mut().for_each(|it| it.data(extent)),
         }
     }
 

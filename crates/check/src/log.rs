@@ -4,25 +4,24 @@
 //! This module needs no tree but the logs, so a rebuild can use it, too.
 
 use buttress_base::RangeSet;
-use buttress_format::{FileExtent, Kind, RootItem, TreeId};
+use buttress_format::{Extent, FileExtent, Kind, RootItem, TreeId};
 use buttress_tree::{Expect, Node, NodePtr};
 
 use crate::context::Context;
 use crate::issue::Issue;
 
-/// The space that the log trees use. No extent item covers it yet.
+/// The log trees. No extent item covers their space yet.
 #[derive(Debug, Default)]
 pub(crate) struct Logged {
-    /// Data that the log trees reference. It may have checksums.
-    pub(crate) data: RangeSet,
     /// Nodes of the log trees, as far as they can be found.
     pub(crate) nodes: RangeSet,
     /// The logs in which every node can be read, with their subvolumes.
     pub(crate) trees: Vec<(TreeId, NodePtr)>,
 }
 
-/// Checks whether there is a log, and each of its nodes.
-pub(crate) fn check(context: &Context<'_>) -> Logged {
+/// Checks whether there is a log, and each of its nodes. `data` gets each extent of data that the
+/// logs reference. The extent may have checksums.
+pub(crate) fn check(context: &Context<'_>, data: &mut dyn FnMut(Extent)) -> Logged {
     let superblock = context.superblock;
     let mut logged = Logged::default();
     if superblock.log_root.0 == 0 {
@@ -55,7 +54,7 @@ pub(crate) fn check(context: &Context<'_>) -> Logged {
             }
         }
     });
-    let Logged { data, nodes, trees } = &mut logged;
+    let Logged { nodes, trees } = &mut logged;
     for (subvolume, ptr) in logs {
         let is_whole = check_nodes(context, nodes, &Expect::root(ptr), &mut |leaf| {
             for slot in 0..leaf.len() {
@@ -65,7 +64,7 @@ pub(crate) fn check(context: &Context<'_>) -> Logged {
                 let extent = FileExtent::parse(leaf.item(slot));
                 let region = extent.ok().as_ref().and_then(FileExtent::region).copied();
                 if let Some(region) = region.filter(|region| !region.is_hole()) {
-                    data.insert(region.disk.0..region.disk.0.saturating_add(region.disk_len));
+                    data(region.extent());
                 }
             }
         });

@@ -16,26 +16,28 @@ use crate::inode::Span;
 
 /// Spans of shared nodes.
 pub(crate) struct Memo {
-    spans: Ranked<HashMap<Logical, (NodePtr, Span)>>,
+    spans: Ranked<HashMap<Logical, Box<(NodePtr, Span)>>>,
     spans_max: usize,
 }
 
 impl Memo {
     pub(crate) fn new(bytes: u64) -> Self {
-        let spans_max = bytes / (size_of::<(Logical, NodePtr, Span)>() as u64 * 2);
+        // A table that grows holds addresses alone, and is there twice meanwhile.
+        let each = size_of::<(NodePtr, Span)>() / 8 * 9 + 5 * size_of::<(Logical, usize)>();
+        let spans_max = bytes / each as u64;
         let spans = Ranked::new(Rank::Leaf, HashMap::new());
         Self { spans, spans_max: usize::try_from(spans_max).unwrap_or(usize::MAX) }
     }
 
     pub(crate) fn find(&self, at: &NodePtr) -> Option<Span> {
         let spans = self.spans.lock();
-        spans.get(&at.logical).filter(|(ptr, _)| ptr == at).map(|(_, span)| span.clone())
+        spans.get(&at.logical).filter(|found| found.0 == *at).map(|found| found.1.clone())
     }
 
     pub(crate) fn keep(&self, at: NodePtr, span: &Span) {
         let mut spans = self.spans.lock();
         if spans.len() < self.spans_max {
-            spans.insert(at.logical, (at, span.clone()));
+            spans.insert(at.logical, Box::new((at, span.clone())));
         }
     }
 }

@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! - **N1** This module only looks at trees with sums that disagree, so it costs nothing on a
-//!   healthy volume.
+//!   healthy volume. Its memory is that of the results that the walk remembered.
 
 use std::io;
 
@@ -44,7 +44,7 @@ const MISSING: u64 = u64::MAX;
 
 /// Finds the wrong names, and reports them.
 pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Result<()> {
-    let names = Sorter::<WORDS>::new(context.sort_bytes(), 1);
+    let names = Sorter::<WORDS>::new(context.sort_bytes() / 4, 1);
     let mut writer = names.writer();
     let mut outcome = Ok(());
     let mut current = Current::default();

@@ -166,8 +166,9 @@ impl Work {
             old_nodes(context, &Expect::root(tree.root), &AddressSet::default(), &mut avoid);
         }
         // The log is valid until the new superblocks are written.
-        let logged = crate::log::check(context);
-        logged.nodes.iter().chain(logged.data.iter()).for_each(|range| avoid.insert(range));
+        let mut keep = |extent: Extent| avoid.insert(extent.start.0..extent.end().0);
+        let logged = crate::log::check(context, &mut keep);
+        logged.nodes.iter().for_each(|range| avoid.insert(range));
         let chunks = context.volume.chunks();
         if chunks.iter().any(|chunk| context.volume.has_parity(chunk.logical) && !is_data(chunk)) {
             return Err(Error::Rebuild("metadata with parity is not written here".to_owned()));

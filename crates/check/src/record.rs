@@ -11,6 +11,7 @@
 //! use       address  tag of the reference | its words (root or parent, inode, offset)
 //!                                                               uses   recorded  length
 //! checksums address  6                end      wanted  tree     inode  offset in the file
+//! logged    address  7                length
 //! ```
 
 use buttress_format::{BackRef, Extent, Generation, Ino, Key, Kind, Logical, TreeId};
@@ -31,6 +32,7 @@ const SHARED: u64 = 3;
 const DATA: u64 = 4;
 const SHARED_DATA: u64 = 5;
 const SUMS: u64 = 6;
+const LOGGED: u64 = 7;
 
 /// Set in the word of a node's level if the node refers to its children by its address.
 const BY_ADDRESS: u64 = 1 << 8;
@@ -47,6 +49,8 @@ pub(crate) enum Entry {
     Use { user: User, uses: u64, recorded: u64, len: u64 },
     /// Bytes of a file. `wanted` says whether the file has checksums for them.
     Sums { range: Extent, wanted: bool, written: bool, tree: TreeId, ino: Ino, offset: u64 },
+    /// Data that a log references. It may have checksums, and no item covers it yet.
+    Logged(Extent),
 }
 
 /// A user of an extent.
@@ -155,6 +159,11 @@ pub(crate) fn sums(
     [start, SUMS, range.end().0, u64::from(wanted), of[0], of[1], of[2], u64::from(written)]
 }
 
+/// The record of data that a log references.
+pub(crate) fn logged(extent: Extent) -> Record {
+    [extent.start.0, LOGGED, extent.len, 0, 0, 0, 0, 0]
+}
+
 /// Returns whether two records are of the same use, so that they are joined.
 pub(crate) fn same_use(a: &Record, b: &Record) -> bool {
     (TREE..=SHARED_DATA).contains(&a[1]) && a[..5] == b[..5]
@@ -183,6 +192,7 @@ pub(crate) fn read(record: &Record) -> (Logical, Entry) {
         SHARED => use_of(User::Node(Logical(a))),
         DATA => use_of(User::File(TreeId(a), Ino(b), c)),
         SHARED_DATA => use_of(User::Leaf(Logical(a))),
+        LOGGED => Entry::Logged(Extent::new(start, a)),
         _ => Entry::Sums {
             range: Extent::new(start, a.saturating_sub(at)),
             wanted: b != 0,

@@ -24,7 +24,7 @@ use crate::report::{Findings, Report, Totals};
 use crate::roots::Roots;
 use crate::stripes::Stripes;
 use crate::walk::{Counts, Walk};
-use crate::{chunks, data, log, log_items, names, parity, quota, roots, superblock};
+use crate::{chunks, data, log, log_items, names, parity, quota, record, roots, superblock};
 
 /// Checks a volume of one device, in a file or on a block device. This is mainly for tests. The
 /// function takes no lock, so a test may call it while the test has the idle volume open. If
@@ -113,7 +113,16 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     progress.step(Step::Chunks, 0);
     let devices = chunks::load(context);
     // The log is checked after the chunks were loaded, since nodes of the log may lie in any chunk.
-    let logged = log::check(context);
+    // The results that the walk remembers have a quarter of the memory, and the logs an eighth.
+    let records = Sorter::<WORDS>::new(context.sort_bytes() / 8 * 5, context.threads + 1);
+    let (mut writer, mut outcome) = (records.writer(), Ok(()));
+    let logged = log::check(context, &mut |extent| {
+        if outcome.is_ok() {
+            outcome = writer.put(record::logged(extent));
+        }
+    });
+    outcome?;
+    writer.finish();
 
     progress.step(Step::Roots, 0);
     let roots = roots::load(context);
@@ -130,11 +139,11 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     }
 
     progress.step(Step::Trees, roots.tree_bytes());
-    let records = Sorter::<WORDS>::new(context.sort_bytes() / 4 * 3, context.threads + 1);
     let memo = Memo::new(context.sort_bytes() / 4);
     let counts = Counts::default();
     let walk = Walk { records: &records, memo: &memo, counts: &counts };
     let sums = walk_trees(context, &walk, &trees)?;
+    drop(memo);
     let mut inodes = 0;
     for (tree, sums) in &sums {
         inodes += sums.inodes;
@@ -142,14 +151,13 @@ fn run(context: &Context<'_>) -> Result<Totals> {
             names::explain(context, tree, sums)?;
         }
     }
-    drop(memo);
 
     let sorted = records.merge()?;
     progress.step(Step::Extents, sorted.total_bytes());
     let groups = chunks::load_groups(context, &trees);
     let free_space = free_space(context, &groups, &trees);
     let log_space = LogSpace::new(context, &groups, logs.data, &logged.nodes)?;
-    let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree, logged.data));
+    let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree));
     let csum_bytes = csums.as_ref().map(Csums::bytes_cell);
     let has_stripes = superblock.incompat.has(Incompat::RAID_STRIPE_TREE);
     let stripes = find(TreeId::RAID_STRIPE).filter(|_| has_stripes);

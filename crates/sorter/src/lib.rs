@@ -3,10 +3,18 @@
 //!
 //! # Invariants
 //!
-//! - **E1** All writers together never hold more bytes than the sorter may use. During the merge,
-//!   each run on disk has one block in memory.
+//! - **E1** All records in memory never take more bytes than the sorter may use, or than the
+//!   smallest buffers need. This counts the buffers of all writers, the records of writers that
+//!   have finished, and, during a merge, one block of each run on disk.
 //! - **E2** The merge returns all added records in ascending order. The result does not depend on
 //!   the number of threads or on when their buffers were spilled.
+//!
+//! # Memory
+//!
+//! An eighth of the bytes is for the blocks of a merge. The rest is for records: a writer borrows a
+//! share of it for its buffer. The records of finished writers stay in memory, unless less than
+//! half of a share would be left for the next writer. A buffer grows by new parts, so that no
+//! record is copied. Each part is sorted when it is full.
 //!
 //! # Failure
 //!
@@ -20,19 +28,19 @@
 //! Here, records are plain words, and many threads fill one sorter. The limit counts the bytes of
 //! all their records (E1).
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::fs::File;
+mod merge;
+
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use buttress_base::{Rank, Ranked};
+use parking_lot::Mutex;
 
-/// A record: words that are compared from the first to the last.
-pub type Record<const N: usize> = [u64; N];
+use merge::Run;
+pub use merge::{Merge, Record};
 
-/// Bytes of one read from a run.
-const BLOCK_BYTES: usize = 256 << 10;
+/// The most and the fewest bytes of one read from a run.
+const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=256 << 10;
 /// The number of runs on disk at which these runs are merged into one run, so that the last merge
 /// stays small.
 const RUNS_MAX: usize = 256;
@@ -43,64 +51,127 @@ const BUFFER_MIN: usize = 4096;
 /// Collects records from many threads.
 #[derive(Debug)]
 pub struct Sorter<const N: usize> {
-    buffer_records: usize,
-    runs: Ranked<Vec<Run<N>>>,
+    /// Records that fit into memory.
+    most: usize,
+    writers: usize,
+    /// Records in a block of a run on disk.
+    block: usize,
+    state: Ranked<State<N>>,
+    /// Held while a writer borrows its share, and while runs go to disk for that. Unranked: only
+    /// `state` is locked under it.
+    borrowing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State<const N: usize> {
+    runs: Vec<Run<N>>,
+    /// The size of the runs in memory, in records.
+    kept: usize,
+    /// Records that writers may hold, and the number of these writers.
+    lent: usize,
+    borrowers: usize,
 }
 
 /// The buffer of one thread. Call [`Writer::finish`]: records in a dropped writer are lost.
 #[derive(Debug)]
 pub struct Writer<'s, const N: usize> {
     sorter: &'s Sorter<N>,
-    records: Vec<Record<N>>,
-}
-
-/// A sorted run.
-#[derive(Debug)]
-enum Run<const N: usize> {
-    Memory(Vec<Record<N>>),
-    Disk { file: File, len: usize },
+    /// Parts of the buffer. Those before `filled` are full and sorted, and those after it are
+    /// empty.
+    parts: Vec<Vec<Record<N>>>,
+    filled: usize,
+    /// Records that all parts together may hold. Zero before the first record.
+    share: usize,
 }
 
 impl<const N: usize> Sorter<N> {
     /// Creates a sorter for at most `writers` writers at a time, which together hold `bytes`.
     pub fn new(bytes: u64, writers: usize) -> Self {
-        let share = bytes / writers.max(1) as u64 / size_of::<Record<N>>() as u64;
-        let buffer_records = usize::try_from(share).unwrap_or(usize::MAX).max(BUFFER_MIN);
-        Self { buffer_records, runs: Ranked::new(Rank::Leaf, Vec::new()) }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let block = (bytes / 8 / RUNS_MAX).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
+        Self {
+            most: (bytes - bytes / 8) / size_of::<Record<N>>(),
+            writers: writers.max(1),
+            block: (block / size_of::<Record<N>>()).max(1),
+            state: Ranked::new(
+                Rank::Leaf,
+                State { runs: Vec::new(), kept: 0, lent: 0, borrowers: 0 },
+            ),
+            borrowing: Mutex::new(()),
+        }
     }
 
     /// Returns a writer for one thread.
     pub fn writer(&self) -> Writer<'_, N> {
-        Writer { sorter: self, records: Vec::new() }
+        Writer { sorter: self, parts: Vec::new(), filled: 0, share: 0 }
     }
 
-    fn spill(&self, records: &[Record<N>]) -> io::Result<()> {
-        let file = tempfile::tempfile()?;
-        write_records(&file, 0, records)?;
-        let run = Run::Disk { file, len: records.len() };
+    /// Lends a writer its share (E1), in records.
+    fn lend(&self) -> io::Result<usize> {
+        let _alone = self.borrowing.lock();
+        let is_tight = {
+            let state = self.state.lock();
+            state.kept > 0 && self.share(&state) < self.most / self.writers / 2
+        };
+        if is_tight {
+            let (runs, freed) = {
+                let mut state = self.state.lock();
+                let all = std::mem::take(&mut state.runs);
+                let (on_disk, runs) = all.into_iter().partition(Run::is_on_disk);
+                state.runs = on_disk;
+                (runs, state.kept)
+            };
+            self.keep_on_disk(&mut Merge::new(runs, self.block)?)?;
+            self.state.lock().kept -= freed;
+        }
+        let mut state = self.state.lock();
+        let share = self.share(&state).max(BUFFER_MIN);
+        state.lent += share;
+        state.borrowers += 1;
+        Ok(share)
+    }
+
+    /// The share of the next writer: an equal part of what is left for it and the writers after it.
+    fn share(&self, state: &State<N>) -> usize {
+        let left = self.most.saturating_sub(state.kept + state.lent);
+        left / self.writers.saturating_sub(state.borrowers).max(1)
+    }
+
+    /// Writes a run to disk. Merges all runs there if they are too many.
+    fn keep_on_disk(&self, records: &mut Merge<N>) -> io::Result<()> {
+        let run = self.write_run(records)?;
         let full = {
-            let mut runs = self.runs.lock();
-            runs.push(run);
-            let on_disk = runs.iter().filter(|run| matches!(run, Run::Disk { .. })).count();
-            (on_disk >= RUNS_MAX).then(|| std::mem::take(&mut *runs))
+            let mut state = self.state.lock();
+            state.runs.push(run);
+            let on_disk = state.runs.iter().filter(|run| run.is_on_disk()).count();
+            (on_disk >= RUNS_MAX).then(|| {
+                let all = std::mem::take(&mut state.runs);
+                let (full, rest) = all.into_iter().partition(Run::is_on_disk);
+                state.runs = rest;
+                full
+            })
         };
         let Some(full) = full else { return Ok(()) };
+        let run = self.write_run(&mut Merge::new(full, self.block)?)?;
+        self.state.lock().runs.push(run);
+        Ok(())
+    }
+
+    fn write_run(&self, records: &mut Merge<N>) -> io::Result<Run<N>> {
         let file = tempfile::tempfile()?;
-        let mut len = 0;
-        let mut block = Vec::with_capacity(block_records::<N>());
-        let mut merge = Merge::new(full)?;
-        while let Some(record) = merge.next_record()? {
-            block.push(record);
-            if block.len() == block.capacity() {
-                write_records(&file, len, &block)?;
-                len += block.len();
-                block.clear();
+        let block = self.block * size_of::<Record<N>>();
+        let (mut len, mut at, mut bytes) = (0, 0, Vec::with_capacity(block));
+        while let Some(record) = records.next_record()? {
+            bytes.extend(record.iter().flat_map(|word| word.to_le_bytes()));
+            len += 1;
+            if bytes.len() >= block {
+                file.write_all_at(&bytes, at)?;
+                at += bytes.len() as u64;
+                bytes.clear();
             }
         }
-        write_records(&file, len, &block)?;
-        len += block.len();
-        self.runs.lock().push(Run::Disk { file, len });
-        Ok(())
+        file.write_all_at(&bytes, at)?;
+        Ok(Run::Disk { file, len })
     }
 
     /// Returns all records, in order.
@@ -109,7 +180,7 @@ impl<const N: usize> Sorter<N> {
     ///
     /// When a temporary file cannot be read.
     pub fn merge(self) -> io::Result<Merge<N>> {
-        Merge::new(self.runs.into_inner())
+        Merge::new(self.state.into_inner().runs, self.block)
     }
 }
 
@@ -120,135 +191,54 @@ impl<const N: usize> Writer<'_, N> {
     ///
     /// When a temporary file cannot be written.
     pub fn put(&mut self, record: Record<N>) -> io::Result<()> {
-        if self.records.len() >= self.sorter.buffer_records {
-            self.records.sort_unstable();
-            self.sorter.spill(&self.records)?;
-            self.records.clear();
+        if self.parts.get(self.filled).is_none_or(|part| part.len() == part.capacity()) {
+            self.next_part()?;
         }
-        self.records.push(record);
+        self.parts[self.filled].push(record);
+        Ok(())
+    }
+
+    /// Makes room for a record.
+    fn next_part(&mut self) -> io::Result<()> {
+        if self.share == 0 {
+            self.share = self.sorter.lend()?;
+        }
+        if let Some(full) = self.parts.get_mut(self.filled) {
+            full.sort_unstable();
+            self.filled += 1;
+        }
+        if self.filled < self.parts.len() {
+            return Ok(());
+        }
+        let held: usize = self.parts.iter().map(Vec::capacity).sum();
+        if held >= self.share {
+            let runs = std::mem::take(&mut self.parts).into_iter().map(Run::Memory).collect();
+            let mut merge = Merge::new(runs, self.sorter.block)?;
+            self.sorter.keep_on_disk(&mut merge)?;
+            self.parts = merge.into_buffers();
+            self.filled = 0;
+            return Ok(());
+        }
+        self.parts.push(Vec::with_capacity(held.max(BUFFER_MIN).min(self.share - held)));
         Ok(())
     }
 
     /// Passes the remaining records to the sorter.
     pub fn finish(mut self) {
-        if self.records.is_empty() {
+        if self.share == 0 {
             return;
         }
-        self.records.sort_unstable();
-        self.sorter.runs.lock().push(Run::Memory(self.records));
-    }
-}
-
-const fn block_records<const N: usize>() -> usize {
-    BLOCK_BYTES / size_of::<Record<N>>()
-}
-
-fn write_records<const N: usize>(
-    file: &File,
-    first: usize,
-    records: &[Record<N>],
-) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(BLOCK_BYTES);
-    let mut at = (first * N * 8) as u64;
-    for part in records.chunks(block_records::<N>()) {
-        bytes.clear();
-        bytes.extend(part.iter().flatten().flat_map(|word| word.to_le_bytes()));
-        file.write_all_at(&bytes, at)?;
-        at += bytes.len() as u64;
-    }
-    Ok(())
-}
-
-/// A run while it is merged.
-#[derive(Debug)]
-struct Source<const N: usize> {
-    records: Vec<Record<N>>,
-    next: usize,
-    /// The file, the number of its records read so far, and the number of all its records.
-    rest: Option<(File, usize, usize)>,
-}
-
-impl<const N: usize> Source<N> {
-    fn new(run: Run<N>) -> Self {
-        match run {
-            Run::Memory(records) => Self { records, next: 0, rest: None },
-            Run::Disk { file, len } => {
-                Self { records: Vec::new(), next: 0, rest: Some((file, 0, len)) }
-            }
+        self.parts.truncate(self.filled + 1);
+        if let Some(last) = self.parts.last_mut() {
+            last.sort_unstable();
         }
-    }
-
-    fn next(&mut self) -> io::Result<Option<Record<N>>> {
-        if self.next == self.records.len()
-            && let Some((file, read, len)) = &mut self.rest
-        {
-            let count = block_records::<N>().min(*len - *read);
-            let mut bytes = vec![0; count * N * 8];
-            file.read_exact_at(&mut bytes, (*read * N * 8) as u64)?;
-            *read += count;
-            self.next = 0;
-            self.records.clear();
-            for part in bytes.chunks_exact(N * 8) {
-                let mut record = [0; N];
-                for (word, bytes) in record.iter_mut().zip(part.chunks_exact(8)) {
-                    let mut raw = [0; 8];
-                    raw.copy_from_slice(bytes);
-                    *word = u64::from_le_bytes(raw);
-                }
-                self.records.push(record);
-            }
+        let mut state = self.sorter.state.lock();
+        state.lent -= self.share;
+        state.borrowers -= 1;
+        for part in self.parts.into_iter().filter(|part| !part.is_empty()) {
+            state.kept += part.capacity();
+            state.runs.push(Run::Memory(part));
         }
-        let record = self.records.get(self.next).copied();
-        self.next += usize::from(record.is_some());
-        Ok(record)
-    }
-}
-
-/// Records in ascending order.
-#[derive(Debug)]
-pub struct Merge<const N: usize> {
-    sources: Vec<Source<N>>,
-    heads: BinaryHeap<Reverse<(Record<N>, usize)>>,
-    total: u64,
-}
-
-impl<const N: usize> Merge<N> {
-    fn new(runs: Vec<Run<N>>) -> io::Result<Self> {
-        let len = |run: &Run<N>| match run {
-            Run::Memory(records) => records.len() as u64,
-            Run::Disk { len, .. } => *len as u64,
-        };
-        let total = runs.iter().map(len).sum();
-        let mut sources: Vec<Source<N>> = runs.into_iter().map(Source::new).collect();
-        let mut heads = BinaryHeap::with_capacity(sources.len());
-        for (index, source) in sources.iter_mut().enumerate() {
-            if let Some(record) = source.next()? {
-                heads.push(Reverse((record, index)));
-            }
-        }
-        Ok(Self { sources, heads, total })
-    }
-
-    /// Bytes of all records.
-    pub fn total_bytes(&self) -> u64 {
-        self.total * size_of::<Record<N>>() as u64
-    }
-
-    /// Returns the next record, or `None` behind the last.
-    ///
-    /// # Errors
-    ///
-    /// When a temporary file cannot be read.
-    pub fn next_record(&mut self) -> io::Result<Option<Record<N>>> {
-        let Some(mut head) = self.heads.peek_mut() else { return Ok(None) };
-        let Reverse((record, index)) = *head;
-        match self.sources[index].next()? {
-            Some(next) => *head = Reverse((next, index)),
-            None => {
-                std::collections::binary_heap::PeekMut::pop(head);
-            }
-        }
-        Ok(Some(record))
     }
 }
 
@@ -280,6 +270,13 @@ mod tests {
                     });
                 }
             });
+            // Another writer finds the memory in use by those before.
+            let mut last = sorter.writer();
+            for record in 0..count.min(10_000) {
+                last.put([record, 0]).expect("temporary files");
+                expected.push([record, 0]);
+            }
+            last.finish();
             let mut merge = sorter.merge().expect("temporary files");
             let mut found = Vec::new();
             while let Some(record) = merge.next_record().expect("temporary files") {
@@ -288,5 +285,37 @@ mod tests {
             expected.sort_unstable();
             assert!(found == expected, "E2 with {count} records in {bytes} bytes");
         }
+    }
+
+    /// E1: writers that come after others have no more memory together with them.
+    #[test]
+    fn holds_what_it_may() {
+        let (writers, bytes) = (3, 3 << 20);
+        let sorter = Sorter::<2>::new(bytes, writers);
+        let held = |open: &[Writer<'_, 2>]| {
+            let parts = open.iter().flat_map(|writer| &writer.parts);
+            (sorter.state.lock().kept + parts.map(Vec::capacity).sum::<usize>()) * 16
+        };
+        let most = (bytes - bytes / 8) as usize;
+        let mut rng = Rng::new(7);
+        let mut fullest = 0;
+        for count in [100_000, 10, 100_000, 30_000, 30_000, 100_000] {
+            let mut open: Vec<_> = (0..writers).map(|_| sorter.writer()).collect();
+            for number in 0..count {
+                for writer in &mut open {
+                    writer.put([rng.next_u64(), number]).expect("temporary files");
+                }
+                if number % 1000 == 0 {
+                    fullest = fullest.max(held(&open));
+                }
+            }
+            fullest = fullest.max(held(&open));
+            open.into_iter().for_each(Writer::finish);
+            fullest = fullest.max(held(&[]));
+        }
+        assert!((most / 4 * 3..=most).contains(&fullest), "{fullest} of {most} bytes");
+        let state = sorter.state.lock();
+        let on_disk = state.runs.iter().filter(|run| run.is_on_disk()).count();
+        assert!((1..state.runs.len()).contains(&on_disk), "{on_disk} runs on disk");
     }
 }

@@ -142,7 +142,7 @@ impl<'c> Collector<'c> {
                         self.out.wanted.add(range)?;
                     }
                 }
-                Entry::Item { .. } => {}
+                Entry::Item { .. } | Entry::Logged(_) => {}
             }
         }
         self.extent(open)?;
