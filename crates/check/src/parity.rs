@@ -10,53 +10,73 @@
 //!
 //! - **PA1** Wrong parity is an issue only beside a sector with a right checksum. The rest may
 //!   never have been written: preallocated extents are in use, and their rows may hold anything.
-//! - **PA2** Rows are read in the order of their addresses. Memory is needed for one row, its
-//!   extents and its checksums.
+//! - **PA2** One thread goes over extents and checksums in the order of their addresses, and hands
+//!   out rows. So the memory is that of one row for each thread that compares.
+//! - **PA3** Issues are in the order of the rows, however many threads compare.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use buttress_format::{
-    BlockGroupFlags, DeviceId, Extent, ExtentFlags, ExtentItem, Generation, Header, Key, Kind,
-    Logical, TreeId,
+    BlockGroupFlags, Chunk, DeviceId, Extent, ExtentFlags, ExtentItem, Generation, Header, Key,
+    Kind, Logical, TreeId,
 };
 use buttress_tree::Cursor;
 use buttress_volume::Sector;
+use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
 use crate::csums::Ranges;
+use crate::facts::Group;
 use crate::issue::Issue;
 use crate::source::Source;
+
+/// The most rows that wait for a thread.
+const ROWS_AHEAD: usize = 32;
+
+/// A row's index, its issues, and the bytes of parity that were compared.
+type Done = (u64, Vec<Issue>, u64);
+/// Lists of checksums that reach into a row, in order.
+type Sums = VecDeque<Arc<(Extent, Vec<u8>)>>;
 
 /// Compares all parity. Returns the bytes of parity that were compared.
 pub(crate) fn compare_all(context: &Context<'_>, trees: &[Tree]) -> u64 {
     let find = |id| trees.iter().find(|tree| tree.id == id);
     let Some(extents) = find(TreeId::EXTENT) else { return 0 };
-    let mut rows = Rows {
-        context,
-        sums: find(TreeId::CSUM).map(|tree| Ranges::new(context, tree, false)),
-        window: VecDeque::new(),
-        compared: 0,
-    };
-    for chunk in context.volume.chunks().iter() {
-        let is_data = chunk.flags.has(BlockGroupFlags::DATA);
-        if !context.volume.has_parity(chunk.logical) || is_data && !context.options.check_data_csum
-        {
-            continue;
+    let (rows, taken) = sync_channel::<Row>(ROWS_AHEAD);
+    let (done, results) = channel::<Done>();
+    let taken = Mutex::new(taken);
+    std::thread::scope(|scope| {
+        for _ in 0..context.threads {
+            let (taken, done) = (&taken, done.clone());
+            scope.spawn(move || work(context, taken, &done));
         }
-        let Some(row) = context.volume.row_bytes(chunk.logical) else { continue };
-        let whole = Extent::new(chunk.logical, chunk.len);
-        rows.chunk(Striped { whole, row, is_data }, extents);
-    }
-    rows.compared
+        drop(done);
+        let reports = scope.spawn(move || report(context, &results));
+        let sums = find(TreeId::CSUM).map(|tree| Ranges::new(context, tree, false));
+        let mut feeder = Feeder { context, sums, window: VecDeque::new(), rows, index: 0 };
+        for chunk in context.volume.chunks().iter() {
+            if let Some(row) = row_at(context, chunk.logical, chunk.flags) {
+                feeder.chunk(chunk, row, extents);
+            }
+        }
+        drop(feeder);
+        reports.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
-/// A chunk with parity.
-#[derive(Clone, Copy)]
-struct Striped {
-    whole: Extent,
-    /// Bytes of data in a row.
-    row: u64,
-    is_data: bool,
+/// The bytes in use beside the parity that [`compare_all`] compares, as the groups say.
+pub(crate) fn bytes(context: &Context<'_>, groups: &[Group]) -> u64 {
+    let with_parity =
+        groups.iter().filter(|group| row_at(context, group.extent.start, group.flags).is_some());
+    with_parity.fold(0, |sum, group| sum.saturating_add(group.used))
+}
+
+/// Bytes of data in the rows of a chunk, if its parity is compared.
+fn row_at(context: &Context<'_>, chunk: Logical, flags: BlockGroupFlags) -> Option<u64> {
+    let is_wanted = !flags.has(BlockGroupFlags::DATA) || context.options.check_data_csum;
+    context.volume.row_bytes(chunk).filter(|_| is_wanted)
 }
 
 /// An extent in use.
@@ -67,20 +87,31 @@ struct Used {
     node: Option<Generation>,
 }
 
-struct Rows<'r, 'c> {
-    context: &'r Context<'c>,
-    sums: Option<Ranges<'r, 'c>>,
-    /// Lists of checksums that reach into the next row.
-    window: VecDeque<(Extent, Vec<u8>)>,
-    compared: u64,
+/// A row to compare, and what is known of it.
+struct Row {
+    index: u64,
+    range: Extent,
+    is_data: bool,
+    used: Vec<Used>,
+    sums: Sums,
 }
 
-impl Rows<'_, '_> {
-    fn chunk(&mut self, striped: Striped, extents: &Tree) {
-        let Striped { whole, row, .. } = striped;
+/// Hands out rows.
+struct Feeder<'r, 'c> {
+    context: &'r Context<'c>,
+    sums: Option<Ranges<'r, 'c>>,
+    window: Sums,
+    rows: SyncSender<Row>,
+    index: u64,
+}
+
+impl Feeder<'_, '_> {
+    fn chunk(&mut self, chunk: &Chunk, row: u64, extents: &Tree) {
+        let whole = Extent::new(chunk.logical, chunk.len);
+        let is_data = chunk.flags.has(BlockGroupFlags::DATA);
         let first = Key::new(whole.start.0, Kind(0), 0);
-        let source = &self.context.source;
-        let mut cursor = Cursor::seek(source, extents.id, extents.root, &first).ok();
+        let (source, id, root) = (&self.context.source, extents.id, extents.root);
+        let mut cursor = Cursor::seek(source, id, root, &first).ok();
         let mut at = whole.start;
         let mut used: Vec<Used> = Vec::new();
         while let Some(next) = next_used(self.context, &mut cursor, whole.end()) {
@@ -90,65 +121,93 @@ impl Rows<'_, '_> {
                     true => whole.start.end(next.extent.start.distance(whole.start) / row * row),
                     false => at.end(row),
                 };
-                self.row(striped, before, &mut used);
+                self.row(Extent::new(before, row), is_data, &mut used);
             }
+            self.context.progress.advance(next.extent.len);
             used.push(next);
         }
         while !used.is_empty() && at < whole.end() {
-            self.row(striped, at, &mut used);
+            self.row(Extent::new(at, row), is_data, &mut used);
             at = at.end(row);
         }
     }
 
-    /// Compares a row, and keeps the extents that reach into the next one.
-    fn row(&mut self, striped: Striped, at: Logical, used: &mut Vec<Used>) {
-        let Striped { row, is_data, .. } = striped;
-        let range = Extent::new(at, row);
+    /// Hands out a row, and keeps the extents that reach into the next one.
+    fn row(&mut self, range: Extent, is_data: bool, used: &mut Vec<Used>) {
         if used.is_empty() {
             return;
         }
         if is_data {
             self.read_sums(range);
         }
-        let (context, window) = (self.context, &self.window);
-        let unit = if is_data { context.sectorsize() } else { context.nodesize() };
-        let classify = |within: usize, bytes: &[u8]| {
-            let place = at.end(within as u64);
-            match used.iter().find(|used| used.extent.contains(place)) {
-                None => Sector::Unused,
-                Some(Used { node: None, .. }) => data_state(context, window, place, bytes),
-                // A node that lies across units is looked at in the walk over its tree.
-                Some(Used { node: Some(_), extent }) if extent.start != place => Sector::Unknown,
-                Some(Used { node: Some(generation), .. }) => {
-                    node_state(context, place, *generation, bytes)
-                }
-            }
-        };
-        // Rows are whole, and each begins where its chunk says. So the only error is a chunk that
-        // was reported before.
-        if let Ok((_, found)) = context.volume.compare_row(at, unit as usize, false, classify) {
-            self.compared = self.compared.saturating_add(found.compared * unit);
-            let mut wrong: VecDeque<(DeviceId, u64)> = found.surely_wrong.into();
-            while let Some((device, offset)) = wrong.pop_front() {
-                let before = wrong.len();
-                wrong.retain(|(other, _)| *other != device);
-                let bytes = (before - wrong.len() + 1) as u64 * unit;
-                context.add(Issue::ParityMismatch { row: range, device, offset, bytes });
-            }
-        }
+        let (index, sums) = (self.index, self.window.clone());
+        self.index += 1;
+        // Sending cannot fail: the threads receive until `rows` is dropped.
+        let _ = self.rows.send(Row { index, range, is_data, used: used.clone(), sums });
         used.retain(|used| used.extent.end() > range.end());
     }
 
-    /// Reads the checksums up to the end of a row.
     fn read_sums(&mut self, range: Extent) {
-        self.window.retain(|(list, _)| list.end() > range.start);
-        while self.window.back().is_none_or(|(last, _)| last.start < range.end()) {
+        self.window.retain(|list| list.0.end() > range.start);
+        while self.window.back().is_none_or(|last| last.0.start < range.end()) {
             let Some(next) = self.sums.as_mut().and_then(Ranges::next_with_sums) else { return };
             if next.0.end() > range.start {
-                self.window.push_back(next);
+                self.window.push_back(Arc::new(next));
             }
         }
     }
+}
+
+fn work(context: &Context<'_>, rows: &Mutex<Receiver<Row>>, done: &Sender<Done>) {
+    loop {
+        let row = rows.lock().recv();
+        let Ok(row) = row else { return };
+        let _ = done.send(compare(context, &row));
+    }
+}
+
+/// Reports issues in the order of their rows (PA3). Returns the bytes of all rows.
+fn report(context: &Context<'_>, results: &Receiver<Done>) -> u64 {
+    let (mut early, mut next, mut sum) = (BTreeMap::new(), 0, 0_u64);
+    for (index, issues, compared) in results {
+        sum = sum.saturating_add(compared);
+        early.insert(index, issues);
+        while let Some(issues) = early.remove(&next) {
+            next += 1;
+            issues.into_iter().for_each(|issue| context.add(issue));
+        }
+    }
+    sum
+}
+
+fn compare(context: &Context<'_>, row: &Row) -> Done {
+    let Row { index, range, is_data, ref used, ref sums } = *row;
+    let unit = if is_data { context.sectorsize() } else { context.nodesize() };
+    let classify = |within: usize, bytes: &[u8]| {
+        let place = range.start.end(within as u64);
+        match used.iter().find(|used| used.extent.contains(place)) {
+            None => Sector::Unused,
+            Some(Used { node: None, .. }) => data_state(context, sums, place, bytes),
+            // A node that lies across units is looked at in the walk over its tree.
+            Some(Used { node: Some(_), extent }) if extent.start != place => Sector::Unknown,
+            Some(Used { node: Some(generation), .. }) => {
+                node_state(context, place, *generation, bytes)
+            }
+        }
+    };
+    // Rows are whole, and each begins where its chunk says. So the only error is a chunk that was
+    // reported before.
+    let found = context.volume.compare_row(range.start, unit as usize, false, classify);
+    let found = found.map(|(_, found)| found).unwrap_or_default();
+    let mut issues = Vec::new();
+    let mut wrong: VecDeque<(DeviceId, u64)> = found.surely_wrong.into();
+    while let Some((device, offset)) = wrong.pop_front() {
+        let before = wrong.len();
+        wrong.retain(|(other, _)| *other != device);
+        let bytes = (before - wrong.len() + 1) as u64 * unit;
+        issues.push(Issue::ParityMismatch { row: range, device, offset, bytes });
+    }
+    (index, issues, found.compared.saturating_mul(unit))
 }
 
 /// The next extent before `end`.
@@ -181,14 +240,10 @@ fn next_used(
     None
 }
 
-fn data_state(
-    context: &Context<'_>,
-    window: &VecDeque<(Extent, Vec<u8>)>,
-    at: Logical,
-    bytes: &[u8],
-) -> Sector {
+fn data_state(context: &Context<'_>, sums: &Sums, at: Logical, bytes: &[u8]) -> Sector {
     let csum = context.superblock.csum_type;
-    let sum = window.iter().find(|(list, _)| list.contains(at)).and_then(|(list, sums)| {
+    let list = sums.iter().find(|list| list.0.contains(at));
+    let sum = list.map(|list| &**list).and_then(|(list, sums)| {
         let index = (at.distance(list.start) / context.sectorsize()) as usize;
         sums.get(index * csum.size()..(index + 1) * csum.size())
     });

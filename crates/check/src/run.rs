@@ -13,6 +13,7 @@ use crate::context::{Context, Tree};
 use crate::csums::Csums;
 use crate::error::Result;
 use crate::extents::{Extents, Others};
+use crate::facts::Group;
 use crate::free_space::FreeSpace;
 use crate::inode::{InodeChecker, Span, Sums};
 use crate::issue::Issue;
@@ -170,9 +171,8 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     }
 
     let csum_bytes = csum_bytes.map_or(0, |bytes| bytes.load(Ordering::Relaxed));
-    let verified_bytes = logs.verified_bytes + verify_data(context, &trees, csum_bytes);
-
-    let parity_bytes = parity::compare_all(context, &trees);
+    let (data_bytes, parity_bytes) = verify_data(context, &trees, &groups, csum_bytes);
+    let verified_bytes = logs.verified_bytes + data_bytes;
 
     progress.step(Step::RootRefs, 0);
     check_roots(context, &roots, &trees);
@@ -221,7 +221,7 @@ fn agree(sums: &Sums) -> bool {
 /// invalid.
 fn free_space<'f, 'c>(
     context: &'f Context<'c>,
-    groups: &'f [crate::facts::Group],
+    groups: &'f [Group],
     trees: &[Tree],
 ) -> Option<FreeSpace<'f, 'c>> {
     let flags = context.superblock.compat_ro;
@@ -236,14 +236,15 @@ fn free_space<'f, 'c>(
     Some(FreeSpace::new(context, groups, tree))
 }
 
-/// Reads and verifies data, if the options ask for it.
-fn verify_data(context: &Context<'_>, trees: &[Tree], csum_bytes: u64) -> u64 {
-    let sums = csum_bytes / context.superblock.csum_type.size() as u64;
+/// Reads and verifies data, if the options ask for it. Compares parity. Returns the bytes of both.
+fn verify_data(context: &Context<'_>, trees: &[Tree], groups: &[Group], sums: u64) -> (u64, u64) {
+    let sums = sums / context.superblock.csum_type.size() as u64;
     let wanted = context.options.check_data_csum;
     let total = if wanted { sums.saturating_mul(context.sectorsize()) } else { 0 };
-    context.progress.step(Step::Csums, total);
+    context.progress.step(Step::Csums, total.saturating_add(parity::bytes(context, groups)));
     let tree = trees.iter().find(|tree| tree.id == TreeId::CSUM).filter(|_| wanted);
-    tree.map_or(0, |tree| data::verify_all(context, tree))
+    let verified = tree.map_or(0, |tree| data::verify_all(context, tree));
+    (verified, parity::compare_all(context, trees))
 }
 
 fn check_roots(context: &Context<'_>, roots: &Roots, trees: &[Tree]) {

@@ -1,11 +1,11 @@
 //! Parity that does not match its data is found, and no other parity is.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use buttress_block::{Device, MemoryDevice};
-use buttress_check::{Issue, NoProgress, Options, Report, check_devices};
-use buttress_format::{BlockGroupFlags, Chunk, Profile};
+use buttress_check::{Issue, NoProgress, Options, Progress, Report, Step, check_devices};
+use buttress_format::{BlockGroupFlags, Chunk, Logical, Profile};
 use buttress_fs::make::make_on;
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
 use buttress_tree::{Geometry, Store, boot};
@@ -27,11 +27,30 @@ fn check(devices: &[MemoryDevice], options: &Options) -> Report {
 
 impl Striped {
     fn new(profile: Profile, count: usize, parity: usize) -> Self {
+        Self::of_nodes(16384, profile, count, parity, |fs| {
+            for number in 0..4_u64 {
+                let name = format!("file {number}");
+                let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+                let mut bytes = vec![0; 1 << 20];
+                buttress_base::Rng::new(number).fill(&mut bytes);
+                file.write_at(0, &bytes).expect("a write");
+            }
+        })
+    }
+
+    fn of_nodes(
+        nodesize: u32,
+        profile: Profile,
+        count: usize,
+        parity: usize,
+        fill: impl FnOnce(&Filesystem),
+    ) -> Self {
         let devices: Vec<_> = (0..count).map(|_| MemoryDevice::new(512 << 20)).collect();
         let all: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
         let options = MakeOptions {
             metadata: Some(profile),
             data: Some(profile),
+            nodesize,
             seed: Some(7),
             ..MakeOptions::default()
         };
@@ -39,13 +58,7 @@ impl Striped {
         let kept: Vec<Arc<dyn Device>> = parts(&devices);
         let options = MountOptions::parse("rw,commit=3000").expect("options");
         let fs = Filesystem::open(kept.clone(), options).expect("a mount");
-        for number in 0..4_u64 {
-            let name = format!("file {number}");
-            let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
-            let mut bytes = vec![0; 1 << 20];
-            buttress_base::Rng::new(number).fill(&mut bytes);
-            file.write_at(0, &bytes).expect("a write");
-        }
+        fill(&fs);
         fs.close().expect("an unmount");
         // The forks have the content.
         for (device, fork) in devices.iter().zip(&kept) {
@@ -60,24 +73,36 @@ impl Striped {
         Self { devices, parity }
     }
 
+    /// A reader of the trees.
+    fn store(&self) -> (Store, buttress_format::Superblock) {
+        let (volume, superblock) =
+            Volume::open(parts(&self.devices), OpenOptions::default()).expect("a volume");
+        let store = Store::new(Arc::new(volume), Geometry::of(&superblock), 0);
+        boot::load_chunks(&store, &superblock).expect("chunks");
+        (store, superblock)
+    }
+
+    /// The chunk around an address, and how far from the beginning of each stripe of it the address
+    /// lies.
+    fn within(&self, at: Logical) -> (Arc<Chunk>, u64) {
+        let (store, _) = self.store();
+        let volume = store.volume();
+        let chunk = volume.chunk_at(at).expect("a chunk");
+        let row = volume.row_bytes(at).expect("a row");
+        let within = at.distance(chunk.logical);
+        (Arc::clone(&chunk), within / row * chunk.stripe_len + within % chunk.stripe_len)
+    }
+
     /// A chunk with a row in use, and how far from the beginning of each unit's device a sector of
     /// this row lies.
     fn place(&self, kind: BlockGroupFlags) -> (Arc<Chunk>, u64) {
-        let (volume, superblock) =
-            Volume::open(parts(&self.devices), OpenOptions::default()).expect("a volume");
-        let volume = Arc::new(volume);
-        let store = Store::new(Arc::clone(&volume), Geometry::of(&superblock), 0);
-        boot::load_chunks(&store, &superblock).expect("chunks");
+        let (store, superblock) = self.store();
         if kind == BlockGroupFlags::DATA {
-            let chunks = volume.chunks();
+            let chunks = store.volume().chunks();
             let chunk = chunks.iter().find(|chunk| chunk.flags.has(kind));
             return (chunk.cloned().expect("a chunk"), 3 * 4096);
         }
-        let node = boot::root_tree_root(&superblock).logical;
-        let chunk = volume.chunk_at(node).expect("a chunk");
-        let row = volume.row_bytes(node).expect("a row");
-        let within = node.distance(chunk.logical);
-        (Arc::clone(&chunk), within / row * chunk.stripe_len + within % chunk.stripe_len)
+        self.within(boot::root_tree_root(&superblock).logical)
     }
 
     /// The findings with one byte changed on a device.
@@ -151,4 +176,63 @@ fn a_device_is_missing() {
     striped.devices.remove(2);
     let report = check(&striped.devices, &Options::thorough());
     assert!(!report.has("parity-mismatch"), "{}", report.to_text());
+}
+
+/// The report does not depend on the number of threads.
+#[test]
+fn issues_come_in_the_order_of_rows() {
+    let striped = Striped::new(Profile::Raid5, 3, 1);
+    let (chunk, _) = striped.place(BlockGroupFlags::DATA);
+    let stripe = &chunk.stripes[0];
+    let device = &striped.devices[stripe.device.0 as usize - 1];
+    // This device has the parity of every third row.
+    for row in 0..30 {
+        let at = stripe.offset + row * chunk.stripe_len + 5 * 4096;
+        device.write_at(at, &[0; 4096]).expect("a write");
+    }
+    let report = |threads| {
+        let options = Options { threads: Some(threads), ..Options::thorough() };
+        let report = check(&striped.devices, &options);
+        let rows = report.issues.iter().filter_map(|issue| match issue {
+            Issue::ParityMismatch { row, device, offset, .. } => Some((*row, *device, *offset)),
+            _ => None,
+        });
+        (rows.collect::<Vec<_>>(), report.totals)
+    };
+    let alone = report(1);
+    assert!(alone.0.len() == 10 && alone.0.is_sorted(), "{:?}", alone.0);
+    for threads in [2, 7] {
+        assert_eq!(report(threads), alone);
+    }
+}
+
+/// The steps, each with the bytes that were announced and the bytes that came.
+#[derive(Default)]
+struct Steps(Mutex<Vec<(Step, u64, u64)>>);
+
+impl Progress for Steps {
+    fn step(&self, step: Step, total_bytes: u64) {
+        self.0.lock().expect("no panic").push((step, total_bytes, 0));
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.0.lock().expect("no panic").last_mut().expect("a step").2 += bytes;
+    }
+}
+
+#[test]
+fn progress_counts_parity() {
+    let striped = Striped::new(Profile::Raid5, 3, 1);
+    let bytes = |options: &Options| {
+        let steps = Steps::default();
+        check_devices(parts(&striped.devices), options, &steps).expect("a check");
+        let steps = steps.0.into_inner().expect("no panic");
+        let (_, total, done) = *steps.iter().find(|step| step.0 == Step::Csums).expect("the step");
+        assert_eq!(done, total);
+        total
+    };
+    let nodes = bytes(&Options::default());
+    assert!(nodes > 0);
+    // All data is verified, and compared with its parity.
+    assert_eq!(bytes(&Options::thorough()), nodes + 2 * (4 << 20));
 }
