@@ -236,3 +236,57 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use buttress_format::{CsumType, Generation, Kind, Logical};
+
+    use super::*;
+    use crate::{Error, Geometry, LeafBuilder, NodeStamp, PtrBuilder};
+
+    /// Nodes of 4 KiB. Those that are missing cannot be read.
+    struct Nodes(Vec<Option<Arc<Node>>>);
+
+    impl NodeSource for Nodes {
+        fn node(&self, _: TreeId, expect: &Expect) -> Result<Arc<Node>> {
+            let found = &self.0[(expect.ptr.logical.0 / 4096) as usize];
+            found.clone().ok_or_else(|| Error::Above("it is lost".to_owned()))
+        }
+    }
+
+    /// A cursor that meets a leaf that cannot be read is at no item.
+    #[test]
+    fn is_nowhere_after_a_lost_leaf() {
+        let geometry = Geometry {
+            nodesize: 4096,
+            sectorsize: 4096,
+            csum: CsumType::Crc32c,
+            fsid: [1; 16],
+            seeds: Default::default(),
+            chunk_tree_uuid: [2; 16],
+        };
+        let (owner, generation) = (TreeId::FS, Generation(7));
+        let stamp = |at: u64| NodeStamp { logical: Logical(at * 4096), generation, owner };
+        let key = |number: u64| Key::new(number, Kind::INODE_ITEM, 0);
+        let mut top = PtrBuilder::new(&geometry);
+        let mut nodes = Vec::new();
+        for at in 0..3 {
+            let mut leaf = LeafBuilder::new(&geometry);
+            leaf.push(&key(at), b"item");
+            nodes.push(Some(Arc::new(leaf.finish(&geometry, &stamp(at)))));
+            top.push(&key(at), &NodePtr { logical: Logical(at * 4096), generation, level: 0 });
+        }
+        nodes.push(Some(Arc::new(top.finish(&geometry, &stamp(3), 1))));
+        nodes[1] = None;
+        let nodes = Nodes(nodes);
+        let root = NodePtr { logical: Logical(3 * 4096), generation, level: 1 };
+
+        let mut cursor = Cursor::seek(&nodes, owner, root, &key(0)).expect("the first leaf");
+        assert_eq!(cursor.item(), Some(&b"item"[..]));
+        assert!(cursor.advance().is_err());
+        assert_eq!((cursor.key(), cursor.item()), (None, None));
+        let mut cursor = Cursor::seek(&nodes, owner, root, &key(2)).expect("the last leaf");
+        assert!(cursor.retreat().is_err());
+        assert_eq!((cursor.key(), cursor.item()), (None, None));
+    }
+}
