@@ -106,6 +106,8 @@ pub fn carry_out(
             let lost = found.uncorrectable_errors;
             Ok(json!({ "devid": id.0, "uncorrectable_errors": lost }))
         }
+        Order::DeviceRemoveCancel => Ok(cancelled(fs.cancel_removal(), fs)),
+        Order::ResizeCancel => Ok(cancelled(fs.cancel_resize(), fs)),
         Order::ScrubCancel => Ok(json!({ "canceled": fs.cancel_scrubs() })),
         Order::ReplaceCancel => Ok(json!({ "canceled": fs.cancel_replace().context(|| name)? })),
         Order::ReplaceStatus => device::replacement(fs).context(|| name),
@@ -166,7 +168,11 @@ fn begin(
 /// The access to the volume that an order needs.
 pub fn access(order: &Order) -> Access {
     match order {
-        Order::BalanceStatus | Order::ReplaceStatus | Order::ScrubCancel => Access::Peek,
+        Order::BalanceStatus
+        | Order::DeviceRemoveCancel
+        | Order::ReplaceStatus
+        | Order::ResizeCancel
+        | Order::ScrubCancel => Access::Peek,
         Order::Commit
         | Order::DeviceStats { reset: false }
         | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }
@@ -179,6 +185,11 @@ pub fn access(order: &Order) -> Access {
         Order::Quota(QuotaAct::Show | QuotaAct::ShowAt { .. }) => Access::Read,
         _ => Access::Write,
     }
+}
+
+/// The answer to a request to cancel work on devices.
+fn cancelled(was_running: bool, fs: &Filesystem) -> Value {
+    json!({ "canceled": was_running, "other_work": !was_running && fs.is_busy() })
 }
 
 /// The progress of a balance.

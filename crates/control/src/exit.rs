@@ -41,6 +41,9 @@ Exit codes: 0 done, 1 failed, 2 wrong command line, 3 damaged or no btrfs volume
 5 volume full, 6 refused without --force; 128 and the number of a signal that ended it, so 130 for \
 Ctrl-C.";
 
+/// The last words of an error of work that a request has ended.
+const STOPPED: &str = "stopped by request";
+
 /// The reason why the program ends early. It is printed as one line: first what failed, then the
 /// causes.
 #[derive(Debug)]
@@ -97,6 +100,11 @@ impl Failure {
     pub fn is_locked(&self) -> bool {
         let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());
         matches!(cause, Some(buttress_block::Error::Locked { .. }))
+    }
+
+    /// Returns whether a request ended the work. A server sends only the text of an error.
+    pub fn is_stopped(&self) -> bool {
+        self.to_string().ends_with(STOPPED)
     }
 
     /// Returns whether the program that reads the output has ended. In that case this program stops

@@ -80,6 +80,8 @@ pub enum Order {
         /// Use the device even if it holds data.
         force: bool,
     },
+    /// Stop removing a device.
+    DeviceRemoveCancel,
     /// Stop replacing a device.
     ReplaceCancel,
     /// Report the last replacement of a device.
@@ -113,6 +115,8 @@ pub enum Order {
         /// The new size, in the syntax of `btrfs filesystem resize`.
         size: String,
     },
+    /// Stop giving a device another size.
+    ResizeCancel,
     /// Report how full the volume is.
     Room,
     /// Show or set properties of a file, a directory or a subvolume.
@@ -205,12 +209,14 @@ impl Order {
             Self::BalancePause
             | Self::BalanceCancel
             | Self::BalanceStatus
+            | Self::DeviceRemoveCancel
             | Self::DeviceStats { .. }
             | Self::Label { .. }
             | Self::Property { .. }
             | Self::Receive { .. }
             | Self::Remount { .. }
             | Self::ReplaceCancel
+            | Self::ResizeCancel
             | Self::ScrubCancel
             | Self::ReplaceStatus
             | Self::Subvolume(_)

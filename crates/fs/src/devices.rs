@@ -1,4 +1,4 @@
-//! Removal of devices.
+//! Removal of devices, and how running changes of devices are cancelled.
 //!
 //! # Invariants
 //!
@@ -26,6 +26,26 @@ impl Filesystem {
         Ok(self.mount().maintenance.missing_devices())
     }
 
+    /// Stops the running removal of a device, and waits until it has stopped. The device stays, and
+    /// moved content stays at its new place. Returns whether a removal was running.
+    #[must_use]
+    pub fn cancel_removal(&self) -> bool {
+        self.mount().upkeep.cancel(Work::Remove)
+    }
+
+    /// Whether work on the volume as a whole is running: a balance, or a change of devices.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.mount().upkeep.is_busy()
+    }
+
+    /// Stops the running change of a device's size as [`Filesystem::cancel_removal`] does. Unless
+    /// the change was over, the device keeps its size.
+    #[must_use]
+    pub fn cancel_resize(&self) -> bool {
+        self.mount().upkeep.cancel(Work::Resize)
+    }
+
     /// Moves all data off a device, which may be missing, and removes the device from the volume.
     /// Other work on the volume goes on.
     ///
@@ -38,7 +58,7 @@ impl Filesystem {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Devices)?;
+        let _turn = mount.upkeep.begin_work(Work::Remove)?;
         if !mount.maintenance.can_lose_device(id) {
             return Err(Error::invalid(TOO_FEW));
         }

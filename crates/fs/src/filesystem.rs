@@ -396,7 +396,7 @@ impl Filesystem {
     ///
     /// `Busy` when no balance is running.
     pub fn pause_balance(&self) -> Result<()> {
-        if self.mount().upkeep.stop_balance(false) {
+        if self.mount().upkeep.pause_balance() {
             return Ok(());
         }
         Err(buttress_txn::Error::Busy("no balance is running").into())
@@ -410,7 +410,7 @@ impl Filesystem {
     /// `Busy` when there is no balance.
     pub fn cancel_balance(&self) -> Result<()> {
         let mount = self.mount();
-        let ran = mount.upkeep.stop_balance(true);
+        let ran = mount.upkeep.cancel(Work::Balance);
         let _turn = mount.upkeep.begin_work(Work::Balance)?;
         if ran && mount.maintenance.paused_balance()?.is_none() {
             // The balance has completed.
@@ -460,7 +460,7 @@ impl Filesystem {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Devices)?;
+        let _turn = mount.upkeep.begin_work(Work::Resize)?;
         if total_bytes < 16 << 20 {
             return Err(Error::invalid("a device smaller than 16 MiB"));
         }

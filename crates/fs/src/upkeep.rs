@@ -40,7 +40,10 @@ const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Balance,
+    /// A change of the volume as a whole that cannot be stopped, such as adding a device.
     Devices,
+    Remove,
+    Resize,
     Replace,
     Reclaim,
 }
@@ -170,17 +173,32 @@ impl Upkeep {
         }
     }
 
-    /// Stops a balance, after its current group or at once. Returns whether a balance was running.
-    pub(crate) fn stop_balance(&self, at_once: bool) -> bool {
+    /// Stops a balance after its current group. Returns whether a balance was running.
+    pub(crate) fn pause_balance(&self) -> bool {
+        self.stop_running(Work::Balance, false)
+    }
+
+    /// Stops work of this kind at once. Returns whether such work was running.
+    pub(crate) fn cancel(&self, work: Work) -> bool {
+        self.stop_running(work, true)
+    }
+
+    /// Whether work is running that was asked for.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state.lock().work.is_some_and(|work| work != Work::Reclaim)
+    }
+
+    /// Stops work of this kind, and waits until it has stopped.
+    fn stop_running(&self, work: Work, at_once: bool) -> bool {
         let mut state = self.state.lock();
-        if state.work != Some(Work::Balance) {
+        if state.work != Some(work) {
             return false;
         }
         self.pause.store(true, Ordering::Relaxed);
         if at_once {
             self.maintenance.stop_moving(true);
         }
-        while state.work == Some(Work::Balance) {
+        while state.work == Some(work) {
             self.changed.wait(&mut state);
         }
         true

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use buttress_control::size;
+use serde_json::Value;
 
 use crate::client;
 use crate::exit::{Exit, Failure, Result};
@@ -20,13 +21,27 @@ pub struct Args {
     #[arg(long)]
     enqueue: bool,
     /// The new size: 4G, or +1G and -1G to change it by that much, or max for the whole device. For
-    /// another device than the first, put its number in front, as in 2:max.
+    /// another device than the first, put its number in front, as in 2:max. The word cancel stops
+    /// a running resize.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: String,
     /// The volume, or a folder of its mount. To grow an image file, make the file longer first.
     place: PathBuf,
     #[command(flatten)]
     devices: Devices,
+}
+
+/// What Linux says of work that was cancelled.
+pub const CANCELED: &str = "Operation canceled";
+
+/// What Linux says to a request to cancel work. `told` is the answer to the order.
+#[must_use]
+pub fn canceled(told: &Value) -> &'static str {
+    match (told["canceled"] == true, told["other_work"] == true) {
+        (true, _) => CANCELED,
+        (false, true) => "Operation now in progress",
+        (false, false) => "Transport endpoint is not connected",
+    }
 }
 
 /// The size that a command line asks for.
@@ -65,7 +80,13 @@ pub fn run(args: &Args, ui: &Ui) -> Result<Exit> {
         Failure::new(Exit::Failure, format!("{before}unable to resize '{place}': {why}"))
     };
     if size == "cancel" {
-        return Err(unable("", "a signal to the program that resizes cancels it"));
+        ui.line("Request to cancel resize")?;
+        if args.size != size {
+            return Err(unable("", "Invalid argument"));
+        }
+        let told = client::run(&Order::ResizeCancel, &args.place, &args.devices, "resize", ui)?;
+        // As on Linux, the request itself fails in any case.
+        return Err(unable("", canceled(&told)));
     }
     let wanted = Wanted::parse(size)
         .ok_or_else(|| Failure::new(Exit::Failure, format!("size value '{size}' is invalid")))?;
@@ -104,6 +125,7 @@ pub fn run(args: &Args, ui: &Ui) -> Result<Exit> {
         Err(error) if error.exit == Exit::NoSpace && to.is_some_and(|to| to > from) => {
             Err(unable("", "no enough free space"))
         }
+        Err(error) if error.is_stopped() => Err(unable("", CANCELED)),
         Err(error) => Err(unable("", &error.to_string())),
     }
 }

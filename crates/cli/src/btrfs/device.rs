@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use buttress_control::closing;
 use buttress_words::json;
+use buttress_words::resize::{CANCELED, canceled};
 use buttress_words::units::Units;
 use buttress_words::usage::{self, Space};
 
 use super::replace;
 use crate::client;
-
 use crate::commands::device as own;
 use crate::execute::DeviceRow;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -41,7 +41,8 @@ pub(super) enum Verb {
         /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.
         #[arg(long)]
         enqueue: bool,
-        /// The devices, then the volume.
+        /// The devices, then the volume. The word cancel in place of devices stops a running
+        /// removal.
         #[arg(required = true, num_args = 2..)]
         words: Vec<OsString>,
     },
@@ -95,7 +96,11 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::Remove { words, .. } => {
             let (volume, gone) = last(words)?;
-            own::run(own::Verb::removing(PathBuf::from(volume), gone), ui)
+            let volume = PathBuf::from(volume);
+            match gone.iter().position(|word| word == "cancel") {
+                Some(at) => cancel_removal(&volume, gone.get(at + 1), ui),
+                None => remove(volume, gone, ui),
+            }
         }
         Verb::Replace(verb) => replace::run(verb, ui),
         Verb::Scan { forget: true, .. } => Ok(Exit::Success),
@@ -120,6 +125,38 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             Ok(Exit::Success)
         }
     }
+}
+
+/// Removes devices.
+fn remove(volume: PathBuf, gone: Vec<OsString>, ui: &Ui) -> Result<Exit> {
+    let called = gone.first().map(|word| word.display().to_string()).unwrap_or_default();
+    own::run(own::Verb::removing(volume, gone), ui).map_err(|failure| {
+        if !failure.is_stopped() {
+            return failure;
+        }
+        let device = match called.parse::<u64>() {
+            Ok(id) => format!("devid {id}"),
+            Err(_) => format!("device '{called}'"),
+        };
+        Failure::new(Exit::Failure, format!("error removing {device}: {CANCELED}"))
+    })
+}
+
+/// Cancels the removal that is running. As on Linux, the request itself fails in any case. `more`
+/// is a word behind `cancel`.
+fn cancel_removal(volume: &Path, more: Option<&OsString>, ui: &Ui) -> Result<Exit> {
+    ui.line("Request to cancel running device deletion")?;
+    let why = match more {
+        Some(more) => {
+            format!("cancel requested but another device specified: {}\n", more.display())
+        }
+        None => {
+            let order = Order::DeviceRemoveCancel;
+            let told = client::run(&order, volume, &Devices::default(), "remove", ui)?;
+            format!("error removing device 'cancel': {}", canceled(&told))
+        }
+    };
+    Err(Failure::new(Exit::Failure, why))
 }
 
 /// Refuses a device that holds something.

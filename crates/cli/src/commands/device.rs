@@ -9,6 +9,7 @@ use buttress_words::units::Units;
 use serde_json::Value;
 
 use crate::client;
+use crate::commands::filesystem::resize::cancel;
 use crate::execute::{self, DeviceRow};
 use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
@@ -92,7 +93,8 @@ pub(crate) struct Remove {
     /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
-    /// The devices to remove: their numbers, their paths, or `missing`.
+    /// The devices to remove: their numbers, their paths, or `missing`. The word `cancel` in their
+    /// place stops a running removal.
     #[arg(value_name = "DEVICE", required = true)]
     gone: Vec<OsString>,
     #[command(flatten)]
@@ -178,6 +180,10 @@ fn called(name: &OsStr) -> String {
 }
 
 fn remove(args: &Remove, ui: &Ui) -> Result<Exit> {
+    if args.gone == ["cancel"] {
+        let order = Order::DeviceRemoveCancel;
+        return cancel(&order, "remove", &args.image, &args.devices, ui);
+    }
     let mut removed = Vec::new();
     for gone in &args.gone {
         let order = Order::DeviceRemove { called: called(gone) };

@@ -9,8 +9,9 @@ use serde_json::json;
 
 use crate::background;
 use crate::client;
+use crate::commands::filesystem::resize::cancel;
 use crate::execute::ScrubStatus;
-use crate::exit::{Context, Exit, Failure, Result};
+use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
 use crate::order::Order;
 use crate::scrubs;
@@ -58,7 +59,9 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::Start(args) => start(&args, false, ui),
         Verb::Resume(args) => start(&args, true, ui),
         Verb::Status(args) => status(&args, ui),
-        Verb::Cancel(args) => cancel(&args.image, &args.devices, ui),
+        Verb::Cancel(Args { image, devices, .. }) => {
+            cancel(&Order::ScrubCancel, "scrub", &image, &devices, ui)
+        }
     }
 }
 
@@ -88,21 +91,6 @@ pub(crate) fn begun(place: &Path, what: &str, pid: u32, ui: &Ui) -> Result<Exit>
     match ui.json() {
         true => ui.document(&json!({ "pid": pid }))?,
         false => ui.line(format!("{what} started on {} (pid={pid})", place.display()))?,
-    }
-    Ok(Exit::Success)
-}
-
-/// Stops the scrubs of a volume. Fails if none was running.
-pub(crate) fn cancel(place: &Path, devices: &Devices, ui: &Ui) -> Result<Exit> {
-    let told = client::run(&Order::ScrubCancel, place, devices, "scrub", ui)?;
-    if told["canceled"] != true {
-        let what = format!("scrub cancel failed on {}: not running", place.display());
-        return Err(Failure::new(Exit::Usage, what));
-    }
-    if ui.json() {
-        ui.document(&told)?;
-    } else {
-        ui.line("scrub cancelled")?;
     }
     Ok(Exit::Success)
 }

@@ -40,6 +40,7 @@ mod verity;
 mod waking;
 mod word_adding;
 mod word_btrbk;
+mod word_cancel;
 mod word_devices;
 mod word_scrub;
 mod word_streams;

@@ -12,7 +12,7 @@ use crate::{Bench, text};
 /// Command lines with `X` for the mount, and `D` for a device outside the volume. Each line may
 /// need the results of earlier lines. For each line, both programs print the same text, except for
 /// numbers, identifiers and times.
-const LINES: [&str; 155] = [
+const LINES: [&str; 159] = [
     "replace status X",
     "replace status -1 X",
     "replace cancel X",
@@ -133,6 +133,10 @@ const LINES: [&str; 155] = [
     "filesystem resize 0:max X",
     "filesystem resize 1: X",
     "filesystem resize bogus X",
+    "filesystem resize cancel X",
+    "filesystem resize 1:cancel X",
+    "device remove cancel X",
+    "device remove cancel 1 X",
     "property list X",
     "property list X/s",
     "property list -t subvol X/s",

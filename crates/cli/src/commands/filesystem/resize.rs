@@ -1,9 +1,9 @@
 //! `buttress filesystem resize`: gives a device another size.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::client;
-use crate::exit::{Exit, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::image::Devices;
 use crate::order::Order;
 use crate::size;
@@ -12,7 +12,8 @@ use crate::ui::Ui;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The new size: 4G, or +1G and -1G to change it by that much, or max for the whole device. For
-    /// another device than the first, put its number in front, as in 2:max.
+    /// another device than the first, put its number in front, as in 2:max. The word cancel stops
+    /// a running resize.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: String,
     /// The image or block device of the volume, or a directory where this user has mounted it. To
@@ -23,7 +24,30 @@ pub(crate) struct Args {
     devices: Devices,
 }
 
+/// Stops work of a mount. Fails if no such work was running.
+pub(crate) fn cancel(
+    order: &Order,
+    what: &'static str,
+    place: &Path,
+    devices: &Devices,
+    ui: &Ui,
+) -> Result<Exit> {
+    let told = client::run(order, place, devices, what, ui)?;
+    if told["canceled"] != true {
+        let what = format!("{what} cancel failed on {}: not running", place.display());
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    match ui.json() {
+        true => ui.document(&told)?,
+        false => ui.line(format!("{what} cancelled"))?,
+    }
+    Ok(Exit::Success)
+}
+
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
+    if args.size == "cancel" {
+        return cancel(&Order::ResizeCancel, "resize", &args.image, &args.devices, ui);
+    }
     let order = Order::Resize { size: args.size.clone() };
     let done = client::run(&order, &args.image, &args.devices, "resize", ui)?;
     if ui.json() {
