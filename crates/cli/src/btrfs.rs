@@ -136,8 +136,11 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
     let is_json = line.format == "json";
     let is_quiet = line.quiet || line.log.as_deref() == Some("quiet");
     let ui = Ui::new(is_json).quiet(is_quiet).silent(is_quiet && line.may_be_silent());
+    // Of all commands, only a scrub has an exit code for damage.
+    let is_scrub = matches!(line.group, Some(Group::Scrub(_)));
     match log::start(false, is_json).and_then(|()| line.carry_out(&ui)) {
         Ok(Exit::Usage) => Some(2),
+        Ok(Exit::Corrupt) if is_scrub => Some(3),
         Ok(exit) => Some(u8::from(exit != Exit::Success)),
         Err(failure) if failure.is_closed_pipe() => Some(0),
         Err(failure) => {

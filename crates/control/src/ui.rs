@@ -95,6 +95,14 @@ impl Ui {
         }
     }
 
+    /// Prints a line of btrfs-progs on standard error, unless the answer is silent, too.
+    pub fn complain(&self, line: impl AsRef<str>) {
+        if !self.silent {
+            // Standard error may be closed.
+            let _ = writeln!(std::io::stderr().lock(), "{}", line.as_ref());
+        }
+    }
+
     /// Colours a text (U2).
     pub fn tint(&self, tone: Tone, text: &str) -> String {
         if !self.colour {

@@ -78,7 +78,8 @@ pub struct Args {
     place: PathBuf,
 }
 
-/// Carries out an action.
+/// Carries out an action. As with btrfs-progs, the exit code of a scrub is 1 if it did not reach
+/// its end, 2 if there is nothing to resume, and 3 if errors could not be corrected.
 ///
 /// # Errors
 ///
@@ -133,8 +134,22 @@ pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         form.show(&status, word, ui)?;
     }
-    let is_good = status.status == "finished" && status.uncorrectable_errors == 0;
-    Ok(if is_good { Exit::Success } else { Exit::Failure })
+    let complain = |what: &str| {
+        if !args.quiet {
+            ui.complain(what);
+        }
+    };
+    if status.status != "finished" {
+        return Ok(Exit::Failure);
+    }
+    if status.uncorrectable_errors > 0 {
+        complain("ERROR: there are uncorrectable errors");
+        return Ok(Exit::Corrupt);
+    }
+    if status.corrected_errors > 0 {
+        complain("WARNING: errors detected during scrubbing, corrected");
+    }
+    Ok(Exit::Success)
 }
 
 /// If no scrub is running, the exit code is 2, as with btrfs-progs. Other errors have code 1.

@@ -160,3 +160,75 @@ fn scrubs_are_told_by_device() {
         }
     }
 }
+
+/// The lines of a scrub about its errors, all of standard error, and the exit code.
+fn outcome(output: &std::process::Output) -> (Vec<String>, String, Option<i32>) {
+    let told = String::from_utf8_lossy(&output.stdout);
+    let about = |line: &&str| line.contains("rror") || line.starts_with("  ");
+    // Linux counts each copy of a sector that is lost.
+    let in_short = |line: &str| match line.strip_prefix("  Uncorrectable:") {
+        Some(count) if count.trim() != "0" => "some are lost".to_owned(),
+        _ => line.to_owned(),
+    };
+    let lines = told.lines().filter(about).map(in_short).collect();
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    (lines, complaint, output.status.code())
+}
+
+/// The exit code and the complaints are those of btrfs-progs on Linux: 0 without errors and where
+/// all were corrected, and 3 where some cannot be.
+#[test]
+fn uncorrectable_errors_have_an_exit_code() {
+    let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
+    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bench = crate::bench();
+    let (image, linux, top) = (bench.path("image"), bench.path("linux"), bench.path("lx"));
+    File::create(&image).expect("a file").set_len(400 << 20).expect("a size");
+    std::fs::create_dir(&top).expect("a folder");
+    run("mkfs.btrfs", &["-q", "-d", "dup", text(&image)]);
+    let ours = bench.path("btrfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
+    let mount = |image: &Path| run("mount", &["-o", "loop", text(image), text(&top)]);
+    mount(&image);
+    let needle = [&b"a needle in two copies"[..], &[7; 8170]].concat();
+    std::fs::write(top.join("file"), needle.repeat(40)).expect("a file");
+    run("umount", &[text(&top)]);
+    run("cp", &["--sparse=always", text(&image), text(&linux)]);
+
+    let bytes = std::fs::read(&image).expect("the image");
+    let is_it = |at: &usize| bytes[*at..].starts_with(b"a needle");
+    let found = (0..bytes.len()).step_by(4096).filter(is_it).map(|at| at as u64);
+    let places: Vec<_> = found.collect();
+    assert_eq!(places.len(), 80, "each of the 40 sectors has two copies");
+    drop(bytes);
+    let scrub = |name: &Path, top: &Path, more: &[&str]| {
+        let words = [&["scrub", "start", "-B"], more, &[text(top)]].concat();
+        outcome(&crate::words::program(&bench, name).args(words).output().expect("it starts"))
+    };
+    let both = |damaged: &[u64], more: &[&str]| {
+        for image in [&image, &linux] {
+            let device = OpenOptions::new().write(true).open(image).expect("the image");
+            damaged.iter().for_each(|at| device.write_all_at(b"another", *at).expect("damage"));
+        }
+        mount(&linux);
+        let wanted = scrub(Path::new("btrfs"), &top, more);
+        run("umount", &[text(&top)]);
+        let mounted = Mounted::new(&bench, &[]);
+        let found = scrub(&ours, &bench.path("mnt"), more);
+        mounted.end();
+        assert_eq!(wanted, found, "btrfs-progs on the left");
+        found
+    };
+    let (lines, complaint, code) = both(&[], &[]);
+    assert_eq!((code, complaint.as_str()), (Some(0), ""), "{lines:?}");
+    let (lines, complaint, code) = both(&places[..3], &[]);
+    assert!(code == Some(0) && complaint.contains("WARNING: "), "{lines:?} {complaint}");
+    let (lines, complaint, code) = both(&[places[5], places[45]], &[]);
+    assert!(code == Some(3) && complaint.contains("ERROR: "), "{lines:?} {complaint}");
+    let (_, complaint, code) = both(&[], &["-q"]);
+    assert_eq!((code, complaint.as_str()), (Some(3), ""));
+    let file = state_file(&bench);
+    std::fs::remove_file(file).expect("removed");
+}
