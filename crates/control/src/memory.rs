@@ -77,6 +77,8 @@ fn within(options: MountOptions, bytes: u64) -> MountOptions {
 pub struct Parts {
     /// Nodes of trees.
     pub nodes: u64,
+    /// Clean data of files. Zero unless the option `page_cache` asks for it.
+    pub pages: u64,
     /// Written data that is on no device yet.
     pub dirty: u64,
     /// Changes that are not committed.
@@ -97,6 +99,7 @@ impl Parts {
         let nodes = options.node_cache_bytes.unwrap_or(NODES_MAX);
         Self {
             nodes,
+            pages: options.page_cache_bytes,
             dirty: options.dirty_bytes_max,
             changes: options.overlay_bytes_max.unwrap_or(CHANGES_MAX),
             known: (nodes / 2).min(KNOWN_MAX),
@@ -186,8 +189,8 @@ mod tests {
         for budget in [16 * MIB, LEAST, 1 << 30, 64 << 30] {
             let options = within(MountOptions::default(), budget);
             let parts = Parts::of(&options);
-            let Parts { nodes, dirty, changes, known, requests } = parts;
-            let last = (known + requests).max(options.page_cache_bytes);
+            let Parts { nodes, pages, dirty, changes, known, requests } = parts;
+            let last = (known + requests).max(pages);
             assert!(nodes + dirty + changes + last <= budget, "{budget}: {parts:?}");
             assert!(nodes <= NODES_MAX && dirty <= DIRTY_MAX, "{budget}: {parts:?}");
         }

@@ -13,7 +13,7 @@ use buttress_volume::Volume;
 
 use crate::buffers::BufferPool;
 use crate::counters::Counters;
-use crate::pages::Pages;
+use crate::pages::{PageStats, Pages};
 use crate::params::{FilesOptions, Params};
 use crate::placement::Placement;
 use crate::reader::Reader;
@@ -108,6 +108,12 @@ impl Files {
     #[must_use]
     pub fn spare_bytes(&self) -> u64 {
         self.pool.bytes()
+    }
+
+    /// The content of the page cache, and how often readers found data in it.
+    #[must_use]
+    pub fn page_stats(&self) -> PageStats {
+        self.pages.stats()
     }
 
     /// Drops clean data of an extent, because the extent now holds other bytes.

@@ -59,7 +59,7 @@ pub use defragment::Defragment;
 pub use error::{Error, Result};
 pub use file::File;
 pub use files::Files;
-pub use pages::ReadBatch;
+pub use pages::{PageStats, ReadBatch};
 pub use params::{FilesOptions, NocowCheck};
 pub use placement::ReclaimEffort;
 pub use reader::{Ahead, DataMismatch, Reader};

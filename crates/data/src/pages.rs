@@ -144,6 +144,20 @@ struct Slot {
 struct Shard {
     runs: Ranked<BTreeMap<u64, Slot>>,
     changed: Condvar,
+    /// Lookups of readers that found data, and those that did not.
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// The present content of a page cache, and how often readers found data in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageStats {
+    /// Bytes in the cache.
+    pub bytes: u64,
+    /// Lookups that found data.
+    pub hits: u64,
+    /// Lookups that found no data, so that the reader had to read the devices.
+    pub misses: u64,
 }
 
 /// The page cache of a volume.
@@ -181,8 +195,12 @@ pub(crate) struct RunClaim<'p> {
 impl Pages {
     /// A cache of up to `budget` bytes. With a budget of zero, the cache never has any data.
     pub(crate) fn new(budget: u64) -> Self {
-        let shard =
-            || Shard { runs: Ranked::new(Rank::Leaf, BTreeMap::new()), changed: Condvar::new() };
+        let shard = || Shard {
+            runs: Ranked::new(Rank::Leaf, BTreeMap::new()),
+            changed: Condvar::new(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             queues: Ranked::new(Rank::Leaf, Queues::new(budget)),
@@ -195,6 +213,17 @@ impl Pages {
     /// Whether the cache has a budget, and so can find anything.
     pub(crate) fn is_on(&self) -> bool {
         self.budget > 0
+    }
+
+    /// The figures of the cache.
+    pub(crate) fn stats(&self) -> PageStats {
+        let bytes = self.queues.lock().kept_bytes();
+        let mut stats = PageStats { bytes, ..PageStats::default() };
+        for shard in &self.shards {
+            stats.hits += shard.hits.load(Ordering::Relaxed);
+            stats.misses += shard.misses.load(Ordering::Relaxed);
+        }
+        stats
     }
 
     fn shard(&self, at: u64) -> &Shard {
@@ -261,17 +290,22 @@ impl Pages {
     /// Looks up an address without a claim. Returns the bytes and the position of the address in
     /// them. Otherwise returns the address up to which the cache has nothing.
     pub(crate) fn peek(&self, at: Logical) -> Result<(Arc<AlignedBuf>, usize), Logical> {
-        let mut runs = self.shard(at.0).runs.lock();
+        let shard = self.shard(at.0);
+        let mut runs = shard.runs.lock();
         let end = Logical(region_end(at.0));
         match covering(&mut runs, at.0) {
             Ok((start, slot)) => match &mut slot.state {
                 State::Ready { bytes, read } => {
+                    shard.hits.fetch_add(1, Ordering::Relaxed);
                     *read = if start == at.0 { read.more() } else { *read };
                     Ok((Arc::clone(bytes), (at.0 - start) as usize))
                 }
                 State::Loading { .. } => Err(Logical(start + slot.len)),
             },
-            Err(next) => Err(next.map_or(end, |next| end.min(Logical(next)))),
+            Err(next) => {
+                shard.misses.fetch_add(1, Ordering::Relaxed);
+                Err(next.map_or(end, |next| end.min(Logical(next))))
+            }
         }
     }
 
@@ -285,10 +319,12 @@ impl Pages {
     /// bytes long. If `continues`, the reader has read a part of this sector before: both reads
     /// count as one.
     pub(crate) fn find(&self, at: Logical, want: u64, continues: bool) -> Found<'_> {
-        let mut runs = self.shard(at.0).runs.lock();
+        let shard = self.shard(at.0);
+        let mut runs = shard.runs.lock();
         let next = match covering(&mut runs, at.0) {
             Ok((start, slot)) => match &mut slot.state {
                 State::Ready { bytes, read } => {
+                    shard.hits.fetch_add(1, Ordering::Relaxed);
                     let comes = start == at.0 && !continues;
                     *read = if comes { read.more() } else { *read };
                     let (bytes, from) = (Arc::clone(bytes), (at.0 - start) as usize);
@@ -301,6 +337,7 @@ impl Pages {
             },
             Err(next) => next,
         };
+        shard.misses.fetch_add(1, Ordering::Relaxed);
         Found::Claimed(self.enter(&mut runs, at, next, want))
     }
 

@@ -61,6 +61,9 @@ fn a_run_is_read_once() {
         }
     });
     assert_eq!(reads.into_inner(), 8);
+    // Each of the readers finds each run in the end.
+    let stats = pages.stats();
+    assert_eq!((stats.hits, stats.misses, stats.bytes), (64, 8, 8 * REGION));
 }
 
 /// When a claim is dropped, a thread that waited claims the run.

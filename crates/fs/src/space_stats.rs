@@ -1,5 +1,6 @@
 //! Statistics of a mount's space: its use, the waiting callers, and the work to make room.
 
+use buttress_data::PageStats;
 use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
 use crate::filesystem::Filesystem;
@@ -21,6 +22,8 @@ pub struct SpaceStats {
     pub dirty: u64,
     /// Bytes of buffers that were written back and wait for the next writer.
     pub spare: u64,
+    /// The page cache.
+    pub pages: PageStats,
     /// Bytes of data in writeback.
     pub ordered: u64,
     /// Runs of the flush states that made room for waiting callers, or refused a caller.
@@ -53,6 +56,7 @@ impl Filesystem {
             preempt: mount.options.baselines.preempt,
             dirty: mount.files.counters().dirty_bytes(),
             spare: mount.files.spare_bytes(),
+            pages: mount.files.page_stats(),
             ordered: mount.files.counters().ordered_bytes(),
             flush_runs: mount.space.runs(),
             rounds: mount.writeback.rounds(),

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_base::{Rank, Ranked};
 
@@ -38,17 +39,34 @@ struct Shard {
 pub(crate) struct Lines {
     shards: [Ranked<Shard>; SHARDS],
     budget: usize,
+    /// Lines that a reader found, and lines that it had to read from the local disk or an object.
+    hits: AtomicU64,
+    misses: AtomicU64,
 }
 
 impl Lines {
     pub(crate) fn new(budget: u64) -> Self {
         let shards = std::array::from_fn(|_| Ranked::new(Rank::Leaf, Shard::default()));
-        Self { shards, budget: budget as usize / SHARDS }
+        let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { shards, budget: budget as usize / SHARDS, hits, misses }
     }
 
     fn shard(&self, key: Key) -> &Ranked<Shard> {
         let mixed = (key.0.0 ^ (u64::from(key.1) << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(mixed >> 60) as usize]
+    }
+
+    /// Looks a line up for a reader, and counts whether the cache has it.
+    pub(crate) fn look_up(&self, key: Key) -> Option<Arc<[u8]>> {
+        let found = self.get(key);
+        let count = if found.is_some() { &self.hits } else { &self.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// The lookups of readers that found a line, and those that did not.
+    pub(crate) fn lookups(&self) -> (u64, u64) {
+        (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<Arc<[u8]>> {

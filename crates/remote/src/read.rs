@@ -186,7 +186,7 @@ impl Core {
         for fetch in fetches {
             let Some(source) = sources.get(&fetch.object) else { continue };
             for key in fetch.keys(source)? {
-                match self.lines.get(key).or_else(|| self.on_disk(source.epoch, key)) {
+                match self.lines.look_up(key).or_else(|| self.on_disk(source.epoch, key)) {
                     Some(found) => drop(lines.insert(key, found)),
                     None => drop(absent.insert(key)),
                 }

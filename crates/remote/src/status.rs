@@ -41,6 +41,11 @@ pub struct Status {
     pub in_flight: u64,
     /// Bytes in the cache in memory for data that was read from objects.
     pub cached_bytes: u64,
+    /// Reads that the cache in memory answered, in cache lines.
+    pub cached_hits: u64,
+    /// Reads that it did not answer. The local disk answered [`Status::disk_hits`] of them, and the
+    /// store the others.
+    pub cached_misses: u64,
     /// Requests that wrote an object.
     pub puts: u64,
     /// Requests that read.
@@ -62,6 +67,7 @@ impl Status {
         let counts = core.chain.store.counts();
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         let (disk_bytes, disk_hits) = core.disk.as_ref().map_or((0, 0), |disk| disk.figures());
+        let (cached_hits, cached_misses) = core.lines.lookups();
         let state = core.state.lock();
         let entries = || state.map.table.entries.values().filter(|entry| !entry.is_open);
         let shared = state.map.table.entries.iter();
@@ -82,6 +88,8 @@ impl Status {
             disk_hits,
             in_flight: state.sealed.len() as u64,
             cached_bytes: core.lines.bytes(),
+            cached_hits,
+            cached_misses,
             puts: load(&counts.puts),
             gets: load(&counts.gets),
             lists: load(&counts.lists),

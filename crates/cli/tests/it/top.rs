@@ -43,6 +43,31 @@ fn the_screen_shows_a_mount() {
     mounted.end();
 }
 
+/// Where the mount has a cache of data, the screen shows how often that had what was read.
+#[test]
+fn the_screen_shows_hits_of_the_page_cache() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = crate::bench();
+    bench.volume("image", "300M");
+    fs::write(bench.path("file"), vec![5; 1 << 20]).expect("written");
+    bench.ok(&["cp", "file", "image:/"]);
+    let mounted = Mounted::new(&bench, &["-o", "page_cache=32M"]);
+    let mount = bench.path("mnt");
+    let place = text(&mount);
+    assert_eq!(fs::read(mount.join("file")).expect("a read").len(), 1 << 20);
+    let stats: Value = serde_json::from_str(&bench.ok(&["--json", "stats", place])).expect("JSON");
+    let memory = &stats["sections"]["memory"];
+    assert_eq!(memory["pages_max_bytes"], 32 << 20);
+    assert!(memory["page_misses"].as_u64().is_some_and(|count| count > 0), "{memory}");
+    assert!(memory["page_hits"].is_u64(), "{memory}");
+    let shown = bench.ok(&["top", "--delay", "0.1", place]);
+    let (_, line) = shown.split_once("page cache: ").expect("the line of hits");
+    assert!(line.split('\n').next().is_some_and(|line| line.contains(" % of all")), "{shown}");
+    mounted.end();
+}
+
 /// With `--json`, the error names `stats` instead. A wrong delay or place is an error before the
 /// screen changes.
 #[test]

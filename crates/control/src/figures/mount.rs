@@ -49,6 +49,7 @@ pub fn sync_figures(stats: &SyncStats) -> Figures {
 /// threads, unused ends of partly filled buffers, and free memory of the allocator.
 /// `requests_bytes` counts the touched bytes of request buffers. `node_hits` and `node_misses`
 /// count the lookups of tree nodes that the cache answered, and those that read a device.
+/// `page_hits` and `page_misses` do so for data of files, if the mount has a page cache of its own.
 pub fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
@@ -58,14 +59,27 @@ pub fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -
     let program = memory_of_process("RssFile:");
     let messages = buttress_fuse::message_bytes();
     let (changes, walked) = (stats.engine.overlay_bytes, stats.engine.walked);
-    let parts_held =
-        [nodes, stats.dirty, stats.spare, changes, inode_bytes as u64, messages, program];
+    let pages = stats.pages;
+    let parts_held = [
+        nodes,
+        stats.dirty,
+        stats.spare,
+        pages.bytes,
+        changes,
+        inode_bytes as u64,
+        messages,
+        program,
+    ];
     let other = resident.saturating_sub(parts_held.iter().sum());
     let figures = [
         ("nodes_bytes", nodes),
         ("nodes_max_bytes", parts.nodes),
         ("node_hits", walked.nodes.saturating_sub(walked.nodes_read)),
         ("node_misses", walked.nodes_read),
+        ("pages_bytes", pages.bytes),
+        ("pages_max_bytes", parts.pages),
+        ("page_hits", pages.hits),
+        ("page_misses", pages.misses),
         ("dirty_bytes", stats.dirty),
         ("dirty_max_bytes", parts.dirty),
         ("spare_buffers_bytes", stats.spare),

@@ -130,6 +130,11 @@ impl Queues {
         Self { budget, probation, main, remembered: Remembered::default(), litter: 0 }
     }
 
+    /// Bytes of the runs that are kept, about.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        (self.probation.bytes + self.main.bytes).saturating_sub(self.litter)
+    }
+
     /// Returns whether a run that begins at `start` is remembered, and forgets the run.
     pub(super) fn recall(&mut self, start: u64) -> bool {
         self.remembered.numbers.remove(&start).is_some()

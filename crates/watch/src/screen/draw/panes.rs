@@ -137,8 +137,8 @@ pub(super) fn space(server: &Server, area: Rect, cells: &mut Buffer) {
 
 /// The lines of the pane of memory, with its frame.
 pub(super) fn memory_lines(server: &Server) -> u16 {
-    let caches = u16::from(!server.figures("cache").is_empty());
-    if server.figures("memory").is_empty() { 0 } else { PARTS.len() as u16 + 4 + caches }
+    let caches = cache_lines(server).len() as u16;
+    if server.figures("memory").is_empty() { 0 } else { PARTS.len() as u16 + 3 + caches }
 }
 
 /// The parts of memory against their limits.
@@ -159,37 +159,58 @@ pub(super) fn memory(server: &Server, area: Rect, cells: &mut Buffer) {
             bar(width, label, &parts, most, behind)
         })
         .collect();
-    lines.push(Line::from(hits(server)));
-    if !server.figures("cache").is_empty() {
-        let share = |hits: u64, of: u64| hits as f64 * 100.0 / of.max(1) as f64;
-        let cache = |name: &str| server.figure("cache", name);
-        let writes = cache("hits_uncommitted") + cache("hits_committed");
-        lines.push(Line::from(format!(
-            "cache disk: {:.0} % of reads and {:.0} % of writes hit, {} dirty",
-            share(cache("read_hits"), cache("reads")),
-            share(writes, cache("writes")),
-            quantity::bytes(cache("dirty_bytes")),
-        )));
-    }
+    lines.extend(cache_lines(server).into_iter().map(Line::from));
     let resident = quantity::bytes(figure("resident_bytes"));
     lines.push(Line::styled(format!("{resident} resident"), DIM));
     Paragraph::new(lines).block(block).render(area, cells);
 }
 
-/// How often the cache of tree nodes had what was looked up: since the last answer, and always.
-fn hits(server: &Server) -> String {
-    let share = |hits: u64, misses: u64| match hits.saturating_add(misses) {
+/// How often each cache of the server had what was looked up.
+fn cache_lines(server: &Server) -> Vec<String> {
+    let figure = |section: &str, name: &str| server.figure(section, name);
+    let mut lines = vec![hits(server, "node cache", "memory", "node_hits", "node_misses")];
+    if figure("memory", "pages_max_bytes") > 0 {
+        lines.push(hits(server, "page cache", "memory", "page_hits", "page_misses"));
+    }
+    if !server.figures("store").is_empty() {
+        lines.push(hits(server, "read from store", "store", "cached_hits", "cached_misses"));
+        let (found, of) = (figure("store", "disk_hits"), figure("store", "cached_misses"));
+        if figure("store", "disk_bytes") > 0 {
+            let (share, bytes) = (share(found, of), quantity::bytes(figure("store", "disk_bytes")));
+            lines.push(format!("its local disk: {share} of the other lookups hit, {bytes}"));
+        }
+    }
+    if !server.figures("cache").is_empty() {
+        let cache = |name: &str| figure("cache", name);
+        let writes = cache("hits_uncommitted") + cache("hits_committed");
+        lines.push(format!(
+            "cache disk: {} of reads and {} of writes hit, {} dirty",
+            share(cache("read_hits"), cache("reads")),
+            share(writes, cache("writes")),
+            quantity::bytes(cache("dirty_bytes")),
+        ));
+    }
+    lines
+}
+
+/// A share in percent. A dash if there is nothing of which it could be a share.
+fn share(part: u64, of: u64) -> String {
+    match of {
         0 => "-".to_owned(),
-        all => format!("{:.1} %", hits as f64 * 100.0 / all as f64),
-    };
-    let now = |name: &str| server.grown("memory", name);
-    let ever = |name: &str| server.figure("memory", name);
-    let (new, all) = (now("node_hits") + now("node_misses"), ever("node_hits"));
+        of => format!("{:.1} %", part as f64 * 100.0 / of as f64),
+    }
+}
+
+/// How often a cache had what was looked up: since the last answer, and always.
+fn hits(server: &Server, cache: &str, section: &str, hits: &str, misses: &str) -> String {
+    let now = |name: &str| server.grown(section, name);
+    let ever = |name: &str| server.figure(section, name);
+    let of_now = now(hits).saturating_add(now(misses));
     format!(
-        "node cache: {} of {} lookups hit, {} of all",
-        share(now("node_hits"), now("node_misses")),
-        quantity::count(new),
-        share(all, ever("node_misses")),
+        "{cache}: {} of {} lookups hit, {} of all",
+        share(now(hits), of_now),
+        quantity::count(of_now),
+        share(ever(hits), ever(hits).saturating_add(ever(misses))),
     )
 }
 
