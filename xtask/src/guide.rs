@@ -3,6 +3,7 @@
 //! Each page has a shell of its own, in a new folder on a copy of this machine's files. The page
 //! fails at the first command that fails; the message has the page, the line and the command.
 
+mod loops;
 mod page;
 
 use std::fs;
@@ -28,13 +29,13 @@ pub(crate) struct Options {
     /// Print what the pages print.
     #[arg(long)]
     verbose: bool,
+    /// The seconds that a page may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    limit: u32,
 }
 
 /// The shell script that prepares the copy and runs the page.
 const INSIDE: &str = include_str!("guide/inside.sh");
-
-/// No page may take longer.
-const SECONDS_MAX: &str = "300";
 
 /// Lines of the output of a failed block that are shown.
 const LINES_SHOWN: usize = 40;
@@ -76,7 +77,7 @@ fn pages(options: &Options) -> Result<bool> {
             continue;
         }
         let begun = Instant::now();
-        match pasted(&page, &program, options.verbose) {
+        match pasted(&page, &program, options) {
             Ok(()) => {
                 println!("{name}: {} blocks in {:.1?}", page.blocks, begun.elapsed());
             }
@@ -112,7 +113,7 @@ fn built(top: &Path) -> Result<PathBuf> {
 }
 
 /// Runs a page. An error begins with the line at which the page failed.
-fn pasted(page: &Page, program: &Path, is_verbose: bool) -> Result<()> {
+fn pasted(page: &Page, program: &Path, options: &Options) -> Result<()> {
     let work = std::env::temp_dir().join(format!("buttress-guide-{}", std::process::id()));
     let error = |error: std::io::Error| format!(" {}: {error}", work.display());
     fs::create_dir_all(work.join("above")).map_err(error)?;
@@ -121,16 +122,19 @@ fn pasted(page: &Page, program: &Path, is_verbose: bool) -> Result<()> {
     write("prelude", page::PRELUDE)?;
     write("inside.sh", INSIDE)?;
     let mut inside = Command::new("timeout");
-    inside.args(["--foreground", "--kill-after=10", SECONDS_MAX, "unshare", "--mount"]);
+    let limit = options.limit.to_string();
+    inside.args(["--foreground", "--kill-after=10", &limit, "unshare", "--mount"]);
     inside.args(["--propagation", "private", "--pid", "--fork", "--kill-child", "bash"]);
     inside.arg(work.join("inside.sh")).arg(&work).arg(program);
+    let before = loops::attached();
     let status = inside.status().map_err(|error| format!(" timeout: {error}"));
+    loops::detach_new(&before);
     let read = |name: &str| fs::read_to_string(work.join(name)).unwrap_or_default();
     let (before, last) = (read("output.before"), read("output"));
     let failed = read("failed").lines().next().map(str::to_owned);
     let reached = read("trace").lines().last().map(|line| line.trim_start_matches('+').to_owned());
     fs::remove_dir_all(&work).map_err(error)?;
-    if is_verbose {
+    if options.verbose {
         print!("{before}{last}");
     }
     let status = status?;

@@ -1,6 +1,7 @@
 //! The command line of `cargo xtask`. Because this test exists, `cargo test --workspace` builds the
 //! program. So `.ci/run` can start the built program, and nothing is built twice.
 
+use std::fs;
 use std::process::{Command, Output};
 
 fn xtask(words: &[&str]) -> Output {
@@ -20,6 +21,34 @@ fn jobs_are_listed() {
     let caches = lines(&["crash", "--list", "--only", "hostile", "--only", "of a cache"]);
     assert!(1 < hostile && hostile < caches && caches < all, "{hostile}, {caches}, {all}");
     assert!(all < lines(&["crash", "--list", "--fuzz"]));
+}
+
+/// A page that is killed at its time limit leaves no loop device behind.
+#[test]
+fn a_page_without_end_leaves_no_loop_device() {
+    let loops = || {
+        let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let files = entries
+            .filter_map(|entry| fs::read_to_string(entry.path().join("loop/backing_file")).ok());
+        files.filter(|file| file.contains("/home/guide/without-end.img")).count()
+    };
+    let mut mount = Command::new("unshare");
+    mount.args(["--mount", "mount", "-t", "tmpfs", "x", "/mnt"]);
+    if !mount.status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no right to mount");
+        return;
+    }
+    let page = std::env::temp_dir().join(format!("xtask-guide-{}.md", std::process::id()));
+    let text = "```sh\ntruncate -s 1M without-end.img\nlosetup --find without-end.img\n\
+                sleep 1000\n```\n";
+    fs::write(&page, text).expect("a page");
+    let name = page.to_str().expect("a plain name");
+    let output = xtask(&["guide", "--program", "/bin/true", "--limit", "3", name]);
+    fs::remove_file(&page).expect("removed");
+    assert!(!output.status.success(), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains(":4: "), "the page ends at its fourth line: {told}");
+    assert_eq!(loops(), 0, "{told}");
 }
 
 /// Impossible options are refused before anything is built.
