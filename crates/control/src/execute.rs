@@ -137,6 +137,7 @@ pub fn carry_out(
             };
             scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
         }
+        Order::ScrubStatus { state } => scrub::status_of(fs, state.as_deref(), name),
         Order::Property { at, act } => property::carry_out(fs, at, act, kernel_sync),
         Order::Verity { at, act } => verity::carry_out(fs, at, act, kernel_sync),
         Order::Quota(act) => quota::carry_out(fs, act, name),
@@ -172,7 +173,8 @@ pub fn access(order: &Order) -> Access {
         | Order::DeviceRemoveCancel
         | Order::ReplaceStatus
         | Order::ResizeCancel
-        | Order::ScrubCancel => Access::Peek,
+        | Order::ScrubCancel
+        | Order::ScrubStatus { .. } => Access::Peek,
         Order::Commit
         | Order::DeviceStats { reset: false }
         | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }

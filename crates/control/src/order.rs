@@ -151,6 +151,12 @@ pub enum Order {
     },
     /// Stop the running scrubs.
     ScrubCancel,
+    /// Report the status of the running or last scrub.
+    ScrubStatus {
+        /// The folder of the state file. `None` is the default folder.
+        #[serde(default, with = "names::path_or_none")]
+        state: Option<PathBuf>,
+    },
     /// Write a subvolume to the stream that comes with the order.
     Send(Sending),
     /// Work on subvolumes.
@@ -218,6 +224,7 @@ impl Order {
             | Self::ReplaceCancel
             | Self::ResizeCancel
             | Self::ScrubCancel
+            | Self::ScrubStatus { .. }
             | Self::ReplaceStatus
             | Self::Subvolume(_)
             | Self::SwapFile { .. }

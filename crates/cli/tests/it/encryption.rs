@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::live::Mounted;
 use crate::unmounting::can_mount;
-use crate::{Bench, bench};
+use crate::words::said;
+use crate::{Bench, bench, text};
 
 /// All files below a folder.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
@@ -51,6 +52,7 @@ fn objects_of_an_encrypted_volume_say_nothing() {
         let options = format!("key-file={}", bench.path("key").display());
         let mounted = Mounted::of(&bench, &plain, &["-o", &options]);
         std::fs::write(bench.path("mnt/more-to-hide"), "more words to hide").expect("a file");
+        scrub_without_key(&bench);
         mounted.end();
         assert_eq!(bench.ok(&["cat", &format!("{volume}:/more-to-hide")]), "more words to hide");
     }
@@ -72,6 +74,22 @@ fn objects_of_an_encrypted_volume_say_nothing() {
     bench.ok(&["check", "--check-data-csum", &volume]);
     bench.ok(&["remote", "delete", &volume]);
     assert!(files(&bench.path("volume")).is_empty());
+}
+
+/// A scrub of the mount asks the server, which has the key. A reader of its own would need one.
+fn scrub_without_key(bench: &Bench) {
+    let ours = bench.path("btrfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
+    let top = bench.path("mnt");
+    for (words, line) in [
+        (["scrub", "start", "-B"], "no errors found"),
+        (["scrub", "status", "-R"], "Status:           finished"),
+        (["scrub", "resume", "-B"], "nothing to resume"),
+    ] {
+        let words = [&words[..], &[text(&top)]].concat();
+        let (told, _) = said(bench, &ours, &words);
+        assert!(told.contains(line), "{words:?}: {told}");
+    }
 }
 
 fn host_name() -> String {

@@ -9,7 +9,7 @@ use buttress_volume::Uuid;
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::names;
@@ -233,6 +233,14 @@ pub(super) fn carry_out(
     status.canceled = !complete;
     note(&file, &status);
     serde_json::to_value(&status).context(|| "output")
+}
+
+/// The identifier of an open volume, and the status of its last scrub. `state` is as for
+/// [`carry_out`].
+pub(super) fn status_of(fs: &Filesystem, state: Option<&Path>, name: &str) -> Result<Value> {
+    let uuid = Uuid(fs.info().context(|| name)?.superblock.fsid).to_string();
+    let status = read(&state_file(state, &uuid));
+    Ok(json!({ "uuid": uuid, "status": status }))
 }
 
 /// The devices of a volume, with the counts of the runs that are resumed.
