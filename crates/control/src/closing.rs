@@ -74,7 +74,11 @@ pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
 
 /// Opens a device as [`open_device`] does. `asked` says how a volume in a store is opened.
 pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
-    when_free(path, how.lock, || buttress_remote::open(path, how, asked))
+    let open = || buttress_remote::open(path, how, asked);
+    when_free(path, how.lock, || match how.write {
+        true => interrupted::opening(path, open),
+        false => open(),
+    })
 }
 
 /// Returns the full name of a volume, by which other processes know it.

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! `closing` opens all volumes of verbs, and calls [`watch`]. So most verbs have no code of their
-//! own for this. Verbs that work on a place as a whole say what is left ([`leaving`]). Servers
+//! `closing` opens all volumes of verbs, and calls [`opening`] and [`watch`]. So most verbs have no
+//! code of their own for this. Verbs that work on a place as a whole say what is left ([`leaving`]). Servers
 //! handle signals themselves ([`leave_to_server`]). Orders that stop in order let the first signal
 //! pass ([`pass_first`]).
 //!
@@ -13,11 +13,12 @@
 //! - **IN2** The store is as after a crash of the program: the last commit is whole, and objects
 //!   that no commit names are no part of the volume. The collector deletes them.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use buttress_block::Device;
-use buttress_remote::{Behind, Opened, RemoteDevice};
+use buttress_remote::{Behind, Opened, RemoteDevice, is_remote};
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -56,11 +57,26 @@ pub fn watch(opened: &Opened) {
 
 /// Runs work that opens no volume. A signal meanwhile ends the program with the words `left`.
 pub fn leaving<R>(left: String, work: impl FnOnce() -> R) -> R {
-    *LEFT.lock() = Some(left);
+    let outer = LEFT.lock().replace(left);
     start();
     let done = work();
-    *LEFT.lock() = None;
+    *LEFT.lock() = outer;
     done
+}
+
+/// Opens or makes a volume for writing. A signal meanwhile ends the program, which says what is
+/// left: a new writer changes no content before the volume is open.
+pub fn opening<R>(place: &Path, open: impl FnOnce() -> R) -> R {
+    if !is_remote(place) || IS_SERVER.load(Ordering::Relaxed) {
+        return open();
+    }
+    let place = place.display();
+    let left = format!(
+        "{place}: interrupted: it was not open yet, and its content is as before. Give the \
+         command again. Other machines may wait for half a minute before they can write it. \
+         `buttress remote gc {place}` deletes objects that no commit names"
+    );
+    leaving(left, open)
 }
 
 fn start() {

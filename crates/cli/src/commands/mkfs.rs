@@ -24,6 +24,7 @@ use crate::cached::{self, Cached};
 use crate::closing;
 use crate::execute;
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::interrupted;
 use crate::names;
 use crate::size;
 use crate::transfer::{Census, Chain, Clones};
@@ -293,6 +294,7 @@ fn open(path: &Path, size: Option<u64>, asked: &Asked) -> Result<Arc<dyn Device>
         Some(size) => buttress_remote::create(path, size, asked),
         None => buttress_remote::open(path, OpenOptions::WRITE, asked),
     };
+    let open = || interrupted::opening(path, open);
     Ok(closing::when_free(path, true, open)?.device())
 }
 

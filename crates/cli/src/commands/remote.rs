@@ -14,7 +14,7 @@ use crate::client;
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
 use crate::image::Devices;
-use crate::interrupted::leaving;
+use crate::interrupted::{leaving, opening};
 use crate::live;
 use crate::order::Order;
 use crate::size::human;
@@ -204,7 +204,7 @@ fn salvage_to(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Resul
     let bar = ui.bytes_bar("copying", 0);
     let (mut made, mut overwritten) = (None, None);
     let create = |len| {
-        let opened = buttress_remote::create(target, len, &Asked::default())?;
+        let opened = opening(target, || buttress_remote::create(target, len, &Asked::default()))?;
         let device = opened.device();
         if let Some(found) = probe::identify(&*device)? {
             let why = format!("holds {found}; a salvage overwrites nothing");

@@ -297,6 +297,43 @@ fn an_interrupted_verb_says_what_is_left() {
     }
 }
 
+/// Ctrl-C before a verb has opened its volume, which needs a key that the store does not give.
+#[test]
+fn a_verb_that_opens_nothing_yet_says_what_is_left() {
+    let bench = bench();
+    let volume = format!("file://{}", bench.path("volume").display());
+    let command = |words: &[&str]| {
+        let mut command = bench.command(words);
+        command.env("BUTTRESS_PASSPHRASE", "one");
+        command
+    };
+    fs::write(bench.path("note"), "a note").expect("a file");
+    let made = command(&["mkfs", &volume, "--size", "1G"]).status().expect("it starts");
+    assert!(made.success());
+    let key = bench.path("volume/key/00000001");
+    fs::rename(&key, key.with_extension("hidden")).expect("renamed");
+    run("mkfifo", &[key.to_str().expect("plain")]);
+    let into = format!("{volume}:/");
+    let verbs: [&[&str]; 3] = [
+        &["cp", "note", &into],
+        &["mkfs", "--force", &volume, "--size", "1G"],
+        &["remote", "gc", &volume],
+    ];
+    for verb in verbs {
+        let child = command(verb).stderr(Stdio::piped()).spawn().expect("it starts");
+        wait_until("it handles no signal", || handles_interrupts(&child));
+        run("kill", &["-INT", &child.id().to_string()]);
+        let ended = child.wait_with_output().expect("it is ours");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(130), "{verb:?}: {said}");
+        assert!(said.contains("not open yet") && said.contains("remote gc"), "{said}");
+    }
+    show(&[key]);
+    assert!(command(verbs[0]).status().expect("it starts").success());
+    let copied = command(&["cat", &format!("{volume}:/note")]).output().expect("it starts");
+    assert_eq!(copied.stdout, b"a note");
+}
+
 /// Ctrl-C in verbs that work on a place as a whole, while the store does not answer: each says what
 /// is left, and the same command succeeds afterwards.
 #[test]

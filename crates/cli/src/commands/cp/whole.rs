@@ -14,6 +14,7 @@ use buttress_remote::{Asked, divide, is_remote};
 
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
+use crate::interrupted;
 use crate::ui::Ui;
 
 /// Returns the two volumes, if the words name whole volumes and at least one is in a store.
@@ -33,7 +34,7 @@ pub(super) fn copy(from: &Path, to: &Path, ui: &Ui) -> Result<Exit> {
     }
     let source = closing::open_device(from, OpenOptions::READ)?.device();
     let create = || buttress_remote::create(to, source.len(), &Asked::default());
-    let opened = closing::when_free(to, true, create)?;
+    let opened = closing::when_free(to, true, || interrupted::opening(to, create))?;
     let target = opened.device();
     if let Some(found) = probe::identify(&*target).map_err(Failure::of_device)? {
         let what = format!("{}: holds {found}; a copy overwrites nothing", to.display());
