@@ -3,9 +3,9 @@
 //! # Place
 //!
 //! `closing` opens all volumes of verbs, and calls [`opening`] and [`watch`]. So most verbs have no
-//! code of their own for this. Verbs that work on a place as a whole say what is left ([`leaving`]). Servers
-//! handle signals themselves ([`leave_to_server`]). Orders that stop in order let the first signal
-//! pass ([`pass_first`]).
+//! code of their own for this. Verbs that work on a place as a whole say what is left
+//! ([`leaving`]). Servers handle signals themselves ([`leave_to_server`]). Orders that stop in
+//! order let the first signal pass ([`pass_first`]).
 //!
 //! # Invariants
 //!

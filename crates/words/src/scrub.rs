@@ -78,8 +78,8 @@ pub struct Args {
     place: PathBuf,
 }
 
-/// Carries out an action. As with btrfs-progs, the exit code of a scrub is 1 if it did not reach
-/// its end, 2 if there is nothing to resume, and 3 if errors could not be corrected.
+/// Carries out an action. The exit codes of a scrub are those of btrfs-progs. 1 means that it did
+/// not reach its end, 2 that there is nothing to resume, and 3 that errors could not be corrected.
 ///
 /// # Errors
 ///
