@@ -106,16 +106,40 @@ fn unmounting_ends_when_everything_is_on_the_image() {
     }
 }
 
-/// When the helper of umount(8) ends, the image is complete and not locked.
+/// When a helper of umount(8) ends, the image is complete and not locked.
 #[test]
-fn the_helper_ends_when_everything_is_on_the_image() {
+fn a_helper_ends_when_everything_is_on_the_image() {
     if !can_mount() {
         return;
     }
     for _ in 0..rounds() {
-        let bench = written();
-        succeeded(&helper(&bench, "umount.fuse.buttress", &["mnt", "-t", "fuse.buttress"]));
-        everything_is_there(&bench);
+        for name in ["umount.fuse.buttress", "umount.buttress"] {
+            let bench = written();
+            succeeded(&helper(&bench, name, &["mnt", "-t", "fuse.buttress"]));
+            everything_is_there(&bench);
+        }
+    }
+}
+
+/// The same for a block device that the kernel has mounted as such.
+#[test]
+fn the_helper_for_devices_ends_when_everything_is_on_the_image() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..rounds() {
+        let bench = bench();
+        fs::create_dir(bench.path("mnt")).expect("a folder");
+        bench.volume("image", "256M");
+        let device = run("losetup", &["--find", "--show", text(&bench.path("image"))]);
+        let device = device.trim();
+        bench.ok(&["mount", device, text(&bench.path("mnt"))]);
+        write(&bench);
+        succeeded(&helper(&bench, "umount.fuseblk.buttress", &["mnt", "-t", "fuseblk.buttress"]));
+        fs::copy(bench.path("image"), bench.path("copy")).expect("a copy");
+        run("losetup", &["--detach", device]);
+        assert_eq!(files_of(&bench, "copy"), FILES);
+        check(&bench.path("copy"));
     }
 }
 
