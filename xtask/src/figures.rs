@@ -4,7 +4,8 @@
 //! # What must hold
 //!
 //! - The page has only figures of these files: no figure is written by hand.
-//! - `--check` fails if the page differs from the generated one.
+//! - `--check` fails if the page differs from the generated one, or if a case of growth has no
+//!   reason.
 
 mod growth;
 mod html;
@@ -74,7 +75,11 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             if !is_same {
                 eprintln!("{PAGE} is not what {FOLDER} gives: cargo xtask figures writes it");
             }
-            if is_same { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let is_explained = !text.contains(growth::NO_REASON);
+            if !is_explained {
+                eprintln!("{PAGE}: a case grows too fast and has no reason ({GROWTH})");
+            }
+            if is_same && is_explained { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Ok(text) => match fs::write(top.join(PAGE), text) {
             Ok(()) => ExitCode::SUCCESS,

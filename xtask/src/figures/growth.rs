@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::kept::{item, read};
 
+/// Stands for the reason of a case that has none. `--check` refuses the page then.
+pub(super) const NO_REASON: &str = "to be mended";
+
 /// A case of `buttress-bench growth`: exponents over its three largest sizes.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Case {
@@ -148,7 +151,7 @@ pub(super) fn render(cases: &[Case], page: &mut String) {
     }
     page.push_str("\nThese grow faster:\n\n");
     for one in above {
-        let why = one.because.as_deref().unwrap_or("to be mended");
+        let why = one.because.as_deref().unwrap_or(NO_REASON);
         page.push_str(&item(&format!("{}, {}: {why}.", one.case, one.grows)));
     }
 }
