@@ -3,6 +3,7 @@
 //! # What must hold
 //!
 //! - A test has a folder and sockets of its own, so tests run side by side.
+//! - A test that lacks something of Linux skips or fails through [`skipped`].
 //! - A test unmounts through [`unless_busy`]. A program that another thread starts inherits all
 //!   open files until its `exec`, and these files keep a mount busy for a moment.
 
@@ -11,6 +12,53 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
+
+/// CI sets this variable: what a test needs of Linux and does not find is then a failure.
+const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
+
+/// With this file, an administrator lets the kernel offer FUSE over io_uring.
+const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Prints that a test is skipped, and what it needs.
+///
+/// # Panics
+///
+/// If `BUTTRESS_REQUIRE_LINUX` is set.
+#[track_caller]
+pub fn skipped(needs: &str) {
+    assert!(std::env::var_os(REQUIRE).is_none(), "{REQUIRE} is set, and this test needs {needs}");
+    eprintln!("SKIPPED: needs {needs}");
+}
+
+/// Returns whether a test has what it needs. If it has not, the test is [`skipped`].
+///
+/// # Panics
+///
+/// If something is missing and `BUTTRESS_REQUIRE_LINUX` is set.
+#[track_caller]
+#[must_use]
+pub fn is_met(is_there: bool, needs: &str) -> bool {
+    if !is_there {
+        skipped(needs);
+    }
+    is_there
+}
+
+/// Switches FUSE over io_uring on, and returns whether the kernel offers it. A kernel without it
+/// (before Linux 6.14) is no failure, as in `.ci/run`.
+///
+/// # Panics
+///
+/// If it cannot be switched on, and `BUTTRESS_REQUIRE_LINUX` is set.
+#[track_caller]
+#[must_use]
+pub fn has_fuse_uring() -> bool {
+    if !Path::new(ENABLE_URING).exists() {
+        eprintln!("SKIPPED: the kernel has no FUSE over io_uring");
+        return false;
+    }
+    is_met(std::fs::write(ENABLE_URING, "Y").is_ok(), "root, to switch on FUSE over io_uring")
+}
 
 /// Runs a program that unmounts. Repeats this for up to 20 seconds, as long as the mount is busy.
 ///

@@ -58,9 +58,5 @@ const TRANSPORT: &str = "io_uring";
 
 /// Whether the kernel has this transport.
 fn has_transport() -> bool {
-    let has_it = std::fs::write("/sys/module/fuse/parameters/enable_uring", "Y").is_ok();
-    if !has_it {
-        eprintln!("SKIPPED: the kernel has no FUSE over io_uring");
-    }
-    has_it
+    buttress_test_program::has_fuse_uring()
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 
+use buttress_test_program::skipped;
 use rustix::fs::{
     AtFlags, CWD, Timespec, Timestamps, XattrFlags, getxattr, listxattr, removexattr, setxattr,
     utimensat,
@@ -50,7 +51,7 @@ fn writes_take_set_id_away() {
             .status();
         match done {
             Ok(status) => assert!(status.success(), "{by}"),
-            Err(_) => return eprintln!("SKIPPED: needs setpriv"),
+            Err(_) => return skipped("setpriv"),
         }
         let mode = fs::metadata(&path).expect("attributes").mode() & 0o7777;
         assert_eq!(mode, 0o777, "after {by}");

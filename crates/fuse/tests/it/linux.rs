@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use buttress_test_program::unless_busy;
+use buttress_test_program::{is_met, unless_busy};
 use tempfile::TempDir;
 
 const LEN: u64 = 1 << 30;
@@ -23,11 +23,9 @@ impl Linux {
         std::fs::File::create(&image).and_then(|file| file.set_len(LEN)).expect("a sparse file");
         std::fs::create_dir(&path).expect("a directory to mount on");
         let is_made = is_done(Command::new("mkfs.btrfs").args(["-q", "-f"]).arg(&image));
-        if !is_made || !mount(&image, &path, options) {
-            eprintln!("SKIPPED: needs mkfs.btrfs, a loop device and a kernel with btrfs");
-            return None;
-        }
-        Some(Self { _directory: directory, path })
+        let is_mounted = is_made && mount(&image, &path, options);
+        is_met(is_mounted, "mkfs.btrfs, a loop device and a kernel with btrfs")
+            .then_some(Self { _directory: directory, path })
     }
 
     /// Mounts a copy of an image with options. Returns `None`, and prints a message, if that is
@@ -36,13 +34,10 @@ impl Linux {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (copy, path) = (directory.path().join("image"), directory.path().join("mount"));
         std::fs::create_dir(&path).expect("a directory to mount on");
-        if !is_done(Command::new("cp").arg("--sparse=always").arg(image).arg(&copy))
-            || !mount(&copy, &path, options)
-        {
-            eprintln!("SKIPPED: needs a loop device and a kernel with btrfs");
-            return None;
-        }
-        Some(Self { _directory: directory, path })
+        let is_copied = is_done(Command::new("cp").arg("--sparse=always").arg(image).arg(&copy));
+        let is_mounted = is_copied && mount(&copy, &path, options);
+        is_met(is_mounted, "a loop device and a kernel with btrfs")
+            .then_some(Self { _directory: directory, path })
     }
 
     /// Its top directory.

@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
+use buttress_test_program::skipped;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
@@ -95,7 +96,7 @@ fn the_kernel_decides_by_the_list() {
             .output();
         match read {
             Ok(output) => assert_eq!(output.status.success(), may, "user {user}: {output:?}"),
-            Err(_) => return eprintln!("SKIPPED: needs setpriv"),
+            Err(_) => return skipped("setpriv"),
         }
     }
 }

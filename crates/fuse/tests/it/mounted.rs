@@ -12,6 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use buttress_fuse::{Options, Unmounted};
+use buttress_test_program::is_met;
 
 use crate::volume::Volume;
 
@@ -75,11 +76,8 @@ pub(crate) fn mounted_behind<T>(
 }
 
 fn can_mount() -> bool {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: needs root and /dev/fuse");
-        return false;
-    }
-    crate::has_transport()
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    is_met(can, "root and /dev/fuse") && crate::has_transport()
 }
 
 impl Mounted {

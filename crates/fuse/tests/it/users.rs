@@ -4,6 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 
+use buttress_test_program::skipped;
+
 use crate::mounted::{Mounted, mounted, mounted_with};
 
 /// Runs a shell line as a user, in the volume. Returns whether it succeeded, or `None` if the
@@ -17,7 +19,7 @@ fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
     match done {
         Ok(output) => Some(output.status.success()),
         Err(_) => {
-            eprintln!("SKIPPED: needs setpriv");
+            skipped("setpriv");
             None
         }
     }
