@@ -5,10 +5,12 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 use std::thread;
 
+use io_uring::{IoUring, opcode, types};
 use rustix::fs::{FallocateFlags, Gid, OFlags, Uid, XattrFlags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use rustix::pipe::{SpliceFlags, pipe, splice};
@@ -67,7 +69,7 @@ struct Case<'a> {
 type Done = std::io::Result<()>;
 type Operation = (&'static str, fn(&mut Case<'_>) -> Done);
 
-const OPERATIONS: [Operation; 28] = [
+const OPERATIONS: [Operation; 30] = [
     ("write", |case| case.file.write_all(b"text")),
     ("write into the middle", |case| case.file.write_all_at(b"text", 5000)),
     ("write by path", |case| OpenOptions::new().append(true).open(case.path)?.write_all(b"text")),
@@ -79,6 +81,8 @@ const OPERATIONS: [Operation; 28] = [
         let buffer = Aligned([7; BLOCK]);
         case.direct.write_all_at(&buffer.0, LEN as u64)
     }),
+    ("asynchronous direct write", |case| write_by_ring(case.direct, BLOCK as u64)),
+    ("asynchronous direct write behind the end", |case| write_by_ring(case.direct, LEN as u64)),
     ("mmap", |case| write_by_map(case.file)),
     ("splice", |case| {
         let (from, into) = pipe()?;
@@ -128,6 +132,21 @@ fn copy(case: &Case<'_>, at: u64, len: usize) -> Done {
     let (mut from, mut to) = (at, at);
     rustix::fs::copy_file_range(case.source, Some(&mut from), &*case.file, Some(&mut to), len)?;
     Ok(())
+}
+
+/// Makes a write by io_uring, which the kernel sends without waiting for the answer.
+fn write_by_ring(file: &File, at: u64) -> Done {
+    let (mut ring, buffer) = (IoUring::new(1)?, Aligned([7; BLOCK]));
+    let fd = types::Fd(file.as_raw_fd());
+    let write = opcode::Write::new(fd, buffer.0.as_ptr(), BLOCK as u32).offset(at);
+    // SAFETY: the memory lives until the write is done, because the next line waits for the write.
+    unsafe { ring.submission().push(&write.build()) }.expect("there is room");
+    ring.submit_and_wait(1)?;
+    match ring.completion().next().expect("it is done").result() {
+        error if error < 0 => Err(std::io::Error::from_raw_os_error(-error)),
+        count if count == BLOCK as i32 => Ok(()),
+        _ => Err(std::io::ErrorKind::WriteZero.into()),
+    }
 }
 
 fn write_by_map(file: &File) -> Done {
