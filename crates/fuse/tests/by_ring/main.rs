@@ -20,6 +20,8 @@ mod content;
 mod deleted;
 #[path = "../it/full.rs"]
 mod full;
+#[path = "../it/held_locks.rs"]
+mod held_locks;
 #[path = "../it/ioctls.rs"]
 mod ioctls;
 #[path = "../it/killed.rs"]

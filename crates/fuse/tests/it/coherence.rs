@@ -25,24 +25,24 @@ use crate::mounted::{Mounted, mounted_with};
 use crate::volume::Volume;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// The length of the file. It ends within its last page.
 const LEN: usize = 2 * PAGE + 1808;
 const ROUNDS: usize = 30;
-const MODES: [&str; 2] = ["writeback_cache", "nowriteback_cache"];
+pub(crate) const MODES: [&str; 2] = ["writeback_cache", "nowriteback_cache"];
 
 /// Memory that direct requests take.
 #[repr(align(4096))]
-struct Aligned([u8; 4 * PAGE]);
+pub(crate) struct Aligned(pub(crate) [u8; 4 * PAGE]);
 
 impl Aligned {
-    fn new(byte: u8) -> Box<Self> {
+    pub(crate) fn new(byte: u8) -> Box<Self> {
         Box::new(Self([byte; 4 * PAGE]))
     }
 }
 
 /// A mapped file.
-struct View {
+pub(crate) struct View {
     start: *mut u8,
     len: usize,
 }
@@ -51,14 +51,14 @@ struct View {
 unsafe impl Sync for View {}
 
 impl View {
-    fn new(file: &File, len: usize) -> Self {
+    pub(crate) fn new(file: &File, len: usize) -> Self {
         let (any, both) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping replaces no other.
         let start = unsafe { mmap(any, len, both, MapFlags::SHARED, file, 0) }.expect("a map");
         Self { start: start.cast(), len }
     }
 
-    fn get(&self, at: usize) -> u8 {
+    pub(crate) fn get(&self, at: usize) -> u8 {
         assert!(at < self.len);
         // SAFETY: the byte is within the mapping. Other threads may change it, so the read is
         // volatile.
@@ -73,7 +73,7 @@ impl View {
         u32::from_le(unsafe { self.start.add(page * PAGE).cast::<u32>().read_volatile() })
     }
 
-    fn set(&self, at: usize, byte: u8) {
+    pub(crate) fn set(&self, at: usize, byte: u8) {
         assert!(at < self.len);
         // SAFETY: the byte is within the mapping.
         unsafe { self.start.add(at).write_volatile(byte) }
@@ -97,7 +97,7 @@ impl Drop for View {
     }
 }
 
-fn open(path: &Path, flags: OFlags) -> File {
+pub(crate) fn open(path: &Path, flags: OFlags) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     options.custom_flags(flags.bits().cast_signed()).open(path).expect("a file")
@@ -117,7 +117,7 @@ fn switch(file: &File, direct: bool) {
 
 /// Does some work before a deadline. If the work does not end, this function ends the connection to
 /// the kernel.
-fn in_time(mount: &Mounted, what: &str, work: impl FnOnce() + Send) {
+pub(crate) fn in_time(mount: &Mounted, what: &str, work: impl FnOnce() + Send) {
     let device = fs::metadata(mount.path("")).expect("attributes").dev();
     let (done, is_done) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn in_time(mount: &Mounted, what: &str, work: impl FnOnce() + Send) {
     });
 }
 
-type Step = (&'static str, fn(&Path));
+pub(crate) type Step = (&'static str, fn(&Path));
 
 /// Steps with requests that hold a folio or the inode's lock in the kernel while they wait for an
 /// answer. Each step makes other requests at the same time.
@@ -328,7 +328,7 @@ const WRITES: u32 = 3000;
 const DEPTH: usize = 4;
 
 /// Tells the other threads that the test is over, even when it fails.
-struct End<'a>(&'a AtomicBool);
+pub(crate) struct End<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {

@@ -12,6 +12,7 @@ mod commands;
 mod content;
 mod deleted;
 mod full;
+mod held_locks;
 mod ioctls;
 mod killed;
 mod lifetime;
