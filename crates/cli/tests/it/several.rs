@@ -131,6 +131,13 @@ fn mounts_show_writes_of_each_other() {
     let numbers: BTreeSet<_> =
         names.map(|name| bench.path(name).metadata().expect("it").ino()).into();
     assert_eq!(numbers.len(), 1, "one file");
+    // The second and third mount look for a name before the first one makes it.
+    let late = ["a/late", "b/late", "c/@home/late"].map(|name| bench.path(name));
+    assert!(!late.iter().any(|path| path.exists()));
+    fs::write(&late[0], "x").expect("it is written");
+    assert!(late.iter().all(|path| path.exists()));
+    fs::remove_file(&late[2]).expect("it is removed");
+    assert!(!late.iter().any(|path| path.exists()));
     fs::rename(bench.path("b/file"), bench.path("b/other")).expect("it is renamed");
     assert!(bench.path("a/other").exists() && !bench.path("c/@home/file").exists());
     bench.ok(&["subvolume", "create", text(&bench.path("a/inner"))]);
@@ -242,6 +249,32 @@ fn binds_and_mounts_on_top_count_as_mounts() {
     run("umount", &[&path("b")]);
     bench.ok(&["umount", "b"]);
     bench.ok(&["umount", "c"]);
+    ends(&bench);
+}
+
+/// A mount in a shared subtree appears at the peer too, and goes there too.
+#[test]
+fn mounts_come_and_go_at_both_peers() {
+    if !can_mount() {
+        return;
+    }
+    let bench = volume();
+    let said = succeeded(&script(
+        &bench,
+        "mkdir -p top/a top/b peer
+        mount --bind top top; mount --make-shared top; mount --bind top peer
+        list() { grep -o \" $PWD/[a-z]*/[ab] \" /proc/self/mountinfo | sed \"s|$PWD/||\" | sort; }
+        mount -t buttress $PWD/image top/a -o subvol=@
+        mount -t buttress $PWD/image peer/b -o subvol=@home; list
+        echo one >peer/a/file; cat top/a/file
+        echo two >top/b/file; cat peer/b/file
+        umount peer/a; list
+        umount top/b; list; echo end",
+    ));
+    let said: Vec<_> = said.split_whitespace().collect();
+    let both = ["peer/a", "peer/b", "top/a", "top/b", "one", "two", "peer/b", "top/b", "end"];
+    assert_eq!(said, both);
+    assert_eq!(bench.ok(&["cat", "image:/@home/file"]), "two\n");
     ends(&bench);
 }
 
@@ -408,8 +441,8 @@ fn a_second_mount_says_what_it_cannot_have() {
     ends(&bench);
 }
 
-/// The lines that Fedora and openSUSE write, with `UUID=`. The usual programs mount the places of
-/// these lines, mount them again, and remount, list and unmount them.
+/// The lines that Fedora and openSUSE write, with `UUID=` and with `LABEL=`. The usual programs
+/// mount the places of these lines, mount them again, and remount, list and unmount them.
 #[test]
 fn lines_of_an_fstab_are_mounted_together() {
     if !can_mount() || !Path::new("/dev/loop-control").exists() {
@@ -425,7 +458,9 @@ fn lines_of_an_fstab_are_mounted_together() {
     ];
     for (lines, options) in [(&fedora[..], "compress=zstd:1"), (&suse[..], "")] {
         let bench = bench();
-        bench.volume("image", "256M");
+        // No other volume has the name of this folder as its label.
+        let label = bench.folder().file_name().expect("a name").display().to_string();
+        bench.ok(&["mkfs", "image", "--size", "256M", "--label", &label]);
         for (subvolume, ..) in lines {
             bench.ok(&["subvolume", "create", &format!("image:/{subvolume}")]);
         }
@@ -433,12 +468,13 @@ fn lines_of_an_fstab_are_mounted_together() {
         let uuid = bench.ok(&["--json", "info", "image"]);
         let uuid: serde_json::Value = serde_json::from_str(&uuid).expect("JSON");
         let uuid = uuid["fsid"].as_str().or(uuid["uuid"].as_str()).expect("a uuid").to_owned();
+        let source =
+            if options.is_empty() { format!("LABEL={label}") } else { format!("UUID={uuid}") };
         let mut fstab = String::new();
         for (subvolume, place, more) in lines {
             let place = bench.path(place);
             let place = text(&place);
-            let line =
-                format!("UUID={uuid} {place} buttress subvol={subvolume},{options}{more} 0 0");
+            let line = format!("{source} {place} buttress subvol={subvolume},{options}{more} 0 0");
             fstab.push_str(&line.replace(",,", ",").replace(", ", " "));
             fstab.push('\n');
         }
