@@ -22,11 +22,16 @@ for try in $(seq 600); do
     sleep 0.1
 done
 grep " $0/mnt " /proc/self/mounts | cut -d ' ' -f 4
+as_user mkdir second
+if as_user ./buttress mount image second 2>second.said; then exit 1; fi
+cat second.said
 as_user sh -c 'echo x > mnt/file && stat -c %u:%g mnt mnt/file'
 as_user fusermount3 -u mnt
 wait $!
 "#;
 
+/// A second mount of the volume is refused, and the message has the reason.
+///
 /// A file of such a mount can neither become root nor be a device. With `idmap=user`, files of root
 /// in the volume belong to the user of the mount.
 #[test]
@@ -43,9 +48,10 @@ fn nosuid_and_nodev_are_not_asked_for() {
     let folder = place.path().to_str().expect("ASCII");
     let said = run("unshare", ["--mount", "bash", "-c", SCRIPT, folder]);
     let lines: Vec<_> = said.lines().collect();
-    let [options, top, file] = lines[..] else { panic!("{said}") };
+    let [options, refused, top, file] = lines[..] else { panic!("{said}") };
     let options: Vec<_> = options.split(',').collect();
     assert!(options.contains(&"nosuid") && options.contains(&"nodev"), "{said}");
+    assert!(refused.contains("only root can mount a volume at a second place"), "{said}");
     assert_eq!((top, file), ("1:1", "1:1"));
     let volume = crate::open::open(&[place.path().join("image")], false);
     let attr = volume.resolve(b"file").expect("it was made").attr();
