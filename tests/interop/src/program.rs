@@ -97,6 +97,20 @@ impl Mounted {
         self.folder.path()
     }
 
+    /// Whether requests come by io_uring. Threads with a name of their own serve its rings.
+    ///
+    /// # Panics
+    ///
+    /// If the threads of the server cannot be listed.
+    #[must_use]
+    pub fn is_over_io_uring(&self) -> bool {
+        let tasks = format!("/proc/{}/task", self.server.id());
+        std::fs::read_dir(tasks).expect("the server runs").flatten().any(|task| {
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            name.starts_with("fuse-ring")
+        })
+    }
+
     /// Runs a shell script in the mount's folder.
     ///
     /// # Panics

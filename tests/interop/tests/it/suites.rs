@@ -12,16 +12,26 @@ use std::process::{Child, Command, Stdio};
 
 use buttress_interop::linux::{Images, has_linux_btrfs};
 use buttress_interop::program::Mounted;
+use buttress_test_program::has_fuse_uring;
 
 use crate::mounted::{Volume, ready};
 
-/// Mount options for the two transports: io_uring if the machine has it, and `/dev/fuse`.
-const DOORS: [&str; 2] = ["", "noio_uring"];
+/// The mount option for requests by io_uring.
+const URING: &str = "io_uring";
 
-/// The transports for this run: the first, or all if `BUTTRESS_DOORS` is set. The tests of the
-/// front end run over both in any case.
-fn doors() -> &'static [&'static str] {
-    if std::env::var_os("BUTTRESS_DOORS").is_some() { &DOORS } else { &DOORS[..1] }
+/// A mount option for each transport of this run: the first that the machine has, or all if
+/// `BUTTRESS_DOORS` is set. The tests of the front end run over both in any case.
+fn doors() -> Vec<&'static str> {
+    let has_uring = has_fuse_uring();
+    let count = if std::env::var_os("BUTTRESS_DOORS").is_some() { 2 } else { 1 };
+    let doors = [URING, "noio_uring"].into_iter();
+    doors.filter(|door| has_uring || *door != URING).take(count).collect()
+}
+
+/// Checks that requests come by the transport that a mount option asks for.
+#[track_caller]
+fn check_door(mount: &Mounted, door: &str) {
+    assert_eq!(mount.is_over_io_uring(), door == URING, "by -o '{door}'");
 }
 
 /// Every operation that `fsx` has, with lengths that cross extents and pages.
@@ -71,16 +81,20 @@ fn found(program: &str) -> Option<PathBuf> {
     found
 }
 
+/// Programs that run on a mount of a volume.
+type Run = (&'static str, Volume, Mounted, Vec<Child>);
+
 /// Waits for the programs on all mounts, then compares all views.
-fn check_volume(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
+fn check_volume(runs: Vec<Run>, suite: &str) {
     let mut ended = Vec::new();
-    for ((volume, mount, children), door) in runs.into_iter().zip(DOORS) {
+    for (door, volume, mount, children) in runs {
         for child in children {
             let output = child.wait_with_output().expect("our child");
             let text = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{suite} failed by -o '{door}': {text}{errors}");
         }
+        check_door(&mount, door);
         ended.push((volume, mount));
     }
     for (volume, mount) in ended {
@@ -94,7 +108,7 @@ fn check_volume(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
 fn fsx() {
     let Some(program) = found("fsx").filter(|_| ready()) else { return };
     let count = std::env::var("BUTTRESS_FSX").unwrap_or_else(|_| "3000".to_owned());
-    let begin = |door: &str| {
+    let begin = |door| {
         let volume = Volume::new("1G");
         let mount = Mounted::new(volume.images.path(), door);
         let config = volume.images.scratch().join("fsx.toml");
@@ -107,9 +121,9 @@ fn fsx() {
             run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it is there")
         };
         let runs = vec![run(1), run(2)];
-        (volume, mount, runs)
+        (door, volume, mount, runs)
     };
-    check_volume(doors().iter().map(|door| begin(door)).collect(), "fsx");
+    check_volume(doors().into_iter().map(begin).collect(), "fsx");
 }
 
 /// The stressors of `stress-ng` for file systems, each for a second. Stressors of other parts of
@@ -117,7 +131,7 @@ fn fsx() {
 #[test]
 fn stress() {
     let Some(program) = found("stress-ng").filter(|_| ready()) else { return };
-    let begin = |door: &str| {
+    let begin = |door| {
         let volume = Volume::new("1G");
         let mount = Mounted::new(volume.images.path(), door);
         let mut run = Command::new(&program);
@@ -128,9 +142,9 @@ fn stress() {
         run.arg("--temp-path").arg(mount.path());
         let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
         let runs = vec![run.spawn().expect("it is there")];
-        (volume, mount, runs)
+        (door, volume, mount, runs)
     };
-    check_volume(doors().iter().map(|door| begin(door)).collect(), "stress-ng");
+    check_volume(doors().into_iter().map(begin).collect(), "stress-ng");
 }
 
 /// The tests of `pjdfstest` that fail in a folder.
@@ -163,6 +177,7 @@ fn pjdfstest() {
         let volume = Volume::new("1G");
         let mount = Mounted::new(volume.images.path(), door);
         let found = failures(&program, &config, mount.path());
+        check_door(&mount, door);
         mount.unmount();
         volume.images.check();
         assert_eq!(found, expected, "by -o '{door}', and on Linux's btrfs");
