@@ -60,10 +60,13 @@ pub fn is_seed(superblock: &Superblock) -> bool {
 
 /// The superblock of the volume that the candidates make: the newest superblock that is not a
 /// seed's. If all superblocks belong to seeds, the newest of all is returned, since a sprout is
-/// newer than its seed.
+/// newer than its seed. A log does not raise the generation. So of equal ones that with a log is
+/// newer: a device that missed a degraded mount has none.
 pub(crate) fn newest(candidates: &[Candidate]) -> Option<&Superblock> {
     let superblocks = candidates.iter().map(|candidate| &candidate.superblock);
-    superblocks.max_by_key(|superblock| (!is_seed(superblock), superblock.generation))
+    superblocks.max_by_key(|superblock| {
+        (!is_seed(superblock), superblock.generation, superblock.log_root.0 != 0)
+    })
 }
 
 /// Finds the seeds among the candidates of a volume. All other devices must be the volume's own.
