@@ -46,13 +46,14 @@ pub(crate) fn compare_all(context: &Context<'_>, trees: &[Tree]) -> u64 {
     let Some(extents) = find(TreeId::EXTENT) else { return 0 };
     let (rows, taken) = sync_channel::<Row>(ROWS_AHEAD);
     let (done, results) = channel::<Done>();
-    let taken = Mutex::new(taken);
+    // Only the workers keep it. If all of them have panicked, nothing can be sent.
+    let taken = Arc::new(Mutex::new(taken));
     std::thread::scope(|scope| {
         for _ in 0..context.threads {
-            let (taken, done) = (&taken, done.clone());
-            scope.spawn(move || work(context, taken, &done));
+            let (taken, done) = (Arc::clone(&taken), done.clone());
+            scope.spawn(move || work(context, &taken, &done));
         }
-        drop(done);
+        drop((taken, done));
         let reports = scope.spawn(move || report(context, &results));
         let sums = find(TreeId::CSUM).map(|tree| Ranges::new(context, tree, false));
         let mut feeder = Feeder { context, sums, window: VecDeque::new(), rows, index: 0 };
@@ -142,7 +143,7 @@ impl Feeder<'_, '_> {
         }
         let (index, sums) = (self.index, self.window.clone());
         self.index += 1;
-        // Sending cannot fail: the threads receive until `rows` is dropped.
+        // Sending fails only if all threads have panicked, which their scope reports.
         let _ = self.rows.send(Row { index, range, is_data, used: used.clone(), sums });
         used.retain(|used| used.extent.end() > range.end());
     }
