@@ -11,6 +11,7 @@
 //!   printed so far is printed, and the program has failed.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -139,7 +140,8 @@ fn outcome(command: &mut Command, until: Instant) -> Result<(String, Option<Stri
     let path = output_path();
     let output = File::create(&path).map_err(text)?;
     command.stdin(Stdio::null()).stdout(output.try_clone().map_err(text)?).stderr(output);
-    let mut child = command.spawn().map_err(text)?;
+    // Programs that a test has started end with it.
+    let mut child = command.process_group(0).spawn().map_err(text)?;
     let failed = wait(&mut child, until).map_err(text)?;
     let said = std::fs::read(&path).map_err(text)?;
     std::fs::remove_file(path).map_err(text)?;
@@ -153,7 +155,8 @@ fn wait(child: &mut Child, until: Instant) -> std::io::Result<Option<String>> {
             Some(status) => return Ok(Some(status.to_string())),
             None if Instant::now() < until => std::thread::sleep(PAUSE),
             None => {
-                child.kill()?;
+                let group = format!("-{}", child.id());
+                Command::new("kill").args(["-KILL", "--", &group]).status()?;
                 child.wait()?;
                 return Ok(Some("did not end in time".into()));
             }
