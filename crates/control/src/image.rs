@@ -13,15 +13,13 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live;
 use crate::location::VolumePath;
 use crate::memory;
-use crate::scan;
 use crate::size;
 use crate::ui;
 
 /// The other devices of a volume that has several devices.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Devices {
-    /// Another device of the same volume. Can be given several times. Of a volume on block devices
-    /// the others are found without this.
+    /// Another device of the same volume. Can be given several times.
     #[arg(long = "device", value_name = "IMG")]
     pub devices: Vec<PathBuf>,
     /// Write nothing to RAID5 and RAID6 block groups. Data there can be read and freed; new data is
@@ -96,8 +94,7 @@ pub enum Access {
     Write,
 }
 
-/// Opens the first device and the other devices, which are looked for if the first is a block
-/// device ([`scan`]). For a verb that only reads, `image` may also be a
+/// Opens the first device and the other devices. For a verb that only reads, `image` may also be a
 /// folder on a mount of this user: the verb then reads the last commit, with all that was written.
 pub fn open_devices(
     image: &Path,
@@ -112,18 +109,15 @@ pub fn open_devices(
         return Ok(devices);
     }
     let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
-    let mut paths: Vec<&Path> = paths.collect();
-    buttress_remote::check_alone(paths.iter().copied(), access == Access::Write)
+    buttress_remote::check_alone(paths.clone(), access == Access::Write)
         .map_err(Failure::of_remote)?;
-    let found = scan::others(&paths, others.degraded)?;
-    paths.extend(found.iter().map(PathBuf::as_path));
-    let are_several = paths.len() > 1;
+    let are_several = !others.devices.is_empty();
     let open = |path: &Path| {
         let is_only_read = are_several && access == Access::Write && is_seed(path);
         let access = if is_only_read { Access::Read } else { access };
         open_device(path, access, &others.asked())
     };
-    paths.into_iter().map(open).collect()
+    paths.map(open).collect()
 }
 
 /// Whether a local file or block device belongs to a seed. Several sprouts may read one seed at the

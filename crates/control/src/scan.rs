@@ -3,20 +3,20 @@
 //!
 //! # Invariants
 //!
-//! - **SC1** Devices are looked for only if the first named device is a block device. Image files
-//!   are never picked up.
-//! - **SC2** A found device has the volume's identifier, and a number that no named device has.
-//! - **SC3** A device may be one transaction behind the newest one, as after a power cut between
-//!   two superblocks. If a device is further behind, or if two devices have one number, the command
-//!   line has to decide.
+//! - **SC1** Devices are looked for only if one block device was named. Image files are never
+//!   picked up.
+//! - **SC2** A found device has the volume's identifier, and a number that the named one has not.
+//! - **SC3** All devices show the same commit and the same log. A device that missed a degraded
+//!   mount may be behind by one transaction, or by a log alone, as after a power cut. So where
+//!   devices differ, or two have one number, the command line has to decide.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use buttress_block::OpenOptions;
-use buttress_format::{DeviceId, Generation, ReplaceItem, Superblock};
+use buttress_format::{DeviceId, Logical, ReplaceItem, Superblock};
 use buttress_remote::{Asked, host_file, is_remote};
 use buttress_volume::Volume;
 
@@ -31,72 +31,72 @@ const BLOCK_DEVICES: &str = "/sys/class/block";
 struct Part {
     path: PathBuf,
     id: DeviceId,
-    generation: Generation,
+    shows: Shows,
 }
 
-/// Returns the devices of a volume that are not among `named`. Returns none if `named` are all, or
-/// begin with an image (SC1). With `degraded`, a device that is too far behind is left out.
+/// What the superblock of a device shows (SC3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shows {
+    generation: u64,
+    /// The nodes at the top: of the roots, of the chunks, and of the log.
+    tops: [Logical; 3],
+}
+
+impl Part {
+    fn new(path: &Path, superblock: &Superblock) -> Self {
+        let tops = [superblock.root, superblock.chunk_root, superblock.log_root];
+        let shows = Shows { generation: superblock.generation.0, tops };
+        Self { path: path.to_path_buf(), id: superblock.dev_item.devid, shows }
+    }
+}
+
+/// Returns the other devices of the volume of `named`. Returns none if that is all of the volume,
+/// or if it is an image (SC1).
 ///
 /// # Errors
 ///
 /// If the command line has to decide between devices (SC3).
-pub fn others(named: &[&Path], degraded: bool) -> Result<Vec<PathBuf>> {
-    let Some(first) = named.first().filter(|path| is_block_device(path)) else {
-        return Ok(Vec::new());
-    };
-    // An unreadable superblock is reported when the volume is opened.
-    let Some(superblock) = superblock(first) else { return Ok(Vec::new()) };
-    if superblock.num_devices <= named.len() as u64 {
+pub fn others(named: &Path) -> Result<Vec<PathBuf>> {
+    if !is_block_device(named) {
         return Ok(Vec::new());
     }
-    let part = |path: &Path, superblock: &Superblock| Part {
-        path: path.to_path_buf(),
-        id: superblock.dev_item.devid,
-        generation: superblock.generation,
+    // An unreadable superblock is reported when the volume is opened.
+    let Some(superblock) = superblock(named).filter(|found| found.num_devices > 1) else {
+        return Ok(Vec::new());
     };
-    let have: Vec<Part> = named
-        .iter()
-        .filter_map(|path| self::superblock(path).map(|found| part(path, &found)))
-        .collect();
-    let numbers: HashSet<u64> = named.iter().filter_map(|path| device_number(path)).collect();
+    let number = device_number(named);
     let seen = block_devices()
         .into_iter()
-        .filter(|path| device_number(path).is_some_and(|number| !numbers.contains(&number)))
+        .filter(|path| device_number(path) != number)
         .filter_map(|path| {
             let found = self::superblock(&path).filter(|found| found.fsid == superblock.fsid)?;
-            Some(part(&path, &found))
+            Some(Part::new(&path, &found))
         })
         .collect();
-    choose(&have, seen, superblock.num_devices, degraded)
+    choose(&Part::new(named, &superblock), seen, superblock.num_devices)
 }
 
 /// Chooses among the devices that were found.
-fn choose(have: &[Part], seen: Vec<Part>, expected: u64, degraded: bool) -> Result<Vec<PathBuf>> {
-    let is_new = |part: &Part| have.iter().all(|named| named.id != part.id);
+fn choose(named: &Part, seen: Vec<Part>, expected: u64) -> Result<Vec<PathBuf>> {
     let mut places: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
-    for part in seen.into_iter().filter(is_new) {
+    // The target of a replacement is no device of the volume yet.
+    let is_place = |part: &Part| part.id != named.id && part.id != ReplaceItem::TARGET;
+    for part in seen.into_iter().filter(is_place) {
         places.entry(part.id.0).or_default().push(part);
     }
-    let generations = places.values().flatten().chain(have).map(|part| part.generation.0);
-    let newest = generations.max().unwrap_or_default();
-    let is_behind = |part: &Part| part.generation.0.saturating_add(1) < newest;
-
     let mut chosen = Vec::new();
-    let mut behind = Vec::new();
-    let mut members = have.iter().filter(|part| part.id != ReplaceItem::TARGET).count() as u64;
+    let mut differing = None;
     for (_, parts) in places {
-        let (old, current): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_behind);
-        behind.extend(old);
-        match current.as_slice() {
+        let (equal, others): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|part| part.shows == named.shows);
+        differing = differing.or(others.into_iter().next());
+        match equal.as_slice() {
             [] => {}
-            [part] => {
-                members += u64::from(part.id != ReplaceItem::TARGET);
-                chosen.push(part.path.clone());
-            }
+            [part] => chosen.push(part.path.clone()),
             [first, second, ..] => {
                 let what = format!(
-                    "{} and {} both say that they are device {} of the volume: name one of them \
-                     with device=",
+                    "{} and {} both say that they are device {} of the volume: name all devices \
+                     that it has, with device=",
                     names::of_path(&first.path),
                     names::of_path(&second.path),
                     first.id.0,
@@ -105,34 +105,23 @@ fn choose(have: &[Part], seen: Vec<Part>, expected: u64, degraded: bool) -> Resu
             }
         }
     }
-    // mount(8) may have taken any device of the volume for its UUID.
-    if let Some(named) = have.iter().find(|part| is_behind(part)) {
-        let what = format!(
-            "{} is at transaction {}, not {newest}: name all devices with device= to use it, or \
-             mount another one with degraded",
-            names::of_path(&named.path),
-            named.generation.0,
-        );
-        return Err(Failure::new(Exit::Failure, what));
-    }
-    // If all places are taken, an old device belongs to the volume no more.
-    let Some(part) = behind.into_iter().find(|part| part.id != ReplaceItem::TARGET) else {
-        return Ok(chosen);
+    // If all places are taken, a device that differs belongs to the volume no more.
+    let is_complete = chosen.len() as u64 + 1 >= expected;
+    let Some(part) = differing.filter(|_| !is_complete) else { return Ok(chosen) };
+    let (path, named_path) = (names::of_path(&part.path), names::of_path(&named.path));
+    let (theirs, ours) = (part.shows.generation, named.shows.generation);
+    let differs = match theirs == ours {
+        true => format!("{path} and {named_path} show other contents of transaction {ours}"),
+        false => format!("{path} is at transaction {theirs}, and {named_path} at {ours}"),
     };
-    if members >= expected {
-        return Ok(chosen);
-    }
-    let path = names::of_path(&part.path);
-    let behind = format!("{path} is at transaction {}, not {newest}", part.generation.0);
-    if degraded {
-        crate::ui::note(format!("{behind}: it is left out"));
-        return Ok(chosen);
-    }
-    let what = format!("{behind}: name it with device={path} to use it, or leave it out: degraded");
+    let what = format!(
+        "{differs}: name all devices with device= to join them, or mount the newer one with \
+         degraded"
+    );
     Err(Failure::new(Exit::Failure, what))
 }
 
-/// The block devices that nothing lies on top of.
+/// The block devices on which a volume can lie.
 fn block_devices() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(BLOCK_DEVICES) else { return Vec::new() };
     let mut devices: Vec<PathBuf> = entries.filter_map(|entry| node(&entry.ok()?.path())).collect();
@@ -140,15 +129,22 @@ fn block_devices() -> Vec<PathBuf> {
     devices
 }
 
-/// The device node of an entry of `/sys/class/block`. Returns `None` for a device without a medium,
-/// and for one that a mapper or an array is made of: the volume is on that.
+/// The device node of an entry of `/sys/class/block`. Returns `None` for a device without a medium
+/// and for one that does not answer. A mapper or an array has the volume of its parts, so `None` is
+/// returned for these parts, too.
 fn node(entry: &Path) -> Option<PathBuf> {
     let read = |name: &str| fs::read_to_string(entry.join(name)).ok();
-    if read("size")?.trim() == "0" || has_entries(&entry.join("holders")) {
+    let is_set = |name: &str| read(name).is_some_and(|text| text.trim() == "1");
+    if read("size")?.trim() == "0" || is_set("dm/suspended") || has_entries(&entry.join("holders"))
+    {
         return None;
     }
     let event = read("uevent")?;
     let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+    // Floppies and optical disks answer after seconds.
+    if name.starts_with("fd") || name.starts_with("sr") {
+        return None;
+    }
     let path = Path::new("/dev").join(name);
     is_block_device(&path).then_some(path)
 }
@@ -180,52 +176,50 @@ mod tests {
 
     fn part(name: &str, id: u64, generation: u64) -> Part {
         let path = Path::new("/dev").join(name);
-        Part { path, id: DeviceId(id), generation: Generation(generation) }
+        let tops = [Logical(generation), Logical(2), Logical(0)];
+        Part { path, id: DeviceId(id), shows: Shows { generation, tops } }
     }
 
-    fn chosen(seen: &[Part], expected: u64, degraded: bool) -> std::result::Result<String, String> {
-        let chosen = choose(&[part("a", 1, 9)], seen.to_vec(), expected, degraded);
+    fn chosen(seen: &[Part], expected: u64) -> std::result::Result<String, String> {
+        let chosen = choose(&part("a", 1, 9), seen.to_vec(), expected);
         let names = |paths: Vec<PathBuf>| {
             paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
         };
         chosen.map(names).map_err(|failure| failure.to_string())
     }
 
-    /// What is missing is found, also one transaction behind. A second device with a named number
-    /// is no candidate.
+    /// What is missing is found. A second device with the named number is no candidate, and neither
+    /// is the target of a replacement.
     #[test]
     fn missing_devices_are_chosen() {
-        let seen = [part("d", 3, 8), part("c", 2, 9), part("copy", 1, 9)];
-        assert_eq!(chosen(&seen, 3, false).expect("clear"), "/dev/c /dev/d");
-        assert_eq!(chosen(&[], 3, false).expect("the volume says what is missing"), "");
+        let seen = [part("d", 3, 9), part("c", 2, 9), part("copy", 1, 9), part("t", 0, 9)];
+        assert_eq!(chosen(&seen, 3).expect("clear"), "/dev/c /dev/d");
+        assert_eq!(chosen(&[], 3).expect("the volume says what is missing"), "");
     }
 
     /// Two devices for one place are refused by name, and an old copy of a present one is not.
     #[test]
     fn two_devices_for_one_place_are_refused() {
-        let why = chosen(&[part("c", 2, 9), part("d", 2, 8)], 2, true).expect_err("unclear");
+        let why = chosen(&[part("c", 2, 9), part("d", 2, 9)], 2).expect_err("unclear");
         assert!(why.contains("/dev/c and /dev/d") && why.contains("device="), "{why}");
-        assert_eq!(chosen(&[part("c", 2, 9), part("d", 2, 3)], 2, false).expect("clear"), "/dev/c");
+        assert_eq!(chosen(&[part("c", 2, 9), part("d", 2, 8)], 2).expect("clear"), "/dev/c");
     }
 
-    /// A device that missed transactions is refused by name if its place is free.
+    /// A device that missed a transaction is refused by name if its place is free. So is one that
+    /// shows another log, or another content of the same transaction.
     #[test]
-    fn a_device_that_is_behind_is_refused() {
-        let why = chosen(&[part("c", 2, 7)], 2, false).expect_err("behind");
-        assert!(why.contains("device=/dev/c") && why.contains("transaction 7, not 9"), "{why}");
-        assert_eq!(chosen(&[part("c", 2, 7)], 2, true).expect("it is left out"), "");
-        // The named device itself may be the old one.
-        let why = chosen(&[part("c", 2, 12)], 2, true).expect_err("behind");
-        assert!(why.contains("/dev/a is at transaction 9, not 12"), "{why}");
-    }
-
-    /// The target of a replacement comes along, and is no member.
-    #[test]
-    fn the_target_of_a_replacement_is_found() {
-        let seen = [part("c", 2, 9), part("t", 0, 9)];
-        assert_eq!(chosen(&seen, 2, false).expect("clear"), "/dev/t /dev/c");
-        assert_eq!(chosen(&[part("t", 0, 2), part("c", 2, 9)], 2, false).expect("clear"), "/dev/c");
-        // With all members there, an old device belongs to nothing any more.
-        assert_eq!(chosen(&[part("c", 2, 9), part("d", 3, 2)], 2, false).expect("clear"), "/dev/c");
+    fn devices_that_differ_are_refused() {
+        let why = chosen(&[part("c", 2, 8)], 2).expect_err("behind");
+        assert!(why.contains("/dev/c is at transaction 8, and /dev/a at 9"), "{why}");
+        let why = chosen(&[part("c", 2, 10)], 2).expect_err("the named device is behind");
+        assert!(why.contains("/dev/c is at transaction 10, and /dev/a at 9"), "{why}");
+        for top in 0..3 {
+            let mut other = part("c", 2, 9);
+            other.shows.tops[top] = Logical(77);
+            let why = chosen(&[other], 2).expect_err("another content");
+            assert!(why.contains("other contents of transaction 9"), "{why}");
+        }
+        // With all members there, a device that differs belongs to nothing any more.
+        assert_eq!(chosen(&[part("c", 2, 9), part("d", 3, 8)], 2).expect("clear"), "/dev/c");
     }
 }

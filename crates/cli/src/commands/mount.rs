@@ -45,7 +45,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::open::{Whole, open, paths};
+use self::open::{Whole, open};
 use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -359,7 +359,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let is_root = rustix::process::geteuid().is_root();
     door.shared = is_root && !door.submounts && buttress_fuse::can_share();
     let parts = memory::Parts::of(&volume);
-    let Whole { fs, cache, mut files } = open(args, &image, volume, cache, &asked)?;
+    let Whole { fs, cache, mut files, names: devices } = open(args, &image, volume, cache, &asked)?;
     let store = store::Shown::of(&mut files, &mut door)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
@@ -377,7 +377,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     tracing::info!(image = names::of_path(&image), target, "mounted");
     // The call of `live` must come before the process announces the mount and leaves the directory,
     // because names may be relative.
-    let mut live = live(args, &image, &session, cache.as_ref(), &fs);
+    let mut live = live(args, (&image, &devices), &session, cache.as_ref(), &fs);
     let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
     files.iter().for_each(|device| live.add_device(device));
     // A device that leaves the volume is closed, so that others can have it.
@@ -433,16 +433,16 @@ fn close(fs: Filesystem, cache: Option<&CacheDevice>, image: &Path) -> Result<()
     Ok(())
 }
 
-/// Describes this process for other programs.
+/// Describes this process for other programs. `image` is the first of `devices`.
 fn live(
     args: &Args,
-    image: &Path,
+    (image, devices): (&Path, &[PathBuf]),
     session: &Session,
     cache: Option<&Arc<CacheDevice>>,
     fs: &Filesystem,
 ) -> Live {
     let mut subject = Subject::of(image.to_owned(), args.cached.full_path());
-    subject.other_devices(paths(args, image).skip(1));
+    subject.other_devices(devices.iter().skip(1).map(PathBuf::as_path));
     subject.is_shared = session.sharer().is_some();
     let mut live = Live::new(subject);
     live.add_mount(session.unmounter());

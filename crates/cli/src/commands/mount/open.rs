@@ -24,6 +24,8 @@ pub(super) struct Whole {
     pub(super) cache: Option<Arc<CacheDevice>>,
     /// The devices that this process has locked, except a cache.
     pub(super) files: Vec<Opened>,
+    /// Their names.
+    pub(super) names: Vec<PathBuf>,
 }
 
 /// Returns the named devices, the first one first.
@@ -50,7 +52,10 @@ pub(super) fn open(
         |path: &&Path| seen.insert(closing::full_name(path).unwrap_or_else(|_| path.to_path_buf()));
     let files = paths(args, image).filter(|path| is_new(path));
     let mut files: Vec<&Path> = files.collect();
-    let found = scan::others(&files, options.degraded)?;
+    let found = match files.as_slice() {
+        [one] if !options.degraded => scan::others(one)?,
+        _ => Vec::new(),
+    };
     files.extend(found.iter().map(PathBuf::as_path));
     buttress_remote::check_alone(files.iter().copied(), !options.read_only)
         .map_err(Failure::of_remote)?;
@@ -60,6 +65,7 @@ pub(super) fn open(
         true => how(path),
         false => OpenOptions { write: false, ..how(path) },
     };
+    let names = files.iter().map(|path| path.to_path_buf()).collect();
     let files = files.iter().map(|path| closing::open_asked(path, how(path), asked));
     let files =
         files.collect::<Result<Vec<_>>>().inspect_err(|_| block_device::note_mounts_of(image))?;
@@ -74,5 +80,5 @@ pub(super) fn open(
         cached = Some(device);
     }
     let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
-    Ok(Whole { fs, cache: cached, files })
+    Ok(Whole { fs, cache: cached, files, names })
 }
