@@ -46,7 +46,6 @@ pub(crate) fn compare_all(context: &Context<'_>, trees: &[Tree]) -> u64 {
     let Some(extents) = find(TreeId::EXTENT) else { return 0 };
     let (rows, taken) = sync_channel::<Row>(ROWS_AHEAD);
     let (done, results) = channel::<Done>();
-    // Only the workers keep it. If all of them have panicked, nothing can be sent.
     let taken = Arc::new(Mutex::new(taken));
     std::thread::scope(|scope| {
         for _ in 0..context.threads {
@@ -143,7 +142,7 @@ impl Feeder<'_, '_> {
         }
         let (index, sums) = (self.index, self.window.clone());
         self.index += 1;
-        // Sending fails only if all threads have panicked, which their scope reports.
+        // The threads alone keep the receiver. Sending fails only if all have panicked.
         let _ = self.rows.send(Row { index, range, is_data, used: used.clone(), sums });
         used.retain(|used| used.extent.end() > range.end());
     }
