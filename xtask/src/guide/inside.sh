@@ -12,6 +12,8 @@ mount -t overlay guide "$work/above/root" \
     -o "lowerdir=/,upperdir=$work/above/new,workdir=$work/above/work"
 cd "$work/above/root"
 mount --rbind /dev dev
+# Mounts of other programs lie in memory there. Their servers would serve until the page ends.
+umount --recursive --lazy dev/shm && mount -t tmpfs shm dev/shm
 mount --rbind /sys sys
 mount -t proc proc proc
 for folder in run tmp srv mnt; do

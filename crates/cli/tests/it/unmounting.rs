@@ -45,8 +45,14 @@ pub(crate) fn script(bench: &Bench, text: &str) -> Output {
     }
     let sbin = fs::canonicalize("/sbin").expect("it is there");
     let sbin = sbin.display();
-    let whole =
-        format!("set -e; mount -t overlay helpers -o lowerdir=\"$PWD/sbin\":{sbin} {sbin}\n{text}");
+    // The namespace has copies of the mounts of other tests. Their servers would serve until it
+    // ends.
+    let whole = format!(
+        "set -e
+        grep ' - fuse[blk]*.buttress ' /proc/self/mountinfo | cut -d ' ' -f 5 |
+        while read -r place; do umount -i -l \"$place\" 2>/dev/null || :; done
+        mount -t overlay helpers -o lowerdir=\"$PWD/sbin\":{sbin} {sbin}\n{text}"
+    );
     Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", &whole])
         .current_dir(bench.folder())

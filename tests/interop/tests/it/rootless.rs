@@ -7,8 +7,13 @@ use buttress_interop::program::program;
 
 /// Commands of the user `daemon` (it must have a name), in a namespace of mounts where it may open
 /// `/dev/fuse`, as on most machines.
+///
+/// The namespace has copies of the mounts of other tests. These go first: their servers would serve
+/// until the namespace ends.
 const SCRIPT: &str = r#"
 set -eu
+grep ' - fuse[blk]*.buttress ' /proc/self/mountinfo | cut -d ' ' -f 5 |
+    while read -r place; do umount -i -l "$place" 2>/dev/null || :; done
 cd "$0"
 mknod -m 666 device c 10 229
 mount --bind device /dev/fuse
@@ -30,10 +35,9 @@ as_user fusermount3 -u mnt
 wait $!
 "#;
 
-/// A second mount of the volume is refused, and the message has the reason.
-///
-/// A file of such a mount can neither become root nor be a device. With `idmap=user`, files of root
-/// in the volume belong to the user of the mount.
+/// A file of a mount without root can neither become root nor be a device. With `idmap=user`, files
+/// of root in the volume belong to the user of the mount. A second mount of the volume is refused,
+/// and the message has the reason.
 #[test]
 fn nosuid_and_nodev_are_not_asked_for() {
     let can = can_mount_fuse() && rustix::process::geteuid().is_root();
