@@ -8,7 +8,8 @@
 //! - **SC2** A found device has the volume's identifier, and a number that the named one has not.
 //! - **SC3** All devices show the same commit and the same log. A device that missed a degraded
 //!   mount may be behind by one transaction, or by a log alone, as after a power cut. So where
-//!   devices differ, or two have one number, the command line has to decide.
+//!   devices differ, or two have one number, the command line has to decide. `degraded` leaves out
+//!   what differs and is not newer, as the named device alone would do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,6 +43,13 @@ struct Shows {
     tops: [Logical; 3],
 }
 
+impl Shows {
+    /// Orders contents by age, as far as superblocks tell: a log comes after its transaction.
+    fn age(&self) -> (u64, bool) {
+        (self.generation, self.tops[2].0 != 0)
+    }
+}
+
 impl Part {
     fn new(path: &Path, superblock: &Superblock) -> Self {
         let tops = [superblock.root, superblock.chunk_root, superblock.log_root];
@@ -51,12 +59,12 @@ impl Part {
 }
 
 /// Returns the other devices of the volume of `named`. Returns none if that is all of the volume,
-/// or if it is an image (SC1).
+/// or if it is an image (SC1). With `degraded`, some may be left out (SC3).
 ///
 /// # Errors
 ///
 /// If the command line has to decide between devices (SC3).
-pub fn others(named: &Path) -> Result<Vec<PathBuf>> {
+pub fn others(named: &Path, degraded: bool) -> Result<Vec<PathBuf>> {
     if !is_block_device(named) {
         return Ok(Vec::new());
     }
@@ -73,11 +81,11 @@ pub fn others(named: &Path) -> Result<Vec<PathBuf>> {
             Some(Part::new(&path, &found))
         })
         .collect();
-    choose(&Part::new(named, &superblock), seen, superblock.num_devices)
+    choose(&Part::new(named, &superblock), seen, superblock.num_devices, degraded)
 }
 
 /// Chooses among the devices that were found.
-fn choose(named: &Part, seen: Vec<Part>, expected: u64) -> Result<Vec<PathBuf>> {
+fn choose(named: &Part, seen: Vec<Part>, expected: u64, degraded: bool) -> Result<Vec<PathBuf>> {
     let mut places: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
     // The target of a replacement is no device of the volume yet.
     let is_place = |part: &Part| part.id != named.id && part.id != ReplaceItem::TARGET;
@@ -85,11 +93,11 @@ fn choose(named: &Part, seen: Vec<Part>, expected: u64) -> Result<Vec<PathBuf>> 
         places.entry(part.id.0).or_default().push(part);
     }
     let mut chosen = Vec::new();
-    let mut differing = None;
+    let mut differing = Vec::new();
     for (_, parts) in places {
         let (equal, others): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| part.shows == named.shows);
-        differing = differing.or(others.into_iter().next());
+        differing.extend(others);
         match equal.as_slice() {
             [] => {}
             [part] => chosen.push(part.path.clone()),
@@ -107,13 +115,18 @@ fn choose(named: &Part, seen: Vec<Part>, expected: u64) -> Result<Vec<PathBuf>> 
     }
     // If all places are taken, a device that differs belongs to the volume no more.
     let is_complete = chosen.len() as u64 + 1 >= expected;
-    let Some(part) = differing.filter(|_| !is_complete) else { return Ok(chosen) };
+    let newest = differing.into_iter().max_by_key(|part| part.shows.age());
+    let Some(part) = newest.filter(|_| !is_complete) else { return Ok(chosen) };
     let (path, named_path) = (names::of_path(&part.path), names::of_path(&named.path));
     let (theirs, ours) = (part.shows.generation, named.shows.generation);
     let differs = match theirs == ours {
         true => format!("{path} and {named_path} show other contents of transaction {ours}"),
         false => format!("{path} is at transaction {theirs}, and {named_path} at {ours}"),
     };
+    if degraded && part.shows.age() <= named.shows.age() {
+        crate::ui::note(format!("{differs}: it is left out"));
+        return Ok(chosen);
+    }
     let what = format!(
         "{differs}: name all devices with device= to join them, or mount the newer one with \
          degraded"
@@ -181,7 +194,15 @@ mod tests {
     }
 
     fn chosen(seen: &[Part], expected: u64) -> std::result::Result<String, String> {
-        let chosen = choose(&part("a", 1, 9), seen.to_vec(), expected);
+        chosen_if(false, seen, expected)
+    }
+
+    fn chosen_if(
+        degraded: bool,
+        seen: &[Part],
+        expected: u64,
+    ) -> std::result::Result<String, String> {
+        let chosen = choose(&part("a", 1, 9), seen.to_vec(), expected, degraded);
         let names = |paths: Vec<PathBuf>| {
             paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
         };
@@ -221,5 +242,18 @@ mod tests {
         }
         // With all members there, a device that differs belongs to nothing any more.
         assert_eq!(chosen(&[part("c", 2, 9), part("d", 3, 8)], 2).expect("clear"), "/dev/c");
+    }
+
+    /// `degraded` takes what is there, leaves out what is older, and refuses what is newer.
+    #[test]
+    fn degraded_leaves_out_what_is_older() {
+        assert_eq!(chosen_if(true, &[part("c", 2, 9)], 2).expect("clear"), "/dev/c");
+        let seen = [part("c", 2, 8), part("d", 3, 9)];
+        assert_eq!(chosen_if(true, &seen, 3).expect("it is left out"), "/dev/d");
+        let seen = [part("c", 2, 8), part("d", 3, 10)];
+        chosen_if(true, &seen, 3).expect_err("the named device is behind");
+        let mut with_log = part("c", 2, 9);
+        with_log.shows.tops[2] = Logical(77);
+        chosen_if(true, &[with_log], 2).expect_err("the named device has no log");
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Whole {
 }
 
 /// Returns the named devices, the first one first.
-pub(super) fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> {
+fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> {
     let by_option = words(&args.options).filter_map(|word| word.strip_prefix("device="));
     let more = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
     std::iter::once(image).chain(more).chain(by_option.map(Path::new))
@@ -53,7 +53,7 @@ pub(super) fn open(
     let files = paths(args, image).filter(|path| is_new(path));
     let mut files: Vec<&Path> = files.collect();
     let found = match files.as_slice() {
-        [one] if !options.degraded => scan::others(one)?,
+        [one] => scan::others(one, options.degraded)?,
         _ => Vec::new(),
     };
     files.extend(found.iter().map(PathBuf::as_path));
