@@ -10,7 +10,6 @@ mod pictures;
 mod programs;
 mod remote;
 mod round;
-mod runner;
 mod suite;
 mod tidy;
 mod top;
@@ -41,8 +40,6 @@ enum Chore {
     Pictures(pictures::Options),
     /// Brings up a real distributed store of objects, and runs the tests of volumes on it.
     Remote(remote::Options),
-    /// Runs all tests of the workspace, several programs side by side.
-    Test(runner::Options),
     /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
     Tidy(tidy::Options),
     /// Runs the generic tests of an xfstests that was fetched and built, and keeps the results.
@@ -59,7 +56,6 @@ fn main() -> ExitCode {
         Chore::Package(options) => package::run(&options),
         Chore::Pictures(options) => pictures::run(&options),
         Chore::Remote(options) => remote::run(&options),
-        Chore::Test(options) => runner::run(&options),
         Chore::Tidy(options) => tidy::run(&options),
         Chore::Xfstests(options) => xfstests::run(&options),
     }

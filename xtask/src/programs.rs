@@ -71,7 +71,7 @@ pub(crate) fn cargo() -> Command {
 /// Returns `command` without the variables that cargo sets for this package. Build scripts that
 /// depend on such variables (`ring`) would run again, and a program that is built at the same time
 /// would lose its libraries.
-pub(crate) fn outside(mut command: Command) -> Command {
+fn outside(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let is_of_package =
             |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -83,53 +83,34 @@ pub(crate) fn outside(mut command: Command) -> Command {
 }
 
 fn tests(packages: &[&str], optimized: bool) -> Result<BTreeMap<String, PathBuf>, String> {
+    let mut command = cargo();
     // All packages are built, as by `cargo test --workspace`. Single packages would select other
     // features of their dependencies, and all dependencies would be built twice.
-    let mut words = vec!["test", "--workspace", "--no-run", "--test", "it"];
+    command.args(["test", "--workspace", "--no-run", "--test", "it"]);
+    command.arg("--message-format=json-render-diagnostics");
     if optimized {
-        words.extend(["--profile", "crash"]);
+        command.args(["--profile", "crash"]);
     }
-    let wanted = |test: &Test| packages.contains(&test.package.as_str());
-    let found = built(&words)?.into_iter().filter(wanted);
-    Ok(found.map(|test| (test.package, test.program)).collect())
-}
-
-/// A built program of tests.
-#[derive(Debug)]
-pub(crate) struct Test {
-    pub(crate) package: String,
-    /// The `Cargo.toml` of the package.
-    pub(crate) manifest: PathBuf,
-    /// The name of the library, program or file, and which of these it is.
-    pub(crate) target: String,
-    pub(crate) kind: String,
-    pub(crate) program: PathBuf,
-}
-
-/// Runs cargo with these words, and returns the programs of tests that it built.
-pub(crate) fn built(words: &[&str]) -> Result<Vec<Test>, String> {
-    let mut command = cargo();
-    command.args(words).arg("--message-format=json-render-diagnostics");
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
     if !output.status.success() {
         return Err("the tests do not build".to_owned());
     }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(test_of).collect())
-}
-
-/// The program of tests that a message of cargo names, if it names one.
-fn test_of(message: &str) -> Option<Test> {
-    let message: serde_json::Value = serde_json::from_str(message).ok()?;
-    if message["profile"]["test"].as_bool() != Some(true) {
-        return None;
+    let mut programs = BTreeMap::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        let (Some(program), Some(id)) =
+            (message["executable"].as_str(), message["package_id"].as_str())
+        else {
+            continue;
+        };
+        if message["profile"]["test"].as_bool() != Some(true) {
+            continue;
+        }
+        if let Some(package) = packages.iter().find(|package| **package == name_of(id)) {
+            programs.insert((*package).to_owned(), PathBuf::from(program));
+        }
     }
-    Some(Test {
-        package: name_of(message["package_id"].as_str()?).to_owned(),
-        manifest: message["manifest_path"].as_str()?.into(),
-        target: message["target"]["name"].as_str()?.to_owned(),
-        kind: message["target"]["kind"][0].as_str()?.to_owned(),
-        program: message["executable"].as_str()?.into(),
-    })
+    Ok(programs)
 }
 
 /// The name of a package in its identifier: "path+file:///.../crates/fs#buttress-fs@0.1.0".
@@ -238,23 +219,5 @@ mod tests {
     fn packages_have_names() {
         assert_eq!(name_of("path+file:///a/crates/fs#buttress-fs@0.1.0"), "buttress-fs");
         assert_eq!(name_of("path+file:///a/buttress-fs#buttress-txn@0.1.0"), "buttress-txn");
-    }
-
-    /// A program of tests is told from other programs, and from libraries.
-    #[test]
-    fn programs_of_tests_are_found() {
-        let message = |test: bool, program: &str| {
-            format!(
-                r#"{{"package_id": "path+file:///a#one@0.1.0", "manifest_path": "/a/Cargo.toml",
-                    "target": {{"name": "it", "kind": ["test"]}}, "profile": {{"test": {test}}},
-                    "executable": {program}}}"#
-            )
-        };
-        let found = test_of(&message(true, r#""/b""#)).expect("a program of tests");
-        assert_eq!((found.package.as_str(), found.target.as_str()), ("one", "it"));
-        assert_eq!((found.program, found.manifest), ("/b".into(), "/a/Cargo.toml".into()));
-        assert!(test_of(&message(false, r#""/b""#)).is_none());
-        assert!(test_of(&message(true, "null")).is_none());
-        assert!(test_of(r#"{"reason": "build-finished", "success": true}"#).is_none());
     }
 }
