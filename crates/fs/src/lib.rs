@@ -108,7 +108,7 @@ pub use buttress_items::{
 };
 pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{
-    BalanceOptions, BalanceProgress, DeviceCounts, Filter, ScrubOptions, ScrubProgress,
+    BalanceOptions, BalanceProgress, DeviceCounts, Filter, LoopSteps, ScrubOptions, ScrubProgress,
     TrimOptions, TrimProgress,
 };
 pub use buttress_make::clock::{be_repeatable, now};

@@ -1,6 +1,10 @@
-//! Statistics of a mount's space: its use, the waiting callers, and the work to make room.
+//! Statistics of a mount's space: its use, the waiting callers, the work to make room, and the
+//! steps of maintenance.
+
+use std::collections::BTreeMap;
 
 use buttress_data::PageStats;
+use buttress_maintenance::LoopSteps;
 use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
 use crate::filesystem::Filesystem;
@@ -41,6 +45,12 @@ pub struct SpaceStats {
 }
 
 impl Filesystem {
+    /// The steps of each loop of maintenance since the mount, with their bounds.
+    #[must_use]
+    pub fn loop_steps(&self) -> BTreeMap<&'static str, LoopSteps> {
+        self.mount().maintenance.loop_steps()
+    }
+
     /// The present space, and the work to make room.
     #[must_use]
     pub fn space_stats(&self) -> SpaceStats {

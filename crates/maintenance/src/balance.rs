@@ -12,6 +12,7 @@ use buttress_space::SpaceKind;
 
 use buttress_txn::{Error, Result};
 
+use crate::bound::name;
 use crate::{Maintenance, Users};
 
 /// Selects groups of a kind, by the conditions of `btrfs balance`. A condition that is `None`
@@ -199,7 +200,9 @@ impl Maintenance {
                 held.push(self.engine().hold_read_only(*start)?);
             }
         }
+        let mut bound = self.loops().begin(name::CHOSEN, chosen.len() as u64);
         for (start, _) in chosen {
+            bound.step()?;
             if self.engine().space().group_at(*start).is_none() {
                 // The group was empty, and a commit removed it.
                 progress.completed += 1;

@@ -11,6 +11,7 @@ use buttress_format::{Key, Kind, TreeId, ids};
 use buttress_txn::{Cost, Error, MetaReservation, ReserveClass, Result};
 
 use crate::Maintenance;
+use crate::bound::{Steps, name};
 
 /// The most references that one step changes. If space is short, a step is smaller and works on
 /// fewer subvolumes, since each subvolume needs
@@ -92,8 +93,10 @@ impl Maintenance {
         let (budget, reservation) = self.reserve_step()?;
         let count = (budget / self.engine().drop_min())
             .clamp(1, u32::try_from(dead.len()).unwrap_or(u32::MAX));
+        let now = &dead[..count as usize];
+        self.count_drops(now)?;
         let handle = self.engine().begin(reservation);
-        dead.iter().take(count as usize).for_each(|tree| handle.drop_tree(*tree, budget / count));
+        now.iter().for_each(|tree| handle.drop_tree(*tree, budget / count));
         drop(handle);
         self.engine().commit()?;
         let view = self.engine().view();
@@ -101,9 +104,27 @@ impl Maintenance {
         for tree in dead {
             if view.committed_root_item(tree)?.is_some() {
                 left.push(tree);
+            } else if let Some(steps) = self.drops().lock().remove(&tree) {
+                self.loops().add(name::DROP, steps);
             }
         }
         Ok(left)
+    }
+
+    /// Counts a step of each subvolume. A step frees a node of the tree, or hands one over to other
+    /// trees (`txn::commit::drops`). So there are at most two steps for each node.
+    fn count_drops(&self, trees: &[TreeId]) -> Result<()> {
+        let most = self.drop_steps_max();
+        let mut drops = self.drops().lock();
+        trees.iter().try_for_each(|tree| {
+            drops.entry(*tree).or_insert(Steps { taken: 0, most }).step(name::DROP)
+        })
+    }
+
+    /// The most steps that drop a tree, from the number of nodes that the bytes in use can hold.
+    fn drop_steps_max(&self) -> u64 {
+        let used = self.engine().between_commits(|superblock| superblock.bytes_used);
+        2 * (used / u64::from(self.geometry().nodesize)) + 2
     }
 
     /// Reserves space for a step, and returns the number of references that it may change.
@@ -131,10 +152,15 @@ impl Maintenance {
     /// As [`drop_step`](Self::drop_step).
     pub fn drop_leftovers(&self) -> Result<usize> {
         let mut dropped = BTreeSet::new();
+        let mut bound = None;
         while let Some(of) = self.next_leftover()? {
             self.engine().check_writable()?;
             if dropped.insert(of) {
+                bound = Some(self.loops().begin(name::LEFTOVER, self.drop_steps_max()));
                 tracing::info!(subvolume = %of, "what an interrupted balance left is dropped");
+            }
+            if let Some(bound) = &mut bound {
+                bound.step()?;
             }
             let _turn = self.turn().take();
             let (budget, reservation) = self.reserve_step()?;

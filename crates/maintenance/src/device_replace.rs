@@ -23,6 +23,7 @@ use buttress_volume::{Pair, Target, Volume};
 
 use buttress_txn::{DeviceChange, Error, Result};
 
+use crate::bound::name;
 use crate::{BalanceProgress, Maintenance, ScrubOptions, ScrubProgress};
 
 /// Bytes of one copy from one device to another.
@@ -310,9 +311,12 @@ impl Maintenance {
             bytes: stripes.iter().map(|(_, len)| len).sum(),
             ..BalanceProgress::default()
         };
+        let parts = |(_, len): &(u64, u64)| len.div_ceil(COPY_BYTES);
+        let mut bound = self.loops().begin(name::COPY, stripes.iter().map(parts).sum());
         let mut bytes = vec![0; COPY_BYTES as usize];
         for (offset, len) in stripes {
             for within in (0..len).step_by(COPY_BYTES as usize) {
+                bound.step()?;
                 let part = &mut bytes[..(len - within).min(COPY_BYTES) as usize];
                 self.volume().copy_pair(pair, offset + within, part);
                 progress.moved += part.len() as u64;

@@ -5,7 +5,7 @@ use buttress_tree::Cursor;
 use buttress_txn::{Error, Result, View};
 
 /// How many bytes of extents are listed at once.
-const STEP_BYTES: u64 = 64 << 20;
+pub(crate) const STEP_BYTES: u64 = 64 << 20;
 
 /// One extent to look at.
 #[derive(Clone, Copy)]
@@ -17,7 +17,18 @@ pub(crate) struct Found {
 }
 
 /// Returns the extents in use from an address on, for one step, and the start of the next step.
+/// Each step but the last covers at least [`STEP_BYTES`].
 pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logical)> {
+    extents_for(view, from, end, STEP_BYTES)
+}
+
+/// As [`extents`], for a step that covers at least `least` bytes.
+pub(crate) fn extents_for(
+    view: &View,
+    from: Logical,
+    end: Logical,
+    least: u64,
+) -> Result<(Vec<Found>, Logical)> {
     let root = view
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
@@ -35,7 +46,7 @@ pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<F
         // step that began at such an item would list the same extent again, and the steps would
         // never end.
         let is_behind = found.last().is_some_and(|last| last.extent.start.0 < key.objectid);
-        if bytes >= STEP_BYTES && is_behind {
+        if bytes >= least && is_behind {
             return Ok((found, Logical(key.objectid)));
         }
         let len = match key.kind {

@@ -14,6 +14,7 @@
 
 mod balance;
 mod balance_item;
+mod bound;
 mod dead;
 mod device_change;
 mod device_replace;
@@ -29,6 +30,7 @@ mod turn;
 mod uuid_tree;
 
 pub use balance::{BalanceOptions, BalanceProgress, Filter};
+pub use bound::LoopSteps;
 pub use device_replace::Replacing;
 pub use maintenance::Maintenance;
 pub use relocate::{Alone, Users};

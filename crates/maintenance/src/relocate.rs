@@ -36,11 +36,12 @@ mod users;
 use self::ahead::Ahead;
 use self::users::{Use, file_trees, inodes_of, users};
 use crate::Maintenance;
-use crate::found::{Found, extents};
+use crate::bound::{name, steps_through, waits_within};
+use crate::found::{Found, STEP_BYTES, extents};
 
 /// Rounds over a group before giving up. Without other work one round is enough. Each snapshot or
 /// clone that is made during a round costs another round.
-const ROUNDS_MAX: u32 = 100;
+const ROUNDS_MAX: u64 = 100;
 /// The maximum number of searches for the users of one extent before the extent is left to the next
 /// round.
 const LOOKS_MAX: u32 = 4;
@@ -154,7 +155,14 @@ impl Maintenance {
                 _ => free < 2 * bytes + (1 << 20),
             }
         };
+        // The need may grow while chunks are made, by the space that others reserve.
+        let others = self.engine().space().account(kind).may_use;
+        let parts = [bytes, bytes, whole, leaving, others, 1 << 20];
+        let needed = parts.into_iter().fold(0, u64::saturating_add);
+        let most = steps_through(needed.saturating_mul(2), limits::STRIPE_LEN);
+        let mut bound = self.loops().begin(name::ROOM, most);
         while is_tight() {
+            bound.step()?;
             // The devices may have no room for a chunk that is longer than usual, since they keep
             // room for metadata. In that case the usual length is tried.
             if !self.engine().add_chunk_for(kind, whole)?
@@ -197,12 +205,16 @@ impl Maintenance {
         users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
+        let mut rounds = self.loops().begin(name::ROUNDS, ROUNDS_MAX);
         for _ in 0..ROUNDS_MAX {
+            rounds.step()?;
             // References that were added since the last commit are in no tree yet.
             self.engine().commit()?;
             let mut from = range.start;
             let mut any = false;
+            let mut lists = self.loops().begin(name::LISTS, steps_through(range.len, STEP_BYTES));
             while from < range.end() {
+                lists.step()?;
                 let view = self.engine().view();
                 let (found, next) = extents(&view, from, range.end())?;
                 drop(view);
@@ -425,7 +437,10 @@ impl Maintenance {
     /// Removes an empty group and its chunk, and makes the removal durable.
     fn drop_group(&self, start: Logical) -> Result<()> {
         let begun = clock::now();
+        let most = waits_within(READERS_MAX, READERS_PERIOD);
+        let mut waits = self.loops().begin(name::READERS, most);
         while clock::since(begun) < READERS_MAX {
+            waits.step()?;
             self.expect_moving()?;
             self.engine().release_pinned();
             // If the group no longer exists, a commit found it empty and removed it first.

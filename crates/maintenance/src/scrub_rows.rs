@@ -16,9 +16,13 @@ use buttress_volume::Sector;
 
 use buttress_txn::{Csums, Error, Result, View};
 
-use crate::found::{Found, extents};
+use crate::found::{Found, STEP_BYTES, extents_for};
 use crate::scrub_progress::Content;
 use crate::{Maintenance, ScrubProgress};
+
+/// The most searches for the extent before an address. Two are enough on a sound volume: one finds
+/// a reference of the extent, or the item of the block group, and one finds the extent.
+const SEARCHES_MAX: u32 = 64;
 
 /// A chunk with parity, or the part of it that a step examines.
 #[derive(Clone, Copy)]
@@ -48,9 +52,11 @@ impl Maintenance {
         let floor = |at: Logical| chunk.start.end(at.distance(chunk.start) / row * row);
         let from = floor(from);
         let view = self.engine().view();
-        let (mut found, next) = extents(&view, from, chunk.end())?;
+        // A step has at least one whole row, however long rows are.
+        let least = STEP_BYTES.max(2 * row);
+        let (mut found, next) = extents_for(&view, from, chunk.end(), least)?;
         let stop = if next < chunk.end() { floor(next) } else { next };
-        found.extend(before(&view, from)?.filter(|one| one.extent.end() > from));
+        found.extend(before(&view, chunk.start, from)?.filter(|one| one.extent.end() > from));
         let mut rows: BTreeMap<Logical, Vec<Found>> = BTreeMap::new();
         for one in found {
             if one.extent.start >= from && one.extent.start < stop {
@@ -137,16 +143,17 @@ impl InRow {
     }
 }
 
-/// The last extent that begins before an address.
-fn before(view: &View, at: Logical) -> Result<Option<Found>> {
+/// The last extent of a chunk that begins before an address. Extents do not cross chunks.
+fn before(view: &View, chunk: Logical, at: Logical) -> Result<Option<Found>> {
     let Some(root) = view.committed_root(TreeId::EXTENT)? else { return Ok(None) };
     let store = &**view.store();
     let geometry = store.geometry();
     let Some(last) = at.0.checked_sub(1) else { return Ok(None) };
     let mut key = Key::new(last, Kind(u8::MAX), u64::MAX);
-    loop {
+    for _ in 0..SEARCHES_MAX {
         let cursor = Cursor::seek_before(store, TreeId::EXTENT, root, &key)?;
-        let Some((found, item)) = cursor.key().zip(cursor.item()).filter(|(k, _)| *k <= key) else {
+        let is_inside = |(found, _): &(Key, _)| *found <= key && found.objectid >= chunk.0;
+        let Some((found, item)) = cursor.key().zip(cursor.item()).filter(is_inside) else {
             return Ok(None);
         };
         let len = match found.kind {
@@ -171,4 +178,5 @@ fn before(view: &View, at: Logical) -> Result<Option<Found>> {
         let extent = Extent::new(Logical(found.objectid), len);
         return Ok(Some(Found { extent, generation: parsed.generation, level }));
     }
+    Err(Error::Extents { at, what: "references before it belong to no extent" })
 }

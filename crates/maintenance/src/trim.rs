@@ -19,6 +19,7 @@ use buttress_space::{Group, SpaceKind};
 use buttress_txn::Result;
 
 use crate::Maintenance;
+use crate::bound::{name, steps_through};
 
 /// The most bytes that one discard keeps from other users.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -86,7 +87,11 @@ impl Maintenance {
         for group in groups {
             self.engine().load_or_exclude(&group);
             let mut at = group.start().max(options.from);
+            // Each step but the last discards at least a sector.
+            let most = steps_through(group.len(), u64::from(self.geometry().sectorsize));
+            let mut bound = self.loops().begin(name::TRIM_GROUP, most);
             loop {
+                bound.step()?;
                 let (piece, next) =
                     self.trim_piece(&group, at, end, options.least, &mut progress)?;
                 if !watch(&progress) {
@@ -168,10 +173,14 @@ impl Maintenance {
     ) -> Result<()> {
         for id in self.engine().device_ids() {
             let mut at = 0;
+            let len = self.engine().device_item(id)?.total_bytes;
+            let most = steps_through(len, u64::from(self.geometry().sectorsize));
+            let mut bound = self.loops().begin(name::TRIM_DEVICE, most);
             // The allocation of a chunk waits for at most one piece (M1).
             while let Some((offset, len)) =
                 self.engine().discard_unallocated(id, at, least, PIECE_BYTES)?
             {
+                bound.step()?;
                 at = offset + len;
                 progress.done += len;
                 progress.trimmed += len;

@@ -15,9 +15,10 @@ use crate::Maintenance;
 /// Items that one handle deletes.
 const ITEMS_AT_ONCE: usize = 512;
 
-fn keys(view: &View) -> Result<impl Iterator<Item = Result<Key>>> {
+/// The keys of the tree from one on.
+fn keys(view: &View, from: Key) -> Result<impl Iterator<Item = Result<Key>>> {
     let is_there = view.committed_root(TreeId::UUID)?.is_some();
-    let found = is_there.then(|| view.range(TreeId::UUID, Key::MIN, Key::MAX));
+    let found = is_there.then(|| view.range(TreeId::UUID, from, Key::MAX));
     Ok(found.into_iter().flatten().map(|item| Ok(item.map(|(key, _)| key)?)))
 }
 
@@ -29,7 +30,7 @@ impl Maintenance {
     /// An error from reading the tree.
     pub fn uuid_items(&self) -> Result<u64> {
         let view = self.engine().view();
-        keys(&view)?.try_fold(0, |count, key| key.map(|_| count + 1))
+        keys(&view, Key::MIN)?.try_fold(0, |count, key| key.map(|_| count + 1))
     }
 
     /// Deletes all items of the UUID tree. The caller excludes changes of subvolumes. Returns the
@@ -41,19 +42,24 @@ impl Maintenance {
     pub fn clear_uuid_tree(&self) -> Result<u64> {
         self.engine().check_writable()?;
         self.mark_uuid_tree()?;
-        let mut deleted = 0;
+        let (mut deleted, mut from) = (0, Key::MIN);
+        // Each pass begins behind the items of the pass before.
         loop {
             let view = self.engine().view();
-            let some = keys(&view)?.take(ITEMS_AT_ONCE).collect::<Result<Vec<Key>>>()?;
+            let some = keys(&view, from)?.take(ITEMS_AT_ONCE).collect::<Result<Vec<Key>>>()?;
             drop(view);
-            if some.is_empty() {
-                break;
-            }
+            let Some(last) = some.last() else { break };
+            let next = last.next();
             deleted += some.len() as u64;
             let cost = Cost::of(some.len() as u32, 0);
             let handle = self.engine().begin(self.engine().reserve(cost, ReserveClass::Frees)?);
             for key in some {
                 handle.delete(TreeId::UUID, key);
+            }
+            drop(handle);
+            match next {
+                Some(next) => from = next,
+                None => break,
             }
         }
         self.engine().commit()?;

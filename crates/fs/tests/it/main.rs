@@ -6,6 +6,7 @@ mod ahead;
 mod alone;
 mod begin_writing;
 mod behind;
+mod bounds;
 mod checker;
 mod content;
 mod contention;
