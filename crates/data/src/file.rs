@@ -109,8 +109,15 @@ pub(crate) struct Meta {
     pub(crate) codec: Option<Codec>,
     /// The item as it was last put.
     put: Option<InodeItem>,
-    /// The time of access in the tree, as it was last put or read.
-    access_put: Timespec,
+    /// The times in the tree, as they were last put or read.
+    times_put: Times,
+}
+
+/// The times of an inode: of access, of the last change of content, and of the inode.
+type Times = [Timespec; 3];
+
+fn times(item: &InodeItem) -> Times {
+    [item.atime, item.mtime, item.ctime]
 }
 
 impl Meta {
@@ -142,7 +149,7 @@ impl File {
                     shrinks: false,
                     codec: None,
                     put: None,
-                    access_put: item.atime,
+                    times_put: times(&item),
                 },
             ),
             extents: RwLock::new(()),
@@ -221,8 +228,8 @@ impl File {
     /// Changes the item in memory alone. The next call that puts the item makes the change part of
     /// a transaction.
     ///
-    /// This is for changes that come with dirty data (times, length), and for changes that may be
-    /// lost (access times).
+    /// This is for changes that come with dirty data (times, length), and for times that the caller
+    /// puts later ([`put_times`](Self::put_times)).
     pub fn touch<R>(&self, change: impl FnOnce(&mut InodeItem) -> R) -> R {
         change(&mut self.meta.lock().item)
     }
@@ -275,7 +282,7 @@ impl File {
             meta.item.sequence = meta.item.sequence.wrapping_add(1);
         }
         meta.put = Some(meta.item);
-        meta.access_put = meta.item.atime;
+        meta.times_put = times(&meta.item);
         assert!(
             meta.disk_size <= meta.item.size || meta.shrinks,
             "F2: {} on disk of {}",
@@ -286,19 +293,23 @@ impl File {
         answer
     }
 
-    /// Whether the time of access in memory differs from the time that was last put or read.
+    /// Whether the times in memory differ from the times that were last put or read.
     #[must_use]
-    pub fn has_unsaved_access(&self) -> bool {
+    pub fn has_unsaved_times(&self) -> bool {
         let meta = self.meta.lock();
-        meta.item.atime != meta.access_put
+        times(&meta.item) != meta.times_put
     }
 
-    /// Puts the item because of its access time. A read changes nothing, so the item's sequence
-    /// number does not grow.
-    pub fn put_access(&self, handle: &Handle<'_>) {
+    /// Puts the item because of its times. A read changes nothing: if the time of access alone
+    /// differs, the item's sequence number does not grow.
+    pub fn put_times(&self, handle: &Handle<'_>) {
         let mut meta = self.meta.lock();
+        if times(&meta.item)[1..] != meta.times_put[1..] {
+            drop(meta);
+            return self.update(handle, |_| ());
+        }
         meta.item.transid = handle.generation();
-        meta.access_put = meta.item.atime;
+        meta.times_put = times(&meta.item);
         let now = meta.item;
         if let Some(put) = &mut meta.put {
             (put.atime, put.transid) = (now.atime, now.transid);

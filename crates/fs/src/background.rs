@@ -86,8 +86,8 @@ fn commit_now_and_then(mount: &Mount) {
     let mut last = clock::now();
     while !mount.stop.wait(COMMIT_PERIOD) {
         mount.log.complete();
-        if mount.atimes.is_due() {
-            mount.atimes.put_all();
+        if mount.times.is_due() {
+            mount.times.put_all();
         }
         let due = clock::since(last) >= mount.options.commit_interval;
         if !due && !mount.engine.wants_commit() {
@@ -96,7 +96,7 @@ fn commit_now_and_then(mount: &Mount) {
         if due || mount.options.flushoncommit {
             mount.writeback.write_all();
         }
-        mount.atimes.put_for_commit();
+        mount.times.put_for_commit();
         if due && !mount.engine.is_dirty() {
             last = clock::now();
             continue;

@@ -7,7 +7,8 @@
 //! # Invariants
 //!
 //! - **C1** At most one cell of an inode has users; the table gives the same cell to all users. All
-//!   state of a cell that drops is in the trees, because dirty data keeps its cell alive.
+//!   state of a cell that drops is in the trees, because dirty data and late times keep their cell
+//!   alive.
 //! - **C2** When the last user leaves an inode without names, the inode is marked as gone. The
 //!   inode's dirty data is forgotten, and the inode gets no further user. When the last reference
 //!   to its cell drops, the cleaner gets the inode.
@@ -27,9 +28,9 @@ use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_items::{Attr, Error, FileKind, InodeId, NameError, Result, mode};
 use buttress_txn::View;
 
-use crate::access;
 use crate::clean_queue::CleanQueue;
 use crate::inode_table::{Entry, InodeTable};
+use crate::late_times;
 use crate::status::Status;
 use crate::trees::{self, Tree};
 
@@ -71,8 +72,8 @@ pub(crate) struct InodeCell {
     /// list has only weak references, so a cell leaves the list when this reference drops.
     /// Unranked: a cell may drop under it.
     kept: Mutex<Option<Arc<InodeCell>>>,
-    /// The cell's entry, while its time of access is listed (`access::A2`).
-    accessed: access::Place<InodeCell>,
+    /// The cell's entry, while its times are listed (`late_times::A2`).
+    late: late_times::Place<InodeCell>,
     /// For a [`stub`](Self::stub): the directory that contains it.
     pub(crate) stub_in: Option<InodeId>,
     /// Whether the cell is or was in the table. A cell that never was in the table reports nothing.
@@ -109,7 +110,7 @@ impl InodeCell {
             file: File::new(id.tree, id.ino, item),
             lock: RwLock::new(()),
             kept: Mutex::new(None),
-            accessed: access::Place::default(),
+            late: late_times::Place::default(),
             stub_in: None,
             entered: AtomicBool::new(false),
             users: AtomicU32::new(0),
@@ -158,7 +159,7 @@ impl InodeCell {
             self.departures.cleaning.note_leaving();
             files.forget_waiting(&self.file);
             self.unlist();
-            drop(self.accessed.take());
+            drop(self.late.take());
         }
     }
 
@@ -305,9 +306,9 @@ impl InodeCell {
     }
 }
 
-impl access::Listable for InodeCell {
-    fn place(&self) -> &access::Place<Self> {
-        &self.accessed
+impl late_times::Listable for InodeCell {
+    fn place(&self) -> &late_times::Place<Self> {
+        &self.late
     }
 
     fn is_gone(&self) -> bool {

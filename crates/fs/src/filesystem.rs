@@ -56,17 +56,18 @@ impl Mounted {
             mount.status.close();
             background::stop(mount);
             mount.writeback.forget_all();
-            mount.atimes.forget_all();
+            mount.times.forget_all();
             return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
         mount.upkeep.stop_work();
         let synced = mount.sync();
-        mount.atimes.put_all();
+        mount.times.put_all();
         mount.status.close();
         background::stop(mount);
         // Write changes that came after the sync and before the close.
         mount.writeback.write_all();
-        mount.atimes.forget_all();
+        mount.times.put_set();
+        mount.times.forget_all();
         let below = mount.options.reclaim_below;
         if synced.is_ok() && below > 0 {
             match mount.maintenance.reclaim_groups(below, &mount.holders(), &|_| true) {
@@ -180,7 +181,7 @@ impl Filesystem {
         }
         if mount.status.read_only_reason().is_none() {
             mount.writeback.write_all();
-            mount.atimes.put_all();
+            mount.times.put_all();
             mount.engine.commit()?;
             mount.engine.volume().upload()?;
         }

@@ -44,7 +44,6 @@
 //! filesystem, subvolume, inspect the volume as a whole
 //! ```
 
-mod access;
 mod baselines;
 mod options;
 mod sprout;
@@ -55,11 +54,11 @@ pub use buttress_make as make;
 mod cell;
 mod clean_queue;
 mod inode_table;
+mod late_times;
 mod lock_set;
 mod trees;
 
 mod aside;
-mod atimes;
 mod cleaner;
 mod inodes;
 mod space;
@@ -67,6 +66,7 @@ mod status;
 mod stop;
 mod threads;
 mod throttle;
+mod times;
 mod upkeep;
 mod writeback;
 

@@ -20,7 +20,6 @@ use buttress_log::{LogOptions, SyncLog};
 use buttress_maintenance::Maintenance;
 use buttress_txn::{Engine, View};
 
-use crate::atimes::Atimes;
 use crate::cell::InodeCell;
 use crate::cleaner::Cleaner;
 use crate::inodes::Inodes;
@@ -30,6 +29,7 @@ use crate::space::Space;
 use crate::status::Status;
 use crate::stop::StopSignal;
 use crate::threads::Threads;
+use crate::times::Times;
 use crate::upkeep::{Holders, Upkeep};
 use crate::writeback::{Limits, Writeback};
 
@@ -43,7 +43,7 @@ pub(crate) struct Mount {
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) writeback: Arc<Writeback>,
     pub(crate) cleaner: Arc<Cleaner>,
-    pub(crate) atimes: Atimes,
+    pub(crate) times: Arc<Times>,
     pub(crate) space: Space,
     pub(crate) upkeep: Upkeep,
     pub(crate) scrubs: Scrubs,
@@ -74,7 +74,8 @@ impl Mount {
         let maintenance = Arc::new(Maintenance::new(Arc::clone(&engine)));
         let files = Arc::new(files);
         let status = Arc::new(Status::new(Arc::clone(&engine), options.read_only));
-        let atimes = Atimes::new(Arc::clone(&engine), Arc::clone(&status), options.lazytime);
+        let times = Times::new(Arc::clone(&engine), Arc::clone(&status), options.lazytime);
+        let times = Arc::new(times);
         let inodes = Arc::new(Inodes::new(Arc::clone(&engine), Arc::clone(&status)));
         let writeback = Writeback::new(Arc::clone(&engine), Arc::clone(&files), limits);
         let writeback = Arc::new(writeback);
@@ -89,6 +90,7 @@ impl Mount {
             Arc::clone(&files),
             Arc::clone(&cleaner),
             Arc::clone(&writeback),
+            Arc::clone(&times),
         );
         let upkeep =
             Upkeep::new(Arc::clone(&engine), Arc::clone(&maintenance), Arc::clone(&status));
@@ -101,7 +103,7 @@ impl Mount {
             inodes,
             writeback,
             cleaner,
-            atimes,
+            times,
             space,
             upkeep,
             scrubs: Scrubs::default(),
@@ -138,7 +140,7 @@ impl Mount {
         } else {
             self.cleaner.clean_here();
         }
-        self.atimes.put_all();
+        self.times.put_all();
         // Written data becomes durable even if other data was lost.
         self.engine.commit()?;
         self.engine.volume().upload()?;

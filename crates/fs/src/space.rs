@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **V1** Dirty data has metadata reserved for the worst case of its writeback. Before an
-//!   operation is refused because of such reservations, the data is written back. The writeback
-//!   shows how much metadata the data really needs.
+//! - **V1** Dirty data has metadata reserved for the worst case of its writeback, and so have times
+//!   that were set. Before an operation is refused because of such reservations, the data is
+//!   written back and the times are put. That shows how much metadata they really need.
 //! - **V2** A caller of [`Space::reserve`] holds no file's writeback claim, because the call may
 //!   write files back.
 
@@ -18,6 +18,7 @@ use buttress_txn::{Cost, Engine, MetaReservation, ReserveClass};
 
 use crate::cell::InodeCell;
 use crate::cleaner::Cleaner;
+use crate::times::Times;
 use crate::writeback::Writeback;
 
 mod preempt;
@@ -40,6 +41,7 @@ pub(crate) struct Space {
     files: Arc<Files>,
     cleaner: Arc<Cleaner>,
     writeback: Arc<Writeback>,
+    times: Arc<Times>,
     figures: Figures,
 }
 
@@ -49,8 +51,9 @@ impl Space {
         files: Arc<Files>,
         cleaner: Arc<Cleaner>,
         writeback: Arc<Writeback>,
+        times: Arc<Times>,
     ) -> Self {
-        Self { engine, files, cleaner, writeback, figures: Figures::default() }
+        Self { engine, files, cleaner, writeback, times, figures: Figures::default() }
     }
 
     /// Runs of the flush states that made room for waiting callers, or refused a caller.
@@ -74,11 +77,13 @@ impl Space {
         if class == ReserveClass::Normal && !self.engine.has_flusher() {
             self.engine.expect_wanted()?;
             self.writeback.write_all();
+            self.times.put_set();
         }
         match self.engine.reserve_in_queue(cost, class) {
             Err(buttress_txn::Error::NoSpace(_)) if class.frees() => {
                 self.cleaner.clean_all();
                 self.writeback.write_all();
+                self.times.put_set();
                 Ok(self.engine.reserve(cost, class)?)
             }
             other => Ok(other?),
@@ -113,6 +118,7 @@ impl Space {
         }
         self.engine.expect_wanted()?;
         self.writeback.write_all();
+        self.times.put_set();
         self.engine.commit_while_wanted()?;
         Ok(())
     }
@@ -128,7 +134,23 @@ impl Space {
         self.cleaner.clean_all();
         self.engine.expect_wanted()?;
         self.writeback.write_all();
+        self.times.put_set();
         self.engine.commit_while_wanted()?;
+        Ok(())
+    }
+
+    /// Changes the times of a cell in memory. A later put contains them: that of a commit, of a
+    /// sync or of dirty data. The space for it is reserved here (`late_times::A1`).
+    pub(crate) fn set_times(
+        &self,
+        cell: &Arc<InodeCell>,
+        change: impl FnOnce(&mut InodeItem),
+    ) -> Result<()> {
+        let room = self.reserve(Times::cost(), ReserveClass::Normal)?;
+        // A thread that puts the cell takes its place in the list first, and then looks at the
+        // times. So the times change before the place is looked at.
+        cell.file.touch(change);
+        self.times.note_set(cell, room);
         Ok(())
     }
 

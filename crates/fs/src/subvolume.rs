@@ -94,7 +94,7 @@ impl Filesystem {
         let _writes = home.writes.write();
         if read_only {
             self.mount().writeback.write_all();
-            self.mount().atimes.put_all();
+            self.mount().times.put_all();
         }
         self.change_root(tree, |item| {
             item.inode.flags |= InodeFlags::ROOT_ITEM_INIT;

@@ -117,9 +117,9 @@ impl Inode {
             return false;
         }
         cell.file.touch(|item| item.atime = stamp);
-        mount.atimes.enlist(cell);
-        if !options.background && mount.atimes.is_due() {
-            mount.atimes.put_all();
+        mount.times.note_access(cell);
+        if !options.background && mount.times.is_due() {
+            mount.times.put_all();
         }
         true
     }
@@ -259,9 +259,9 @@ impl Inode {
         if cell.expect_writable(&mount.status).is_err() {
             return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
-        if !cell.file.is_dirty() {
-            mount.atimes.put_of(std::slice::from_ref(cell));
-        }
+        // Dirty data comes with the item. Times that were set are put in any case: another thread
+        // may have put the item just before, with data that it is still writing.
+        mount.times.put_of(cell, cell.file.is_dirty());
         // With `flushoncommit`, a commit that replaces a log writes back all files. Such a commit
         // would wait for the prepared data of this file, and this thread would wait for the commit.
         let prepared = if mount.options.notreelog || mount.options.flushoncommit {

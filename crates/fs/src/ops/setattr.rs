@@ -55,12 +55,30 @@ impl Inode {
             // A nameless inode is removed with its last user, or put as a whole when it gets a name
             // again. The kernel sets times for every file that is removed, so no item is put here.
             None if cell.nlink() == 0 => cell.file.touch(change),
+            None if is_of_times(set) => self.set_times(change)?,
             None => self.mount().space.put_item(cell, ReserveClass::Normal, change)?,
         }
         drop(lock);
         drop(writes);
         Ok(cell.attr(&self.mount().files))
     }
+
+    /// Changes times alone. Programs do so for each file that they unpack or copy, so this begins
+    /// no handle: the times are put with the file's data, or before the next commit.
+    fn set_times(&self, change: impl FnOnce(&mut InodeItem)) -> Result<()> {
+        let mount = self.mount();
+        mount.space.set_times(&self.cell, change)?;
+        if !mount.options.background && mount.times.is_due() {
+            mount.times.put_all();
+        }
+        Ok(())
+    }
+}
+
+/// Whether nothing but times changes.
+fn is_of_times(set: &SetAttr) -> bool {
+    let SetAttr { mode, uid, gid, size, flags, atime: _, mtime: _, ctime: _ } = set;
+    mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && flags.is_none()
 }
 
 fn apply(item: &mut InodeItem, set: &SetAttr) {

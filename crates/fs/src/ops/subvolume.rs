@@ -167,7 +167,7 @@ impl Inode {
         let uuid = new_uuid();
         // Writes most dirty data back while other threads still write.
         mount.writeback.write_all();
-        mount.atimes.put_all();
+        mount.times.put_all();
         mount.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
         mount.writeback.write_all();
@@ -285,7 +285,7 @@ impl Inode {
         let reservation = mount.space.reserve(cost, ReserveClass::Drops)?;
         home.set_dead(true);
         mount.writeback.forget_tree(tree);
-        mount.atimes.forget_tree(tree);
+        mount.times.forget_tree(tree);
         let stamp = now();
         let handle = mount.engine.begin(reservation);
         for part in [batch, roots, uuids] {

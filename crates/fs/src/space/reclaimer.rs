@@ -174,6 +174,7 @@ impl Space {
         let before = self.files.counters().dirty_bytes();
         let finished = self.files.counters().finished_bytes();
         let wait = |bytes, write: &dyn Fn()| self.wait_for_ordered(stop, kind, bytes, write);
+        self.times.put_set();
         match step {
             FlushState::Clean => return self.cleaner.clean_all(),
             FlushState::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),

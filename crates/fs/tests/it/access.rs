@@ -33,6 +33,7 @@ fn some(fs: &Filesystem) -> [Inode; 3] {
     fs.sync().expect("durable");
     let all = [file, link, dir];
     all.iter().for_each(make_old);
+    fs.sync().expect("durable");
     all
 }
 

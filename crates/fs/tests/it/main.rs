@@ -25,6 +25,7 @@ mod in_place;
 mod interrupted;
 mod known;
 mod late;
+mod late_times;
 mod log_copies;
 mod losses;
 mod model;
