@@ -37,7 +37,8 @@ impl Part {
     }
 }
 
-/// The newest superblock of all.
+/// The newest superblock of all. Of two with the same generation, the one with a log of fsync is
+/// newer: a log is named only in the first copy of each device, and that copy may be lost on some.
 ///
 /// # Errors
 ///
@@ -50,7 +51,8 @@ pub(crate) fn newest(parts: &[Part]) -> Result<Option<Superblock>> {
             if best.tree_fsid() != superblock.tree_fsid() {
                 return Err(Error::Foreign { device: part.device.name() });
             }
-            if best.generation >= superblock.generation {
+            let age = |it: &Superblock| (it.generation, it.log_root != Logical(0));
+            if age(best) >= age(superblock) {
                 continue;
             }
         }

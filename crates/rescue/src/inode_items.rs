@@ -43,6 +43,9 @@ impl InodeItems {
         for gap in &gaps {
             parts.note(ino, gap);
         }
+        if tree.over.whole.contains(&ino) {
+            parts.may_lack = None;
+        }
         parts
     }
 
@@ -61,6 +64,9 @@ impl InodeItems {
         });
         for gap in &gaps {
             parts.note(ino, gap);
+        }
+        if tree.over.whole.contains(&ino) {
+            parts.may_lack = None;
         }
         parts
     }

@@ -10,8 +10,9 @@
 //!
 //! [`Salvage`] joins the devices with the help of any good copy of a superblock, or of a scan. A
 //! [`State`] is one moment of the volume: its trees, found from the newest root, from an older root
-//! or from the nodes themselves. [`restore`] walks over the subvolumes of a state and writes their
-//! files to a folder. [`undelete`] looks for files in old nodes that no current tree uses.
+//! or from the nodes themselves. A log of fsync is replayed over it in memory. [`restore`] walks
+//! over the subvolumes of a state and writes their files to a folder. [`undelete`] looks for files
+//! in old nodes that no current tree uses.
 //!
 //! # Invariants
 //!
@@ -32,10 +33,14 @@ mod glob;
 mod identity;
 mod inode_items;
 mod last_use;
+mod log;
 mod mend;
+mod names;
 mod nodes;
 mod pattern;
+mod pieces;
 mod progress;
+mod replay;
 mod report;
 mod restore;
 mod salvage;

@@ -64,8 +64,7 @@ pub fn restore(
         path: target.map(|path| path.display().to_string()).unwrap_or_default(),
         source,
     })?;
-    let csums = state.trees.get(&TreeId::CSUM).map(|tree| tree.root);
-    let sums = TreeSums::new(salvage, csums, state.extents.as_ref());
+    let sums = TreeSums::new(salvage, state);
     let copier = Copier { salvage, sums: &sums, unverified: options.unverified };
     let mut work = Work {
         salvage,
@@ -201,7 +200,8 @@ impl Work<'_> {
     fn read_subvolume(&self, id: TreeId, root: buttress_tree::NodePtr) -> Subvolume {
         let progress = self.salvage.progress();
         progress.step(Step::Index, 0);
-        let tree = Leaves::walk(self.salvage, id, root, self.state.extents.as_ref());
+        let mut tree = Leaves::walk(self.salvage, id, root, self.state.extents.as_ref());
+        tree.over = self.state.log.over(id);
         let index = Index::read(self.salvage, &tree);
         progress.step(Step::Files, self.salvage.superblock().bytes_used);
         Subvolume { id, tree, index, reached: std::cell::RefCell::default() }

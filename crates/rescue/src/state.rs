@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::extents::Extents;
+use crate::log::Log;
 use crate::salvage::Salvage;
 use crate::tree::Leaves;
 
@@ -67,6 +68,8 @@ pub struct State {
     pub(crate) trees: BTreeMap<TreeId, Tree>,
     pub(crate) places: BTreeMap<TreeId, Place>,
     pub(crate) extents: Option<Extents>,
+    /// What the log of fsync changes.
+    pub(crate) log: Log,
     /// The problems of the root tree.
     pub notes: Vec<String>,
 }
@@ -157,6 +160,20 @@ impl State {
         Ok(id)
     }
 
+    /// Replays the log of fsync in memory, as a mount for writing does on the devices. Only the
+    /// newest state has a log. What was found is said in the notes.
+    pub fn replay_log(&mut self, salvage: &Salvage) {
+        let superblock = salvage.superblock();
+        if superblock.log_root != Logical(0) && self.generation == superblock.generation {
+            let walk = |id: TreeId| {
+                let tree = self.trees.get(&id).filter(|_| id.is_fs_tree())?;
+                Some(Leaves::walk(salvage, id, tree.root, self.extents.as_ref()))
+            };
+            self.log = Log::read(salvage, &walk);
+            self.notes.append(&mut self.log.notes);
+        }
+    }
+
     fn has_files(&self, salvage: &Salvage) -> bool {
         let mut trees = self.trees.iter().filter(|(id, _)| id.is_fs_tree());
         trees.any(|(id, tree)| can_read(salvage, *id, tree))
@@ -171,6 +188,7 @@ impl State {
             trees: BTreeMap::new(),
             places: BTreeMap::new(),
             extents: None,
+            log: Log::default(),
             notes: Vec::new(),
         };
         let leaves = Leaves::walk(salvage, TreeId::ROOT, root, None);

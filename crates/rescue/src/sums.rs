@@ -6,9 +6,10 @@
 //!   earlier or later data at the same place.
 
 use buttress_format::{Extent, Generation, Key, Kind, Logical, TreeId, ids};
-use buttress_tree::NodePtr;
 
+use crate::log::Log;
 use crate::salvage::Salvage;
+use crate::state::State;
 use crate::tree::Leaves;
 
 /// One checksum, padded with zeros.
@@ -29,29 +30,22 @@ pub(crate) trait Sums {
 
 /// The checksums of one moment.
 #[derive(Debug)]
-pub(crate) struct TreeSums {
+pub(crate) struct TreeSums<'l> {
     leaves: Option<Leaves>,
+    log: &'l Log,
 }
 
-impl TreeSums {
-    /// The checksums of a checksum tree; empty without a root.
-    pub(crate) fn new(
-        salvage: &Salvage,
-        root: Option<NodePtr>,
-        extents: Option<&crate::extents::Extents>,
-    ) -> Self {
-        let leaves = root.map(|root| Leaves::walk(salvage, TreeId::CSUM, root, extents));
-        Self { leaves }
+impl<'l> TreeSums<'l> {
+    /// The checksums of a state. Without a checksum tree there are only those of the log.
+    pub(crate) fn new(salvage: &Salvage, state: &'l State) -> Self {
+        let root = state.trees.get(&TreeId::CSUM).map(|tree| tree.root);
+        let walk = |root| Leaves::walk(salvage, TreeId::CSUM, root, state.extents.as_ref());
+        Self { leaves: root.map(walk), log: &state.log }
     }
-}
 
-impl Sums for TreeSums {
-    fn of(&self, salvage: &Salvage, extent: Extent, _: Life) -> Vec<Option<Sum>> {
-        let mut found = Wanted::new(salvage, extent);
-        let Some(tree) = &self.leaves else { return found.sums };
-        if tree.is_empty() {
-            return found.sums;
-        }
+    fn of_tree(&self, salvage: &Salvage, found: &mut Wanted) {
+        let Some(tree) = self.leaves.as_ref().filter(|tree| !tree.is_empty()) else { return };
+        let extent = found.extent;
         let key = Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, extent.start.0);
         for leaf in &tree.leaves()[tree.leaf_of(&key)..] {
             if leaf.first.offset >= extent.end().0 && leaf.first.objectid == ids::EXTENT_CSUM {
@@ -61,6 +55,17 @@ impl Sums for TreeSums {
             for slot in 0..node.len() {
                 found.take(&node.key(slot), node.item(slot));
             }
+        }
+    }
+}
+
+impl Sums for TreeSums<'_> {
+    fn of(&self, salvage: &Salvage, extent: Extent, _: Life) -> Vec<Option<Sum>> {
+        let mut found = Wanted::new(salvage, extent);
+        self.of_tree(salvage, &mut found);
+        // Data of an fsync has its checksums in the log.
+        if !found.is_whole() {
+            self.log.sums(extent).for_each(|(key, sums)| found.take(key, sums));
         }
         found.sums
     }

@@ -6,10 +6,11 @@
 //! - **TR2** A node from a scan is put into a tree only if the extent tree says that the node is in
 //!   use. So an older version of a node never gets into the tree.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
-use buttress_format::{Generation, Key, Logical, TreeId};
+use buttress_format::{Generation, Ino, Key, Logical, TreeId};
 use buttress_tree::{Expect, Node, NodePtr};
 
 use crate::extents::Extents;
@@ -43,12 +44,23 @@ impl Gap {
     }
 }
 
+/// Changes to a tree that are in memory only.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overlay {
+    /// Items by key. `None` removes an item.
+    pub(crate) items: BTreeMap<Key, Option<Vec<u8>>>,
+    /// Inodes with all their items here, except those of their content.
+    pub(crate) whole: BTreeSet<Ino>,
+}
+
 /// A tree, without its inner nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaves {
     pub(crate) id: TreeId,
     leaves: Vec<Leaf>,
     pub(crate) gaps: Vec<Gap>,
+    /// What a log of fsync changes.
+    pub(crate) over: Arc<Overlay>,
 }
 
 /// The gaps that a read over a range found.
@@ -67,7 +79,7 @@ impl Leaves {
             salvage,
             extents,
             seen: HashSet::new(),
-            tree: Self { id, leaves: Vec::new(), gaps: Vec::new() },
+            tree: Self { id, leaves: Vec::new(), gaps: Vec::new(), over: Arc::default() },
         };
         walk.descend(Expect::root(root), Key::MIN, None);
         let mut tree = walk.tree;
@@ -86,9 +98,37 @@ impl Leaves {
         &self.leaves
     }
 
-    /// Calls `visit` with all items with keys in `from..to`, in order. Returns the gaps in that
-    /// range.
+    /// Calls `visit` with all items with keys in `from..to`, in order, as the overlay changes them.
+    /// Returns the gaps in that range.
     pub(crate) fn items(
+        &self,
+        salvage: &Salvage,
+        from: &Key,
+        to: Option<&Key>,
+        visit: &mut dyn FnMut(Key, &[u8]),
+    ) -> Gaps {
+        if self.over.items.is_empty() || to.is_some_and(|to| to <= from) {
+            return self.stored(salvage, from, to, visit);
+        }
+        let end = to.map_or(Bound::Unbounded, |to| Bound::Excluded(*to));
+        let mut over = self.over.items.range((Bound::Included(*from), end)).peekable();
+        let gaps = self.stored(salvage, from, to, &mut |key, bytes| {
+            while let Some((before, put)) = over.next_if(|(next, _)| **next < key) {
+                put.iter().for_each(|put| visit(*before, put));
+            }
+            match over.next_if(|(next, _)| **next == key) {
+                Some((_, put)) => put.iter().for_each(|put| visit(key, put)),
+                None => visit(key, bytes),
+            }
+        });
+        for (key, put) in over {
+            put.iter().for_each(|put| visit(*key, put));
+        }
+        gaps
+    }
+
+    /// The same for the items on the devices alone.
+    fn stored(
         &self,
         salvage: &Salvage,
         from: &Key,

@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Also restore data that has lost its checksums.
     #[arg(long)]
     pub(crate) unverified: bool,
+    /// Leave out what only the log of fsync has, as a mount does with `rescue=nologreplay`.
+    #[arg(long)]
+    pub(crate) no_log: bool,
     /// Overwrite existing files.
     #[arg(long)]
     pub(crate) overwrite: bool,
@@ -70,6 +73,7 @@ impl Args {
             subvolume: None,
             snapshots: false,
             unverified: false,
+            no_log: false,
             overwrite: false,
             dry_run: false,
             verbose: false,
@@ -117,6 +121,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if let Some(address) = args.node {
         let id = state.use_tree_at(&opened, address).context(|| &name)?;
         options.subvolume = Some(id.0.to_string());
+    } else if !args.no_log {
+        state.replay_log(&opened);
     }
     options.snapshots = args.snapshots;
     options.unverified = args.unverified;

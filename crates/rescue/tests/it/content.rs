@@ -16,7 +16,7 @@ use buttress_rescue::{
 use crate::facts::Facts;
 use crate::volume::{Shape, noise, opened};
 
-fn salvage(devices: &[Arc<MemoryDevice>]) -> Salvage {
+pub(crate) fn salvage(devices: &[Arc<MemoryDevice>]) -> Salvage {
     let devices = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
     Salvage::open(devices, SalvageOptions::default(), Arc::new(NoProgress)).expect("a volume")
 }
@@ -36,7 +36,7 @@ fn restored(
     (entries, summary)
 }
 
-fn small() -> Vec<Arc<MemoryDevice>> {
+pub(crate) fn small() -> Vec<Arc<MemoryDevice>> {
     let device = Arc::new(MemoryDevice::new(300 << 20));
     Filesystem::make(&*device, &MakeOptions::default()).expect("an empty volume");
     vec![device]

@@ -4,5 +4,6 @@ mod campaign;
 mod content;
 mod deleted;
 mod facts;
+mod logged;
 mod mended;
 mod volume;
