@@ -11,17 +11,20 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_format::{
     BlockGroupFlags, BlockGroupItem, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Key, Kind,
-    Logical, Stripe, TreeId, ids, limits,
+    Logical, Profile, Stripe, TreeId, ids, limits,
 };
 use buttress_tree::{Expect, Geometry, Node};
 
 use crate::scan::{self, Found, Scan};
+use crate::striped::{self, Unordered};
 
 /// The chunks and devices that nodes of any age describe.
 #[derive(Debug)]
 pub(crate) struct Facts {
     /// Chunks, best first.
     pub(crate) chunks: Vec<Chunk>,
+    /// Chunks with known places, but with stripes in any order.
+    pub(crate) unordered: Vec<Unordered>,
     /// Items of devices, newest first.
     pub(crate) devices: Vec<DeviceItem>,
 }
@@ -35,12 +38,12 @@ pub(crate) fn gather(
     known: &[Chunk],
     items: Vec<DeviceItem>,
 ) -> Facts {
-    let mut facts = Facts { chunks: Vec::new(), devices: items };
+    let mut facts = Facts { chunks: Vec::new(), unordered: Vec::new(), devices: items };
     let mut taken = Taken::default();
     for chunk in known {
         taken.add(chunk.clone());
     }
-    let mut groups: BTreeMap<Extent, BlockGroupFlags> = BTreeMap::new();
+    let mut groups: BTreeMap<Extent, BlockGroupItem> = BTreeMap::new();
     let mut extents: BTreeMap<Logical, Vec<(DeviceId, u64, u64)>> = BTreeMap::new();
     let each = |wanted: &[TreeId], visit: &mut dyn FnMut(Key, &[u8])| {
         for leaf in newest_first(found, wanted) {
@@ -69,7 +72,7 @@ pub(crate) fn gather(
             && let Ok(item) = BlockGroupItem::parse(bytes)
         {
             let extent = Extent::new(Logical(key.objectid), key.offset);
-            groups.entry(extent).or_insert(item.flags);
+            groups.entry(extent).or_insert(item);
         }
     });
     each(&[TreeId::DEV], &mut |key, bytes| {
@@ -85,9 +88,15 @@ pub(crate) fn gather(
             }
         }
     });
-    for (extent, flags) in groups {
+    for (extent, group) in groups {
         let Some(places) = extents.get(&extent.start) else { continue };
-        if let Some(chunk) = derived(extent, flags, places, &facts.devices, geometry.sectorsize) {
+        let chunk = derived(extent, group.flags, places, &facts.devices, geometry.sectorsize);
+        let Some(chunk) = chunk else { continue };
+        if striped::has_order(&chunk) {
+            if taken.claim(&chunk) {
+                facts.unordered.push(Unordered { chunk, is_empty: group.used == 0 });
+            }
+        } else {
             taken.add(chunk);
         }
     }
@@ -96,7 +105,7 @@ pub(crate) fn gather(
 }
 
 /// Leaves of some trees, each once, newest first.
-fn newest_first(found: &Scan, wanted: &[TreeId]) -> Vec<Found> {
+pub(crate) fn newest_first(found: &Scan, wanted: &[TreeId]) -> Vec<Found> {
     let leaves = found.each().filter(|node| node.level == 0 && wanted.contains(&node.owner));
     let mut leaves: Vec<Found> = leaves.copied().collect();
     leaves.sort_by_key(|leaf| std::cmp::Reverse(leaf.generation));
@@ -109,8 +118,8 @@ fn visit_node(node: &Node, visit: &mut dyn FnMut(Key, &[u8])) {
     }
 }
 
-/// Derives a chunk from its block group and its device extents. Returns `None` for profiles in
-/// which the order of the stripes matters, because device extents do not record that order.
+/// Derives a chunk from its block group and its device extents. Device extents do not record the
+/// order of the stripes.
 fn derived(
     extent: Extent,
     flags: BlockGroupFlags,
@@ -118,18 +127,6 @@ fn derived(
     devices: &[DeviceItem],
     sector: u32,
 ) -> Option<Chunk> {
-    let copies = flags.copies() as usize;
-    let is_plain = matches!(
-        flags.profile(),
-        BlockGroupFlags(0)
-            | BlockGroupFlags::DUP
-            | BlockGroupFlags::RAID1
-            | BlockGroupFlags::RAID1C3
-            | BlockGroupFlags::RAID1C4
-    );
-    if !is_plain || places.len() != copies || places.iter().any(|place| place.2 != extent.len) {
-        return None;
-    }
     let stripes = places.iter().map(|&(device, offset, _)| {
         let item = devices.iter().find(|item| item.devid == device);
         Stripe { device, offset, dev_uuid: item.map_or([0; 16], |item| item.uuid) }
@@ -143,9 +140,13 @@ fn derived(
         io_align: 65536,
         io_width: 65536,
         sector_size: sector,
-        sub_stripes: 1,
+        sub_stripes: Profile::of(flags)?.sub_stripes(),
         stripes: stripes.collect(),
     };
+    let bytes = chunk.stripe_bytes();
+    if places.iter().any(|place| place.2 != bytes) {
+        return None;
+    }
     // The chunk is used only if it passes the checks of a chunk item that was read from a disk.
     let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0);
     Chunk::parse(&key, &chunk.to_bytes()).ok()
@@ -161,10 +162,17 @@ struct Taken {
 
 impl Taken {
     fn add(&mut self, chunk: Chunk) {
+        if self.claim(&chunk) {
+            self.chunks.push(chunk);
+        }
+    }
+
+    /// Takes the addresses and places of a chunk, if all of them are free.
+    fn claim(&mut self, chunk: &Chunk) -> bool {
         let (start, end) = (chunk.logical.0, chunk.logical.end(chunk.len).0);
         let before = self.logical.range(..end).next_back();
         if before.is_some_and(|(_, there)| *there > start) {
-            return;
+            return false;
         }
         let bytes = chunk.stripe_bytes();
         let is_free = |stripe: &Stripe| {
@@ -175,14 +183,14 @@ impl Taken {
             })
         };
         if !chunk.stripes.iter().all(is_free) {
-            return;
+            return false;
         }
         self.logical.insert(start, end);
         for stripe in &chunk.stripes {
             let end = stripe.offset.saturating_add(bytes);
             self.physical.insert((stripe.device, stripe.offset), end);
         }
-        self.chunks.push(chunk);
+        true
     }
 }
 

@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chunk_recover;
 mod chunks;
 mod content;
 mod deleted;
@@ -46,6 +47,7 @@ mod restore;
 mod salvage;
 mod scan;
 mod state;
+mod striped;
 mod sums;
 mod target;
 mod tree;

@@ -14,13 +14,11 @@ use std::sync::Arc;
 use buttress_base::AlignedBuf;
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
-use buttress_format::{
-    Chunk, CompatRo, DeviceItem, Generation, Key, Kind, Logical, Superblock, TreeId, header, ids,
-};
-use buttress_tree::{LeafBuilder, Node, NodeStamp, boot};
+use buttress_format::{Chunk, CompatRo, DeviceItem, Kind, Logical, Superblock, TreeId, header};
+use buttress_tree::{Node, boot};
 use buttress_volume::Volume;
 
-use crate::chunks;
+use crate::chunk_recover::chunk_recover;
 use crate::error::{Error, Result};
 use crate::progress::{NoProgress, Progress};
 use crate::salvage::{Salvage, SalvageOptions};
@@ -61,12 +59,12 @@ pub struct Fix {
     /// A description of the change, in one line.
     pub what: String,
     /// The index of the device, the offset in bytes, and the bytes to write.
-    writes: Vec<(usize, u64, Vec<u8>)>,
+    pub(crate) writes: Vec<(usize, u64, Vec<u8>)>,
 }
 
 /// A good copy of a superblock.
-struct Copy {
-    superblock: Superblock,
+pub(crate) struct Copy {
+    pub(crate) superblock: Superblock,
     bytes: Vec<u8>,
 }
 
@@ -132,7 +130,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The good copies of a device, by their number.
-fn copies(device: &dyn Device) -> Vec<(usize, Copy)> {
+pub(crate) fn copies(device: &dyn Device) -> Vec<(usize, Copy)> {
     let read = |mirror: usize| {
         let superblock = Volume::read_superblock_mirror(device, mirror).ok()?;
         let mut bytes = vec![0; SUPER_SIZE];
@@ -208,14 +206,18 @@ fn super_recover(devices: &[Arc<dyn Device>]) -> Vec<Fix> {
     fixes
 }
 
-fn opened(devices: &[Arc<dyn Device>]) -> Result<Salvage> {
+pub(crate) fn opened(devices: &[Arc<dyn Device>]) -> Result<Salvage> {
     let progress: Arc<dyn Progress + Send> = Arc::new(NoProgress);
     Salvage::open(devices.to_vec(), SalvageOptions::default(), progress)
 }
 
 /// Returns where the copies of a node lie: the index of the device and the offset on it. Returns
 /// `None` if the chunk is striped or one of its devices is missing.
-fn places(devices: &[Arc<dyn Device>], chunk: &Chunk, at: Logical) -> Option<Vec<(usize, u64)>> {
+pub(crate) fn places(
+    devices: &[Arc<dyn Device>],
+    chunk: &Chunk,
+    at: Logical,
+) -> Option<Vec<(usize, u64)>> {
     if chunk.data_stripes() != 1 {
         return None;
     }
@@ -328,88 +330,4 @@ fn item_at(node: &Node, slot: usize) -> usize {
     let mut offset = [0; 4];
     offset.copy_from_slice(&node.bytes()[at..at + 4]);
     header::HEADER_LEN + u32::from_le_bytes(offset) as usize
-}
-
-fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
-    let salvage = opened(devices)?;
-    let superblock = salvage.superblock();
-    let root = boot::chunk_root(superblock);
-    let tree = Leaves::walk(&salvage, TreeId::CHUNK, root, None);
-    if tree.all(&salvage, &mut |_, _| {}).is_empty() {
-        return Ok(Vec::new());
-    }
-    if root.level > 0 {
-        return Err(Error::NotRepairable(
-            "the chunk tree had several nodes: restore gets the files",
-        ));
-    }
-    let mut items: Vec<(Key, Vec<u8>)> = Vec::new();
-    let mut known = Vec::new();
-    for device in devices {
-        let newest =
-            copies(&**device).into_iter().max_by_key(|(_, copy)| copy.superblock.generation);
-        let Some((_, copy)) = newest else {
-            return Err(Error::NotRepairable("a device has no superblock"));
-        };
-        let item = copy.superblock.dev_item;
-        known.push(item);
-        items.push((Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, item.devid.0), item.to_bytes()));
-    }
-    if items.len() as u64 != superblock.num_devices {
-        return Err(Error::NotRepairable("a device is missing"));
-    }
-    let facts = chunks::gather(devices, &salvage.geometry, salvage.scan(), &[], known);
-    // Old nodes may still describe chunks that were removed. A chunk still exists only if the
-    // newest device tree has device extents of it.
-    let state = crate::state::State::newest(&salvage)?;
-    let dev_root = state.trees.get(&TreeId::DEV).map(|tree| tree.root);
-    let dev_root = dev_root.ok_or(Error::NotRepairable("the device tree is lost"))?;
-    let mut taken = std::collections::BTreeSet::new();
-    let dev_tree = Leaves::walk(&salvage, TreeId::DEV, dev_root, state.extents.as_ref());
-    let gaps = dev_tree.all(&salvage, &mut |key, bytes| {
-        if key.kind == Kind::DEV_EXTENT
-            && let Ok(item) = buttress_format::DevExtent::parse(bytes)
-        {
-            taken.insert(item.chunk_offset);
-        }
-    });
-    if !gaps.is_empty() || !taken.iter().all(|at| facts.chunks.iter().any(|c| c.logical == *at)) {
-        return Err(Error::NotRepairable("not every chunk is found: restore gets the files"));
-    }
-    for chunk in facts.chunks.iter().filter(|chunk| taken.contains(&chunk.logical)) {
-        let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0);
-        items.push((key, chunk.to_bytes()));
-    }
-    items.sort();
-    items.dedup_by(|one, other| one.0 == other.0);
-    let len: usize = items.iter().map(|(_, bytes)| bytes.len() + header::ITEM_LEN).sum();
-    if len > salvage.geometry.leaf_room() {
-        return Err(Error::NotRepairable("the chunks need several nodes: restore gets the files"));
-    }
-    let around = |chunk: &&Chunk| {
-        root.logical >= chunk.logical && root.logical.distance(chunk.logical) < chunk.len
-    };
-    let chunk = facts.chunks.iter().find(around);
-    let chunk = chunk.ok_or(Error::NotRepairable("the chunk of the chunk tree is not found"))?;
-    let places = places(devices, chunk, root.logical);
-    let places = places
-        .ok_or(Error::NotRepairable("the chunk tree is striped, or on a device that is missing"))?;
-    let mut geometry = salvage.geometry;
-    geometry.chunk_tree_uuid = salvage.chunk_tree_uuid().ok_or(Error::NothingFound)?;
-    let mut leaf = LeafBuilder::new(&geometry);
-    for (key, bytes) in &items {
-        leaf.push(key, bytes);
-    }
-    let generation: Generation = root.generation;
-    let stamp = NodeStamp { logical: root.logical, generation, owner: TreeId::CHUNK };
-    let node = leaf.finish(&geometry, &stamp).into_sealed(&geometry);
-    let node = node.map_err(|_| Error::NotRepairable("the new node is not right"))?;
-    let writes = places.into_iter().map(|(index, at)| (index, at, node.bytes().to_vec()));
-    let what = format!(
-        "the chunk tree at {} is written with {} devices and {} chunks",
-        root.logical,
-        devices.len(),
-        items.len() - devices.len()
-    );
-    Ok(vec![Fix { what, writes: writes.collect() }])
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::identity::{self, Part};
 use crate::progress::Progress;
 use crate::scan::Scan;
+use crate::striped::{Evidence, Order};
 use crate::tree::Leaves;
 
 /// Size of the node cache, in bytes.
@@ -157,8 +158,12 @@ impl Salvage {
         self.notes.push("the map of chunks is taken from nodes that a scan finds".to_owned());
         let superblocks = parts.iter().filter_map(|part| part.superblock.as_ref());
         let items = superblocks.map(|superblock| superblock.dev_item).collect();
-        let facts = chunks::gather(&self.devices, &self.geometry, self.scan(), known, items);
+        // The superblock has the chunks that hold the chunk tree, and they are the newest.
+        let system = self.superblock.sys_chunks.iter().map(|(_, chunk)| chunk.clone());
+        let known: Vec<Chunk> = known.iter().cloned().chain(system).collect();
+        let facts = chunks::gather(&self.devices, &self.geometry, self.scan(), &known, items);
         let mut joined_devices: Vec<(Arc<dyn Device>, DeviceItem)> = Vec::new();
+        let mut numbers = vec![None; parts.len()];
         for (index, part) in parts.iter().enumerate() {
             let item = part.superblock.as_ref().map(|superblock| superblock.dev_item);
             let item = item.or_else(|| {
@@ -170,6 +175,7 @@ impl Salvage {
                     })?;
                 Some(identity::item(id, part.device.len(), uuid, self.geometry.fsid))
             });
+            numbers[index] = item.map(|item| item.devid);
             match item {
                 Some(item) => joined_devices.push((Arc::clone(&part.device), item)),
                 None => self.notes.push(format!(
@@ -181,6 +187,31 @@ impl Salvage {
         (self.volume, self.store) =
             joined(&self.superblock, self.geometry, joined_devices, options);
         self.add(facts.chunks);
+        let evidence = Evidence {
+            devices: &self.devices,
+            numbers,
+            geometry: &self.geometry,
+            found: self.scan(),
+            has_log: self.superblock.log_root.0 != 0,
+        };
+        let mut ordered = Vec::new();
+        let mut notes = Vec::new();
+        for (it, outcome) in facts.unordered.iter().zip(evidence.order(&facts.unordered)) {
+            let at = it.chunk.logical;
+            match outcome {
+                Order::Known(chunk) => ordered.push(chunk),
+                Order::Partly(chunk) => {
+                    notes.push(format!("the chunk at {at}: not every device of it has its place"));
+                    ordered.push(chunk);
+                }
+                Order::Unknown => {
+                    notes
+                        .push(format!("the chunk at {at}: nothing tells the order of its devices"));
+                }
+            }
+        }
+        self.add(ordered);
+        self.notes.append(&mut notes);
     }
 }
 

@@ -6,4 +6,5 @@ mod deleted;
 mod facts;
 mod logged;
 mod mended;
+mod striped;
 mod volume;
