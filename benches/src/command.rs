@@ -210,6 +210,10 @@ enum Verb {
         /// Transactions of sqlite.
         #[arg(long, default_value_t = 2000)]
         transactions: usize,
+        /// Also loads that grow in one dimension, this many times as large as their smallest size:
+        /// names of a folder, links, xattrs, extents, clones.
+        #[arg(long, default_value_t = 0)]
+        grown: usize,
         /// Only loads with one of these words in their names.
         #[arg(long, value_delimiter = ',')]
         loads: Vec<String>,
@@ -434,13 +438,14 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
             remote::run(&plan, say)
         }
         Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
-        Verb::Mount { files, mib, transactions, loads, before } => {
+        Verb::Mount { files, mib, transactions, grown, loads, before } => {
             let plan = mount::Plan {
                 dir: args.dir.clone(),
                 runs: args.runs,
                 files: (*files).max(1),
                 mib: *mib,
                 transactions: (*transactions).max(1),
+                grown: *grown,
                 loads: loads.clone(),
                 only: args.only.clone(),
                 before: before.clone(),

@@ -14,6 +14,7 @@
 
 mod loads;
 mod server;
+mod shapes;
 mod sources;
 mod table;
 
@@ -50,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) mib: u64,
     /// Transactions of sqlite.
     pub(crate) transactions: usize,
+    /// Factor for the counts of the loads that grow in one dimension. Zero leaves them out.
+    pub(crate) grown: usize,
     /// Only loads with one of these words in their names.
     pub(crate) loads: Vec<String>,
     /// Only subjects with one of these words in their names.
@@ -106,7 +109,8 @@ pub(crate) fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<(Value, Stri
                 let is_wanted = figures.loads.iter().any(|known| known.name == load.name);
                 // A load that other loads depend on is run, but not measured.
                 let is_needed = figures.loads.iter().any(|known| known.part == load.part);
-                if !(is_wanted || load.is_base && is_needed) {
+                let is_possible = !load.needs_volume || subject.target != Target::Empty;
+                if !is_possible || !(is_wanted || load.is_base && is_needed) {
                     continue;
                 }
                 let failed = |error| format!("{}, {}: {error}", subject.name, load.name);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, statat};
 
 use super::Plan;
+use super::shapes;
 use super::sources::{self, Sources};
 use crate::report::Better;
 use crate::setup::sh;
@@ -41,6 +42,8 @@ pub(crate) struct Load {
     pub(crate) is_cold: bool,
     /// Whether other loads of its part need its results.
     pub(super) is_base: bool,
+    /// Whether the empty server cannot run it.
+    pub(super) needs_volume: bool,
     pub(super) run: fn(&Bench<'_>) -> Result<(), String>,
 }
 
@@ -58,10 +61,11 @@ pub(super) fn all(plan: &Plan) -> Vec<Load> {
         better,
         is_cold,
         is_base: BASES.contains(&name),
+        needs_volume: false,
         run,
     };
     use Better::{Less, More};
-    vec![
+    let mut loads = vec![
         load("create 4 KiB files", "small", files, More, false, create),
         load("stat warm", "small", files, More, false, stat),
         load("read small files warm", "small", files, More, false, read),
@@ -90,7 +94,11 @@ pub(super) fn all(plan: &Plan) -> Vec<Load> {
                 sqlite,
             )
         },
-    ]
+    ];
+    if plan.grown > 0 {
+        loads.extend(shapes::all(plan.grown));
+    }
+    loads
 }
 
 /// Does something with each small file, by its path.
@@ -221,6 +229,6 @@ fn sqlite(bench: &Bench<'_>) -> Result<(), String> {
     sh("sqlite3", &[&name(&bench.root.join("test.db")), &script]).map(drop)
 }
 
-fn name(path: &Path) -> String {
+pub(super) fn name(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
