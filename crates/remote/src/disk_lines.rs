@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A line is used only if its checksum is right. The name of an object has an epoch and a
+//! - **P1** A part of a line is used only if its checksum is right. The name of an object has an epoch and a
 //!   number, and no name is used twice. A key has the epoch and the number, so a kept line never
 //!   becomes wrong.
 //! - **P2** The files take at most their budget, and the index in memory takes at most its own
@@ -14,16 +14,14 @@
 //!
 //! # Format
 //!
-//! `docs/format/remote.md`: `read/lines` has slots, and `read/index` an entry for each slot. Both
-//! files are written without a sync. After a crash, a slot may hold another line than its entry
-//! names. The checksum detects such a line.
+//! `docs/format/remote.md`: `read/lines` has slots (`disk_slot`), and `read/index` an entry for each
+//! slot. Both files are written without a sync. After a crash, a slot may hold another line than its
+//! entry names. The checksums detect such a line.
 //!
 //! # Locks
 //!
 //! Takes [`Rank::Leaf`] for the index, and never holds it during I/O.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -34,16 +32,14 @@ use buttress_base::{Rank, Ranked};
 use buttress_block::LockFile;
 
 use crate::cache_seal::{CacheSeal, DRAWN, TAG};
-use crate::envelope::{self, Kind, VERSION_SEALED, VolumeId, u32_at, u64_at, unwrap, wrap_local};
+use crate::disk_index::{ENTRY, INDEX_HEAD, Index, Slot, read_index};
+use crate::disk_slot;
+use crate::envelope::{VolumeId, wrap_lines};
 use crate::lines::LINE_BYTES;
 use crate::units::ObjectNumber;
 
-/// Bytes of a slot, of a slot with a sealed line, and of an entry of the index.
-const SLOT: u64 = LINE_BYTES as u64;
-const SLOT_SEALED: u64 = SLOT + (DRAWN + TAG) as u64;
-const ENTRY: usize = 40;
-/// Bytes before the first entry: an envelope, and the number of slots.
-const INDEX_HEAD: usize = envelope::LEN + 8;
+/// Bytes of a slot with a sealed line.
+const SLOT_SEALED: u64 = (LINE_BYTES + DRAWN + TAG) as u64;
 /// How often the search for a slot passes over a line after the line's last use, before the search
 /// takes the slot. The first number is for lines of data, the second for lines with nodes of trees.
 const DATA_CHANCES: u8 = 1;
@@ -58,26 +54,6 @@ pub(crate) struct DiskKey {
     pub(crate) epoch: u32,
     pub(crate) object: ObjectNumber,
     pub(crate) line: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    key: DiskKey,
-    /// Bytes of the line; zero in a free slot.
-    len: u32,
-    crc: u32,
-    is_node: bool,
-    chances: u8,
-}
-
-#[derive(Debug)]
-struct Index {
-    places: HashMap<DiskKey, u32>,
-    slots: Vec<Slot>,
-    /// Bytes of all lines.
-    bytes: u64,
-    /// Where the search for a slot goes on.
-    hand: usize,
 }
 
 /// The cache, opened by this process alone.
@@ -134,7 +110,7 @@ impl DiskLines {
             file.set_len(file.metadata()?.len().min(len))?;
         }
         let body = (count as u64).to_le_bytes();
-        let head = wrap_local(is_sealed, Kind::Cache, volume, (0, 0), &body);
+        let head = wrap_lines(is_sealed, volume, &body);
         index_file.write_all_at(&head, 0)?;
         slots.resize(count, Slot::default());
         let used = slots.iter().zip(0_u32..).filter(|(slot, _)| slot.len > 0);
@@ -145,29 +121,48 @@ impl DiskLines {
         Ok(Some(Self { seal, lines, index_file, index, is_broken, hits, lock }))
     }
 
-    /// Reads a line, if the cache has it and its checksum is right (P1).
-    pub(crate) fn get(&self, key: DiskKey) -> Option<Vec<u8>> {
+    /// Finds a line, and notes its use. Returns the slot, and where it begins in the file.
+    fn find(&self, key: DiskKey) -> Option<(u32, Slot, u64)> {
         if self.is_broken.load(Ordering::Relaxed) {
             return None;
         }
-        let (place, slot) = {
-            let mut index = self.index.lock();
-            let place = *index.places.get(&key)?;
-            let slot = index.slots.get_mut(place as usize)?;
-            slot.chances = if slot.is_node { NODE_CHANCES } else { DATA_CHANCES };
-            (place, *slot)
-        };
-        let added = self.slot_len() - SLOT;
-        let mut line = vec![0; slot.len as usize + added as usize];
-        self.lines.read_exact_at(&mut line, u64::from(place) * self.slot_len()).ok()?;
-        if crc_fast::crc32_iscsi(&line) != slot.crc {
-            return None;
-        }
+        let mut index = self.index.lock();
+        let place = *index.places.get(&key)?;
+        let slot = index.slots.get_mut(place as usize)?;
+        slot.chances = if slot.is_node { NODE_CHANCES } else { DATA_CHANCES };
+        Some((place, *slot, u64::from(place) * self.slot_len()))
+    }
+
+    /// Reads a line, if the cache has it and its checksums are right (P1).
+    pub(crate) fn get(&self, key: DiskKey) -> Option<Vec<u8>> {
+        let (place, slot, at) = self.find(key)?;
+        let mut line = vec![0; slot.len as usize];
         if let Some(seal) = &self.seal {
+            line.resize(line.len() + DRAWN + TAG, 0);
+            self.lines.read_exact_at(&mut line, at).ok()?;
+            if crc_fast::crc32_iscsi(&line) != slot.crc {
+                return None;
+            }
             line = seal.open_line(&slot.place(place), &line)?;
+        } else if !disk_slot::read(&self.lines, at, key, 0, &mut line) {
+            return None;
         }
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(line)
+    }
+
+    /// Reads whole sectors of a line from byte `skip` on into `to`, and no other part of the line.
+    /// Returns false if the cache lacks them, or if a checksum is wrong (P1). A sealed line is only
+    /// read as a whole, so the answer is false there.
+    pub(crate) fn read(&self, key: DiskKey, skip: usize, to: &mut [u8]) -> bool {
+        if self.seal.is_some() {
+            return false;
+        }
+        let Some((_, slot, at)) = self.find(key) else { return false };
+        let found =
+            skip + to.len() <= slot.len as usize && disk_slot::read(&self.lines, at, key, skip, to);
+        self.hits.fetch_add(u64::from(found), Ordering::Relaxed);
+        found
     }
 
     /// Keeps a line. `is_node` says that the line has nodes of trees. Such lines stay longest.
@@ -176,17 +171,20 @@ impl DiskLines {
             return;
         }
         let mut slot = Slot { key, len: line.len() as u32, crc: 0, is_node, chances: 0 };
-        let place = self.index.lock().take(slot);
-        let stored = match &self.seal {
-            Some(seal) => Cow::Owned(seal.seal_line(&slot.place(place), line)),
-            None => Cow::Borrowed(line),
-        };
-        // A read that finds the slot before the checksum is noted sees a wrong checksum, and goes
+        // A read that finds the slot before its content is written sees a wrong checksum, and goes
         // to the store.
-        slot.crc = crc_fast::crc32_iscsi(&stored);
-        self.index.lock().note_crc(place, slot);
+        let place = self.index.lock().take(slot);
         let at = u64::from(place) * self.slot_len();
-        let written = self.lines.write_all_at(&stored, at).and_then(|()| {
+        let written = match &self.seal {
+            Some(seal) => {
+                let stored = seal.seal_line(&slot.place(place), line);
+                slot.crc = crc_fast::crc32_iscsi(&stored);
+                self.index.lock().note_crc(place, slot);
+                self.lines.write_all_at(&stored, at)
+            }
+            None => disk_slot::write(&self.lines, at, key, line),
+        };
+        let written = written.and_then(|()| {
             let at = INDEX_HEAD as u64 + u64::from(place) * ENTRY as u64;
             self.index_file.write_all_at(&slot.encode(), at)
         });
@@ -219,113 +217,13 @@ impl DiskLines {
 }
 
 fn slot_len(seal: Option<&CacheSeal>) -> u64 {
-    if seal.is_some() { SLOT_SEALED } else { SLOT }
-}
-
-impl Index {
-    /// Notes the checksum of a line in its slot, unless the slot has another line by now.
-    fn note_crc(&mut self, place: u32, slot: Slot) {
-        if let Some(here) = self.slots.get_mut(place as usize).filter(|here| here.key == slot.key) {
-            here.crc = slot.crc;
-        }
-    }
-
-    /// Finds a slot for a line. If a slot has the line already, the line keeps that slot. Otherwise
-    /// the line gets the next slot, in clock order, with a line that has no chances left.
-    fn take(&mut self, slot: Slot) -> u32 {
-        self.bytes += u64::from(slot.len);
-        if let Some(&place) = self.places.get(&slot.key) {
-            let was = std::mem::replace(&mut self.slots[place as usize], slot);
-            self.bytes -= u64::from(was.len);
-            return place;
-        }
-        loop {
-            let place = self.hand;
-            self.hand = (place + 1) % self.slots.len();
-            let here = &mut self.slots[place];
-            if here.len > 0 && here.chances > 0 {
-                here.chances -= 1;
-                continue;
-            }
-            if here.len > 0 {
-                self.places.remove(&here.key);
-                self.bytes -= u64::from(here.len);
-            }
-            *here = slot;
-            self.places.insert(slot.key, place as u32);
-            return place as u32;
-        }
-    }
-}
-
-impl Slot {
-    /// The associated data of a sealed line: its object, its place in the object, its length, and
-    /// its slot.
-    fn place(&self, slot: u32) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&self.key.object.0.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.key.epoch.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.key.line.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
-        bytes[20..].copy_from_slice(&slot.to_le_bytes());
-        bytes
-    }
-
-    fn encode(&self) -> [u8; ENTRY] {
-        let mut bytes = [0; ENTRY];
-        bytes[..8].copy_from_slice(&self.key.object.0.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.key.epoch.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.key.line.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.crc.to_le_bytes());
-        bytes[24..28].copy_from_slice(&u32::from(self.is_node).to_le_bytes());
-        let crc = crc_fast::crc32_iscsi(&bytes);
-        bytes[36..].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut raw: [u8; ENTRY] = bytes.try_into().ok()?;
-        raw[36..].fill(0);
-        let len = u32_at(bytes, 16);
-        if crc_fast::crc32_iscsi(&raw) != u32_at(bytes, 36) || len as usize > LINE_BYTES {
-            return None;
-        }
-        let key = DiskKey {
-            object: ObjectNumber(u64_at(bytes, 0)),
-            epoch: u32_at(bytes, 8),
-            line: u32_at(bytes, 12),
-        };
-        let is_node = u32_at(bytes, 24) != 0;
-        Some(Self { key, len, crc: u32_at(bytes, 20), is_node, chances: 0 })
-    }
-}
-
-/// Reads at most `count` slots of an index. `None` if the index does not belong to this volume.
-fn read_index(
-    file: &File,
-    volume: VolumeId,
-    is_sealed: bool,
-    count: usize,
-) -> io::Result<Vec<Slot>> {
-    let len = file.metadata()?.len().min((INDEX_HEAD + count * ENTRY) as u64);
-    let mut bytes = vec![0; len as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    let Some((head, entries)) = bytes.split_at_checked(INDEX_HEAD) else { return Ok(Vec::new()) };
-    // Lines in clear text of an encrypted volume are dropped, and so are lines of a later version.
-    let is_right = unwrap("the index", Kind::Cache, head).is_ok_and(|(envelope, _)| {
-        envelope.volume == volume && (envelope.version == VERSION_SEALED) == is_sealed
-    });
-    if !is_right {
-        return Ok(Vec::new());
-    }
-    let slots = entries.chunks_exact(ENTRY).map(|raw| Slot::decode(raw).unwrap_or_default());
-    Ok(slots.collect())
+    if seal.is_some() { SLOT_SEALED } else { disk_slot::SLOT }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk_slot::SLOT;
 
     fn key(number: u64) -> DiskKey {
         DiskKey { epoch: 1, object: ObjectNumber(number), line: 0 }
@@ -358,6 +256,9 @@ mod tests {
         let lines = open().expect("not in use");
         assert_eq!(lines.get(key(15)).expect("kept"), [15; 100]);
         assert_eq!(lines.get(key(0)).expect("kept"), [0; LINE_BYTES]);
+        let mut sectors = [1; 8192];
+        assert!(lines.read(key(0), 4096, &mut sectors) && sectors == [0; 8192]);
+        assert!(!lines.read(key(15), 0, &mut sectors), "the line is shorter");
         let at = u64::from(lines.index.lock().places[&key(0)]) * SLOT;
         lines.lines.write_all_at(&[1], at + 50_000).expect("a disk");
         assert!(lines.get(key(0)).is_none(), "it is damaged");

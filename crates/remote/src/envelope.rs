@@ -27,6 +27,8 @@ pub(crate) const VERSION_KEY: u16 = 2;
 pub(crate) const VERSION_BUCKETS: u16 = 2;
 /// The version of all files of a sealed local cache, also of files without sealed content.
 pub(crate) const VERSION_SEALED: u16 = 2;
+/// The version of the index of lines in clear text. Version 1 had no checksums of pieces.
+const VERSION_LINES: u16 = 3;
 /// Bytes of an envelope.
 pub(crate) const LEN: usize = 64;
 const MAGIC: &[u8; 8] = b"BUTTRESS";
@@ -62,7 +64,8 @@ impl Kind {
     fn newest(self) -> u16 {
         match self {
             Self::Key => VERSION_KEY,
-            Self::Cache | Self::Log => VERSION_SEALED,
+            Self::Cache => VERSION_LINES,
+            Self::Log => VERSION_SEALED,
             Self::Manifest | Self::Pin => VERSION_BUCKETS,
             _ => VERSION,
         }
@@ -172,6 +175,16 @@ pub(crate) fn wrap_local(
 ) -> Vec<u8> {
     let version = if is_sealed { VERSION_SEALED } else { VERSION };
     wrap_as(version, kind, volume, numbers, body)
+}
+
+/// The version of the index of lines that were read.
+pub(crate) fn lines_version(is_sealed: bool) -> u16 {
+    if is_sealed { VERSION_SEALED } else { VERSION_LINES }
+}
+
+/// Wraps the head of that index.
+pub(crate) fn wrap_lines(is_sealed: bool, volume: VolumeId, body: &[u8]) -> Vec<u8> {
+    wrap_as(lines_version(is_sealed), Kind::Cache, volume, (0, 0), body)
 }
 
 /// Wraps a manifest, or a pin. Programs that know of one bucket refuse a volume with a base in

@@ -18,6 +18,7 @@ use crate::core::{Core, Kept, Logged};
 use crate::disk_lines::{DiskKey, DiskLines};
 use crate::envelope::damaged;
 use crate::error::{Error, Result};
+use crate::fetch::{Fetch, Source};
 use crate::lines::{Key, LINE, LINE_BYTES};
 use crate::map::{Holds, Missing};
 use crate::segment::{FRAME, frame_at, unframe};
@@ -30,30 +31,12 @@ const REQUEST_LINES: u32 = 16;
 /// How often a read is repeated when an object no longer exists.
 const TRIES: u32 = 3;
 
-/// A part of a read that is in an object.
-#[derive(Clone, Copy, Debug)]
-struct Fetch {
-    /// The offset in the caller's buffer, in sectors.
-    to: u64,
-    count: u64,
-    object: ObjectNumber,
-    frame: u32,
-}
-
 /// A part of a read that only the local log has.
 struct FromLog {
     to: u64,
     count: u64,
     frame: u32,
     logged: Arc<Logged>,
-}
-
-/// An object that a read needs data from.
-#[derive(Clone, Debug)]
-struct Source {
-    name: String,
-    sectors: u32,
-    epoch: u32,
 }
 
 /// Lines of one object that are asked for at once.
@@ -87,15 +70,53 @@ impl Core {
         let mut all = Vec::with_capacity(wants.len());
         for (first, content) in wants.iter_mut() {
             let count = content.len() as u64 / SECTOR;
-            all.push(self.plan_read(*first, count, Some(content), &mut sources)?);
+            let fetches = self.plan_read(*first, count, Some(content), &mut sources)?;
+            all.push(self.read_cached(&sources, fetches, content)?);
         }
-        let lines = self.lines_of(&sources, all.iter().flatten())?;
-        for ((_, content), fetches) in wants.iter_mut().zip(all) {
-            for fetch in fetches {
-                copy_out(&lines, fetch, content)?;
+        let lines =
+            self.lines_of(all.iter().flatten().map(|part| part.key()).collect(), &sources)?;
+        for ((_, content), parts) in wants.iter_mut().zip(all) {
+            for part in parts {
+                if !part.copy_from(lines.get(&part.key()), content) {
+                    return Err(damaged("a line in memory", "it lacks a frame".to_owned()));
+                }
             }
         }
         Ok(())
+    }
+
+    /// Fills what the caches have, and returns the other parts, each of which lies in one line.
+    fn read_cached(
+        &self,
+        sources: &BTreeMap<ObjectNumber, Source>,
+        fetches: Vec<Fetch>,
+        content: &mut [u8],
+    ) -> Result<Vec<Fetch>> {
+        let mut absent = Vec::new();
+        for fetch in fetches {
+            let Some(source) = sources.get(&fetch.object) else { continue };
+            let parts = fetch.parts(source)?;
+            absent.extend(parts.filter(|part| !self.is_filled(source.epoch, *part, content)));
+        }
+        Ok(absent)
+    }
+
+    /// Fills a part from the cache in memory or on the local disk. Returns whether one has it.
+    fn is_filled(&self, epoch: u32, part: Fetch, content: &mut [u8]) -> bool {
+        let key = part.key();
+        if let Some(line) = self.lines.look_up(key) {
+            return part.copy_from(Some(&line), content);
+        }
+        let Some(disk) = &self.disk else { return false };
+        // The disk's own file system caches these bytes, so the cache in memory keeps no copy.
+        if disk.read(disk_key(epoch, key), part.skip(), &mut content[part.bytes()]) {
+            return true;
+        }
+        let line = disk.get(disk_key(epoch, key)).map(Arc::<[u8]>::from);
+        line.is_some_and(|line| {
+            self.lines.put(key, Arc::clone(&line));
+            part.copy_from(Some(&line), content)
+        })
     }
 
     /// Fills the sectors that are in memory or in holes, and returns the places of all other
@@ -174,24 +195,14 @@ impl Core {
         Ok(fetches)
     }
 
-    /// Returns all lines that the fetches need, from the caches or by parallel requests to the
-    /// store. Waits for lines that another thread has asked for.
-    fn lines_of<'f>(
+    /// Returns lines that the caches lacked, by parallel requests to the store. Waits for lines that
+    /// another thread has asked for.
+    fn lines_of(
         &self,
+        absent: BTreeSet<Key>,
         sources: &BTreeMap<ObjectNumber, Source>,
-        fetches: impl Iterator<Item = &'f Fetch>,
     ) -> Result<BTreeMap<Key, Arc<[u8]>>> {
         let mut lines = BTreeMap::new();
-        let mut absent = BTreeSet::new();
-        for fetch in fetches {
-            let Some(source) = sources.get(&fetch.object) else { continue };
-            for key in fetch.keys(source)? {
-                match self.lines.look_up(key).or_else(|| self.on_disk(source.epoch, key)) {
-                    Some(found) => drop(lines.insert(key, found)),
-                    None => drop(absent.insert(key)),
-                }
-            }
-        }
         if absent.is_empty() {
             return Ok(lines);
         }
@@ -263,7 +274,8 @@ impl Core {
         let mut absent = BTreeSet::new();
         for fetch in &fetches {
             let Some(source) = sources.get(&fetch.object) else { continue };
-            for key in fetch.keys(source)? {
+            for part in fetch.parts(source)? {
+                let key = part.key();
                 let on_disk = |disk: &Arc<DiskLines>| disk.has(disk_key(source.epoch, key));
                 if absent.len() < PIECE_LINES
                     && !self.lines.has(key)
@@ -277,13 +289,6 @@ impl Core {
         let mut requests = joined(asked.keys.iter().copied().filter(|key| !self.lines.has(*key)));
         requests.truncate(REQUESTS);
         self.ask_by(&sources, &requests).map(drop)
-    }
-
-    /// Reads a line from the local disk.
-    fn on_disk(&self, epoch: u32, key: Key) -> Option<Arc<[u8]>> {
-        let line: Arc<[u8]> = self.disk.as_ref()?.get(disk_key(epoch, key))?.into();
-        self.lines.put(key, Arc::clone(&line));
-        Some(line)
     }
 
     /// Keeps a line on the local disk. With `only_nodes`, keeps it only if it has nodes of trees.
@@ -315,18 +320,6 @@ impl Core {
     }
 }
 
-impl Fetch {
-    /// The lines that the fetch needs.
-    fn keys(&self, source: &Source) -> Result<impl Iterator<Item = Key> + use<>> {
-        let end = self.frame + self.count as u32;
-        if end > source.sectors {
-            return Err(damaged(&source.name, "the map names frames past its end".to_owned()));
-        }
-        let object = self.object;
-        Ok((self.frame / LINE..end.div_ceil(LINE)).map(move |line| (object, line)))
-    }
-}
-
 impl Request {
     fn range(&self, source: &Source) -> Range<u64> {
         let end = ((self.first + self.count) * LINE).min(source.sectors);
@@ -354,18 +347,4 @@ fn joined(keys: impl Iterator<Item = Key>) -> Vec<Request> {
         }
     }
     requests
-}
-
-fn copy_out(lines: &BTreeMap<Key, Arc<[u8]>>, fetch: Fetch, content: &mut [u8]) -> Result<()> {
-    for step in 0..fetch.count {
-        let frame = fetch.frame + step as u32;
-        let within = (frame % LINE) as usize * SECTOR as usize;
-        let line = lines.get(&(fetch.object, frame / LINE));
-        let Some(sector) = line.and_then(|line| line.get(within..within + SECTOR as usize)) else {
-            return Err(damaged("a line in memory", "it lacks a frame".to_owned()));
-        };
-        let to = ((fetch.to + step) * SECTOR) as usize;
-        content[to..to + SECTOR as usize].copy_from_slice(sector);
-    }
-    Ok(())
 }
