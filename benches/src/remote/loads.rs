@@ -1,15 +1,23 @@
 //! Loads of programs on one volume: large files, small files, fsyncs and random reads.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use buttress_base::Rng;
 use buttress_fs::Filesystem;
+use buttress_remote::store::Store;
+use bytes::Bytes;
 
 use super::{Bed, Figures, Place, Plan, Result};
 use crate::work::text;
 
 const CHUNK: usize = 1 << 20;
+/// Random reads of a cold volume, and of one that is in the local cache.
 const READS: u64 = 200;
+const WARM_READS: u64 = 20_000;
+/// Ranges of 1 MiB that are asked for at once, as many as a device with its defaults reads ahead.
+const PARALLEL: usize = 8;
 
 fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
@@ -67,6 +75,7 @@ pub(super) fn run(bed: &Bed, plan: &Plan, figures: &mut Figures) -> Result<()> {
     drop(file);
     open.close()?;
 
+    parallel(bed, plan, figures)?;
     bed.forget();
     reads(bed, plan, figures, "cold")?;
     if matches!(place, Place::Store { cache: true, .. } | Place::Local) {
@@ -91,6 +100,33 @@ fn files(fs: &Filesystem, top: &str, count: u64, len: impl Fn(u64) -> usize) -> 
     fs.sync().map_err(text)
 }
 
+/// The rate of the store itself: [`PARALLEL`] ranges at once, whose bytes are looked at.
+fn parallel(bed: &Bed, plan: &Plan, figures: &mut Figures) -> Result<()> {
+    if bed.place == Place::Local {
+        return Ok(());
+    }
+    let body = Bytes::from(random(8 << 20, 5));
+    bed.store.put("ranges", body).map_err(text)?;
+    let next = AtomicU64::new(0);
+    let get = || -> Result<()> {
+        let mut room = vec![0; CHUNK];
+        while next.fetch_add(1, Ordering::Relaxed) < plan.mib {
+            let bytes = bed.store.get_range("ranges", 0..CHUNK as u64).map_err(text)?;
+            room.copy_from_slice(&bytes);
+        }
+        Ok(())
+    };
+    let took = seconds(|| {
+        thread::scope(|scope| {
+            let all: Vec<_> = (0..PARALLEL).map(|_| scope.spawn(get)).collect();
+            all.into_iter().try_for_each(|one| one.join().map_err(|_| "a thread panicked")?)
+        })
+    })?;
+    let what = "8 parallel ranged requests of 1 MiB";
+    figures.add(what, "MiB/s", bed.place, plan.mib as f64 / took);
+    Ok(())
+}
+
 /// Random reads of a newly opened volume, the same reads again, and a read of the whole file.
 fn reads(bed: &Bed, plan: &Plan, figures: &mut Figures, when: &str) -> Result<()> {
     let place = bed.place;
@@ -98,22 +134,23 @@ fn reads(bed: &Bed, plan: &Plan, figures: &mut Figures, when: &str) -> Result<()
     let file = open.fs.root().lookup(b"large").map_err(text)?;
     let before = bed.counts();
     let mut buf = vec![0; CHUNK];
+    let count = if when == "cold" { READS } else { WARM_READS };
     let took = seconds(|| {
         let mut rng = Rng::new(11);
-        for _ in 0..READS {
+        for _ in 0..count {
             let at = rng.below(plan.mib * 256) * 4096;
             file.read_at(at, &mut buf[..4096]).map_err(text)?;
         }
         Ok(())
     })?;
     let what = format!("random reads of 4 KiB, {when}");
-    figures.add(&what, "reads/s", place, READS as f64 / took);
+    figures.add(&what, "reads/s", place, count as f64 / took);
     if matches!(place, Place::Store { .. }) {
         let done = bed.counts().since(before);
         let what = format!("requests of a random read, {when}");
-        figures.add(&what, "gets", place, done.reads as f64 / READS as f64);
+        figures.add(&what, "gets", place, done.reads as f64 / count as f64);
         let what = format!("bytes read of a random read, {when}");
-        figures.add(&what, "KiB", place, done.got_bytes as f64 / 1024.0 / READS as f64);
+        figures.add(&what, "KiB", place, done.got_bytes as f64 / 1024.0 / count as f64);
     }
     drop(file);
     open.close()?;

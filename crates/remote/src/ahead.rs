@@ -47,11 +47,11 @@ const SLACK: u64 = 64;
 /// How many reads must have continued a reader's earlier reads before anything is read ahead of the
 /// reader.
 const HITS: u32 = 2;
-/// The first window of a reader, in sectors, and the largest: an object of 8 MiB. All windows
-/// together take at most an eighth of the cache, since lines that were read ahead must stay until
-/// they are used.
+/// The first window of a reader, in sectors, and the largest: two objects of 8 MiB, so that one is
+/// under way while the other is read. All windows together take at most an eighth of the cache,
+/// since lines that were read ahead must stay until they are used.
 const WINDOW_MIN: u64 = 8 * LINE as u64;
-const WINDOW_MAX: u64 = (8 << 20) / SECTOR;
+const WINDOW_MAX: u64 = (16 << 20) / SECTOR;
 const WINDOW_PART: u64 = 8;
 /// A reader without a read among this many last reads of the device has no share of the windows.
 const RECENT: u64 = 64;
@@ -220,9 +220,9 @@ impl Inside {
             return None;
         }
         let left = stream.ahead_to.saturating_sub(end);
-        // More than half of the window is still ahead of the reader, so the reader does not wait
-        // soon.
-        if left * 2 > stream.window {
+        // A window is filled up by whole pieces, so requests are under way all the time. A small
+        // window is filled up when half of it was read.
+        if stream.window > 0 && left + PIECE.min(stream.window / 2) > stream.window {
             return None;
         }
         let (number, window) = (stream.next, stream.window);
@@ -233,7 +233,9 @@ impl Inside {
         let stream = self.streams.iter_mut().find(|s| s.next == number && s.at == now)?;
         stream.window = window;
         let from = stream.ahead_to.max(end);
-        stream.ahead_to = end + window;
+        // The last piece of a large window is whole, too.
+        let cut = if window < 2 * PIECE { 0 } else { (end + window) % PIECE };
+        stream.ahead_to = from.max(end + window - cut);
         (from < stream.ahead_to).then_some(from..stream.ahead_to)
     }
 }
@@ -274,9 +276,9 @@ mod tests {
     /// sector twice. Its reads may overtake each other.
     #[test]
     fn a_sequential_reader_has_a_window() {
-        let ahead = Ahead::new(256 << 20, 96 << 20, 4);
+        let ahead = Ahead::new(512 << 20, 192 << 20, 4);
         let (mut to, mut most) = (None, 0);
-        for number in [0, 1, 2, 4, 3, 5, 6, 7, 9, 8].into_iter().chain(10..200_u64) {
+        for number in [0, 1, 2, 4, 3, 5, 6, 7, 9, 8].into_iter().chain(10..400_u64) {
             ahead.note(number * 32, 32, SECTORS);
             for piece in queued(&ahead) {
                 assert!(to.is_none_or(|to| to == piece.start), "{to:?} {piece:?}");
@@ -285,7 +287,7 @@ mod tests {
             }
             most = most.max(to.unwrap_or(0).saturating_sub(number * 32 + 32));
         }
-        assert_eq!(most, WINDOW_MAX);
+        assert!((WINDOW_MAX - PIECE..=WINDOW_MAX).contains(&most), "{most}");
     }
 
     /// A1: random reads, repeated reads and the first reads of a reader have nothing read ahead.
