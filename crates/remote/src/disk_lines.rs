@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A part of a line is used only if its checksum is right. The name of an object has an epoch and a
-//!   number, and no name is used twice. A key has the epoch and the number, so a kept line never
-//!   becomes wrong.
+//! - **P1** A part of a line is used only if its checksum is right. The name of an object has an
+//!   epoch and a number, and no name is used twice. A key has the epoch and the number, so a kept
+//!   line never becomes wrong.
 //! - **P2** The files take at most their budget, and the index in memory takes at most its own
 //!   budget. After a change of the budget, the lines in the remaining slots are kept.
 //! - **P4** Lines of an encrypted volume are sealed, each for its slot. The index names the objects
@@ -14,9 +14,9 @@
 //!
 //! # Format
 //!
-//! `docs/format/remote.md`: `read/lines` has slots (`disk_slot`), and `read/index` an entry for each
-//! slot. Both files are written without a sync. After a crash, a slot may hold another line than its
-//! entry names. The checksums detect such a line.
+//! `docs/format/remote.md`: `read/lines` has slots (`disk_slot`), and `read/index` an entry for
+//! each slot. Both files are written without a sync. After a crash, a slot may hold another line
+//! than its entry names. The checksums detect such a line.
 //!
 //! # Locks
 //!

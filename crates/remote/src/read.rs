@@ -195,8 +195,8 @@ impl Core {
         Ok(fetches)
     }
 
-    /// Returns lines that the caches lacked, by parallel requests to the store. Waits for lines that
-    /// another thread has asked for.
+    /// Returns lines that the caches lacked, by parallel requests to the store. Waits for lines
+    /// that another thread has asked for.
     fn lines_of(
         &self,
         absent: BTreeSet<Key>,
