@@ -3,7 +3,7 @@
 //!
 //! # What must hold
 //!
-//! - A load makes as many system calls as it counts, so a time per unit that grows with the count
+//! - A load makes as many system calls as it counts. So a time per unit that grows with the count
 //!   is a cost of the file system.
 //! - What the empty server cannot answer is left out there.
 

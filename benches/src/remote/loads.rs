@@ -100,7 +100,7 @@ fn files(fs: &Filesystem, top: &str, count: u64, len: impl Fn(u64) -> usize) -> 
     fs.sync().map_err(text)
 }
 
-/// The rate of the store itself: [`PARALLEL`] ranges at once, whose bytes are looked at.
+/// The rate of the store itself: [`PARALLEL`] ranges at once. Their bytes are copied.
 fn parallel(bed: &Bed, plan: &Plan, figures: &mut Figures) -> Result<()> {
     if bed.place == Place::Local {
         return Ok(());

@@ -3,8 +3,8 @@
 //! # Format
 //!
 //! A slot has the pieces of a line, one after the other. A piece is a crc32c (4), and then 4096
-//! bytes of the line; the last piece may have fewer. So a reader of one sector reads that sector
-//! alone, and the bytes go from the file to the caller's buffer without a copy in between.
+//! bytes of the line. The last piece may have fewer. So a reader of one sector reads that sector
+//! alone. The bytes go from the file to the caller's buffer without a copy in between.
 //!
 //! # Invariants
 //!
