@@ -11,7 +11,7 @@ mod salvage;
 
 use buttress_control::{
     background, cached, client, closing, execute, figures, image, inspect, interrupted, live, log,
-    memory, order, reading, scan, scrubs, size,
+    memory, order, reading, scan, scrubs, size, sockets,
 };
 use buttress_dump::when;
 

@@ -35,7 +35,7 @@ pub mod release;
 pub mod scan;
 pub mod scrubs;
 pub mod size;
-mod sockets;
+pub mod sockets;
 pub mod target;
 pub mod ui;
 

@@ -32,7 +32,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ use crate::exit::{Exit, Result};
 use crate::figures::Figures;
 use crate::names;
 use crate::order::{Order, Step, Watch};
-use crate::sockets::folder;
+use crate::sockets::{self, folder};
 use crate::target::{Open, Stream};
 use ask::ANSWER_TIMEOUT;
 use close_wait::CloseWaiters;
@@ -219,7 +219,7 @@ impl Live {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(&path)?;
+        let listener = sockets::listen(&path)?;
         let this = Arc::new(self);
         if let Some(store) = &this.store {
             give_up::watch(&this, store);

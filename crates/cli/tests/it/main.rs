@@ -1,5 +1,6 @@
 //! The built program, run as a user runs it.
 
+mod advice;
 mod at_once;
 mod away;
 mod background;
@@ -31,6 +32,7 @@ mod rescue;
 mod scanned;
 mod schema;
 mod several;
+mod strangers;
 mod streams;
 mod subvolume;
 mod survey;
