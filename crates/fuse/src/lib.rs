@@ -68,7 +68,7 @@ pub use idmap::IdMap;
 pub use mount::Unmounted;
 pub use mount_list::Listed;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
-pub use session::{KernelSync, Serving, Session, Unmounter, mount, serve_connection};
+pub use session::{KernelSync, KnownInodes, Serving, Session, Unmounter, mount, serve_connection};
 pub use sharer::Sharer;
 pub use whole_mount::{Subtree, Top, can_share};
 

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::{Error, IdMap};
 
-/// Above this number, the table drops handles of inodes that are not open. A handle takes 1 KiB.
-/// Half of the memory for known inodes is for handles.
-const HANDLES_MAX: usize = 1 << 15;
+/// Above this number, the table drops handles of inodes that are not open. A handle takes 1.5 KiB.
+/// At most half of the memory for known inodes is for handles.
+const HANDLES_MAX: usize = 1 << 12;
 
 /// Above this number the kernel is told to forget inodes. An inode takes 64 bytes.
 const KNOWN_MAX: usize = 1 << 19;
 
 /// The memory of an inode with a handle, and of one without, in bytes.
-pub(crate) const HANDLE_BYTES: usize = 1024;
+pub(crate) const HANDLE_BYTES: usize = 1536;
 pub(crate) const KNOWN_BYTES: usize = 64;
 
 /// Options that [`Options::accept`] takes. The error message about an unknown option names similar
@@ -77,7 +77,7 @@ pub const KNOWN: &[&str] = &[
 pub struct Options {
     /// The source that `/proc/mounts` shows.
     pub source: String,
-    /// About how many nodes keep a handle that takes 1 KiB ([`crate::node`]). Open inodes may
+    /// About how many nodes keep a handle that takes 1.5 KiB ([`crate::node`]). Open inodes may
     /// exceed this number.
     pub handles_max: usize,
     /// About how many inodes the kernel may know. Above this number the kernel is told to forget
@@ -180,14 +180,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Limits the memory for inodes that the kernel knows to about `inode_bytes`. One half is for
-    /// inodes that are open or were used last, the other half for all others. Limits the memory of
-    /// requests to about `request_bytes`.
+    /// Limits the memory for inodes that the kernel knows to about `inode_bytes`. At most one half
+    /// is for handles of inodes that are open or were used last, the rest for records of all.
+    /// Limits the memory of requests to about `request_bytes`.
     pub fn keep_within(&mut self, inode_bytes: u64, request_bytes: u64) {
         self.request_bytes_max = request_bytes;
-        let half = usize::try_from(inode_bytes / 2).unwrap_or(usize::MAX);
-        self.handles_max = (half / HANDLE_BYTES).min(HANDLES_MAX);
-        self.known_max = (half / KNOWN_BYTES).min(KNOWN_MAX);
+        let all = usize::try_from(inode_bytes).unwrap_or(usize::MAX);
+        self.handles_max = (all / 2 / HANDLE_BYTES).min(HANDLES_MAX);
+        let left = all - self.handles_max * HANDLE_BYTES;
+        self.known_max = (left / KNOWN_BYTES).min(KNOWN_MAX);
     }
 
     /// Takes one mount option, and returns whether it is an option of the front end. `ro`, `rw` and

@@ -375,6 +375,30 @@ fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
+/// The inodes that the kernel knows, and those of them that have a handle here: open ones, and some
+/// that were used lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownInodes {
+    /// How many inodes the kernel knows.
+    pub inodes: usize,
+    /// How many of them have a handle.
+    pub handles: usize,
+}
+
+impl KnownInodes {
+    /// About how many bytes of this process the records of all known inodes take.
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        self.inodes * options::KNOWN_BYTES
+    }
+
+    /// About how many bytes of this process the handles take.
+    #[must_use]
+    pub fn handle_bytes(&self) -> usize {
+        self.handles * options::HANDLE_BYTES
+    }
+}
+
 /// Tells the kernel of changes that code makes to a mounted volume apart from requests of the
 /// kernel. A thread that serves requests must not use this.
 #[derive(Clone, Debug)]
@@ -391,16 +415,15 @@ impl KernelSync {
         self.0.write_back(None)
     }
 
-    /// Returns the number of inodes that the kernel knows, and about how many bytes they take in
-    /// this process.
+    /// Counts the inodes that the kernel knows.
     #[must_use]
-    pub fn known(&self) -> (usize, usize) {
+    pub fn known(&self) -> KnownInodes {
         let notifiers = self.0.notifiers();
         let sum = |count: fn(&MountNotifier) -> usize| notifiers.iter().map(count).sum::<usize>();
-        let (inodes, handles) =
-            (sum(|notifier| notifier.nodes().count()), sum(|notifier| notifier.nodes().handles()));
-        let resting = inodes.saturating_sub(handles);
-        (inodes, handles * options::HANDLE_BYTES + resting * options::KNOWN_BYTES)
+        KnownInodes {
+            inodes: sum(|notifier| notifier.nodes().count()),
+            handles: sum(|notifier| notifier.nodes().handles()),
+        }
     }
 
     /// The mount points of the subvolumes that are mounted by themselves, each with the device

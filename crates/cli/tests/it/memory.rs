@@ -44,7 +44,8 @@ fn memory_bounds_what_a_mount_keeps() {
         assert!(figure("changes_bytes") <= 3 << 20, "a commit comes at the limit");
     }
     assert!(figure("known_inodes") >= 1000, "the kernel was told of files");
-    assert!(figure("known_inodes_bytes") <= 1 << 20);
+    assert!(figure("inode_handles") > 0 && figure("inode_handles") <= figure("known_inodes"));
+    assert!(figure("known_inodes_bytes") + figure("inode_handles_bytes") <= 1 << 20);
     assert!(figure("nodes_bytes") <= 2 << 20);
     let all = figures();
     let parts = all.iter().filter(|(name, _)| {

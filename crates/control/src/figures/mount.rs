@@ -49,12 +49,14 @@ pub fn sync_figures(stats: &SyncStats) -> Figures {
 /// threads, unused ends of partly filled buffers, and free memory of the allocator.
 /// `requests_bytes` counts the touched bytes of request buffers. `node_hits` and `node_misses`
 /// count the lookups of tree nodes that the cache answered, and those that read a device.
+/// `inode_handles` are those of open inodes, and of some that were used lately.
+/// `known_inodes_max_bytes` limits these handles and the records of all known inodes together.
 /// `page_hits` and `page_misses` do so for data of files, if the mount has a page cache of its own.
 pub fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
     let nodes = view.store().cached_nodes() as u64 * u64::from(view.store().geometry().nodesize);
-    let (inodes, inode_bytes) = kernel_sync.known();
+    let known = kernel_sync.known();
     let resident = memory_of_process("VmRSS:");
     let program = memory_of_process("RssFile:");
     let messages = buttress_fuse::message_bytes();
@@ -66,7 +68,8 @@ pub fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -
         stats.spare,
         pages.bytes,
         changes,
-        inode_bytes as u64,
+        known.record_bytes() as u64,
+        known.handle_bytes() as u64,
         messages,
         program,
     ];
@@ -85,9 +88,11 @@ pub fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -
         ("spare_buffers_bytes", stats.spare),
         ("changes_bytes", changes),
         ("changes_max_bytes", parts.changes),
-        ("known_inodes", inodes as u64),
-        ("known_inodes_bytes", inode_bytes as u64),
+        ("known_inodes", known.inodes as u64),
+        ("known_inodes_bytes", known.record_bytes() as u64),
         ("known_inodes_max_bytes", parts.known),
+        ("inode_handles", known.handles as u64),
+        ("inode_handles_bytes", known.handle_bytes() as u64),
         ("requests_bytes", messages),
         ("requests_max_bytes", parts.requests),
         ("program_bytes", program),

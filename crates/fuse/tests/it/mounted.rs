@@ -259,7 +259,7 @@ fn serve() {
         for order in std::io::stdin().lines() {
             let _speaking = answering.lock();
             if order.is_ok_and(|order| order == KNOWN) {
-                println!("{} {KNOWN}", kernel_sync.known().0);
+                println!("{} {KNOWN}", kernel_sync.known().inodes);
                 continue;
             }
             println!("{:?}", unmounter.unmount().expect("root may unmount"));
