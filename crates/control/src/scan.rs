@@ -7,9 +7,9 @@
 //!   picked up.
 //! - **SC2** A found device has the volume's identifier, and a number that the named one has not.
 //! - **SC3** All devices show the same commit and the same log. A device that missed a degraded
-//!   mount may be behind by one transaction, or by a log alone, as after a power cut. So where
-//!   devices differ, or two have one number, the command line has to decide. `degraded` leaves out
-//!   what differs and is not newer, as the named device alone would do.
+//!   mount is behind. So where devices differ, or two have one number, the command line has to
+//!   decide. `degraded` leaves out what differs and is not newer, as the named device alone would
+//!   do.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -138,6 +138,7 @@ fn open_at(
 /// starts the threads. Called for a volume that can be written.
 fn begin_work(mount: &Arc<Mount>) -> Result<()> {
     mount.engine.commit_replacement_anew()?;
+    mount.maintenance.leave_missing_behind()?;
     mount.engine.count_subvolumes()?;
     mount.maintenance.drop_leftovers()?;
     for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {

@@ -28,6 +28,7 @@ mod late;
 mod late_times;
 mod log_copies;
 mod losses;
+mod missed;
 mod model;
 mod moving;
 mod names;
