@@ -21,12 +21,15 @@ use buttress_fs::{
     XattrFlags,
 };
 
+use super::acl;
 use super::import::write_data;
 use super::tar::{Archive, Entry, Kind};
 use super::{CHUNK, Census, Job, Search, within};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
 
+/// The most lines about what was left out.
+const NOTES_MAX: usize = 50;
 /// The mode of a folder that has no entry of its own.
 const IMPLIED: u32 = 0o755;
 
@@ -56,12 +59,15 @@ pub struct Unpack<'a, 'b> {
     job: &'a mut Job<'b>,
     fs: &'a Filesystem,
     buffer: Vec<u8>,
-    /// Attributes of directories. They are set at the end, because filling a directory changes its
-    /// times.
-    directories: BTreeMap<InodeId, SetAttr>,
+    /// Attributes of directories, and the lists for their new files. They are set at the end,
+    /// because filling a directory changes its times, and new files would get its list.
+    directories: BTreeMap<InodeId, (SetAttr, Option<Vec<u8>>)>,
     /// The copies of files in other subvolumes, by the file and the subvolume of the copy (A3).
     copies: BTreeMap<(InodeId, TreeId), InodeId>,
-    has_acls: bool,
+    /// The names of owners that the archive has shown, for its access control lists.
+    names: acl::Names,
+    /// What was left out.
+    notes: Vec<String>,
 }
 
 impl<'a, 'b> Unpack<'a, 'b> {
@@ -69,24 +75,30 @@ impl<'a, 'b> Unpack<'a, 'b> {
     pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
         let buffer = vec![0; CHUNK];
         let (directories, copies) = (BTreeMap::new(), BTreeMap::new());
-        Self { job, fs, buffer, directories, copies, has_acls: false }
+        let (names, notes) = (acl::Names::default(), Vec::new());
+        Self { job, fs, buffer, directories, copies, names, notes }
     }
 
-    /// Copies all entries. Returns whether any entry had access control lists (ACLs) as text, which
-    /// are not copied.
-    pub fn all(mut self, input: impl Read) -> Result<bool> {
+    /// Copies all entries. Returns what was left out of them, a line for each.
+    pub fn all(mut self, input: impl Read) -> Result<Vec<String>> {
         let mut archive = Archive::new(input);
         while let Some(entry) = archive.next().context(|| "the archive")? {
-            self.has_acls |= entry.has_acl;
+            let (user, group) = &entry.names;
+            self.names.note((user, entry.uid), (group, entry.gid));
             self.entry(&entry, &mut archive)?;
         }
-        for (id, set) in std::mem::take(&mut self.directories) {
-            let done = self.fs.inode(id).and_then(|inode| inode.set_attr(&set));
+        for (id, (set, list)) in std::mem::take(&mut self.directories) {
+            let done = self.fs.inode(id).and_then(|inode| {
+                if let Some(list) = list {
+                    inode.set_xattr(acl::DEFAULT, &list, XattrFlags::default())?;
+                }
+                inode.set_attr(&set)
+            });
             done.context(|| "a directory")?;
         }
         // Reads the archive to its end. Otherwise a program that writes it into a pipe could fail.
         archive.drain().context(|| "the archive")?;
-        Ok(self.has_acls)
+        Ok(self.notes)
     }
 
     fn entry(&mut self, entry: &Entry, archive: &mut Archive<impl Read>) -> Result<()> {
@@ -100,7 +112,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
             }
             let top = self.fs.root();
             xattrs(&top, entry)?;
-            self.directories.insert(top.id(), self.attributes(entry));
+            let late = self.lists(&top, entry)?;
+            self.directories.insert(top.id(), late);
             return Ok(());
         };
         let (dir, at) = self.folder(&parts)?;
@@ -146,7 +159,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
             Kind::Fifo | Kind::Directory | Kind::Link => create(FileKind::Fifo)?,
         };
         xattrs(&inode, entry)?;
-        let mut set = self.attributes(entry);
+        let (mut set, _) = self.lists(&inode, entry)?;
         if entry.kind == Kind::Symlink {
             set.mode = None;
         }
@@ -204,7 +217,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
             }
         };
         xattrs(&inode, entry)?;
-        self.directories.insert(inode.id(), self.attributes(entry));
+        let late = self.lists(&inode, entry)?;
+        self.directories.insert(inode.id(), late);
         Ok(())
     }
 
@@ -240,7 +254,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
                     if let Some(last) = self.job.canonical {
                         let time = Some(Timespec { sec: last, nsec: 0 });
                         let set = SetAttr { atime: time, mtime: time, ..SetAttr::default() };
-                        self.directories.insert(made.id(), set);
+                        self.directories.insert(made.id(), (set, None));
                     }
                     made
                 }
@@ -290,6 +304,54 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Ok(())
     }
 
+    /// Sets the access control list of an entry. Returns its other attributes, with the mode that
+    /// follows from the list, as in Linux, and the list for new files of a directory.
+    fn lists(&mut self, inode: &Inode, entry: &Entry) -> Result<(SetAttr, Option<Vec<u8>>)> {
+        let mut set = self.attributes(entry);
+        if entry.has_other_acl {
+            self.note(entry, "a list that is not of POSIX");
+        }
+        if entry.kind == Kind::Symlink {
+            return Ok((set, None));
+        }
+        if let Some(list) = self.list(entry, entry.acl.as_deref()) {
+            set.mode = Some(entry.mode & !0o777 | list.mode);
+            if !list.is_minimal {
+                let put = inode.set_xattr(acl::ACCESS, &list.value, XattrFlags::default());
+                put.context(|| show(&entry.path))?;
+            }
+        }
+        let default = entry.default_acl.as_deref().filter(|_| entry.kind == Kind::Directory);
+        let plain = entry.xattrs.iter().find(|(name, _)| name == acl::DEFAULT);
+        let list = self.list(entry, default).map(|list| list.value);
+        Ok((set, list.or_else(|| plain.map(|(_, value)| value.clone()))))
+    }
+
+    /// Reads a list; none if it is empty or wrong.
+    fn list(&mut self, entry: &Entry, text: Option<&[u8]>) -> Option<acl::List> {
+        let text = text.filter(|text| !text.trim_ascii().is_empty())?;
+        match acl::parse(text, &self.names) {
+            Ok(list) => {
+                for name in &list.unknown {
+                    self.note(entry, &format!("{name}, of which the archive has no number"));
+                }
+                Some(list)
+            }
+            Err(why) => {
+                self.note(entry, &format!("a list for access control: {why}"));
+                None
+            }
+        }
+    }
+
+    fn note(&mut self, entry: &Entry, what: &str) {
+        match self.notes.len() {
+            0..NOTES_MAX => self.notes.push(format!("{}: left out {what}", show(&entry.path))),
+            NOTES_MAX => self.notes.push("more of that kind was left out".to_owned()),
+            _ => {}
+        }
+    }
+
     fn attributes(&self, entry: &Entry) -> SetAttr {
         let time = |(sec, nsec)| match self.job.canonical {
             Some(last) if sec >= last => Timespec { sec: last, nsec: 0 },
@@ -326,7 +388,8 @@ fn found(dir: &Inode, name: &[u8]) -> buttress_fs::Result<Option<Inode>> {
 }
 
 fn xattrs(inode: &Inode, entry: &Entry) -> Result<()> {
-    for (name, value) in &entry.xattrs {
+    let is_late = |name: &[u8]| name == acl::DEFAULT && entry.kind == Kind::Directory;
+    for (name, value) in entry.xattrs.iter().filter(|(name, _)| !is_late(name)) {
         inode.set_xattr(name, value, XattrFlags::default()).context(|| show(&entry.path))?;
     }
     Ok(())

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acl;
 mod archive;
 mod clones;
 mod digest;

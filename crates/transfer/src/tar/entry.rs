@@ -32,8 +32,14 @@ pub(crate) struct Entry {
     pub(crate) link: Vec<u8>,
     /// Extended attributes, by name.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether the entry has an access control list as text.
-    pub(crate) has_acl: bool,
+    /// The names of the owner and of the group; empty if the archive has none.
+    pub(crate) names: (Vec<u8>, Vec<u8>),
+    /// The access control list, as text.
+    pub(crate) acl: Option<Vec<u8>>,
+    /// The list for new files of a directory, as text.
+    pub(crate) default_acl: Option<Vec<u8>>,
+    /// Whether the entry has a list of another kind, as that of NFS.
+    pub(crate) has_other_acl: bool,
 }
 
 /// The kind of an entry.

@@ -33,6 +33,11 @@ impl Header {
         let size = number(&block[124..136])?;
         let mut path = text(&block[..100]);
         let is_posix = &block[257..263] == b"ustar\0";
+        let has_names = block[257..262] == *b"ustar";
+        let name = |from: usize| match has_names {
+            true => text(&block[from..from + 32]),
+            false => Vec::new(),
+        };
         if is_posix && block[345] != 0 {
             path = [text(&block[345..500]), path].join(&b'/');
         }
@@ -68,6 +73,7 @@ impl Header {
             mtime: (signed(&block[136..148])?, 0),
             device: (device(329)?, device(337)?),
             link: text(&block[157..257]),
+            names: (name(265), name(297)),
             ..Entry::default()
         };
         Ok(Self { entry, size })

@@ -82,7 +82,11 @@ impl<'p> Both<'p> {
                 b"gid" => entry.gid = small(value)?,
                 b"mtime" => entry.mtime = time(value)?,
                 b"atime" => entry.atime = Some(time(value)?),
-                key if key.starts_with(ACL) => entry.has_acl = true,
+                b"uname" => entry.names.0.clone_from(value),
+                b"gname" => entry.names.1.clone_from(value),
+                b"SCHILY.acl.access" => entry.acl = Some(value.clone()),
+                b"SCHILY.acl.default" => entry.default_acl = Some(value.clone()),
+                key if key.starts_with(ACL) => entry.has_other_acl = true,
                 key => {
                     if let Some(name) = key.strip_prefix(XATTR) {
                         xattrs.insert(name.to_vec(), value.clone());

@@ -101,13 +101,17 @@ fn extensions_change_the_entry() {
         ("SCHILY.xattr.user.b", b"with = and\nline"),
         ("SCHILY.xattr.user.a", b""),
         ("SCHILY.acl.access", b"user::rw-"),
+        ("SCHILY.acl.ace", b"owner@:rw:allow"),
+        ("uname", b"ada"),
     ]);
     let (entry, _) = one(&[global, own, header("short", b'0', 0).to_vec()].concat());
     assert_eq!(entry.path, "ä".repeat(150).as_bytes());
     assert_eq!((entry.uid, entry.gid, entry.mtime), (3_000_000_000, 2, (-2, 750_000_000)));
     let names: Vec<_> = entry.xattrs.iter().map(|(name, _)| name.as_slice()).collect();
     assert_eq!(names, [b"user.a", b"user.b"]);
-    assert!(entry.has_acl);
+    assert_eq!(entry.acl.as_deref(), Some(&b"user::rw-"[..]));
+    assert!(entry.has_other_acl && entry.default_acl.is_none());
+    assert_eq!(entry.names.0, b"ada");
     let name = [vec![b'n'; 200], vec![0]].concat();
     let long = with(header("././@LongLink", b'L', 201), &name);
     assert_eq!(one(&[long, header("n", b'2', 0).to_vec()].concat()).0.path, &name[..200]);

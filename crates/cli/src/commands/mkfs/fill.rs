@@ -128,8 +128,8 @@ pub(super) fn fill(
     job.special = special;
     job.clones = clones;
     let unpack = |job: &mut Job<'_>, input: &mut dyn Read| -> Result<()> {
-        if Unpack::new(job, &fs).all(input)? {
-            ui::note("lists for access control in the archive (SCHILY.acl) were left out");
+        for note in Unpack::new(job, &fs).all(input)? {
+            ui::note(note);
         }
         Ok(())
     };
