@@ -20,6 +20,7 @@ pub mod partition;
 pub mod probe;
 mod queue;
 mod ring;
+mod trial;
 pub mod window;
 
 pub use device::{Class, Content, Device, Extent, FailedWrite, Read, Space, Unfinished, Write};
@@ -28,4 +29,5 @@ pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use lock::{LockFile, locked_by};
 pub use memory::MemoryDevice;
+pub use trial::Trial;
 pub use window::Window;

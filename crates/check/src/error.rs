@@ -1,7 +1,5 @@
 //! Errors that prevent a check, as opposed to its findings.
 
-use std::path::PathBuf;
-
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -24,15 +22,6 @@ pub enum Error {
     /// A temporary file failed: see `TMPDIR`.
     #[error("cannot sort in temporary files")]
     Sort(#[from] std::io::Error),
-    /// The file of a journal cannot be made, read or written.
-    #[error("the journal {}", path.display())]
-    Journal {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        #[source]
-        source: std::io::Error,
-    },
     /// A tree cannot be written anew: facts contradict each other, or room is missing.
     #[error("{0}")]
     Rebuild(String),

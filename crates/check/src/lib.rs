@@ -18,7 +18,7 @@
 //!
 //! # Invariants
 //!
-//! - **J1** Only [`repair`] and [`undo`] write.
+//! - **J1** Only [`repair`] writes.
 //! - **J2** With any bytes on the devices, the check does not panic or loop forever. Its memory is
 //!   at most [`Options::memory_bytes`] plus a small multiple of the count of chunks and subvolumes.
 
@@ -36,7 +36,6 @@ mod facts;
 mod free_space;
 mod inode;
 mod issue;
-mod journal;
 mod kinds;
 mod leaf;
 mod log;
@@ -62,13 +61,11 @@ mod source;
 mod stripes;
 mod superblock;
 mod supers;
-mod trial;
 mod verity;
 mod walk;
 
 pub use error::{Error, Result};
 pub use issue::{Issue, Name, Severity};
-pub use journal::{Journal, Journaling, undo};
 pub use options::{NoProgress, Options, Progress, Step};
 pub use repair::{RepairOptions, Repairs, repair, repair_with};
 pub use report::{Report, Totals};

@@ -39,7 +39,7 @@ mod split;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use buttress_block::Device;
+use buttress_block::{Device, Trial};
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{Ino, Kind, TreeId};
 use buttress_volume::Volume;
@@ -50,7 +50,6 @@ use crate::kinds::{damaged_tree, is_of_extents};
 use crate::options::{NoProgress, Options};
 use crate::report::Report;
 use crate::run::check_devices;
-use crate::trial::Trial;
 use editor::{Editor, Fix};
 
 /// The most rounds. Each round mends at most a thousand issues of a kind.

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_block::Device;
+use buttress_block::{Device, Trial};
 use buttress_format::limits::SUPER_OFFSETS;
 use buttress_format::{
     BlockGroupItem, CompatRo, CsumType, Extent, Key, Kind, Logical, RootItem, Superblock, TreeId,
@@ -41,7 +41,6 @@ use crate::rebuild::rebuild;
 use crate::report::Report;
 use crate::run::check_devices;
 use crate::supers::{BYTES_USED_AT, COMPAT_RO_AT, Change, write_superblocks};
-use crate::trial::Trial;
 
 /// The changes that were made, and the problems that remain, as sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -202,16 +202,33 @@ impl<T> Context<T> for buttress_check::Result<T> {
     fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
         self.map_err(|source| {
             let exit = match &source {
-                buttress_check::Error::Volume(error) => match error.kind() {
-                    buttress_volume::Kind::Unsupported => Exit::Unsupported,
-                    buttress_volume::Kind::Io => Exit::Failure,
-                    _ => Exit::Corrupt,
-                },
+                buttress_check::Error::Volume(error) => exit_of_devices(error),
                 buttress_check::Error::Tree(_) => Exit::Corrupt,
                 _ => Exit::Failure,
             };
             Failure { exit, what: what().into(), source: Some(Box::new(source)) }
         })
+    }
+}
+
+impl<T> Context<T> for buttress_volume::journal::Result<T> {
+    fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T> {
+        self.map_err(|source| {
+            let exit = match &source {
+                buttress_volume::journal::Error::Volume(error) => exit_of_devices(error),
+                _ => Exit::Failure,
+            };
+            Failure { exit, what: what().into(), source: Some(Box::new(source)) }
+        })
+    }
+}
+
+/// The exit code for devices that hold no volume that a check can read.
+fn exit_of_devices(error: &buttress_volume::Error) -> Exit {
+    match error.kind() {
+        buttress_volume::Kind::Unsupported => Exit::Unsupported,
+        buttress_volume::Kind::Io => Exit::Failure,
+        _ => Exit::Corrupt,
     }
 }
 

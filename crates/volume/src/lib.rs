@@ -13,6 +13,7 @@ mod deferred;
 pub mod device;
 pub mod device_space;
 pub mod error;
+pub mod journal;
 mod known_chunks;
 mod layout;
 mod open;

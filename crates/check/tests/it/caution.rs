@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
-use buttress_check::{Journal, NoProgress, Options, Repairs, check_devices, repair, undo};
+use buttress_check::{NoProgress, Options, Repairs, check_devices, repair};
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{
     BackRef, BlockGroupFlags, ExtentItem, FileExtent, Ino, InodeFlags, Key, Kind, Logical, TreeId,
 };
 use buttress_fs::{Filesystem, MakeOptions, MountOptions, SetAttr};
+use buttress_volume::journal::{Journal, undo};
 
 use crate::mend::{FS, devices, ino, is_entry, is_item, mends};
 use crate::patch::{Patch, add64, get64, put64};

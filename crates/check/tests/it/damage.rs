@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::Device;
-use buttress_check::{
-    Issue, Journal, NoProgress, Options, Report, Severity, check_devices, repair, undo,
-};
+use buttress_check::{Issue, NoProgress, Options, Report, Severity, check_devices, repair};
 use buttress_format::TreeId;
+use buttress_volume::journal::{Journal, undo};
 
 use crate::patch::Patch;
 use crate::victim::{old_victim, victim};

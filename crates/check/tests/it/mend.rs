@@ -7,9 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_check::{Journal, Report, repair, undo};
+use buttress_check::{Report, repair};
 use buttress_format::{DirEntry, FileKind, InodeRef, InodeRefs, Key, Kind, TreeId, name_hash};
 use buttress_fs::{FileKind as Type, Filesystem, Inode, MountOptions};
+use buttress_volume::journal::{Journal, undo};
 
 use crate::patch::{Patch, add64, get64, put64};
 use crate::victim::{old_victim, victim};

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
-use buttress_check::{Journal, RepairOptions, Repairs, repair, repair_with, undo};
+use buttress_check::{RepairOptions, Repairs, repair, repair_with};
 use buttress_format::{ExtentItem, Key, Kind, TreeId};
 use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_volume::journal::{Journal, undo};
 
 use crate::patch::Patch;
 use crate::victim::{Overlay, old_victim, victim};

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_check::{
-    Issue, Journal, Options, RepairOptions, Repairs, Report, Severity, Step, Totals,
-};
+use buttress_check::{Issue, Options, RepairOptions, Repairs, Report, Severity, Step, Totals};
+use buttress_volume::journal::{self, Journal};
 use buttress_volume::{Uuid, Volume};
 use buttress_words::start::Start;
 use parking_lot::Mutex;
@@ -126,8 +125,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if !ui.json() {
         ui.line(format!("Checking filesystem on {name}\nUUID: {}", about.uuid))?;
     }
-    if let Some(journal) = &args.undo {
-        let bytes = buttress_check::undo(&devices, journal).context(|| &name)?;
+    if let Some(file) = &args.undo {
+        let bytes = journal::undo(&devices, file).context(|| &name)?;
         if !ui.json() {
             ui.line(format!("{} {} put back", ui.tint(Tone::Good, "undone:"), human(bytes)))?;
         }

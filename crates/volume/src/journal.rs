@@ -23,16 +23,15 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked};
 use buttress_block::{Device, Error as BlockError, FailedWrite, Layer, Operation, Write};
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{CsumType, Superblock};
-use buttress_volume::Volume;
 
-use crate::error::{Error, Result};
+use crate::Volume;
 
 const MAGIC: &[u8; 8] = b"bttrUND3";
 /// The offset in a record that describes a superblock.
@@ -41,6 +40,38 @@ const HEAD_LEN: usize = 28;
 const DIGEST_LEN: usize = 32;
 /// The largest record that is read back. No write of a repair is larger.
 const RECORD_MAX: u64 = 64 << 20;
+
+/// The reason why a journal is not written, or an undo changes nothing more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] BlockError),
+    /// A device has no usable superblock.
+    #[error(transparent)]
+    Volume(#[from] crate::Error),
+    /// The file cannot be made, read or written.
+    #[error("the journal {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        #[source]
+        source: io::Error,
+    },
+    /// The journal does not fit the devices.
+    #[error("{}: {why}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, in words for the operator.
+        why: &'static str,
+    },
+}
+
+/// The result type of this module.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The old bytes of one write: the number of the device, the offset, the bytes.
 type Record = (u64, u64, Vec<u8>);
@@ -71,7 +102,7 @@ impl Journal {
             ids.push(superblock.dev_item.devid.0);
             generations.push(superblock.generation.0.to_le_bytes());
         }
-        let failed = |source| Error::Journal { path: path.to_owned(), source };
+        let failed = |source| Error::File { path: path.to_owned(), source };
         let file = begin(path, &fsid).map_err(failed)?;
         let journal = Arc::new(Self { file: Ranked::new(Rank::Leaf, Some(file)) });
         let mut known = Vec::with_capacity(devices.len());
@@ -194,8 +225,8 @@ impl Layer for Journaled {
 /// When the journal is of another volume, or the volume was written after the repair (JO2), or a
 /// file or device fails.
 pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
-    let refuse = |why: &str| Err(Error::Rebuild(format!("{}: {why}", path.display())));
-    let failed = |source| Error::Journal { path: path.to_owned(), source };
+    let refuse = |why| Err(Error::Refused { path: path.to_owned(), why });
+    let failed = |source| Error::File { path: path.to_owned(), source };
     let mut file = BufReader::new(File::open(path).map_err(failed)?);
     let mut head = [0; 24];
     if file.read_exact(&mut head).is_err() || &head[..8] != MAGIC {

@@ -9,8 +9,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use buttress_block::{Device, Error, Layer};
 use parking_lot::Mutex;
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::layer::Layer;
 
 /// Bytes of one part of the memory.
 const BLOCK: u64 = 4096;
@@ -28,24 +31,26 @@ struct Written {
 
 /// A device in front of another device. Reads see all writes, but the device behind gets no write.
 #[derive(Debug)]
-pub(crate) struct Trial {
+pub struct Trial {
     device: Arc<dyn Device>,
     /// Unranked: a leaf.
     written: Mutex<Written>,
 }
 
 impl Trial {
-    pub(crate) fn new(device: &Arc<dyn Device>) -> Self {
+    /// Makes a device in front of `device`, without any writes.
+    #[must_use]
+    pub fn new(device: &Arc<dyn Device>) -> Self {
         Self { device: Arc::clone(device), written: Mutex::default() }
     }
 
     /// Keeps all writes so far (TR2).
-    pub(crate) fn keep(&self) {
+    pub fn keep(&self) {
         self.written.lock().before.clear();
     }
 
     /// Undoes the writes since the last [`Trial::keep`] (TR2).
-    pub(crate) fn take_back(&self) {
+    pub fn take_back(&self) {
         let mut written = self.written.lock();
         while let Some((number, before)) = written.before.pop() {
             match before {
@@ -57,7 +62,11 @@ impl Trial {
 
     /// Writes the blocks with an offset that `is_wanted` accepts to the device behind, and drops
     /// them from memory. Adjacent blocks become one write.
-    pub(crate) fn commit(&self, is_wanted: impl Fn(u64) -> bool) -> Result<(), Error> {
+    ///
+    /// # Errors
+    ///
+    /// An error of the device behind.
+    pub fn commit(&self, is_wanted: impl Fn(u64) -> bool) -> Result<(), Error> {
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for (number, bytes) in &self.written.lock().blocks {
             let at = number * BLOCK;
@@ -129,9 +138,8 @@ impl Layer for Trial {
 
 #[cfg(test)]
 mod tests {
-    use buttress_block::MemoryDevice;
-
     use super::*;
+    use crate::MemoryDevice;
 
     /// Reads see the writes, and the device behind gets them only at the commit (TR1).
     #[test]
