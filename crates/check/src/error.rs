@@ -22,6 +22,9 @@ pub enum Error {
     /// A temporary file failed: see `TMPDIR`.
     #[error("cannot sort in temporary files")]
     Sort(#[from] std::io::Error),
+    /// The subvolumes that use each extent are not known.
+    #[error("cannot tell which subvolumes use which extents: {0}")]
+    Users(String),
     /// A tree cannot be written anew: facts contradict each other, or room is missing.
     #[error("{0}")]
     Rebuild(String),

@@ -37,57 +37,70 @@ pub(crate) fn prepare(context: &Context<'_>, tree: &Tree) {
     });
 }
 
+/// What the quota tree has.
+#[derive(Default)]
+pub(crate) struct Recorded {
+    pub(crate) status: Option<QuotaStatus>,
+    pub(crate) groups: BTreeMap<QuotaGroup, QuotaInfo>,
+    pub(crate) parents: Parents,
+}
+
+impl Recorded {
+    /// Reads the tree, and reports malformed items.
+    pub(crate) fn read(context: &Context<'_>, tree: &Tree) -> Self {
+        let mut found = Self::default();
+        each_leaf(context, tree, &mut |leaf| {
+            for slot in 0..leaf.len() {
+                let (key, bytes) = (leaf.key(slot), leaf.item(slot));
+                if let Err(error) = found.item(key, bytes) {
+                    malformed(context, leaf, key, &error);
+                }
+            }
+        });
+        found
+    }
+
+    fn item(&mut self, key: Key, bytes: &[u8]) -> buttress_format::Result<()> {
+        match key.kind {
+            Kind::QGROUP_STATUS => self.status = Some(QuotaStatus::parse(bytes)?),
+            Kind::QGROUP_INFO => {
+                self.groups.insert(QuotaGroup(key.offset), QuotaInfo::parse(bytes)?);
+            }
+            Kind::QGROUP_RELATION => {
+                let (group, other) = (QuotaGroup(key.objectid), QuotaGroup(key.offset));
+                if other.level() > group.level() {
+                    self.parents.entry(group).or_default().insert(other);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 /// Compares the recorded quotas with the counted bytes.
 pub(crate) fn check(context: &Context<'_>, tree: &Tree, trees: &[Tree]) {
-    let mut is_counted = false;
-    let mut groups: BTreeMap<QuotaGroup, QuotaInfo> = BTreeMap::new();
-    let mut parents = Parents::new();
-    each_leaf(context, tree, &mut |leaf| {
-        for slot in 0..leaf.len() {
-            let (key, bytes) = (leaf.key(slot), leaf.item(slot));
-            let outcome = match key.kind {
-                Kind::QGROUP_STATUS => QuotaStatus::parse(bytes).map(|status| {
-                    let odd = QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
-                    if status.flags & odd != 0 {
-                        context.add(Issue::QuotaInconsistent { flags: status.flags });
-                    }
-                    is_counted = status.is_counted(context.superblock.generation);
-                }),
-                Kind::QGROUP_INFO => QuotaInfo::parse(bytes).map(|info| {
-                    groups.insert(QuotaGroup(key.offset), info);
-                    count(context, TreeId(key.offset), &info);
-                }),
-                Kind::QGROUP_RELATION => {
-                    let (group, other) = (QuotaGroup(key.objectid), QuotaGroup(key.offset));
-                    if other.level() > group.level() {
-                        parents.entry(group).or_default().insert(other);
-                    }
-                    Ok(())
-                }
-                _ => Ok(()),
-            };
-            if let Err(error) = outcome {
-                malformed(context, leaf, key, &error);
-            }
-        }
-    });
-    if is_counted {
-        compare(context, trees, &groups, &parents);
+    let recorded = Recorded::read(context, tree);
+    let odd = QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
+    if let Some(status) = recorded.status.filter(|status| status.flags & odd != 0) {
+        context.add(Issue::QuotaInconsistent { flags: status.flags });
+    }
+    for (group, info) in &recorded.groups {
+        count(context, TreeId(group.0), info);
+    }
+    let last = context.superblock.generation;
+    if recorded.status.is_some_and(|status| status.is_counted(last)) {
+        compare(context, trees, &recorded);
     }
 }
 
 /// Compares the counts of full quotas.
-fn compare(
-    context: &Context<'_>,
-    trees: &[Tree],
-    groups: &BTreeMap<QuotaGroup, QuotaInfo>,
-    parents: &Parents,
-) {
-    let Some(counted) = quota_full::count(context, trees, parents) else {
+fn compare(context: &Context<'_>, trees: &[Tree], recorded: &Recorded) {
+    let Ok(counted) = quota_full::count(context, trees, &recorded.parents) else {
         context.add(Issue::NotChecked { what: NOT_COUNTED });
         return;
     };
-    for (group, info) in groups {
+    for (group, info) in &recorded.groups {
         let (referenced, exclusive) = counted.get(group).copied().unwrap_or_default();
         let fields =
             [("referenced", info.referenced, referenced), ("exclusive", info.exclusive, exclusive)];

@@ -14,69 +14,54 @@ use buttress_format::{Body, FileExtent, Kind, Logical, QuotaGroup, TreeId};
 use buttress_tree::{Expect, Node};
 
 use crate::context::{Context, Tree};
+use crate::sets::{Number, Sets};
 
-/// Approximate bytes of memory for one leaf or extent.
-const ENTRY_BYTES: u64 = 128;
-
-/// Approximate bytes of memory for one member of a set. Each set is kept twice.
-const MEMBER_BYTES: u64 = 48;
-
-type Set = usize;
-
-/// Sets of subvolumes, each kept once.
-#[derive(Default)]
-struct Sets {
-    all: Vec<BTreeSet<TreeId>>,
-    numbers: HashMap<BTreeSet<TreeId>, Set>,
-    joined: HashMap<(Set, Set), Set>,
-    /// The members of all sets together.
-    members: u64,
-}
-
-impl Sets {
-    fn number(&mut self, set: BTreeSet<TreeId>) -> Set {
-        *self.numbers.entry(set).or_insert_with_key(|set| {
-            self.members += set.len() as u64;
-            self.all.push(set.clone());
-            self.all.len() - 1
-        })
-    }
-
-    fn join(&mut self, one: Set, other: Set) -> Set {
-        if one == other {
-            return one;
-        }
-        let pair = (one.min(other), one.max(other));
-        if let Some(known) = self.joined.get(&pair) {
-            return *known;
-        }
-        let both = self.all[one].union(&self.all[other]).copied().collect();
-        let number = self.number(both);
-        self.joined.insert(pair, number);
-        number
-    }
+/// Why the users of extents are not known (F2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unknown {
+    /// Linux may have dropped a part of a tree without writing new nodes.
+    #[error("a subvolume is being deleted: mount the volume until it is gone")]
+    Deleting,
+    #[error("a tree cannot be read: a check names what is damaged")]
+    Damaged,
+    #[error("there are too many: --memory lets it use more")]
+    TooMany,
 }
 
 /// Memberships: the groups that each group is a member of.
 pub(crate) type Parents = BTreeMap<QuotaGroup, BTreeSet<QuotaGroup>>;
 
-/// The referenced and exclusive bytes of each group that uses any. `None` if they are not known
-/// (F2).
+/// The referenced and exclusive bytes of groups.
+pub(crate) type Bytes = BTreeMap<QuotaGroup, (u64, u64)>;
+
+/// The bytes of each group that uses any.
 pub(crate) fn count(
     context: &Context<'_>,
     trees: &[Tree],
     parents: &Parents,
-) -> Option<BTreeMap<QuotaGroup, (u64, u64)>> {
-    let trees: Vec<&Tree> = trees.iter().filter(|tree| tree.id.is_fs_tree()).collect();
-    // Linux may have dropped a part of a tree without writing new nodes.
-    if trees.iter().any(|tree| tree.is_cut() || tree.drop.is_some()) {
-        return None;
-    }
+) -> Result<Bytes, Unknown> {
+    let trees = whole_trees(trees)?;
     let mut sets = Sets::default();
     let sums = sums(context, &trees, &mut sets)?;
-    let mut groups: BTreeMap<QuotaGroup, (u64, u64)> = BTreeMap::new();
-    for (set, bytes) in sums {
-        let members = &sets.all[set];
+    Ok(spread(sums.into_iter().map(|(set, bytes)| (sets.get(set), bytes)), parents))
+}
+
+/// The trees of files, if all of them can be read as a whole.
+pub(crate) fn whole_trees(trees: &[Tree]) -> Result<Vec<&Tree>, Unknown> {
+    let trees: Vec<&Tree> = trees.iter().filter(|tree| tree.id.is_fs_tree()).collect();
+    if trees.iter().any(|tree| tree.drop.is_some()) {
+        return Err(Unknown::Deleting);
+    }
+    if trees.iter().any(|tree| tree.is_cut()) { Err(Unknown::Damaged) } else { Ok(trees) }
+}
+
+/// Gives the bytes that each set of subvolumes reaches to the groups of these subvolumes.
+pub(crate) fn spread<'s>(
+    sums: impl Iterator<Item = (&'s BTreeSet<TreeId>, u64)>,
+    parents: &Parents,
+) -> Bytes {
+    let mut groups = Bytes::new();
+    for (members, bytes) in sums {
         let mut hits: BTreeMap<QuotaGroup, usize> = BTreeMap::new();
         for tree in members {
             for group in above(QuotaGroup::of(*tree), parents) {
@@ -89,7 +74,7 @@ pub(crate) fn count(
             *exclusive += if hits == members.len() { bytes } else { 0 };
         }
     }
-    Some(groups)
+    groups
 }
 
 /// A group and all groups above it.
@@ -104,9 +89,13 @@ fn above(group: QuotaGroup, parents: &Parents) -> BTreeSet<QuotaGroup> {
 }
 
 /// For each set of subvolumes, the bytes that exactly these subvolumes reach (F1).
-fn sums(context: &Context<'_>, trees: &[&Tree], sets: &mut Sets) -> Option<HashMap<Set, u64>> {
+fn sums(
+    context: &Context<'_>,
+    trees: &[&Tree],
+    sets: &mut Sets<TreeId>,
+) -> Result<HashMap<Number, u64>, Unknown> {
     let most = context.sort_bytes();
-    let mut levels: Vec<BTreeMap<Logical, (Expect, Set)>> = Vec::new();
+    let mut levels: Vec<BTreeMap<Logical, (Expect, Number)>> = Vec::new();
     levels.resize_with(1 + usize::from(u8::MAX), BTreeMap::new);
     for tree in trees {
         let set = sets.number(BTreeSet::from([tree.id]));
@@ -114,12 +103,12 @@ fn sums(context: &Context<'_>, trees: &[&Tree], sets: &mut Sets) -> Option<HashM
         let there = level.entry(tree.root.logical).or_insert((Expect::root(tree.root), set));
         there.1 = sets.join(there.1, set);
     }
-    let mut sums: HashMap<Set, u64> = HashMap::new();
-    let mut data: HashMap<Logical, (u64, Set)> = HashMap::new();
+    let mut sums: HashMap<Number, u64> = HashMap::new();
+    let mut data: HashMap<Logical, (u64, Number)> = HashMap::new();
     for level in (0..levels.len()).rev() {
         for (expect, set) in std::mem::take(&mut levels[level]).into_values() {
             *sums.entry(set).or_default() += context.nodesize();
-            let node = context.source.read(TreeId::FS, &expect)?;
+            let node = context.source.read(TreeId::FS, &expect).ok_or(Unknown::Damaged)?;
             if level == 0 {
                 extents(&node, &mut |at, len| {
                     let there = data.entry(at).or_insert((len, set));
@@ -134,27 +123,26 @@ fn sums(context: &Context<'_>, trees: &[&Tree], sets: &mut Sets) -> Option<HashM
                 }
             }
             let below = level.checked_sub(1).map_or(0, |below| levels[below].len());
-            let entries = data.len() + below + sets.all.len() + sets.joined.len();
-            if entries as u64 * ENTRY_BYTES + sets.members * MEMBER_BYTES > most {
-                return None;
+            if sets.bytes(data.len() + below) > most {
+                return Err(Unknown::TooMany);
             }
         }
     }
     for (len, set) in data.into_values() {
         *sums.entry(set).or_default() += len;
     }
-    Some(sums)
+    Ok(sums)
 }
 
 /// Calls `each` with the address and length of every data extent that a leaf refers to.
-fn extents(leaf: &Node, each: &mut dyn FnMut(Logical, u64)) -> Option<()> {
+pub(crate) fn extents(leaf: &Node, each: &mut dyn FnMut(Logical, u64)) -> Result<(), Unknown> {
     for slot in (0..leaf.len()).filter(|slot| leaf.key(*slot).kind == Kind::EXTENT_DATA) {
-        let item = FileExtent::parse(leaf.item(slot)).ok()?;
+        let item = FileExtent::parse(leaf.item(slot)).map_err(|_| Unknown::Damaged)?;
         if let Body::Regular(region) | Body::Prealloc(region) = &item.body
             && region.disk.0 != 0
         {
             each(region.disk, region.disk_len);
         }
     }
-    Some(())
+    Ok(())
 }

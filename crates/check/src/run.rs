@@ -213,6 +213,15 @@ fn walk_trees<'t>(
     Ok(sums)
 }
 
+/// Walks all trees only to count the bytes that subvolumes own, for simple quotas.
+pub(crate) fn walk_for_owners(context: &Context<'_>, trees: &[Tree]) -> Result<()> {
+    let records = Sorter::<WORDS>::new(context.sort_bytes() / 4 * 3, context.threads + 1);
+    let memo = Memo::new(context.sort_bytes() / 4);
+    let counts = Counts::default();
+    walk_trees(context, &Walk { records: &records, memo: &memo, counts: &counts }, trees)?;
+    Ok(())
+}
+
 fn agree(sums: &Sums) -> bool {
     sums.entries == sums.references && sums.odd_dirs == 0 && sums.nameless == sums.orphans
 }

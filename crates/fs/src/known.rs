@@ -18,6 +18,7 @@ mod crafted;
 mod finishing;
 mod freeing;
 mod guards;
+mod inode_cache;
 mod refused;
 mod shared;
 

@@ -179,6 +179,25 @@ impl Filesystem {
         Ok(mount.maintenance.clear_uuid_tree()?)
     }
 
+    /// Deletes what the inode cache of old kernels left in subvolumes, and commits. Calls `cleared`
+    /// for each subvolume, in ascending order. Returns the number of items.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly`, `NoSpace`, an error from reading a tree, a device that fails.
+    pub fn clear_inode_caches(&self, mut cleared: impl FnMut(TreeId)) -> Result<u64> {
+        let mount = self.mount();
+        mount.status.expect_writable()?;
+        let _changing = mount.inodes.trees().changing.lock();
+        let mut count = 0;
+        for tree in roots::living(&mount.engine.view())? {
+            count += mount.maintenance.clear_inode_cache(tree)?;
+            cleared(tree);
+        }
+        mount.engine.commit()?;
+        Ok(count)
+    }
+
     /// The root item of a subvolume.
     ///
     /// # Errors

@@ -49,6 +49,22 @@ pub fn children(view: &View, tree: TreeId) -> Result<Vec<TreeId>> {
     keys.map(|found| Ok(TreeId(found?.0.offset))).collect()
 }
 
+/// The subvolumes that were not deleted, in ascending order, with or without names.
+pub fn living(view: &View) -> Result<Vec<TreeId>> {
+    let mut found = Vec::new();
+    let (low, high) =
+        (Key::new(TreeId::FS.0, Kind(0), 0), Key::new(Ino::LAST_FREE.0, Kind(u8::MAX), u64::MAX));
+    for item in view.range(TreeId::ROOT, low, high) {
+        let (key, bytes) = item?;
+        let tree = TreeId(key.objectid);
+        if key.kind == Kind::ROOT_ITEM && tree.is_fs_tree() {
+            let item = RootItem::parse(&bytes).map_err(|source| damaged(tree, source))?;
+            found.extend((item.refs > 0).then_some(tree));
+        }
+    }
+    Ok(found)
+}
+
 fn damaged(tree: TreeId, source: buttress_format::Error) -> Error {
     Error::Format { tree: TreeId::ROOT, ino: Ino(tree.0), source }
 }

@@ -20,6 +20,7 @@ mod device_change;
 mod device_copy;
 mod device_replace;
 mod found;
+mod inode_cache;
 mod maintenance;
 mod reclaim;
 mod relocate;

@@ -27,6 +27,7 @@ pub mod swap;
 pub mod table;
 pub mod units;
 pub mod usage;
+pub mod users;
 
 use buttress_control::{
     background, client, execute, exit, image, inspect, live, location, order, scrubs, ui,

@@ -1,5 +1,4 @@
-//! `btrfs check`. Options of btrfs-progs that have no counterpart are refused by name, with what to
-//! use in their place.
+//! `btrfs check`: `buttress check` with further options of btrfs-progs.
 
 use std::path::PathBuf;
 
@@ -22,7 +21,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem", "low-memory"])]
     mode: Option<String>,
     /// Begin with this copy of the superblock.
-    #[arg(short, long = "super", value_name = "COPY", conflicts_with_all = ["repair", "undo"])]
+    #[arg(short, long = "super", value_name = "COPY", conflicts_with_all = ["repair", "undo", "clear_ino_cache"])]
     superblock: Option<usize>,
     /// Clear the free space cache, v1 or v2, in place of a check.
     #[arg(
@@ -34,40 +33,26 @@ pub(super) struct Args {
     )]
     clear_space_cache: Option<String>,
     /// Begin with the newest older root of the superblock.
-    #[arg(short, long, conflicts_with_all = ["repair", "undo", "tree_root"])]
+    #[arg(short, long, conflicts_with_all = ["repair", "undo", "tree_root", "clear_ino_cache"])]
     backup: bool,
     /// Begin with the root tree at this address.
-    #[arg(short = 'r', long, value_name = "ADDRESS", conflicts_with_all = ["repair", "undo"])]
+    #[arg(short = 'r', long, value_name = "ADDRESS", conflicts_with_all = ["repair", "undo", "clear_ino_cache"])]
     tree_root: Option<u64>,
     /// Begin with the chunk tree at this address.
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["repair", "undo"])]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["repair", "undo", "clear_ino_cache"])]
     chunk_root: Option<u64>,
-    /// Refused: a check compares the counts of quota groups, and `btrfs qgroup show` lists them.
-    #[arg(short = 'Q', long)]
-    qgroup_report: bool,
-    /// Refused: `btrfs filesystem du` shows what subvolumes share.
-    #[arg(short = 'E', long, value_name = "ID")]
-    subvol_extents: Option<u64>,
-    /// Refused: no volume that this program can write has such a cache.
-    #[arg(long)]
-    clear_ino_cache: bool,
 }
 
 pub(super) fn run(mut args: Args, ui: &Ui) -> Result<Exit> {
-    let refused = [
-        (args.qgroup_report, "--qgroup-report: `btrfs qgroup show` lists the groups"),
-        (args.subvol_extents.is_some(), "--subvol-extents: `btrfs filesystem du` shows sharing"),
-        (args.clear_ino_cache, "--clear-ino-cache: nothing here uses such a cache"),
-    ];
-    if let Some((_, what)) = refused.iter().find(|(is_given, _)| *is_given) {
-        return Err(Failure::new(Exit::Failure, format!("option {what}")));
-    }
     if let Some(copy) = args.superblock {
         let Some(at) = SUPER_OFFSETS.get(copy) else {
             let what = format!("super mirror should be less than {}", SUPER_OFFSETS.len());
             return Err(Failure::new(Exit::Failure, what));
         };
         ui.line(format!("using SB copy {copy}, bytenr {at}"))?;
+    }
+    if !ui.json() {
+        ui.line("Opening filesystem to check...")?;
     }
     args.own.start = Start {
         copy: args.superblock,

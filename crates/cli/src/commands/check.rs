@@ -3,23 +3,26 @@
 
 mod mounted;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_check::{Issue, Options, RepairOptions, Repairs, Report, Severity, Step, Totals};
+use buttress_format::TreeId;
 use buttress_volume::journal::{self, Journal};
 use buttress_volume::{Uuid, Volume};
 use buttress_words::start::Start;
+use buttress_words::users::{Asked, Found};
 use parking_lot::Mutex;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
 use crate::memory;
 use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
-use mounted::Found;
+use mounted::Found as Place;
 
 /// Check a volume for errors, and change nothing. If the volume is mounted, the mount first commits
 /// all changes, and this commit is checked. Exit code 0 means no errors; 1 means errors.
@@ -61,9 +64,42 @@ pub(crate) struct Args {
     /// during the check. The writes of that program can then look like damage.
     #[arg(long, conflicts_with = "repair")]
     force: bool,
+    /// In place of a check: print the counts of each quota group, counted from the trees and as
+    /// recorded. Exit code 1 means that they differ.
+    #[arg(short = 'Q', long, conflicts_with_all = ["repair", "undo", "check_data_csum"])]
+    qgroup_report: bool,
+    /// In place of a check: print the nodes and data extents of the subvolume with this ID, and the
+    /// subvolumes that use each.
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "ID",
+        conflicts_with_all = ["repair", "undo", "check_data_csum"],
+    )]
+    subvol_extents: Option<u64>,
+    /// In place of a check: remove what the inode cache of kernels before 5.11 left in subvolumes.
+    #[arg(
+        long,
+        conflicts_with_all = ["repair", "undo", "readonly", "check_data_csum"],
+    )]
+    clear_ino_cache: bool,
     /// Where the check begins.
     #[arg(skip)]
     pub(crate) start: Start,
+}
+
+impl Args {
+    fn writes(&self) -> bool {
+        self.repair || self.undo.is_some() || self.clear_ino_cache
+    }
+
+    /// What to print in place of a check. As in btrfs-progs, subvolume 0 is none.
+    fn asked(&self) -> Option<Asked> {
+        if self.qgroup_report {
+            return Some(Asked::Groups);
+        }
+        self.subvol_extents.filter(|id| *id > 0).map(|id| Asked::Extents(TreeId(id)))
+    }
 }
 
 /// The commit that was checked.
@@ -73,6 +109,15 @@ struct About {
     /// The generation of the commit.
     commit: u64,
     is_mounted: bool,
+}
+
+/// The JSON document of what is printed in place of a check.
+#[derive(Serialize)]
+struct UsersDocument {
+    #[serde(flatten)]
+    about: About,
+    #[serde(flatten)]
+    found: serde_json::Value,
 }
 
 /// The JSON document for scripts.
@@ -100,14 +145,17 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let found = match args.start.is_usual() {
         true => mounted::check(&args, &options, ui)?,
         // Only the last commit of a mount stays unchanged.
-        false => Found::AtRest(args.image.clone()),
+        false => Place::AtRest(args.image.clone()),
     };
     let image = match found {
-        Found::Checked(exit) => return Ok(exit),
-        Found::AtRest(image) => image,
+        Place::Checked(exit) => return Ok(exit),
+        Place::AtRest(image) => image,
     };
     let name = image.display().to_string();
-    let access = match (args.repair || args.undo.is_some(), args.force) {
+    if args.clear_ino_cache {
+        return clear_ino_cache(&args, &image, ui);
+    }
+    let access = match (args.writes(), args.force) {
         (true, _) => Access::Write,
         (false, true) => Access::Peek,
         (false, false) => Access::Read,
@@ -124,6 +172,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     };
     if !ui.json() {
         ui.line(format!("Checking filesystem on {name}\nUUID: {}", about.uuid))?;
+    }
+    if let Some(asked) = args.asked() {
+        return answer_users(&asked.find(devices, None, &options, &name)?, about, &args, ui);
     }
     if let Some(file) = &args.undo {
         let bytes = journal::undo(&devices, file).context(|| &name)?;
@@ -146,6 +197,39 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
     let report = check(devices, &options, ui, &name)?;
     answer(&report, Some(&repairs), about, ui)
+}
+
+/// Prints what was found in place of a check.
+fn answer_users(found: &Found, about: About, args: &Args, ui: &Ui) -> Result<Exit> {
+    let exit = found.exit();
+    if ui.json() {
+        ui.document(&UsersDocument { about, found: found.to_json() })?;
+    } else {
+        found.print(&args.image.display().to_string(), &about.uuid, ui)?;
+    }
+    Ok(exit)
+}
+
+/// Removes what the inode cache left, with a line for each subvolume.
+fn clear_ino_cache(args: &Args, image: &Path, ui: &Ui) -> Result<Exit> {
+    let name = image.display();
+    let fs = image::open(image, &args.devices, Access::Write)?;
+    let uuid = Uuid(fs.superblock().fsid);
+    if !ui.json() {
+        ui.line(format!("Checking filesystem on {name}\nUUID: {uuid}"))?;
+    }
+    let mut subvolumes = Vec::new();
+    let items = fs.clear_inode_caches(|tree| subvolumes.push(tree.0));
+    let items = items.context(|| name.to_string())?;
+    image::close(fs, image)?;
+    if ui.json() {
+        ui.document(&json!({ "items": items, "subvolumes": subvolumes }))?;
+        return Ok(Exit::Success);
+    }
+    for id in subvolumes {
+        ui.line(format!("Successfully cleaned up ino cache for root id: {id}"))?;
+    }
+    Ok(Exit::Success)
 }
 
 /// Makes the repairs, with a line before each repair, and with a journal if one was asked for.

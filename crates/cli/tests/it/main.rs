@@ -43,6 +43,7 @@ mod waking;
 mod word_adding;
 mod word_btrbk;
 mod word_cancel;
+mod word_check;
 mod word_devices;
 mod word_scrub;
 mod word_streams;

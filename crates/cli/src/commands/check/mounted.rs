@@ -15,7 +15,7 @@ use buttress_check::Options;
 use buttress_remote::{Asked, is_remote};
 use buttress_volume::Uuid;
 
-use super::{About, Args, Steps, answer};
+use super::{About, Args, Steps, answer, answer_users};
 use crate::client;
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -47,7 +47,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     let name = args.image.display();
     let process = server.pid;
     let target = target.display();
-    if args.repair || args.undo.is_some() {
+    if args.writes() {
         let what =
             format!("{name}: mounted at {target} by process {process}: unmount it to repair");
         return Err(Failure::new(Exit::Failure, what));
@@ -78,14 +78,24 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
         ui.line(format!("mounted at {target} by process {process}: commit {commit} is checked"))?;
     }
     let devices = open(args, &hold)?;
+    let ended = || {
+        let what = "it was unmounted meanwhile, or its server ended: check it again";
+        told(Failure::new(Exit::Failure, what))
+    };
+    if let Some(asked) = args.asked() {
+        let found = asked.find(devices, Some(&hold.superblock), options, &name.to_string());
+        if !hold.is_kept() {
+            return Err(ended());
+        }
+        return answer_users(&found?, about, args, ui).map(Found::Checked);
+    }
     let steps = Steps::new(ui, options);
     let report = buttress_check::check_held(devices, &hold.superblock, options, &steps)
         .context(|| name.to_string());
     drop(steps);
     let is_clean = report.as_ref().is_ok_and(buttress_check::Report::is_clean);
     if !is_clean && !hold.is_kept() {
-        let what = "it was unmounted meanwhile, or its server ended: check it again";
-        return Err(told(Failure::new(Exit::Failure, what)));
+        return Err(ended());
     }
     answer(&report?, None, about, ui).map(Found::Checked)
 }
