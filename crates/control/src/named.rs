@@ -93,7 +93,8 @@ impl Named {
 }
 
 /// Whether a file has the mark of a superblock.
-fn begins_as_volume(file: &Path) -> bool {
+#[must_use]
+pub fn begins_as_volume(file: &Path) -> bool {
     let mut mark = [0; MAGIC.len()];
     let read = File::open(file).and_then(|file| file.read_exact_at(&mut mark, MAGIC_AT));
     read.is_ok() && mark == MAGIC

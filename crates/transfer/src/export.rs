@@ -6,21 +6,20 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use buttress_fs::{Attr, ErrorKind, FileKind, Inode, InodeId, NameError};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps, XattrFlags};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Mode};
 
 use super::{CHUNK, Job, needs_recursive, through};
+use crate::host::{
+    Attributes, link_within, make_directory, make_file, make_room, set_xattr, write_all,
+};
 use crate::listing::{self, Entry};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
-
-const DIR_FLAGS: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// Copies from one volume to the host.
 pub struct Export<'a, 'b> {
@@ -52,7 +51,8 @@ impl<'a, 'b> Export<'a, 'b> {
         self.copy(inode, &attr, top, top, target, Path::new(""))?;
         while let Some(mut level) = self.stack.pop() {
             let Some(entry) = level.left.next() else {
-                self.attributes(&level.source.attr(), &level.target, OsStr::new("."))?;
+                let attr = level.source.attr();
+                Attributes::from(&attr).set(self.job.keep, &level.target, OsStr::new("."))?;
                 continue;
             };
             let name = checked_name(&entry.name)?;
@@ -87,12 +87,7 @@ impl<'a, 'b> Export<'a, 'b> {
         match attr.kind {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
-                match rustix::fs::mkdirat(dir, name, Mode::from(0o700)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(errno) => return Err(errno).context(text),
-                }
-                let target =
-                    rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty()).context(text)?;
+                let target = make_directory(dir, name).context(text)?;
                 let left = listing::entries(inode).context(text)?.into_iter();
                 self.job.tally.directories += 1;
                 self.xattrs(inode, &through(dir, Path::new(name)))?;
@@ -119,19 +114,12 @@ impl<'a, 'b> Export<'a, 'b> {
             }
         }
         self.xattrs(inode, &through(dir, Path::new(name)))?;
-        self.attributes(attr, dir, name)
+        Attributes::from(attr).set(self.job.keep, dir, name)
     }
 
     fn content(&mut self, inode: &Inode, attr: &Attr, dir: &OwnedFd, name: &OsStr) -> Result<()> {
         let text = || show(name.as_bytes());
-        let flags = OFlags::WRONLY
-            | OFlags::CREATE
-            | OFlags::TRUNC
-            | OFlags::NOFOLLOW
-            | OFlags::NONBLOCK
-            | OFlags::CLOEXEC;
-        let mode = Mode::from(attr.mode & 0o777);
-        let file = rustix::fs::openat(dir, name, flags, mode).context(text)?;
+        let file = make_file(dir, name, attr.mode).context(text)?;
         let mut offset = 0;
         while offset < attr.size {
             let start = match inode.seek_data(offset) {
@@ -158,103 +146,15 @@ impl<'a, 'b> Export<'a, 'b> {
         rustix::fs::ftruncate(&file, attr.size).context(text)
     }
 
-    fn attributes(&self, attr: &Attr, dir: &OwnedFd, name: &OsStr) -> Result<()> {
-        let text = || show(name.as_bytes());
-        let keep = self.job.keep;
-        if !keep.attributes && !keep.everything {
-            // Until the directory was filled, only this user could access it.
-            if attr.kind == FileKind::Directory {
-                let umask = rustix::process::umask(Mode::empty());
-                rustix::process::umask(umask);
-                let mode = Mode::from(attr.mode & 0o777 & !umask.bits());
-                change_mode(dir, name, mode).context(text)?;
-            }
-            return Ok(());
-        }
-        if keep.everything {
-            let owner = rustix::fs::Uid::from_raw(attr.uid);
-            let group = rustix::fs::Gid::from_raw(attr.gid);
-            match rustix::fs::chownat(
-                dir,
-                name,
-                Some(owner),
-                Some(group),
-                AtFlags::SYMLINK_NOFOLLOW,
-            ) {
-                // A change of the owner needs a privilege. Without the privilege, the files belong
-                // to this user, as with `cp -a`.
-                Ok(()) | Err(Errno::PERM) => {}
-                Err(errno) => return Err(errno).context(text),
-            }
-        }
-        if attr.kind != FileKind::Symlink {
-            let mode = Mode::from(attr.mode & 0o7777);
-            change_mode(dir, name, mode).context(text)?;
-        }
-        let times =
-            Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
-        rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).context(text)
-    }
-
     fn xattrs(&self, inode: &Inode, path: &Path) -> Result<()> {
         if !self.job.keep.everything {
             return Ok(());
         }
         let text = || path.display().to_string();
         for name in inode.list_xattrs().context(text)? {
-            let value = inode.xattr(&name).context(text)?;
-            let flags = XattrFlags::empty();
-            match rustix::fs::lsetxattr(path, OsStr::from_bytes(&name), &value, flags) {
-                // Attributes of `trusted` and `security` need a privilege, and not every filesystem
-                // has extended attributes.
-                Ok(()) | Err(Errno::PERM | Errno::OPNOTSUPP) => {}
-                Err(errno) => return Err(errno).context(text),
-            }
+            set_xattr(path, &name, &inode.xattr(&name).context(text)?)?;
         }
         Ok(())
-    }
-}
-
-/// Sets the mode of an object, unless it is a symbolic link (`transfer::X1`).
-fn change_mode(dir: &OwnedFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-    if FileKind::from_mode(rustix::fs::fstat(&file)?.st_mode) == Some(FileKind::Symlink) {
-        return Err(Errno::LOOP);
-    }
-    // The descriptor is used, because the name may lead to another object by now.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
-}
-
-/// Adds a name to a file that was created below `top`. Follows no symbolic link on the way to the
-/// file (`transfer::X1`).
-fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
-    let (Some(parent), Some(last)) = (first.parent(), first.file_name()) else {
-        return Err(Errno::INVAL);
-    };
-    let mut holder: Option<OwnedFd> = None;
-    for part in parent.components() {
-        let from = holder.as_ref().unwrap_or(top);
-        holder = Some(rustix::fs::openat(from, part.as_os_str(), DIR_FLAGS, Mode::empty())?);
-    }
-    let holder = holder.as_ref().unwrap_or(top);
-    // If a symbolic link has taken the place of the file, the new name becomes a name of the link
-    // itself: linkat does not follow links.
-    rustix::fs::linkat(holder, last, dir, name, AtFlags::empty())
-}
-
-/// Removes an object that has the name already. A directory stays: the copy fills it or fails. A
-/// file stays if the copy is a file, too, and gets the content of the copy.
-fn make_room(dir: &OwnedFd, name: &OsStr, kind: FileKind) -> rustix::io::Result<()> {
-    let found = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(found) => FileKind::from_mode(found.st_mode),
-        Err(Errno::NOENT) => return Ok(()),
-        Err(errno) => return Err(errno),
-    };
-    match found {
-        Some(FileKind::Directory) => Ok(()),
-        Some(FileKind::Regular) if kind == FileKind::Regular => Ok(()),
-        _ => rustix::fs::unlinkat(dir, name, AtFlags::empty()),
     }
 }
 
@@ -266,17 +166,4 @@ fn checked_name(name: &[u8]) -> Result<&OsStr> {
         return Err(Failure::new(Exit::Corrupt, what));
     }
     Ok(OsStr::from_bytes(name))
-}
-
-fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        let written = rustix::io::pwrite(file, bytes, offset)?;
-        bytes = &bytes[written..];
-        offset += written as u64;
-    }
-    Ok(())
-}
-
-fn time(time: buttress_fs::Timespec) -> rustix::fs::Timespec {
-    rustix::fs::Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() }
 }

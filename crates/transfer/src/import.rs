@@ -9,14 +9,13 @@ use buttress_fs::{FileKind, Filesystem, Inode, SetAttr, Timespec, XattrFlags};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
+use super::host::{self, DIR_FLAGS};
 use super::links::Links;
 use super::names::Names;
 use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing, through};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
 
-const DIR_FLAGS: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 pub(super) const FILE_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
@@ -311,32 +310,13 @@ impl<'a, 'b> Import<'a, 'b> {
         if !self.job.keep.everything {
             return Ok(());
         }
-        let text = || path.display().to_string();
-        let mut list = vec![0_u8; 64 * 1024];
-        let len = match rustix::fs::llistxattr(path, &mut list[..]) {
-            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(()),
-            other => other.context(text)?,
-        };
-        let names = list[..len].split(|&byte| byte == 0).filter(|name| is_portable(name));
-        let mut names: Vec<&[u8]> = names.collect();
-        names.sort_unstable();
-        for name in names {
-            let mut value = vec![0_u8; 64 * 1024];
-            let len = match rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
-                Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => continue,
-                other => other.context(text)?,
-            };
-            inode.set_xattr(name, &value[..len], XattrFlags::default()).context(text)?;
+        for (name, value) in host::xattrs(path)? {
+            inode
+                .set_xattr(&name, &value, XattrFlags::default())
+                .context(|| path.display().to_string())?;
         }
         Ok(())
     }
-}
-
-/// Returns whether an attribute means the same in another filesystem.
-fn is_portable(name: &[u8]) -> bool {
-    [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
 }
 
 /// The size of a block in bytes. If equal trees must become equal volumes, a block of zeros becomes
@@ -374,7 +354,11 @@ pub(super) fn write_data(inode: &Inode, offset: u64, piece: &[u8]) -> buttress_f
 }
 
 /// Returns the next run of data at or after `offset`, or the whole rest if the host cannot tell.
-fn next_data(file: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<Option<(u64, u64)>> {
+pub(super) fn next_data(
+    file: &OwnedFd,
+    offset: u64,
+    len: u64,
+) -> rustix::io::Result<Option<(u64, u64)>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),

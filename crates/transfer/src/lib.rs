@@ -1,4 +1,4 @@
-//! Copies trees of files between the host and volumes.
+//! Copies trees of files between the host and volumes, and changes names on mounts.
 //!
 //! # Invariants
 //!
@@ -10,13 +10,16 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod across;
 mod archive;
 mod clones;
 mod digest;
 mod export;
+mod host;
 mod import;
 mod links;
 pub mod listing;
+pub mod mounted;
 mod names;
 mod special;
 mod tar;
@@ -30,6 +33,7 @@ use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr};
 use buttress_control::exit::Result;
 use buttress_control::ui::Progress;
 
+pub use self::across::Across;
 pub use self::archive::{Unpack, survey_archive};
 pub use self::clones::Clones;
 pub use self::digest::{Chain, digest, digest_archive};

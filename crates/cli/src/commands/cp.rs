@@ -1,4 +1,4 @@
-//! `buttress cp`: copies between the host and volumes, in all directions.
+//! `buttress cp`: copies between the host, mounts and volumes, in all directions.
 
 mod whole;
 
@@ -13,12 +13,13 @@ use buttress_fs::{ErrorKind, FileKind, Filesystem, Inode, NameError};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::{Location, VolumePath};
-use crate::transfer::{Export, Import, Job, Keep, Reflink, copy_within, open_dir, survey};
+use crate::transfer::{Across, Export, Import, Job, Keep, Reflink};
+use crate::transfer::{copy_within, mounted, open_dir, survey};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files and directories to copy, as host paths or IMG:/path.
+    /// The files and directories to copy, as host paths, also on a mount, or IMG:/path.
     ///
     /// A name that exists on the host is that file, even if it contains colons.
     #[arg(required = true)]
@@ -38,8 +39,8 @@ pub(crate) struct Args {
     /// Copy recursively and preserve owners, modes, times, extended attributes and hard links.
     #[arg(long, short)]
     archive: bool,
-    /// Share data within a volume instead of copying it. always: fail if data cannot be shared.
-    /// auto: copy data that cannot be shared. never: always copy.
+    /// Share data within a volume or a mount instead of copying it. always: fail if data cannot be
+    /// shared. auto: copy data that cannot be shared. never: always copy.
     #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true,
         default_value = "auto", default_missing_value = "always")]
     reflink: Reflink,
@@ -74,10 +75,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let recursive = args.recursive || args.archive;
     let sources: Vec<Location> = args.sources.iter().map(|s| Location::parse(s)).collect();
     let target = Location::parse(&args.target);
-    let on_host = |place: &Location| matches!(place, Location::Host(_));
-    if on_host(&target) && sources.iter().all(on_host) {
-        let what = "neither side names a volume as IMG:/path; cp does that better";
-        return Err(Failure::new(Exit::Usage, what));
+    if let Location::Host(target) = &target {
+        expect_mount(&sources, target)?;
     }
     let mut volumes = Volumes { devices: args.devices, open: HashMap::new() };
     // Opens the target first. A volume that is source and target is opened for writing.
@@ -116,12 +115,35 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Refuses a copy between two places of the host, unless one of them is on a mount.
+fn expect_mount(sources: &[Location], target: &Path) -> Result<()> {
+    let mut on_host = sources.iter().filter_map(|source| match source {
+        Location::Host(path) => Some(path),
+        Location::Volume(_) => None,
+    });
+    let Some(first) = on_host.next() else { return Ok(()) };
+    if mounted::holds(target)? {
+        return Ok(());
+    }
+    for path in std::iter::once(first).chain(on_host) {
+        if !mounted::holds(path)? {
+            let what = "neither side names a volume as IMG:/path, or a place on a mount; cp does \
+                        that better";
+            return Err(Failure::new(Exit::Usage, what));
+        }
+    }
+    Ok(())
+}
+
 /// Sums up the bytes of sources on the host. The bytes in volumes are not counted beforehand.
 fn total(sources: &[Location]) -> Result<u64> {
     let mut bytes = 0;
     for source in sources {
         let Location::Host(path) = source else { continue };
-        let metadata = path.symlink_metadata().context(|| path.display().to_string())?;
+        let metadata = path.symlink_metadata().map_err(|error| {
+            let errno = rustix::io::Errno::from_io_error(&error);
+            mounted::failed(&path.display().to_string(), errno.unwrap_or(rustix::io::Errno::IO))
+        })?;
         bytes += if metadata.is_dir() {
             survey(open_dir(path)?, &|_| false)?.file_bytes
         } else if metadata.is_file() {
@@ -179,12 +201,7 @@ impl Target {
 
 fn one(job: &mut Job<'_>, source: &Location, target: &Target, volumes: &mut Volumes) -> Result<()> {
     match source {
-        Location::Host(path) => {
-            let Target::Volume { fs, dir, .. } = target else {
-                return Err(Failure::new(Exit::Usage, "host to host: cp does that better"));
-            };
-            import(job, path, fs, dir, target.name())
-        }
+        Location::Host(path) => from_host(job, path, target),
         Location::Volume(place) => {
             let fs = volumes.get(&place.image, Access::Read)?;
             let inode = image::resolve(&fs, place)?;
@@ -203,23 +220,32 @@ fn one(job: &mut Job<'_>, source: &Location, target: &Target, volumes: &mut Volu
     }
 }
 
-fn import(
-    job: &mut Job<'_>,
-    path: &Path,
-    fs: &Filesystem,
-    dir: &Inode,
-    name: Option<&[u8]>,
-) -> Result<()> {
+fn from_host(job: &mut Job<'_>, path: &Path, target: &Target) -> Result<()> {
     // `.`, `..`, `/` and `dir/.` have no name of their own, so their entries are copied.
     let names_contents = path.as_os_str().as_bytes().ends_with(b"/.");
     let Some(own_name) = path.file_name().filter(|_| !names_contents) else {
-        let mut import = Import::new(job, fs);
-        return import.contents(open_dir(path)?, dir);
+        let source = open_dir(path)?;
+        let dot = OsStr::new(".");
+        return match target {
+            Target::Host { dir, name: None } => Across::new(job).contents(&source, dir),
+            Target::Host { dir, name: Some(name) } => {
+                Across::new(job).entry(&source, dot, dir, name)
+            }
+            Target::Volume { fs, dir, name: None } => Import::new(job, fs).contents(source, dir),
+            Target::Volume { fs, dir, name: Some(name) } => {
+                Import::new(job, fs).entry(&source, dot, dir, name)
+            }
+        };
     };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let source = open_dir(parent.unwrap_or(Path::new(".")))?;
-    let name = name.unwrap_or(own_name.as_bytes());
-    Import::new(job, fs).entry(&source, own_name, dir, name)
+    let name = target.name().unwrap_or(own_name.as_bytes());
+    match target {
+        Target::Host { dir, .. } => {
+            Across::new(job).entry(&source, own_name, dir, OsStr::from_bytes(name))
+        }
+        Target::Volume { fs, dir, .. } => Import::new(job, fs).entry(&source, own_name, dir, name),
+    }
 }
 
 fn to(

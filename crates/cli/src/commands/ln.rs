@@ -6,14 +6,15 @@ use std::os::unix::ffi::OsStrExt;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::VolumePath;
+use crate::transfer::mounted;
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The target: IMG:/path, or any text with --symbolic.
+    /// The target: IMG:/path, a path on a mount, or any text with --symbolic.
     target: OsString,
-    /// The link to create, as IMG:/path.
-    #[arg(value_name = "IMG:/LINK")]
+    /// The link to create, as IMG:/path or as a path on a mount.
+    #[arg(value_name = "IMG:/LINK | LINK")]
     link: OsString,
     /// Create a symbolic link.
     #[arg(long, short)]
@@ -23,6 +24,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, _ui: &Ui) -> Result<Exit> {
+    if mounted::link(&args.target, &args.link, args.symbolic)? {
+        return Ok(Exit::Success);
+    }
     let link = VolumePath::parse(&args.link);
     let fs = image::open(&link.image, &args.devices, Access::Write)?;
     let (dir, name) = image::resolve_parent(&fs, &link)?;
@@ -32,8 +36,7 @@ pub(crate) fn run(args: Args, _ui: &Ui) -> Result<Exit> {
     } else {
         let target = VolumePath::parse(&args.target);
         if target.image != link.image {
-            let what = "a hard link stays within its volume; --symbolic makes one that does not";
-            return Err(Failure::new(Exit::Usage, what));
+            return Err(Failure::new(Exit::Usage, mounted::LINK_STAYS));
         }
         let inode = image::resolve(&fs, &target)?;
         dir.link(&inode, name).context(|| link.show())?;

@@ -1,18 +1,19 @@
 //! `buttress mkdir`: makes directories.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use buttress_fs::{ErrorKind, FileKind, Filesystem, Inode, NameError};
 
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::VolumePath;
+use crate::transfer::mounted;
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directories to create, as IMG:/path.
-    #[arg(required = true, value_name = "IMG:/PATH")]
+    /// The directories to create, as IMG:/path or as paths on a mount.
+    #[arg(required = true, value_name = "IMG:/PATH | PATH")]
     places: Vec<OsString>,
     /// Create missing parents, and accept directories that exist.
     #[arg(long, short)]
@@ -26,6 +27,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, _ui: &Ui) -> Result<Exit> {
     for place in &args.places {
+        if on_mount(place, &args)? {
+            continue;
+        }
         let place = VolumePath::parse(place);
         let fs = image::open(&place.image, &args.devices, Access::Write)?;
         if args.parents {
@@ -37,6 +41,15 @@ pub(crate) fn run(args: Args, _ui: &Ui) -> Result<Exit> {
         image::close(fs, &place.image)?;
     }
     Ok(Exit::Success)
+}
+
+/// Makes a directory on a mount. Returns false if the place is on no mount.
+fn on_mount(place: &OsStr, args: &Args) -> Result<bool> {
+    if args.parents {
+        return mounted::make_directories(place, args.mode);
+    }
+    let Some(entry) = mounted::Entry::parse(place)? else { return Ok(false) };
+    entry.make_directory(args.mode).map(|()| true)
 }
 
 fn all(fs: &Filesystem, place: &VolumePath, mode: u32) -> Result<()> {

@@ -7,15 +7,16 @@ use buttress_fs::{ErrorKind, FileKind, NameError, RenameFlags};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::VolumePath;
+use crate::transfer::mounted;
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or directory to rename, as IMG:/path.
-    #[arg(value_name = "IMG:/OLD")]
+    /// The file or directory to rename, as IMG:/path or as a path on a mount.
+    #[arg(value_name = "IMG:/OLD | OLD")]
     source: OsString,
     /// The new name in the same volume, or an existing directory to move into.
-    #[arg(value_name = "IMG:/NEW")]
+    #[arg(value_name = "IMG:/NEW | NEW")]
     target: OsString,
     /// Fail if the new name exists.
     #[arg(long, short)]
@@ -28,15 +29,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, _ui: &Ui) -> Result<Exit> {
+    let flags = RenameFlags { no_replace: args.no_clobber, exchange: args.exchange };
+    if mounted::rename(&args.source, &args.target, flags)? {
+        return Ok(Exit::Success);
+    }
     let source = VolumePath::parse(&args.source);
     let target = VolumePath::parse(&args.target);
     if source.image != target.image {
-        let what = "mv works within one volume; use cp --recursive, then rm --recursive";
-        return Err(Failure::new(Exit::Usage, what));
+        return Err(Failure::new(Exit::Usage, mounted::MOVE_STAYS));
     }
     let fs = image::open(&source.image, &args.devices, Access::Write)?;
     let (source_dir, source_name) = image::resolve_parent(&fs, &source)?;
-    let flags = RenameFlags { no_replace: args.no_clobber, exchange: args.exchange };
     let (target_dir, target_name) = match fs.resolve(&target.path) {
         Ok(inode) if inode.attr().kind == FileKind::Directory && !args.exchange => {
             (inode, source_name)

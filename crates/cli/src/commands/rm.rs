@@ -8,12 +8,13 @@ use buttress_fs::{ErrorKind, FileKind, Inode, NameError};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::VolumePath;
+use crate::transfer::mounted::Entry;
 use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files and directories to remove, as IMG:/path.
-    #[arg(required = true, value_name = "IMG:/PATH")]
+    /// The files and directories to remove, as IMG:/path or as paths on a mount.
+    #[arg(required = true, value_name = "IMG:/PATH | PATH")]
     places: Vec<OsString>,
     /// Remove directories with everything in them.
     #[arg(long, short)]
@@ -27,6 +28,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     for place in &args.places {
+        if let Some(entry) = Entry::parse(place)? {
+            let bar = ui.count_bar("removing", 0);
+            entry.remove(args.recursive, args.force, &bar)?;
+            continue;
+        }
         let place = VolumePath::parse(place);
         let fs = image::open(&place.image, &args.devices, Access::Write)?;
         let (dir, name) = image::resolve_parent(&fs, &place)?;

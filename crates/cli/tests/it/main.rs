@@ -7,6 +7,7 @@ mod background;
 mod bad_input;
 mod block_device;
 mod cache;
+mod changing;
 mod check;
 mod checker;
 mod convert;

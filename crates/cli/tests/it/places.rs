@@ -294,7 +294,7 @@ fn a_folder_is_no_image() {
     std::fs::create_dir(bench.path("mnt/folder")).expect("a folder");
     for place in ["mnt", "mnt/folder"] {
         let words = [place, "this verb opens the volume itself", "/image", "not mounted"];
-        bench.fails(&["rm", place], 1, &words);
+        bench.fails(&["rescue", "zero-log", "--yes", place], 1, &words);
     }
     let elsewhere = bench.path("");
     let words = ["is a directory on ", "no mount of buttress"];
