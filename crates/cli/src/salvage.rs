@@ -1,4 +1,4 @@
-//! Code that `restore` and `undelete` share: it opens damaged volumes and shows the progress.
+//! Code that `restore`, `undelete` and `rescue` share: it opens damaged volumes and shows progress.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,15 +26,19 @@ pub(crate) struct Opening {
 pub(crate) fn open(volumes: &[PathBuf], opening: &Opening, ui: &Ui) -> Result<Salvage> {
     let others = Devices { devices: volumes[1..].to_vec(), ..Devices::default() };
     let devices = image::open_devices(&volumes[0], &others, Access::Read)?;
+    let mut options = SalvageOptions::default();
+    options.ignore_meta_csums = opening.ignore_metadata_checksums;
+    Salvage::open(devices, options, progress(ui)?).context(|| volumes[0].display().to_string())
+}
+
+/// The bars of a rescue, which a signal ends.
+pub(crate) fn progress(ui: &Ui) -> Result<Arc<Bars>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .context(|| "watching for signals")?;
     }
-    let mut options = SalvageOptions::default();
-    options.ignore_meta_csums = opening.ignore_metadata_checksums;
-    let bars = Bars { ui: ui.again(), stop, bar: Mutex::new(None) };
-    Salvage::open(devices, options, Arc::new(bars)).context(|| volumes[0].display().to_string())
+    Ok(Arc::new(Bars { ui: ui.again(), stop, bar: Mutex::new(None) }))
 }
 
 /// Prints a line about one file. Whole files are printed only if `all` is set.
@@ -83,7 +87,7 @@ pub(crate) fn exit(summary: &Summary) -> Exit {
 }
 
 /// Shows a bar for each step, and ends the work at a signal.
-struct Bars {
+pub(crate) struct Bars {
     ui: Ui,
     stop: Arc<AtomicBool>,
     /// Unranked: no other lock is taken under it, except the terminal's.

@@ -140,7 +140,7 @@ pub fn carry_out(
         Order::ScrubStatus { state } => scrub::status_of(fs, state.as_deref(), name),
         Order::Property { at, act } => property::carry_out(fs, at, act, kernel_sync),
         Order::Verity { at, act } => verity::carry_out(fs, at, act, kernel_sync),
-        Order::Quota(act) => quota::carry_out(fs, act, name),
+        Order::Quota(act) => quota::carry_out(fs, act, name, watch),
         Order::Receive { .. } | Order::Send(_) => {
             Err(Failure::new(Exit::Usage, "the stream is missing"))
         }

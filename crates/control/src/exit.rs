@@ -96,6 +96,12 @@ impl Failure {
         Self { exit, what: String::new(), source: Some(Box::new(source)) }
     }
 
+    /// A failure because a request ended the work.
+    #[must_use]
+    pub fn stopped(what: impl fmt::Display) -> Self {
+        Self::new(Exit::Failure, format!("{what}: {STOPPED}"))
+    }
+
     /// Returns whether another program has the device open.
     pub fn is_locked(&self) -> bool {
         let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());

@@ -1,6 +1,7 @@
 //! Access to a volume's trees without a filesystem on top. Verbs that look at the format itself use
 //! this access. The access works even if mounting would fail.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use buttress_volume::{OpenOptions, Volume};
 use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
-use crate::ui;
+use crate::ui::{self, Progress, Ui};
 
 /// Memory for nodes that may be read again.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -26,6 +27,8 @@ pub struct Inspect {
     pub store: Store,
     /// The items of the chunk tree.
     pub chunks: boot::ChunkTree,
+    /// The bar that moves with each node that a verb reads.
+    pub bar: Progress,
     name: String,
 }
 
@@ -92,7 +95,25 @@ impl Inspect {
             use_backup_root(&store, &mut superblock);
         }
         let chunks = boot::load_chunks(&store, &superblock).context(|| &name)?;
-        Ok(Self { superblock, volume, store, chunks, name })
+        Ok(Self { superblock, volume, store, chunks, bar: Progress::hidden(), name })
+    }
+
+    /// Shows a bar over the nodes of the trees with files, or of one tree. Lines on a terminal
+    /// would mix with the bar, so it is shown only while they go elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// A root tree that cannot be read.
+    pub fn show_progress(&mut self, what: &str, only: Option<TreeId>, ui: &Ui) -> Result<()> {
+        if !ui.shows_bars() || std::io::stdout().is_terminal() {
+            return Ok(());
+        }
+        let trees = self.trees()?;
+        let is_wanted = |tree: &&ListedTree| only.is_none_or(|id| tree.key.objectid == id.0);
+        let total = trees.iter().filter(is_wanted).map(|tree| tree.item.bytes_used).sum();
+        self.bar = ui.bytes_bar(what, total);
+        self.bar.tick();
+        Ok(())
     }
 
     /// The name of the volume, for messages.

@@ -144,8 +144,14 @@ impl Ui {
         Progress { bar }
     }
 
+    /// Whether bars are shown.
+    #[must_use]
+    pub fn shows_bars(&self) -> bool {
+        !self.json && !self.quiet && std::io::stderr().is_terminal()
+    }
+
     fn bar(&self, total: u64) -> ProgressBar {
-        if self.json || self.quiet || !std::io::stderr().is_terminal() {
+        if !self.shows_bars() {
             return ProgressBar::hidden();
         }
         let target = ProgressDrawTarget::stderr_with_hz(12);

@@ -82,6 +82,16 @@ impl Filesystem {
     /// counted later. `Busy` while deleted subvolumes are being dropped. If a tree cannot be read,
     /// the old counts stay.
     pub fn count_quotas(&self) -> Result<()> {
+        self.count_quotas_watched(&mut |_| ())
+    }
+
+    /// Counts as [`count_quotas`](Self::count_quotas) does, and tells `watch` the bytes of each
+    /// node that was read. A count that is made again begins with further calls.
+    ///
+    /// # Errors
+    ///
+    /// As [`count_quotas`](Self::count_quotas).
+    pub fn count_quotas_watched(&self, watch: &mut dyn FnMut(u64)) -> Result<()> {
         self.in_quota_turn(|turn| {
             if turn.expect()?.status.is_simple() {
                 return Err(Error::invalid("simple quotas are not counted anew"));
@@ -91,7 +101,7 @@ impl Filesystem {
                 return Err(buttress_txn::Error::Busy(why).into());
             }
             for _ in 0..COUNTS_MAX {
-                let counts = self.mount().engine.count_quotas()?;
+                let counts = self.mount().engine.count_quotas(watch)?;
                 turn.make(QuotaChange::Count(Arc::new(counts)))?;
                 turn.quotas = self.quotas()?;
                 let is_old = |quotas: &Quotas| quotas.status.flags & QuotaStatus::INCONSISTENT != 0;

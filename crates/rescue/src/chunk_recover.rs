@@ -15,12 +15,16 @@ use buttress_tree::{LeafBuilder, NodeStamp, boot};
 use crate::chunks;
 use crate::error::{Error, Result};
 use crate::mend::{Fix, copies, opened, places};
+use crate::progress::Progress;
 use crate::striped::{Evidence, Order};
 use crate::tree::Leaves;
 
 /// The one write of the repair; none if the chunk tree can be read.
-pub(crate) fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
-    let salvage = opened(devices)?;
+pub(crate) fn chunk_recover(
+    devices: &[Arc<dyn Device>],
+    progress: Arc<dyn Progress + Send>,
+) -> Result<Vec<Fix>> {
+    let salvage = opened(devices, progress)?;
     let superblock = salvage.superblock();
     let root = boot::chunk_root(superblock);
     let tree = Leaves::walk(&salvage, TreeId::CHUNK, root, None);

@@ -20,7 +20,7 @@ use buttress_volume::Volume;
 
 use crate::chunk_recover::chunk_recover;
 use crate::error::{Error, Result};
-use crate::progress::{NoProgress, Progress};
+use crate::progress::Progress;
 use crate::salvage::{Salvage, SalvageOptions};
 use crate::tree::Leaves;
 
@@ -68,13 +68,19 @@ pub(crate) struct Copy {
     bytes: Vec<u8>,
 }
 
-/// Lists the repairs that are needed. Writes nothing.
+/// Lists the repairs that are needed. Writes nothing. Reports progress where the devices are
+/// scanned.
 ///
 /// # Errors
 ///
-/// When the devices hold no volume, or `mend` cannot repair the damage.
-pub fn plan(devices: &[Arc<dyn Device>], mend: Mend) -> Result<Vec<Fix>> {
-    match mend {
+/// When the devices hold no volume, or `mend` cannot repair the damage, or `progress` does not go
+/// on.
+pub fn plan(
+    devices: &[Arc<dyn Device>],
+    mend: Mend,
+    progress: Arc<dyn Progress + Send>,
+) -> Result<Vec<Fix>> {
+    let fixes = match mend {
         Mend::SuperRecover => Ok(super_recover(devices)),
         Mend::ZeroLog => {
             let has_log = |superblock: &Superblock| superblock.log_root.0 != 0;
@@ -104,9 +110,14 @@ pub fn plan(devices: &[Arc<dyn Device>], mend: Mend) -> Result<Vec<Fix>> {
                 bytes[COMPAT_RO_AT..COMPAT_RO_AT + 8].copy_from_slice(&flags.0.to_le_bytes());
             }))
         }
-        Mend::FixDeviceSize => fix_device_size(devices),
-        Mend::ChunkRecover => chunk_recover(devices),
+        Mend::FixDeviceSize => fix_device_size(devices, Arc::clone(&progress)),
+        Mend::ChunkRecover => chunk_recover(devices, Arc::clone(&progress)),
+    };
+    // A scan that was stopped found only a part of the nodes.
+    if !progress.goes_on() {
+        return Err(Error::NotRepairable("stopped before the end, and nothing was written"));
     }
+    fixes
 }
 
 /// Makes changes that [`plan`] listed.
@@ -206,8 +217,10 @@ fn super_recover(devices: &[Arc<dyn Device>]) -> Vec<Fix> {
     fixes
 }
 
-pub(crate) fn opened(devices: &[Arc<dyn Device>]) -> Result<Salvage> {
-    let progress: Arc<dyn Progress + Send> = Arc::new(NoProgress);
+pub(crate) fn opened(
+    devices: &[Arc<dyn Device>],
+    progress: Arc<dyn Progress + Send>,
+) -> Result<Salvage> {
     Salvage::open(devices.to_vec(), SalvageOptions::default(), progress)
 }
 
@@ -234,8 +247,11 @@ pub(crate) fn places(
     Some(places)
 }
 
-fn fix_device_size(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
-    let salvage = opened(devices)?;
+fn fix_device_size(
+    devices: &[Arc<dyn Device>],
+    progress: Arc<dyn Progress + Send>,
+) -> Result<Vec<Fix>> {
+    let salvage = opened(devices, progress)?;
     let superblock = salvage.superblock();
     let sector = u64::from(superblock.sectorsize);
     let chunk_root = boot::chunk_root(superblock);

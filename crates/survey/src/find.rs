@@ -1,5 +1,7 @@
 //! Finds the changes since a generation, and the names of an inode.
 
+use std::sync::Arc;
+
 use buttress_format::{
     Body, Compression, FileExtent, Ino, InodeExtrefs, InodeRefs, Key, Kind, Logical, TreeId,
 };
@@ -56,6 +58,42 @@ pub fn find_new(trees: &Trees<'_>, tree: TreeId, since: u64) -> Result<Vec<Chang
         search.below(&root)?;
     }
     Ok(search.found)
+}
+
+/// Returns about how many bytes of data a stream of a subvolume has: those that transaction `since`
+/// or a later transaction wrote. With `packed`, the stream has compressed data as it is.
+///
+/// # Errors
+///
+/// A tree is damaged.
+pub fn written_since(trees: &Trees<'_>, tree: TreeId, since: u64, packed: bool) -> Result<u64> {
+    let mut bytes = 0;
+    let mut waiting: Vec<Arc<Node>> = trees.root(tree)?.into_iter().collect();
+    while let Some(node) = waiting.pop() {
+        for slot in 0..node.len() {
+            if node.level() > 0 {
+                if node.child(slot).generation.0 >= since {
+                    waiting.push(trees.child(tree, &node.expect_child(slot))?);
+                }
+                continue;
+            }
+            let key = node.key(slot);
+            if key.kind != Kind::EXTENT_DATA {
+                continue;
+            }
+            let extent = FileExtent::parse(node.item(slot)).map_err(malformed(tree, key))?;
+            let is_empty = matches!(extent.body, Body::Prealloc(_))
+                || extent.region().is_some_and(|region| region.is_hole());
+            if is_empty || extent.generation.0 < since {
+                continue;
+            }
+            bytes += match extent.region() {
+                Some(region) if packed => region.disk_len.min(extent.file_len()),
+                _ => extent.file_len(),
+            };
+        }
+    }
+    Ok(bytes)
 }
 
 impl Search<'_, '_> {

@@ -13,6 +13,7 @@ use buttress_tree::Result;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
+use crate::progress::Watch;
 use crate::sharing::Sharing;
 use crate::trees::Trees;
 use crate::walk::{File, Start, Visitor, walk};
@@ -157,8 +158,6 @@ struct Folders<'f> {
     open: Vec<Tally>,
     seen: FxHashSet<(TreeId, Ino)>,
     rows: Vec<FolderRow>,
-    goes_on: &'f mut dyn FnMut(u64) -> bool,
-    files: u64,
 }
 
 impl Visitor for Folders<'_> {
@@ -176,7 +175,6 @@ impl Visitor for Folders<'_> {
     }
 
     fn file(&mut self, _: &[u8], file: &File) {
-        self.files += 1;
         if self.open.is_empty() {
             self.open.push(Tally::default());
         }
@@ -199,31 +197,25 @@ impl Visitor for Folders<'_> {
             }
         }
     }
-
-    fn goes_on(&mut self) -> bool {
-        (self.goes_on)(self.files)
-    }
 }
 
 /// Returns a row for a place and for each folder below it, down to `depth` levels. A folder comes
-/// after the folders below it. Calls `goes_on` with the number of files so far; false ends the
-/// walk.
+/// after the folders below it.
 ///
 /// # Errors
 ///
-/// A tree is damaged.
+/// A tree is damaged, or `watch` does not go on.
 pub fn folders(
     trees: &Trees<'_>,
     sharing: &Sharing,
     start: Start,
     (depth, stay): (usize, bool),
-    goes_on: &mut dyn FnMut(u64) -> bool,
+    watch: Watch<'_>,
 ) -> Result<Vec<FolderRow>> {
     let users = sharing.users_of_leaves(trees)?;
     let (open, rows, seen) = (Vec::new(), Vec::new(), FxHashSet::default());
-    let mut visitor =
-        Folders { sharing, users, depth, deeper: 0, open, seen, rows, goes_on, files: 0 };
-    walk(trees, sharing, start, stay, &mut visitor)?;
+    let mut visitor = Folders { sharing, users, depth, deeper: 0, open, seen, rows };
+    walk(trees, sharing, start, stay, &mut visitor, watch)?;
     // Ends the row of a place that is a file. For a folder, all rows have ended.
     visitor.leave();
     Ok(visitor.rows)

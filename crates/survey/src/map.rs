@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::find::names;
+use crate::progress::{Reports, Watch, share_of};
 use crate::trees::{Trees, malformed};
 
 /// The most cells of one block group.
@@ -103,11 +104,13 @@ struct Filling {
 }
 
 /// Reads the chunk tree and the extent tree once, then the names of the files that cells show.
+/// `used` is the number of bytes that extents have in all.
 ///
 /// # Errors
 ///
-/// A tree is damaged.
-pub fn map(trees: &Trees<'_>) -> Result<Map> {
+/// A tree is damaged, or `watch` does not go on.
+pub fn map(trees: &Trees<'_>, used: u64, watch: Watch<'_>) -> Result<Map> {
+    let mut reports = Reports::to(watch);
     let mut filling = Filling { map: chunks(trees)?, ..Filling::default() };
     let groups = &mut filling.map.groups;
     let each = (CELLS_MAX / groups.len().max(1)).clamp(GROUP_CELLS_MIN, GROUP_CELLS_MAX);
@@ -117,17 +120,13 @@ pub fn map(trees: &Trees<'_>) -> Result<Map> {
         filling.owners.push(vec![Owner::default(); cells]);
     }
     filling.end = filling.map.groups.first().map_or(0, |group| group.start);
-    let nodesize = u64::from(trees.view().store().geometry().nodesize);
     trees.each(TreeId::EXTENT, (Key::MIN, Key::MAX), |key, item| {
-        let len = match key.kind {
-            Kind::EXTENT_ITEM => key.offset,
-            Kind::METADATA_ITEM => nodesize,
-            _ => return Ok(()),
-        };
+        let Some(len) = trees.extent_len(key) else { return Ok(()) };
         let extent = ExtentItem::parse(key, item).map_err(malformed(TreeId::EXTENT, *key))?;
         filling.add(key.objectid, len, &extent);
-        Ok(())
+        reports.add(share_of(len, used))
     })?;
+    reports.end()?;
     filling.skip_to(u64::MAX);
     filling.name(trees)
 }

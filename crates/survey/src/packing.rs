@@ -5,6 +5,7 @@ use buttress_tree::Result;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
+use crate::progress::Watch;
 use crate::sharing::Sharing;
 use crate::trees::Trees;
 use crate::walk::{File, Start, Visitor, walk};
@@ -124,9 +125,9 @@ impl Visitor for Counter {
 ///
 /// # Errors
 ///
-/// When a tree is damaged.
-pub fn packing(trees: &Trees<'_>, start: Start, stay: bool) -> Result<Packing> {
+/// When a tree is damaged, or `watch` does not go on.
+pub fn packing(trees: &Trees<'_>, start: Start, stay: bool, watch: Watch<'_>) -> Result<Packing> {
     let mut counter = Counter::default();
-    walk(trees, &Sharing::default(), start, stay, &mut counter)?;
+    walk(trees, &Sharing::default(), start, stay, &mut counter, watch)?;
     Ok(counter.found)
 }

@@ -5,6 +5,7 @@ use buttress_tree::Result;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
+use crate::progress::Watch;
 use crate::sharing::Sharing;
 use crate::trees::Trees;
 use crate::walk::{File, Start, Visitor, walk};
@@ -101,12 +102,17 @@ impl Visitor for Shares<'_> {
 ///
 /// # Errors
 ///
-/// A tree is damaged.
-pub fn shares(trees: &Trees<'_>, sharing: &Sharing, start: Start) -> Result<Vec<ShareRow>> {
+/// A tree is damaged, or `watch` does not go on.
+pub fn shares(
+    trees: &Trees<'_>,
+    sharing: &Sharing,
+    start: Start,
+    watch: Watch<'_>,
+) -> Result<Vec<ShareRow>> {
     let (open, ranges, rows) = (Vec::new(), Vec::new(), Vec::new());
     let (path, seen) = (Vec::new(), FxHashSet::default());
     let mut visitor = Shares { sharing, path, open, seen, ranges, rows };
-    walk(trees, sharing, start, false, &mut visitor)?;
+    walk(trees, sharing, start, false, &mut visitor, watch)?;
     let Shares { mut ranges, mut rows, .. } = visitor;
     if let Some(last) = rows.last_mut() {
         last.set_shared = Some(covered(&mut ranges));

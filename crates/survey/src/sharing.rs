@@ -8,6 +8,7 @@ use buttress_format::{BackRef, ExtentFlags, ExtentItem, Key, Kind, Logical, Root
 use buttress_tree::{Node, Result};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::progress::{Reports, Watch, share_of};
 use crate::trees::{Trees, malformed};
 
 /// How an extent of data is used.
@@ -29,14 +30,22 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Reads the extent tree once.
+    /// Reads the extent tree once. `used` is the number of bytes that its extents have in all.
     ///
     /// # Errors
     ///
-    /// When the extent tree is damaged.
-    pub fn of(trees: &Trees<'_>) -> Result<Self> {
+    /// When the extent tree is damaged, or `watch` does not go on.
+    pub fn of(trees: &Trees<'_>, used: u64, watch: Watch<'_>) -> Result<Self> {
         let mut found = Self::default();
-        trees.each(TreeId::EXTENT, (Key::MIN, Key::MAX), |key, item| found.add(key, item))?;
+        let mut reports = Reports::to(watch);
+        trees.each(TreeId::EXTENT, (Key::MIN, Key::MAX), |key, item| {
+            found.add(key, item)?;
+            match trees.extent_len(key) {
+                Some(len) => reports.add(share_of(len, used)),
+                None => Ok(()),
+            }
+        })?;
+        reports.end()?;
         Ok(found)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buttress_format::{Key, TreeId};
+use buttress_format::{Key, Kind, TreeId};
 use buttress_tree::{Cursor, Error, Expect, Node, NodeSource, Result, Store, View};
 
 /// The trees of one commit (SV1).
@@ -51,6 +51,15 @@ impl<'v> Trees<'v> {
             cursor.advance()?;
         }
         Ok(())
+    }
+
+    /// The length of the extent that a key of the extent tree describes, or `None` for other keys.
+    pub(crate) fn extent_len(&self, key: &Key) -> Option<u64> {
+        match key.kind {
+            Kind::EXTENT_ITEM => Some(key.offset),
+            Kind::METADATA_ITEM => Some(u64::from(self.store().geometry().nodesize)),
+            _ => None,
+        }
     }
 
     /// The root node of a tree; `None` if there is no such tree.

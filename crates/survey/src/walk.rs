@@ -4,6 +4,7 @@ use buttress_format::{DirEntry, FileExtent, FileKind, Ino, Key, Kind, Logical, R
 use buttress_tree::Result;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::progress::{Reports, Watch};
 use crate::sharing::{Leaves, Sharing};
 use crate::trees::{Trees, malformed};
 
@@ -62,16 +63,15 @@ pub trait Visitor {
     fn file(&mut self, name: &[u8], file: &File);
     /// The folder ends.
     fn leave(&mut self);
-    /// Whether the walk enters further folders. Called before each one.
-    fn goes_on(&mut self) -> bool {
-        true
-    }
 }
 
 /// One folder of the way down.
 struct Frame {
     tree: TreeId,
     entries: std::vec::IntoIter<DirEntry>,
+    /// The share of each entry of the whole walk. It is an estimate: all entries of a folder count
+    /// alike.
+    share: f64,
 }
 
 /// The target of an entry of a folder.
@@ -95,36 +95,44 @@ struct Walk<'w, 'v> {
 ///
 /// # Errors
 ///
-/// A tree is damaged.
+/// A tree is damaged, or `watch` does not go on.
 pub fn walk(
     trees: &Trees<'_>,
     sharing: &Sharing,
     start: Start,
     stay: bool,
     visitor: &mut dyn Visitor,
+    watch: Watch<'_>,
 ) -> Result<()> {
+    let mut reports = Reports::to(watch);
     let (leaves, seen) = (FxHashMap::default(), FxHashSet::default());
     let mut walk = Walk { trees, sharing, leaves, seen };
     if !start.is_folder {
         visitor.file(b"", &walk.file(start.tree, start.ino)?);
-        return Ok(());
+        return reports.end();
     }
-    let mut frames = vec![walk.folder(start.tree, start.ino)?];
+    let mut frames = vec![walk.folder(start.tree, start.ino, 1.0)?];
     visitor.enter(b"");
     while let Some(frame) = frames.last_mut() {
-        let tree = frame.tree;
+        let (tree, share) = (frame.tree, frame.share);
         let Some(entry) = frame.entries.next() else {
             frames.pop();
             visitor.leave();
             continue;
         };
         if entry.kind == FileKind::Regular {
+            reports.now.files += 1;
             visitor.file(&entry.name, &walk.file(tree, Ino(entry.location.objectid))?);
-        } else if entry.kind == FileKind::Directory && visitor.goes_on() {
+        } else if entry.kind == FileKind::Directory {
             match walk.target(tree, &entry, stay)? {
                 Target::Folder(tree, ino) => {
-                    frames.push(walk.folder(tree, ino)?);
+                    let folder = walk.folder(tree, ino, share)?;
+                    let is_empty = folder.entries.as_slice().is_empty();
+                    frames.push(folder);
                     visitor.enter(&entry.name);
+                    // Otherwise its entries have its share.
+                    reports.add(if is_empty { share } else { 0.0 })?;
+                    continue;
                 }
                 Target::Stub => {
                     visitor.enter(&entry.name);
@@ -133,8 +141,9 @@ pub fn walk(
                 Target::None => {}
             }
         }
+        reports.add(share)?;
     }
-    Ok(())
+    reports.end()
 }
 
 impl Walk<'_, '_> {
@@ -166,8 +175,8 @@ impl Walk<'_, '_> {
         Ok(item.map(|item| item.root_dirid).filter(|ino| ino.0 != 0).unwrap_or(Ino::ROOT_DIR))
     }
 
-    /// The entries of a folder, in the order of readdir(3).
-    fn folder(&mut self, tree: TreeId, ino: Ino) -> Result<Frame> {
+    /// The entries of a folder, in the order of readdir(3). `share` is that of the folder.
+    fn folder(&mut self, tree: TreeId, ino: Ino, share: f64) -> Result<Frame> {
         self.seen.insert((tree, ino));
         let mut entries = Vec::new();
         self.trees.each(tree, all_of(ino, Kind::DIR_INDEX), |key, item| {
@@ -175,7 +184,8 @@ impl Walk<'_, '_> {
             entries.extend(parsed);
             Ok(())
         })?;
-        Ok(Frame { tree, entries: entries.into_iter() })
+        let share = share / entries.len().max(1) as f64;
+        Ok(Frame { tree, entries: entries.into_iter(), share })
     }
 
     fn file(&mut self, tree: TreeId, ino: Ino) -> Result<File> {

@@ -40,19 +40,19 @@ fn reach(level: &mut Level, sets: &mut Sets, found: Reached) {
 impl Engine {
     /// Counts the use of each group of full quotas, from the trees of the last commit. Other
     /// threads and commits go on meanwhile. Space that later commits free stays pinned until the
-    /// count ends.
+    /// count ends. Tells `watch` the bytes of each node that was read.
     ///
     /// # Errors
     ///
     /// When a node cannot be read, or an item makes no sense. In this case nothing has changed.
-    pub fn count_quotas(&self) -> Result<QuotaCounts> {
+    pub fn count_quotas(&self, watch: &mut dyn FnMut(u64)) -> Result<QuotaCounts> {
         let view = self.view();
         let roots = view.roots();
         let trees = self.committed_subvolumes(roots)?;
         let found = self.quotas_of(roots)?.map_or_else(Vec::new, |quotas| quotas.groups);
         let nodesize = u64::from(self.store.geometry().nodesize);
         let mut sets = Sets::default();
-        let sums = sums(&self.store, &trees, nodesize, &mut sets)?;
+        let sums = sums(&self.store, &trees, nodesize, (&mut sets, watch))?;
         let mut groups: BTreeMap<QuotaGroup, (u64, u64)> = BTreeMap::new();
         let above: HashMap<TreeId, BTreeSet<QuotaGroup>> =
             trees.iter().map(|&(tree, _)| (tree, groups_of(tree, &found))).collect();
@@ -109,7 +109,7 @@ fn sums(
     source: &Store,
     trees: &[(TreeId, NodePtr)],
     nodesize: u64,
-    sets: &mut Sets,
+    (sets, watch): (&mut Sets, &mut dyn FnMut(u64)),
 ) -> Result<HashMap<Set, u64>> {
     let mut levels: Vec<Level> = Vec::new();
     levels.resize_with(1 + usize::from(u8::MAX), Level::new);
@@ -124,6 +124,7 @@ fn sums(
         for Reached { at, tree, set } in std::mem::take(&mut levels[level]).into_values() {
             *sums.entry(set).or_default() += nodesize;
             let node = source.node(tree, &at)?;
+            watch(nodesize);
             if level == 0 {
                 extents(&node, &mut |extent, len| {
                     let there = data.entry(extent).or_insert((len, set));

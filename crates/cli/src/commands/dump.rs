@@ -81,7 +81,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if args.superblock {
         return superblocks(&args, ui);
     }
-    let inspect = Inspect::open(&args.image, &args.devices)?;
+    let mut inspect = Inspect::open(&args.image, &args.devices)?;
+    inspect.show_progress("dumping", args.tree, ui)?;
+    let inspect = inspect;
     if ui.json() {
         return documents(&inspect, args.tree, ui);
     }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
+use crate::salvage;
 use crate::ui::{Tone, Ui};
 
 /// Repair a part of a volume. Each command lists the writes that it would make; with --yes it makes
@@ -85,7 +86,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     };
     let name = || args.volumes[0].display().to_string();
     let devices = image::open_devices(&args.volumes[0], &args.others(), args.access())?;
-    let fixes = buttress_rescue::plan(&devices, mend).context(name)?;
+    let fixes = buttress_rescue::plan(&devices, mend, salvage::progress(ui)?).context(name)?;
     if args.yes {
         buttress_rescue::apply(&devices, &fixes).context(name)?;
     }

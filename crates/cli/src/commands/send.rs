@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use buttress_control::named::Named;
-use buttress_control::order::{Order, Sending};
+use buttress_control::order::{Order, Sending, SurveyRequest};
 use buttress_control::target::Stream;
 
 use crate::client;
@@ -64,7 +64,10 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, what));
     }
     let (sendings, volume) = sendings(&args)?;
-    let bar = ui.stream_bar("sending");
+    let bar = match total(&sendings, &volume, &args, ui) {
+        0 => ui.stream_bar("sending"),
+        total => ui.bytes_bar("sending", total),
+    };
     bar.tick();
     let mut output = Counted { output: Output::open(&args)?, bar: &bar, say: None };
     let mut bytes = 0;
@@ -80,6 +83,22 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         ui.document(&serde_json::json!({ "bytes": bytes }))?;
     }
     Ok(Exit::Success)
+}
+
+/// About how many bytes will be sent, if a bar is shown. Zero if that is not known: the stream
+/// itself then reports what is wrong.
+fn total(sendings: &[Sending], volume: &Path, args: &Args, ui: &Ui) -> u64 {
+    if !ui.shows_bars() || args.no_data {
+        return 0;
+    }
+    let each = sendings.iter().map(|sending| {
+        let (parent, packed) = (sending.parent.clone(), sending.compressed_data);
+        let request = SurveyRequest::ToSend { parent, packed };
+        let order = Order::Survey { at: sending.subvolume.clone(), request };
+        let found = client::stream(&order, volume, &args.devices, Stream::None);
+        found.ok().and_then(|bytes| bytes.as_u64())
+    });
+    each.sum::<Option<u64>>().unwrap_or_default()
 }
 
 /// The orders for all subvolumes, and the volume that has them. All names are looked up before the

@@ -8,7 +8,10 @@ use buttress_fs::{Filesystem, QuotaGroup, QuotaLimit, QuotaStatus, Quotas as Fou
 use serde_json::Value;
 
 use crate::exit::{Context, Result};
-use crate::order::{Group, QuotaAct, Quotas, Spot};
+use crate::order::{Group, QuotaAct, Quotas, Spot, Step, Watch};
+
+/// Bytes of nodes between two reports of a rescan.
+const STEP_BYTES: u64 = 4 << 20;
 
 /// The number of rescans that threads of this process run now. A process serves one volume.
 static COUNTS: AtomicUsize = AtomicUsize::new(0);
@@ -34,7 +37,12 @@ impl Drop for Count {
 }
 
 /// Carries an order about quotas out.
-pub(super) fn carry_out(fs: &Filesystem, act: &QuotaAct, name: &str) -> Result<Value> {
+pub(super) fn carry_out(
+    fs: &Filesystem,
+    act: &QuotaAct,
+    name: &str,
+    watch: Watch<'_>,
+) -> Result<Value> {
     let relate = |child, parent, rescan, joins| -> Result<bool> {
         let (child, parent) = (QuotaGroup(child), QuotaGroup(parent));
         let done = match joins {
@@ -58,7 +66,7 @@ pub(super) fn carry_out(fs: &Filesystem, act: &QuotaAct, name: &str) -> Result<V
         QuotaAct::Disable => fs.disable_quotas().context(|| name)?,
         QuotaAct::Rescan => {
             let _count = Count::begin();
-            fs.count_quotas().context(|| name)?;
+            rescan(fs, watch).context(|| name)?;
         }
         QuotaAct::Show => return show(fs, None, name),
         QuotaAct::ShowAt { ref at } => return show(fs, Some(at), name),
@@ -94,6 +102,20 @@ pub(super) fn carry_out(fs: &Filesystem, act: &QuotaAct, name: &str) -> Result<V
         }
     }
     Ok(Value::Null)
+}
+
+/// Counts everything again, and reports progress. A count that has begun goes on to its end.
+fn rescan(fs: &Filesystem, watch: Watch<'_>) -> buttress_fs::Result<()> {
+    // Nodes of trees without files are not counted, so the bar ends a little early.
+    let total = fs.space_stats().accounts.metadata.used;
+    let (mut done, mut shown) = (0, 0);
+    fs.count_quotas_watched(&mut |bytes| {
+        done += bytes;
+        if done - shown >= STEP_BYTES {
+            shown = done;
+            watch(&Step { done: done.min(total), total, text: String::new() });
+        }
+    })
 }
 
 fn clear_stale(fs: &Filesystem, name: &str) -> Result<()> {
@@ -167,7 +189,7 @@ mod tests {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
         Filesystem::make(&*device, &MakeOptions::default()).expect("a volume");
         let fs = Filesystem::open(vec![device], MountOptions::default()).expect("open");
-        let order = |act| carry_out(&fs, &act, "volume").expect("carried out");
+        let order = |act| carry_out(&fs, &act, "volume", &mut |_| true).expect("carried out");
         order(QuotaAct::Enable { simple: false });
         let is_running = || order(QuotaAct::Show)["rescan_running"] == true;
         assert!(!is_running(), "the count of the enabling has ended");

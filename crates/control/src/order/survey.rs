@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Spot;
+
 /// A request to a survey.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -24,6 +26,13 @@ pub enum SurveyRequest {
     FindNew {
         /// The generation. The changes of this and later generations are reported.
         since: u64,
+    },
+    /// About how many bytes a stream of the subvolume of the place has.
+    ToSend {
+        /// The subvolume that the receiver has already.
+        parent: Option<Spot>,
+        /// Leave compressed data compressed.
+        packed: bool,
     },
     /// The places of everything in the volume.
     Map,

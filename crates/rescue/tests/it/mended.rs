@@ -7,7 +7,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_check::{NoProgress, Options, check_devices};
 use buttress_format::limits::SUPER_OFFSETS;
 use buttress_format::{CompatRo, Superblock, TreeId};
-use buttress_rescue::{Mend, apply, plan};
+use buttress_rescue::{Fix, Mend, NoProgress as Silent, Progress, Step, apply};
 use buttress_volume::Volume;
 
 use crate::facts::Facts;
@@ -15,6 +15,10 @@ use crate::volume::{Shape, opened};
 
 fn as_devices(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
+}
+
+fn plan(devices: &[Arc<dyn Device>], mend: Mend) -> buttress_rescue::Result<Vec<Fix>> {
+    buttress_rescue::plan(devices, mend, Arc::new(Silent))
 }
 
 /// Plans a repair, asserts that nothing was written, applies the repair, and plans again.
@@ -127,4 +131,29 @@ fn sizes_of_devices_are_mended() {
     expect_clean(&devices);
     let short = [Arc::new(made.devices[0].fork_resized(20 << 20))];
     plan(&as_devices(&short), Mend::FixDeviceSize).expect_err("too short");
+}
+
+/// The user stops the scan.
+#[derive(Debug)]
+struct Stopped;
+
+impl Progress for Stopped {
+    fn step(&self, _: Step, _: u64) {}
+
+    fn advance(&self, _: u64) {}
+
+    fn goes_on(&self) -> bool {
+        false
+    }
+}
+
+/// A plan of a scan that was stopped is none.
+#[test]
+fn a_stopped_scan_plans_nothing() {
+    let made = Shape::Usual.make();
+    let devices = as_devices(&made.devices);
+    for mend in [Mend::ChunkRecover, Mend::FixDeviceSize] {
+        let error = buttress_rescue::plan(&devices, mend, Arc::new(Stopped)).expect_err("stopped");
+        assert!(error.to_string().contains("stopped before the end"), "{error}");
+    }
 }

@@ -104,7 +104,9 @@ pub(crate) fn nodes(
 }
 
 fn read(inspect: &Inspect, id: TreeId, expect: &Expect) -> Result<Arc<Node>> {
-    inspect.store.node(id, expect).context(|| inspect.name())
+    let node = inspect.store.node(id, expect).context(|| inspect.name())?;
+    inspect.bar.add(node.bytes().len() as u64);
+    Ok(node)
 }
 
 fn print(
