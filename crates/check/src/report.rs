@@ -41,7 +41,7 @@ pub struct Totals {
     pub bytes_used: u64,
     /// Bytes of tree nodes.
     pub tree_bytes: u64,
-    /// Bytes of the nodes of subvolumes.
+    /// Bytes of the nodes of subvolumes, and of the tree for moved data.
     pub fs_tree_bytes: u64,
     /// Bytes of the nodes of the extent tree.
     pub extent_tree_bytes: u64,

@@ -314,7 +314,8 @@ pub(crate) fn record_node(
     }
     let counts = worker.walk.counts;
     counts.tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
-    if tree.id.is_fs_tree() {
+    // btrfs-progs count the tree for moved data with those of subvolumes.
+    if tree.id.is_fs_tree() || tree.id == TreeId::DATA_RELOC {
         counts.fs_tree_bytes.fetch_add(context.nodesize(), Ordering::Relaxed);
     }
     if tree.id == TreeId::EXTENT {

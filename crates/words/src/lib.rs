@@ -16,9 +16,11 @@
 #![forbid(unsafe_code)]
 
 mod columns;
+pub mod control_device;
 pub mod gather;
 pub mod json;
 pub mod linux;
+pub mod mount_check;
 pub mod resize;
 pub mod scrub;
 pub mod start;

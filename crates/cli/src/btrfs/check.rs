@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use buttress_format::limits::SUPER_OFFSETS;
+use buttress_words::mount_check;
 use buttress_words::start::Start;
 
 use crate::commands::{check as own, rescue};
@@ -54,6 +55,8 @@ pub(super) fn run(mut args: Args, ui: &Ui) -> Result<Exit> {
     if !ui.json() {
         ui.line("Opening filesystem to check...")?;
     }
+    mount_check::expect_there(&args.own.image)?;
+    args.own.of_btrfs = true;
     args.own.start = Start {
         copy: args.superblock,
         is_older: args.backup,

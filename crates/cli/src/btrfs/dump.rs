@@ -58,7 +58,7 @@ pub(super) struct Super {
     /// Print all copies of the superblock.
     #[arg(short, long)]
     all: bool,
-    /// Print all fields. This is always done.
+    /// Print also the array of chunks and the older roots.
     #[arg(short, long)]
     full: bool,
     /// Print what is there, even if it is no superblock. A damaged superblock is an error here.
@@ -111,7 +111,11 @@ pub(super) fn superblock(args: Super, ui: &Ui) -> Result<Exit> {
     for device in args.devices {
         let mut own = own::Args::superblock(device, args.all);
         own.copy = copy;
+        own.is_brief = !args.full;
         own::run(own, ui)?;
+        if args.all {
+            ui.line("")?;
+        }
     }
     Ok(Exit::Success)
 }

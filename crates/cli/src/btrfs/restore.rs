@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 
+use buttress_dump::items;
 use buttress_rescue::Pattern;
+use buttress_words::mount_check;
 
 use crate::commands::restore as own;
 use crate::exit::{Exit, Failure, Result};
+use crate::image::Devices;
+use crate::inspect::{Inspect, ListedTree};
 use crate::ui::Ui;
 
 /// Copy files out of a damaged volume. Damage never ends the run. Owners, modes, times, symbolic
@@ -64,6 +68,22 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
+    mount_check::expect_there(&args.places[0])?;
+    // A root tree that is damaged, or was named, is searched as `buttress restore` does.
+    if args.list_roots
+        && args.tree.is_none()
+        && let Ok(inspect) = Inspect::open_quietly(&args.places[0], &Devices::default())
+        && let Ok(trees) = inspect.trees()
+    {
+        for ListedTree { key, root, .. } in trees {
+            let (key, at, level) = (items::key(&key), root.logical, root.level);
+            ui.line(format!(" tree key {key} {at} level {level}"))?;
+        }
+        return Ok(Exit::Success);
+    }
+    if args.dry_run {
+        ui.line("This is a dry-run, no files are going to be restored")?;
+    }
     let pattern = args.path_regex.map(|text| Pattern::new(&text, args.ignore_case)).transpose();
     let pattern = pattern.map_err(|why| Failure::new(Exit::Failure, why))?;
     let own = own::Args {
@@ -75,7 +95,8 @@ pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
         snapshots: args.snapshots,
         overwrite: args.overwrite,
         dry_run: args.dry_run,
-        verbose: is_verbose || args.dry_run,
+        verbose: is_verbose && !args.dry_run,
+        of_btrfs: true,
         ..own::Args::of(args.places)
     };
     own::run(own, ui)

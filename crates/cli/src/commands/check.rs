@@ -86,6 +86,9 @@ pub(crate) struct Args {
     /// Where the check begins.
     #[arg(skip)]
     pub(crate) start: Start,
+    /// Print sums as btrfs-progs do.
+    #[arg(skip)]
+    pub(crate) of_btrfs: bool,
 }
 
 impl Args {
@@ -109,6 +112,8 @@ struct About {
     /// The generation of the commit.
     commit: u64,
     is_mounted: bool,
+    #[serde(skip)]
+    of_btrfs: bool,
 }
 
 /// The JSON document of what is printed in place of a check.
@@ -169,6 +174,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         uuid: Uuid(superblock.fsid).to_string(),
         commit: superblock.generation.0,
         is_mounted: false,
+        of_btrfs: args.of_btrfs,
     };
     if !ui.json() {
         ui.line(format!("Checking filesystem on {name}\nUUID: {}", about.uuid))?;
@@ -279,7 +285,7 @@ fn answer(report: &Report, repairs: Option<&Repairs>, about: About, ui: &Ui) -> 
         })?;
     } else {
         print_issues(report, ui)?;
-        print_totals(report, ui)?;
+        print_totals(report, about.of_btrfs, ui)?;
     }
     Ok(if report.is_clean() { Exit::Success } else { Exit::Failure })
 }
@@ -303,7 +309,7 @@ fn print_issues(report: &Report, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn print_totals(report: &Report, ui: &Ui) -> Result<()> {
+fn print_totals(report: &Report, of_btrfs: bool, ui: &Ui) -> Result<()> {
     let totals = &report.totals;
     let verdict = match report.errors() {
         0 => ui.tint(Tone::Good, "no error found"),
@@ -311,15 +317,21 @@ fn print_totals(report: &Report, ui: &Ui) -> Result<()> {
         errors => ui.tint(Tone::Bad, &format!("{errors} errors found")),
     };
     ui.line(format!("found {} bytes used, {verdict}", totals.bytes_used))?;
-    for (what, bytes) in [
+    let of_trees = [
         ("csum", totals.csum_bytes),
         ("tree", totals.tree_bytes),
         ("fs tree", totals.fs_tree_bytes),
         ("extent tree", totals.extent_tree_bytes),
+    ];
+    if of_btrfs {
+        let mut sums = of_trees.iter();
+        return sums.try_for_each(|(what, bytes)| ui.line(format!("total {what} bytes: {bytes}")));
+    }
+    for (what, bytes) in of_trees.into_iter().chain([
         ("file data", totals.data_bytes),
         ("verified", totals.verified_bytes),
         ("compared parity", totals.parity_bytes),
-    ] {
+    ]) {
         ui.line(format!("total {what} bytes: {bytes} ({})", human(bytes)))?;
     }
     ui.line(format!("total inodes: {}", totals.inodes))

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// The number of the only copy to print.
     #[arg(skip)]
     pub(crate) copy: Option<usize>,
+    /// Print neither the array of chunks nor the older roots.
+    #[arg(skip)]
+    pub(crate) is_brief: bool,
     /// What to print in place of whole trees.
     #[arg(skip)]
     pub(crate) part: Part,
@@ -72,8 +75,8 @@ impl Args {
     /// The superblock of a device, or every copy of it.
     pub(crate) fn superblock(image: PathBuf, all: bool) -> Self {
         let (part, form, ends_with_totals, devices) = Default::default();
-        let (tree, copy) = (None, None);
-        Self { image, tree, superblock: true, all, copy, part, form, ends_with_totals, devices }
+        let (tree, copy, superblock, is_brief) = (None, None, true, false);
+        Self { image, tree, superblock, all, copy, is_brief, part, form, ends_with_totals, devices }
     }
 }
 
@@ -255,7 +258,15 @@ fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
                 superblock::print(&name, &copy, &raw, &mut lines).context(|| "output")?;
                 list.push(json::superblock(&name, copy.label_bytes(), &lines));
             } else {
-                superblock::print(&name, &copy, &raw, &mut out).context(|| "standard output")?;
+                let mut text = Vec::new();
+                superblock::print(&name, &copy, &raw, &mut text).context(|| "output")?;
+                let rest = b"\nsys_chunk_array[";
+                let found = text.windows(rest.len()).position(|part| part == rest);
+                if let Some(end) = found.filter(|_| args.is_brief) {
+                    text.truncate(end);
+                    text.extend(b"\n\n");
+                }
+                out.write_all(&text).context(|| "standard output")?;
             }
         }
     }

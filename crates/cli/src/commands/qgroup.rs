@@ -184,7 +184,11 @@ fn show(args: &Show, ui: &Ui) -> Result<()> {
     }
     table::sort(&mut groups, &args.sort);
     if ui.json() && args.of_btrfs {
-        return json::document("qgroup-show", &table::in_json(&groups), ui);
+        return json::document(
+            "qgroup-show",
+            &groups.iter().map(table::Row::from).collect::<Vec<_>>(),
+            ui,
+        );
     }
     if ui.json() {
         return ui.document(&serde_json::json!({ "qgroup-show": groups }));

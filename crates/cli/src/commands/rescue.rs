@@ -73,6 +73,13 @@ impl Args {
 }
 
 pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+    let (fixes, is_written) = mended(verb, ui)?;
+    answer(&fixes, is_written, ui)
+}
+
+/// Lists the writes, and makes them if the user said so. Returns their descriptions, and whether
+/// they were made.
+pub(crate) fn mended(verb: Verb, ui: &Ui) -> Result<(Vec<String>, bool)> {
     let (args, mend) = match verb {
         Verb::SuperRecover(args) => (args, Mend::SuperRecover),
         Verb::ZeroLog(args) => (args, Mend::ZeroLog),
@@ -82,7 +89,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::ClearSpaceCache(Cache { args, .. }) => (args, Mend::ClearSpaceCacheV2),
         Verb::ChunkRecover(args) => (args, Mend::ChunkRecover),
-        Verb::ClearUuidTree(args) => return clear_uuid_tree(&args, ui),
+        Verb::ClearUuidTree(args) => return clear_uuid_tree(&args),
     };
     let name = || args.volumes[0].display().to_string();
     let devices = image::open_devices(&args.volumes[0], &args.others(), args.access())?;
@@ -90,12 +97,11 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     if args.yes {
         buttress_rescue::apply(&devices, &fixes).context(name)?;
     }
-    let lines: Vec<String> = fixes.into_iter().map(|fix| fix.what).collect();
-    answer(&lines, args.yes, ui)
+    Ok((fixes.into_iter().map(|fix| fix.what).collect(), args.yes))
 }
 
 /// The engine deletes the items, so the volume must be one that can be opened.
-fn clear_uuid_tree(args: &Args, ui: &Ui) -> Result<Exit> {
+fn clear_uuid_tree(args: &Args) -> Result<(Vec<String>, bool)> {
     let first = &args.volumes[0];
     let name = || first.display().to_string();
     let fs = image::open(first, &args.others(), args.access())?;
@@ -106,11 +112,10 @@ fn clear_uuid_tree(args: &Args, ui: &Ui) -> Result<Exit> {
     let count = count.context(name)?;
     image::close(fs, first)?;
     let line = format!("{}: {count} items of the UUID tree are deleted", name());
-    let lines = if count > 0 { vec![line] } else { Vec::new() };
-    answer(&lines, args.yes, ui)
+    Ok((if count > 0 { vec![line] } else { Vec::new() }, args.yes))
 }
 
-fn answer(fixes: &[String], is_written: bool, ui: &Ui) -> Result<Exit> {
+pub(crate) fn answer(fixes: &[String], is_written: bool, ui: &Ui) -> Result<Exit> {
     let exit = if is_written || fixes.is_empty() { Exit::Success } else { Exit::Refused };
     if ui.json() {
         ui.document(&json!({ "fixes": fixes, "written": is_written }))?;

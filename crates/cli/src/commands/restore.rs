@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use buttress_rescue::{Entry, Glob, Pattern, RestoreOptions, RootInfo, State, Summary};
+use buttress_rescue::{Condition, Entry, Glob, Pattern, RestoreOptions, RootInfo, State, Summary};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::location::show;
 use crate::salvage::{self, Opening};
 use crate::ui::{Tone, Ui};
 
@@ -59,6 +60,9 @@ pub(crate) struct Args {
     /// The root node of the only subvolume to restore. Only `btrfs restore` sets it.
     #[arg(skip)]
     pub(crate) node: Option<u64>,
+    /// Print as btrfs-progs do: what is not restored, and no sum.
+    #[arg(skip)]
+    pub(crate) of_btrfs: bool,
 }
 
 impl Args {
@@ -79,6 +83,7 @@ impl Args {
             verbose: false,
             pattern: None,
             node: None,
+            of_btrfs: false,
         }
     }
 }
@@ -141,6 +146,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let mut each = |entry: &Entry| {
         if ui.json() {
             files.push(entry.clone());
+        } else if args.of_btrfs && entry.condition == Condition::Skipped {
+            let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            ui.complain(format!("Skipping snapshot {}", show(name)));
         } else {
             salvage::print(entry, args.verbose, ui);
         }
@@ -150,7 +158,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if ui.json() {
         let (generation, origin) = (state.generation.0, state.origin);
         ui.document(&Document { generation, origin, notes, summary, files })?;
-    } else {
+    } else if !args.of_btrfs {
         salvage::print_summary(&summary, ui)?;
     }
     Ok(salvage::exit(&summary))

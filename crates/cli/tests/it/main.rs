@@ -49,6 +49,7 @@ mod word_devices;
 mod word_scrub;
 mod word_streams;
 mod word_swap;
+mod word_table;
 mod words;
 
 use std::path::Path;

@@ -71,6 +71,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
         uuid: Uuid(hold.superblock.fsid).to_string(),
         commit: hold.superblock.generation.0,
         is_mounted: true,
+        of_btrfs: args.of_btrfs,
     };
     if !ui.json() {
         let (uuid, commit) = (&about.uuid, about.commit);

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use buttress_control::order::Group;
 use buttress_words::units::Units;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::Show;
 
@@ -73,22 +73,34 @@ struct Column {
     cells: Vec<String>,
 }
 
-/// The groups as btrfs-progs print them in JSON: a limit that is not set is the text `none`.
-pub(super) fn in_json(groups: &[Group]) -> Vec<Value> {
-    let limit = |limit: Option<u64>| limit.map_or_else(|| Value::from("none"), Value::from);
-    let row = |group: &Group| {
-        json!({
-            "qgroupid": group.qgroupid,
-            "referenced": group.referenced,
-            "max_referenced": limit(group.max_referenced),
-            "exclusive": group.exclusive,
-            "max_exclusive": limit(group.max_exclusive),
-            "path": group.path.clone().unwrap_or_default(),
-            "parents": group.parents,
-            "children": group.children,
-        })
-    };
-    groups.iter().map(row).collect()
+/// A group as btrfs-progs print it in JSON: numbers are texts, and a limit that is not set is the
+/// text `none`.
+#[derive(Serialize)]
+pub(super) struct Row<'g> {
+    qgroupid: &'g str,
+    referenced: String,
+    max_referenced: String,
+    exclusive: String,
+    max_exclusive: String,
+    path: &'g str,
+    parents: &'g [String],
+    children: &'g [String],
+}
+
+impl<'g> From<&'g Group> for Row<'g> {
+    fn from(group: &'g Group) -> Self {
+        let limit = |limit: Option<u64>| limit.map_or_else(|| "none".into(), |at| at.to_string());
+        Self {
+            qgroupid: &group.qgroupid,
+            referenced: group.referenced.to_string(),
+            max_referenced: limit(group.max_referenced),
+            exclusive: group.exclusive.to_string(),
+            max_exclusive: limit(group.max_exclusive),
+            path: group.path.as_deref().unwrap_or_default(),
+            parents: &group.parents,
+            children: &group.children,
+        }
+    }
 }
 
 /// The lines of the table. The widths and the blank behind the head are those of btrfs-progs.
