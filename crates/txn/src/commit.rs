@@ -128,7 +128,6 @@ impl Engine {
         cut: impl FnOnce(),
     ) -> Result<()> {
         let started = clock::now();
-        self.note_failed_target()?;
         crate::open_handles::expect_none("handle::H1: the transaction is frozen");
         self.reservations.let_inodes_finish(|| {
             self.release_pinned();

@@ -167,15 +167,7 @@ impl Engine {
     /// Makes the running transaction record that a device was added, changed or removed.
     pub fn change_device(&self, change: DeviceChange) {
         let (_inside, running) = self.enter();
-        let mut changes = running.devices.lock();
-        // A replacement changes its record often, and only the last one counts.
-        if let (DeviceChange::Replacement(_), Some(last @ DeviceChange::Replacement(_))) =
-            (&change, changes.last_mut())
-        {
-            *last = change;
-        } else {
-            changes.push(change);
-        }
+        running.devices.lock().push(change);
     }
 
     /// Allows allocation again on a device after `from`, except where chunks lie. This call undoes

@@ -3,17 +3,17 @@
 //! # Invariants
 //!
 //! - **DR1** No write of this program lies before the cursor of an unfinished replacement, unless
-//!   the new device has it, too. The cursor says what need not be copied again, here or in Linux.
-//!   If an opening finds a replacement, it pairs the devices before it writes anything. If it
-//!   cannot, its first commit moves the cursor back to the beginning.
-//! - **DR2** What lies before the cursor of a commit was copied, and is durable on the new device:
-//!   a commit flushes all devices before its superblock.
+//!   the new device has it, too. The cursor says what Linux need not copy again. If an opening
+//!   finds a replacement, its first commit moves the cursor back to the beginning.
+//! - **DR2** From the commit that begins a replacement to the one that ends it, the cursor stays at
+//!   the beginning. After a crash the copy begins anew, here or in Linux.
 //!
-//! The volume may be written without the new device. The copy then begins anew.
+//! The volume may be written without the new device, since the program relies on no content of the
+//! new device.
 
 use buttress_format::{ReplaceItem, ReplacePhase, TreeId};
 use buttress_tree::{Cursor, Roots, Store};
-use buttress_volume::{Target, Volume};
+use buttress_volume::Volume;
 
 use crate::transaction::DeviceChange;
 use crate::{Engine, Error, Result};
@@ -62,12 +62,11 @@ impl Engine {
         Ok(self.replacement()?.filter(ReplaceItem::is_active))
     }
 
-    /// Pairs the devices of an unfinished replacement that has come somewhere. If that is not
-    /// possible, moves its cursor back to the beginning, in the running transaction (DR1).
+    /// Moves the cursor of an unfinished replacement back to the beginning, in the running
+    /// transaction (DR1).
     pub(crate) fn begin_replacement_anew(&self) -> Result<()> {
         if let Some(found) = self.unfinished_replacement()?
             && (found.cursor_left, found.cursor_right) != (0, 0)
-            && !(found.cursor_left > 0 && self.volume.pair_found_target(found.source))
         {
             let anew = ReplaceItem { cursor_left: 0, cursor_right: 0, ..found };
             self.change_device(DeviceChange::Replacement(anew));
@@ -75,35 +74,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Commits the new cursor of an unfinished replacement that begins anew, so that it does so
-    /// after a crash, too (DR1). Must come before the first write in place and before the first
-    /// log of fsync.
+    /// Commits the new cursor of an unfinished replacement, so that the copy begins anew after a
+    /// crash (DR1). Must come before the first write in place and before the first log of fsync.
     ///
     /// # Errors
     ///
     /// As [`commit`](Self::commit).
     pub fn commit_replacement_anew(&self) -> Result<()> {
         let is_changed = |found: &ReplaceItem| found.cursor_left != 0 || found.cursor_right != 0;
-        let is_paired = self.volume.target().is_some_and(|target| target.pair.is_some());
-        if !is_paired && self.unfinished_replacement()?.is_some_and(|found| is_changed(&found)) {
+        if self.unfinished_replacement()?.is_some_and(|found| is_changed(&found)) {
             self.check_writable()?;
             self.commit()?;
         }
-        Ok(())
-    }
-
-    /// Looks whether the new device of a replacement that waits has failed a write. If so, ends the
-    /// pair. The running transaction moves the cursor back to the beginning (DR1).
-    pub(crate) fn note_failed_target(&self) -> Result<()> {
-        let target = self.volume.target();
-        let failed = target.filter(|it| it.pair.as_ref().is_some_and(|pair| pair.has_failed()));
-        let Some(Target { device, uuid, pair: Some(pair), .. }) = failed else { return Ok(()) };
-        if let Some(found) = self.unfinished_replacement()? {
-            self.volume.end_pair(found.source, &pair, false);
-            let anew = ReplaceItem { cursor_left: 0, cursor_right: 0, ..found };
-            self.change_device(DeviceChange::Replacement(anew));
-        }
-        self.volume.keep_target(Target::new(device, uuid));
         Ok(())
     }
 }

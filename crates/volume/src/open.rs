@@ -102,9 +102,7 @@ impl Volume {
         let mut volume = Self::assemble(Params::of(newest), parts, options.degraded);
         volume.seeds = seeds;
         if let Some(Candidate { device, superblock }) = targets.pop() {
-            let is_current = superblock.generation == newest.generation;
-            let target = Target::new(device, superblock.dev_item.uuid);
-            volume.keep_target(Target { is_current, ..target });
+            volume.keep_target(Target { device, uuid: superblock.dev_item.uuid });
         }
         volume.parity = options.parity;
         volume.opened_for_reading.store(!options.writable, Ordering::Release);

@@ -20,9 +20,7 @@
 //!
 //! A device with the number 0 is the target of a replacement that was not finished
 //! ([`Volume::target`]). It counts as no device of the volume: nothing is read from it or written
-//! to it before it is paired. A target with the superblock of the last commit got all writes of
-//! that commit. So what was copied to it counts, if it is paired before the next write
-//! ([`Volume::pair_found_target`]).
+//! to it before a replacement pairs it anew.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -56,12 +54,6 @@ impl Pair {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
-    }
-
-    /// The first byte that the old device could not read.
-    #[must_use]
-    pub fn first_unread(&self) -> Option<u64> {
-        self.unread.lock().iter().map(|range| range.start).min()
     }
 
     fn is_turned(&self) -> bool {
@@ -185,17 +177,6 @@ pub struct Target {
     pub device: Arc<dyn Device>,
     /// Its own identifier.
     pub uuid: [u8; 16],
-    /// Whether it was there at the last commit before the volume was opened.
-    pub is_current: bool,
-    /// The pair, if the device gets all writes before the replacement goes on.
-    pub pair: Option<Arc<Pair>>,
-}
-
-impl Target {
-    /// A device that is no part of a pair.
-    pub fn new(device: Arc<dyn Device>, uuid: [u8; 16]) -> Self {
-        Self { device, uuid, is_current: false, pair: None }
-    }
 }
 
 impl Volume {
@@ -253,29 +234,6 @@ impl Volume {
         Some(pair)
     }
 
-    /// Pairs the target that the volume was opened with, unless it missed something or the old
-    /// device did. Returns whether there is such a pair now. Nothing may have been written before.
-    pub fn pair_found_target(&self, id: DeviceId) -> bool {
-        let Some(mut target) = self.target() else { return false };
-        if target.pair.is_some() {
-            return true;
-        }
-        let is_fit = |old: &VolumeDevice| {
-            old.trust().has_all() && target.device.len() >= old.item.total_bytes
-        };
-        if !target.is_current || !self.device(id).is_some_and(|old| is_fit(&old)) {
-            return false;
-        }
-        if let Err(error) = target.device.begin_writing() {
-            tracing::warn!(%error, "the new device of a replacement cannot be written");
-            return false;
-        }
-        target.pair = self.pair_device(id, &target);
-        let is_paired = target.pair.is_some();
-        self.keep_target(target);
-        is_paired
-    }
-
     /// Copies a range of the old device to the new one, with writers excluded (R2).
     pub fn copy_pair(&self, pair: &Pair, offset: u64, buf: &mut [u8]) {
         let _alone = self.repairs.write();
@@ -300,12 +258,6 @@ impl Volume {
     pub fn turn_pair(&self, pair: &Pair) {
         let _alone = self.repairs.write();
         pair.turned.store(true, Ordering::SeqCst);
-    }
-
-    /// Undoes [`Volume::turn_pair`]: reads go to the old device again.
-    pub fn turn_pair_back(&self, pair: &Pair) {
-        let _alone = self.repairs.write();
-        pair.turned.store(false, Ordering::SeqCst);
     }
 
     /// Ends a pair: one of its devices stays in the volume. Returns the other device. A new device

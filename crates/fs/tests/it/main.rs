@@ -46,7 +46,6 @@ mod readers;
 mod reads;
 mod repairs;
 mod replaced;
-mod resumed;
 mod reuse;
 mod room;
 mod scrubs;
