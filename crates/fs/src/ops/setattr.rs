@@ -30,7 +30,11 @@ impl Inode {
             let rest = SetAttr { flags: None, ..set.clone() };
             return self.set_attr(&rest);
         }
-        let writes = set.size.is_some().then(|| cell.home.writes.read());
+        // A snapshot, or a subvolume that becomes read-only, puts listed times under the other side
+        // of this lock. Times that are listed without it would be missing there.
+        let is_late = set.size.is_some() || is_of_times(set);
+        let writes = is_late.then(|| cell.home.writes.read());
+        cell.expect_writable(&self.mount().status)?;
         let lock = cell.lock.write();
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
             cell.expect_removable()?;

@@ -171,6 +171,8 @@ impl Inode {
         mount.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
         mount.writeback.write_all();
+        // Times that were set meanwhile belong to changes that the snapshot has.
+        mount.times.put_set();
         let _lock = dir.lock.write();
         // The subvolume may have been deleted meanwhile.
         mount.inodes.tree_info(&mount.engine.view(), source)?;

@@ -1,6 +1,7 @@
 //! Times that a caller sets: the moment at which they reach the trees, and what a crash leaves.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
@@ -95,6 +96,45 @@ fn snapshots_have_the_times() {
     assert_eq!(in_trees(&fs, &file), times(2));
     set(&file, 3).expect_err("it is read-only");
     drop((file, sub, snapshot));
+    fs.close().expect("closed");
+    expect_sound(&device);
+}
+
+/// A thread sets the time of a file, and then makes a directory with the same number. A snapshot with
+/// the directory has at least that time.
+#[test]
+fn snapshots_have_the_times_of_what_came_before() {
+    let device = memory(256);
+    let fs = mount_with(&device, OPTIONS);
+    let sub = fs.root().create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
+    let file = file_with(&sub, "file", b"text");
+    let busy = file_with(&sub, "busy", b"text");
+    set(&file, 0).expect("times");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in (1..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                set(&file, number).expect("times");
+                sub.mkdir(format!("{number:08}").as_bytes(), 0o755, 0, 0).expect("a directory");
+                // What a snapshot writes back before it takes its turn.
+                busy.write_at(number % 256 * 8192, &[1; 4096]).expect("room");
+            }
+        });
+        for number in 0..20 {
+            let name = format!("snapshot{number}");
+            let made = fs.root().snapshot(name.as_bytes(), sub.id().tree, true);
+            let snapshot = made.expect("a snapshot");
+            let numbers = list(&snapshot).into_iter().filter_map(|name| name.parse::<u64>().ok());
+            let last = numbers.max().unwrap_or(0);
+            let has = shown(&snapshot.lookup(b"file").expect("it"));
+            assert!(
+                (last..=last + 1).any(|number| has == times(number)),
+                "snapshot {number}: {has:?}, and directory {last}"
+            );
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    drop((file, busy, sub));
     fs.close().expect("closed");
     expect_sound(&device);
 }
