@@ -33,7 +33,7 @@ use buttress_block::LockFile;
 
 use crate::cache_seal::{CacheSeal, DRAWN, TAG};
 use crate::disk_index::{ENTRY, INDEX_HEAD, Index, Slot, read_index};
-use crate::disk_slot;
+use crate::disk_slot::{self, Owner};
 use crate::envelope::{VolumeId, wrap_lines};
 use crate::lines::LINE_BYTES;
 use crate::units::ObjectNumber;
@@ -59,6 +59,7 @@ pub(crate) struct DiskKey {
 /// The cache, opened by this process alone.
 #[derive(Debug)]
 pub(crate) struct DiskLines {
+    volume: VolumeId,
     /// The keys, if the volume is encrypted (P4).
     seal: Option<CacheSeal>,
     lines: File,
@@ -118,7 +119,7 @@ impl DiskLines {
         let bytes = slots.iter().map(|slot| u64::from(slot.len)).sum();
         let index = Ranked::new(Rank::Leaf, Index { places, slots, bytes, hand: 0 });
         let (is_broken, hits) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Some(Self { seal, lines, index_file, index, is_broken, hits, lock }))
+        Ok(Some(Self { volume, seal, lines, index_file, index, is_broken, hits, lock }))
     }
 
     /// Finds a line, and notes its use. Returns the slot, and where it begins in the file.
@@ -144,7 +145,7 @@ impl DiskLines {
                 return None;
             }
             line = seal.open_line(&slot.place(place), &line)?;
-        } else if !disk_slot::read(&self.lines, at, key, 0, &mut line) {
+        } else if !disk_slot::read(&self.lines, at, self.owner(key), 0, &mut line) {
             return None;
         }
         self.hits.fetch_add(1, Ordering::Relaxed);
@@ -159,8 +160,8 @@ impl DiskLines {
             return false;
         }
         let Some((_, slot, at)) = self.find(key) else { return false };
-        let found =
-            skip + to.len() <= slot.len as usize && disk_slot::read(&self.lines, at, key, skip, to);
+        let found = skip + to.len() <= slot.len as usize
+            && disk_slot::read(&self.lines, at, self.owner(key), skip, to);
         self.hits.fetch_add(u64::from(found), Ordering::Relaxed);
         found
     }
@@ -182,7 +183,7 @@ impl DiskLines {
                 self.index.lock().note_crc(place, slot);
                 self.lines.write_all_at(&stored, at)
             }
-            None => disk_slot::write(&self.lines, at, key, line),
+            None => disk_slot::write(&self.lines, at, self.owner(key), line),
         };
         let written = written.and_then(|()| {
             let at = INDEX_HEAD as u64 + u64::from(place) * ENTRY as u64;
@@ -201,13 +202,17 @@ impl DiskLines {
         self.lock.release();
     }
 
+    fn owner(&self, key: DiskKey) -> Owner {
+        Owner { volume: self.volume, key }
+    }
+
     fn slot_len(&self) -> u64 {
         slot_len(self.seal.as_ref())
     }
 
     /// Whether the cache has a line.
     pub(crate) fn has(&self, key: DiskKey) -> bool {
-        self.index.lock().places.contains_key(&key)
+        !self.is_broken.load(Ordering::Relaxed) && self.index.lock().places.contains_key(&key)
     }
 
     /// Bytes of all lines, and the number of reads that found a line.
