@@ -151,7 +151,7 @@ fn through_linux(images: &Images, image: &Path) -> Manifest {
     manifest
 }
 
-/// Both replays of a crashed image give the same files, and a sound volume.
+/// Both replays of a crashed image give the same files, as `restore` does, and a sound volume.
 fn replay(what: &str, images: &Images, crashed: &Path) -> Manifest {
     let ours = [crashed.to_path_buf()];
     let report = buttress_check::check_images(&ours, &buttress_check::Options::thorough());
@@ -160,6 +160,7 @@ fn replay(what: &str, images: &Images, crashed: &Path) -> Manifest {
     let theirs = images.scratch().join("theirs.img");
     sparse_copy(crashed, &theirs);
     let theirs = through_linux(images, &theirs);
+    crate::restored::assert_restored(what, crashed, &theirs, without_times);
     let filesystem = open(&ours, true);
     let found = without_times(Manifest::of_library(&filesystem));
     close(filesystem);

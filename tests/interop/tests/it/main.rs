@@ -22,6 +22,7 @@ mod quota_words;
 mod quotas;
 mod reflinks;
 mod replacing;
+mod restored;
 mod rootless;
 mod rounds;
 mod sectors;
