@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::show;
+use crate::memory::Memory;
 use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
 
@@ -20,6 +21,8 @@ pub(crate) struct Opening {
     /// Use metadata with wrong checksums if everything else in it is valid.
     #[arg(long)]
     ignore_metadata_checksums: bool,
+    #[command(flatten)]
+    memory: Memory,
 }
 
 /// Opens the devices for reading only.
@@ -28,6 +31,7 @@ pub(crate) fn open(volumes: &[PathBuf], opening: &Opening, ui: &Ui) -> Result<Sa
     let devices = image::open_devices(&volumes[0], &others, Access::Read)?;
     let mut options = SalvageOptions::default();
     options.ignore_meta_csums = opening.ignore_metadata_checksums;
+    options.node_cache_bytes = opening.memory.nodes();
     Salvage::open(devices, options, progress(ui)?).context(|| volumes[0].display().to_string())
 }
 

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use buttress_fs::MountOptions;
 
+use crate::size;
+
 const MIB: u64 = 1 << 20;
 
 /// The smallest default budget, unless the limit of a control group demands less.
@@ -30,6 +32,35 @@ const KNOWN_MAX: u64 = 64 * MIB;
 
 /// The most memory of requests that is kept while no large request uses it.
 const REQUESTS_MAX: u64 = 64 * MIB;
+
+/// The budget of a verb that opens a volume in a way of its own.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Memory {
+    /// Memory for tree nodes, data and sorting. The default is a sixteenth of the machine, at least
+    /// 128M, but at most a quarter of the limit of the control group.
+    #[arg(long = "memory", value_name = "SIZE", value_parser = size::parse)]
+    pub asked: Option<u64>,
+}
+
+impl Memory {
+    /// The options of a volume within the budget.
+    #[must_use]
+    pub fn options(self) -> MountOptions {
+        options(self.asked)
+    }
+
+    /// The whole budget, in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.asked.unwrap_or_else(by_default)
+    }
+
+    /// The part of the budget for nodes of trees, in bytes.
+    #[must_use]
+    pub fn nodes(self) -> u64 {
+        Parts::of(&self.options()).nodes
+    }
+}
 
 /// Returns the options of a volume for a requested budget, or for the default budget (B1, B2).
 #[must_use]
@@ -181,6 +212,17 @@ mod tests {
         assert_eq!(limit("0::/\n"), None);
         put("memory/x/memory.limit_in_bytes", "500\n");
         assert_eq!(limit("5:cpu:/x\n4:cpuset,memory:/x/y\n0::/a\n"), Some(500));
+    }
+
+    /// A requested budget bounds the nodes of a verb that opens a volume in its own way.
+    #[test]
+    fn b2_asked_memory_has_a_part_for_nodes() {
+        let asked = Memory { asked: Some(32 * MIB) };
+        assert_eq!((asked.bytes(), asked.nodes()), (32 * MIB, 8 * MIB));
+        assert_eq!(asked.options().dirty_bytes_max, 8 * MIB);
+        let usual = Memory::default();
+        assert_eq!(usual.bytes(), by_default());
+        assert!(usual.nodes() <= NODES_MAX.min(usual.bytes() / 4));
     }
 
     /// B2: the parts are within the budget, and none is above its limit.

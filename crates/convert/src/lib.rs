@@ -61,6 +61,10 @@ pub struct Options {
     pub csum: CsumType,
     /// Bytes of a tree node.
     pub nodesize: u32,
+    /// How the new volume is opened to be filled: the limits of memory.
+    pub mount: MountOptions,
+    /// Memory of the check at the end, in bytes.
+    pub check_bytes: u64,
 }
 
 /// The label of the new volume.
@@ -126,7 +130,7 @@ pub fn convert(
         ..MakeOptions::default()
     };
     Filesystem::make(&*on_guard, &make)?;
-    let fs = Filesystem::open(vec![Arc::clone(&on_guard)], MountOptions::default())?;
+    let fs = Filesystem::open(vec![Arc::clone(&on_guard)], options.mount.clone())?;
     let filled = fill(&ext4, (&device, &fs), &used, options, progress);
     let filled = match (filled, fs.close()) {
         (Ok(tally), Ok(())) => tally,
@@ -134,11 +138,8 @@ pub fn convert(
         (Ok(_), Err(error)) => return Err(out_of_room(error.into())),
     };
     progress(Step::Checking);
-    let report = buttress_check::check_devices(
-        vec![on_guard],
-        &buttress_check::Options::default(),
-        &NoProgress,
-    );
+    let check = buttress_check::Options { memory_bytes: options.check_bytes, ..Default::default() };
+    let report = buttress_check::check_devices(vec![on_guard], &check, &NoProgress);
     let report = report.map_err(|error| Error::Damaged(error.to_string()))?;
     if let Some(issue) = report.issues.first().filter(|_| !report.is_clean()) {
         return Err(Error::Damaged(issue.to_string()));

@@ -31,14 +31,15 @@ pub struct Back {
 }
 
 /// Restores the old file system from the image that a conversion has kept. All changes since the
-/// conversion are lost.
+/// conversion are lost. `options` have the limits of memory.
 ///
 /// # Errors
 ///
 /// [`Error::NoWayBack`] without the image, or if a balance, a defragmentation or a resize has moved
 /// the image's content. Nothing is written then.
-pub fn rollback(device: &Arc<dyn Device>) -> Result<Back> {
-    let options = MountOptions::parse("ro,subvolid=5,nologreplay")
+pub fn rollback(device: &Arc<dyn Device>, mut options: MountOptions) -> Result<Back> {
+    options
+        .parse_more("ro,subvolid=5,nologreplay")
         .map_err(|error| Error::NoWayBack(error.to_string()))?;
     let fs = Filesystem::open(vec![Arc::clone(device)], options)?;
     let found = read_back(&fs, device.len());

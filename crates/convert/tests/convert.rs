@@ -12,15 +12,26 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::{Device, Error as DeviceError, Layer, MemoryDevice, Operation};
-use buttress_convert::{Error, Label, Options, Tally, convert, rollback};
+use buttress_convert::{Back, Error, Label, Options, Tally, convert};
 use buttress_format::CsumType;
 use buttress_fs::{FileKind, Filesystem, Inode, MountOptions};
 
 const MIB: usize = 1 << 20;
 static ZEROS: [u8; 65536] = [0; 65536];
 
+fn rollback(device: &Arc<dyn Device>) -> Result<Back, Error> {
+    buttress_convert::rollback(device, MountOptions::default())
+}
+
 fn options() -> Options {
-    Options { label: Label::Same, has_sums: true, csum: CsumType::Crc32c, nodesize: 16384 }
+    Options {
+        label: Label::Same,
+        has_sums: true,
+        csum: CsumType::Crc32c,
+        nodesize: 16384,
+        mount: MountOptions::default(),
+        check_bytes: 64 << 20,
+    }
 }
 
 fn turn(device: &Arc<dyn Device>, options: &Options) -> Result<Tally, Error> {

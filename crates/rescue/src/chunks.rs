@@ -203,12 +203,16 @@ pub(crate) fn number_of(
     chunks: &[Chunk],
 ) -> Option<(DeviceId, [u8; 16])> {
     let mut votes: BTreeMap<(DeviceId, [u8; 16]), u32> = BTreeMap::new();
+    // No two chunks have an address in common (CH1).
+    let starts: BTreeMap<Logical, &Chunk> =
+        chunks.iter().map(|chunk| (chunk.logical, chunk)).collect();
     for node in found.nodes.iter().filter(|node| node.device == index) {
         let around = |chunk: &&Chunk| {
             Extent::new(chunk.logical, chunk.len).contains(node.logical)
                 && chunk.data_stripes() == 1
         };
-        let Some(chunk) = chunks.iter().find(around) else { continue };
+        let chunk = starts.range(..=node.logical).next_back().map(|(_, chunk)| *chunk);
+        let Some(chunk) = chunk.filter(around) else { continue };
         let within = node.logical.distance(chunk.logical);
         for stripe in &chunk.stripes {
             if stripe.offset.checked_add(within) == Some(node.physical) {

@@ -15,15 +15,20 @@ use crate::scan::Scan;
 use crate::striped::{Evidence, Order};
 use crate::tree::Leaves;
 
-/// Size of the node cache, in bytes.
-const CACHE_BYTES: u64 = 64 << 20;
-
 /// How to join the devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SalvageOptions {
     /// Whether nodes with wrong checksums are used if they are otherwise valid.
     pub ignore_meta_csums: bool,
+    /// Size of the node cache, in bytes.
+    pub node_cache_bytes: u64,
+}
+
+impl Default for SalvageOptions {
+    fn default() -> Self {
+        Self { ignore_meta_csums: false, node_cache_bytes: 64 << 20 }
+    }
 }
 
 /// A damaged volume, for reading.
@@ -110,6 +115,12 @@ impl Salvage {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// The number of nodes in the cache.
+    #[must_use]
+    pub fn cached_nodes(&self) -> usize {
+        self.store.cached_nodes()
     }
 
     /// All nodes on the devices. The first call scans for them.
@@ -227,7 +238,7 @@ fn joined(
     options: SalvageOptions,
 ) -> (Arc<Volume>, Store) {
     let volume = Arc::new(Volume::salvage(superblock, devices));
-    let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES)
+    let store = Store::new(Arc::clone(&volume), geometry, options.node_cache_bytes)
         .ignoring_csums(options.ignore_meta_csums);
     (volume, store)
 }

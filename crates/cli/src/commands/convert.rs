@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
+use crate::memory::Memory;
 use crate::size;
 use crate::ui::{Progress, Ui};
 
@@ -34,6 +35,8 @@ pub(crate) struct Args {
     /// Bytes of a tree node.
     #[arg(long, short = 'N', default_value = "16K", value_parser = size::parse)]
     nodesize: u64,
+    #[command(flatten)]
+    memory: Memory,
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
@@ -43,7 +46,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, "a conversion has one device"));
     };
     if args.rollback {
-        let back = rollback(device).map_err(|error| failure(name(), error))?;
+        let back =
+            rollback(device, args.memory.options()).map_err(|error| failure(name(), error))?;
         if ui.json() {
             let answer =
                 json!({ "kept_bytes": back.kept_bytes, "written_bytes": back.written_bytes });
@@ -63,6 +67,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         has_sums: !args.no_datasum,
         csum: args.csum,
         nodesize: u32::try_from(args.nodesize).unwrap_or(u32::MAX),
+        mount: args.memory.options(),
+        check_bytes: args.memory.bytes(),
     };
     let mut bar = Bar { ui, progress: ui.count_bar("looking", 1), done: 0 };
     let tally = convert(device.clone(), &options, &mut |step| bar.show(step));

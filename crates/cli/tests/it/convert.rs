@@ -41,7 +41,7 @@ fn linux_sees_the_same_before_and_after() {
         seen(top)
     });
     bench.fails(&["convert", "--rollback", "image"], 2, &["image", "ext4"]);
-    bench.ok(&["convert", "image", "--label", "new"]);
+    bench.ok(&["convert", "image", "--label", "new", "--memory", "16M"]);
     check(&image);
     let after = mounted("btrfs", "loop", &|top| {
         let said = seen(top);
@@ -52,7 +52,7 @@ fn linux_sees_the_same_before_and_after() {
     });
     assert!(before == after, "{before}\n{after}");
     check(&image);
-    bench.ok(&["convert", "--rollback", "image"]);
+    bench.ok(&["convert", "--rollback", "image", "--memory", "16M"]);
     let checked = Command::new("e2fsck").arg("-fn").arg(&image).output().expect("it starts");
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     let back = mounted("ext4", "loop,ro", &|top| seen(top));

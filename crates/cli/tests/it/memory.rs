@@ -70,3 +70,16 @@ fn memory_bounds_what_a_mount_keeps() {
     bench.ok(&["check", "image", "--memory", "8M"]);
     bench.ok(&["ls", "image:/d1", "--memory", "8M"]);
 }
+
+/// The verbs that open a volume in a way of their own take a budget, too.
+#[test]
+fn memory_bounds_the_rescue_of_a_volume() {
+    let bench = crate::bench();
+    bench.ok(&["mkfs", "image", "--size", "300M"]);
+    std::fs::write(bench.path("one"), b"content").expect("a file");
+    bench.ok(&["cp", "one", "image:/one"]);
+    let least = ["--memory", "8M"];
+    bench.ok(&[&["restore", "image", "out"][..], &least].concat());
+    assert_eq!(std::fs::read(bench.path("out/one")).expect("restored"), b"content");
+    bench.ok(&["check", "image"]);
+}

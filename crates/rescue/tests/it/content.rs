@@ -42,6 +42,32 @@ pub(crate) fn small() -> Vec<Arc<MemoryDevice>> {
     vec![device]
 }
 
+/// The cache of nodes keeps to its size, and a restore with a small cache finds the same files.
+#[test]
+fn a_small_cache_restores_the_same_files() {
+    let devices = small();
+    let fs = opened(&devices, "rw");
+    for number in 0..4000 {
+        let name = format!("{number:0>200}");
+        drop(fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+    }
+    fs.close().expect("an unmount");
+    let list = || devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+    let [few, many] = [2 << 20, 64 << 20].map(|bytes| {
+        let mut options = SalvageOptions::default();
+        options.node_cache_bytes = bytes;
+        let salvage = Salvage::open(list(), options, Arc::new(NoProgress)).expect("a volume");
+        let state = State::newest(&salvage).expect("a state");
+        let how = RestoreOptions::default();
+        let summary = restore(&salvage, &state, &how, None, &mut |_| ()).expect("restored");
+        assert_eq!((summary.partly, summary.lost), (0, 0));
+        assert!(summary.whole >= 4000, "{summary:?}");
+        salvage.cached_nodes()
+    });
+    assert!(few <= 128, "{few} nodes of 16 KiB are more than 2 MiB");
+    assert!(many > 200, "the large cache has only {many} nodes");
+}
+
 /// Modes, times, attributes, symbolic links, holes, device files and hard links are restored.
 #[test]
 fn attributes_come_along() {
