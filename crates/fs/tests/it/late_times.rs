@@ -100,8 +100,8 @@ fn snapshots_have_the_times() {
     expect_sound(&device);
 }
 
-/// A thread sets the time of a file, and then makes a directory with the same number. A snapshot with
-/// the directory has at least that time.
+/// A thread sets the time of a file, and then makes a directory with the same number. A snapshot
+/// with the directory has at least that time.
 #[test]
 fn snapshots_have_the_times_of_what_came_before() {
     let device = memory(256);
