@@ -17,7 +17,7 @@ use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use super::host::{
-    Attributes, link_within, make_directory, make_file, make_room, set_xattr, write_all, xattrs,
+    Attributes, link_again, make_directory, make_file, make_room, set_xattrs, write_all, xattrs,
 };
 use super::import::{FILE_FLAGS, kind, length, next_data, open_child, stat};
 use super::names::Names;
@@ -53,6 +53,8 @@ struct Level {
     /// The path of `target` from the top of the copy.
     path: PathBuf,
     attributes: Attributes,
+    /// Whether the copy made `target`.
+    is_new: bool,
 }
 
 /// The place of a copy: a name in a directory below the top of the copy.
@@ -83,7 +85,11 @@ impl<'a, 'b> Across<'a, 'b> {
         self.copy(source, name, To { top, dir: top, name: target, path: Path::new("") })?;
         while let Some(mut level) = self.stack.pop() {
             let Some(name) = level.left.next()? else {
-                level.attributes.set(self.job.keep, &level.target, OsStr::new("."))?;
+                // Lists of rights come last: entries would inherit them, or not be allowed.
+                let (this, keep) = (OsStr::new("."), self.job.keep);
+                level.attributes.set_owner(keep, &level.target, this)?;
+                self.xattrs(&level.source, this, &level.target, this)?;
+                level.attributes.set(keep, &level.target, this, level.is_new)?;
                 continue;
             };
             // If the entry is a directory, `copy` puts it onto the stack. This level goes back
@@ -119,7 +125,7 @@ impl<'a, 'b> Across<'a, 'b> {
         make_room(to.dir, to.name, kind).context(text)?;
         if self.job.keep.everything && found.st_nlink > 1 {
             if let Some(first) = self.links.get(&id(&found)) {
-                return link_within(to.top, first, to.dir, to.name).context(text);
+                return link_again(to.top, first, to.dir, to.name).context(text);
             }
             self.links.insert(id(&found), to.path.join(to.name));
         }
@@ -140,8 +146,10 @@ impl<'a, 'b> Across<'a, 'b> {
                 self.job.tally.others += 1;
             }
         }
-        self.xattrs(source, name, to)?;
-        Attributes::from(&found).set(self.job.keep, to.dir, to.name)
+        let attributes = Attributes::from(&found);
+        attributes.set_owner(self.job.keep, to.dir, to.name)?;
+        self.xattrs(source, name, to.dir, to.name)?;
+        attributes.set(self.job.keep, to.dir, to.name, true)
     }
 
     fn directory(
@@ -160,14 +168,13 @@ impl<'a, 'b> Across<'a, 'b> {
         let child = open_child(source, name)?;
         // The source is listed before the copy may appear in it.
         let left = Names::of(&child, self.job.skip)?;
-        let target = make_directory(to.dir, to.name).context(text)?;
+        let (target, is_new) = make_directory(to.dir, to.name).context(text)?;
         if self.first.is_none() {
             self.first = Some(id(&rustix::fs::fstat(&target).context(text)?));
         }
         self.job.tally.directories += 1;
-        self.xattrs(source, name, to)?;
         let (path, attributes) = (to.path.join(to.name), Attributes::from(found));
-        self.stack.push(Level { source: child, left, target, path, attributes });
+        self.stack.push(Level { source: child, left, target, path, attributes, is_new });
         Ok(())
     }
 
@@ -190,12 +197,30 @@ impl<'a, 'b> Across<'a, 'b> {
             let what = format!("{}: its data cannot be shared; --reflink=auto copies it", text());
             return Err(Failure::new(Exit::Failure, what));
         }
-        self.ranges(&file, &copy, len).context(text)?;
-        rustix::fs::ftruncate(&copy, len).context(text)
+        let mut end = self.ranges(&file, &copy, len).context(text)?;
+        if len == 0 {
+            // Files that the kernel makes up have no length before they are read.
+            end = self.copy_unmeasured(&file, &copy).context(text)?;
+        }
+        rustix::fs::ftruncate(&copy, end).context(text)
     }
 
-    /// Copies the data of a file and leaves its holes out.
-    fn ranges(&mut self, file: &OwnedFd, copy: &OwnedFd, len: u64) -> rustix::io::Result<()> {
+    /// Copies what can be read of a file without a length. Returns the length.
+    fn copy_unmeasured(&mut self, file: &OwnedFd, copy: &OwnedFd) -> rustix::io::Result<u64> {
+        let mut offset = 0;
+        loop {
+            let read = rustix::io::pread(file, &mut self.buffer[..], offset)?;
+            if read == 0 {
+                return Ok(offset);
+            }
+            write_all(copy, &self.buffer[..read], offset)?;
+            offset += read as u64;
+            self.job.tally.bytes += read as u64;
+        }
+    }
+
+    /// Copies the data of a file and leaves its holes out. Returns the length of the copy.
+    fn ranges(&mut self, file: &OwnedFd, copy: &OwnedFd, len: u64) -> rustix::io::Result<u64> {
         let mut is_by_kernel = self.job.reflink != Reflink::Never;
         let mut offset = 0;
         while let Some((start, end)) = next_data(file, offset, len)? {
@@ -208,6 +233,8 @@ impl<'a, 'b> Across<'a, 'b> {
                         // With `Always`, the files lie on one mount, and this call shares (AC2).
                         Err(errno) if self.job.reflink == Reflink::Always => return Err(errno),
                         Err(errno) if !is_no_way(errno) => return Err(errno),
+                        // Also where the kernel says that there is nothing left: it says so of
+                        // files that it makes up.
                         _ => {
                             is_by_kernel = false;
                             continue;
@@ -220,9 +247,9 @@ impl<'a, 'b> Across<'a, 'b> {
                     read as u64
                 };
                 if done == 0 {
-                    // The file was truncated during the copy. The rest of the copy reads as zeros.
+                    // The file was truncated during the copy, or is shorter than it seemed.
                     self.job.bar.add(len - offset);
-                    return Ok(());
+                    return Ok(offset);
                 }
                 offset += done;
                 self.job.bar.add(done);
@@ -230,16 +257,15 @@ impl<'a, 'b> Across<'a, 'b> {
             }
         }
         self.job.bar.add(len.saturating_sub(offset));
-        Ok(())
+        Ok(len)
     }
 
-    fn xattrs(&self, source: &OwnedFd, name: &OsStr, to: To<'_>) -> Result<()> {
+    fn xattrs(&self, from: &OwnedFd, name: &OsStr, to: &OwnedFd, target: &OsStr) -> Result<()> {
         if !self.job.keep.everything {
             return Ok(());
         }
-        let path = through(to.dir, Path::new(to.name));
-        let all = xattrs(&through(source, Path::new(name)))?;
-        all.iter().try_for_each(|(name, value)| set_xattr(&path, name, value))
+        let all = xattrs(&through(from, Path::new(name)))?;
+        set_xattrs(&through(to, Path::new(target)), &all)
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::fs::{FileType, Mode};
 
 use super::{CHUNK, Job, needs_recursive, through};
 use crate::host::{
-    Attributes, link_within, make_directory, make_file, make_room, set_xattr, write_all,
+    Attributes, link_again, make_directory, make_file, make_room, set_xattrs, write_all,
 };
 use crate::listing::{self, Entry};
 use buttress_control::exit::{Context, Exit, Failure, Result};
@@ -37,6 +37,8 @@ struct Level {
     path: std::path::PathBuf,
     left: std::vec::IntoIter<Entry>,
     source: Inode,
+    /// Whether the copy made `target`.
+    is_new: bool,
 }
 
 impl<'a, 'b> Export<'a, 'b> {
@@ -51,8 +53,12 @@ impl<'a, 'b> Export<'a, 'b> {
         self.copy(inode, &attr, top, top, target, Path::new(""))?;
         while let Some(mut level) = self.stack.pop() {
             let Some(entry) = level.left.next() else {
-                let attr = level.source.attr();
-                Attributes::from(&attr).set(self.job.keep, &level.target, OsStr::new("."))?;
+                // Lists of rights come last: entries would inherit them, or not be allowed.
+                let (this, keep) = (OsStr::new("."), self.job.keep);
+                let attributes = Attributes::from(&level.source.attr());
+                attributes.set_owner(keep, &level.target, this)?;
+                self.xattrs(&level.source, &through(&level.target, Path::new(this)))?;
+                attributes.set(keep, &level.target, this, level.is_new)?;
                 continue;
             };
             let name = checked_name(&entry.name)?;
@@ -79,7 +85,7 @@ impl<'a, 'b> Export<'a, 'b> {
         let several = self.job.keep.everything && attr.nlink > 1;
         if several && attr.kind != FileKind::Directory {
             if let Some(first) = self.links.get(&attr.id) {
-                link_within(top, first, dir, name).context(text)?;
+                link_again(top, first, dir, name).context(text)?;
                 return Ok(());
             }
             self.links.insert(attr.id, path.join(name));
@@ -87,12 +93,11 @@ impl<'a, 'b> Export<'a, 'b> {
         match attr.kind {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
-                let target = make_directory(dir, name).context(text)?;
+                let (target, is_new) = make_directory(dir, name).context(text)?;
                 let left = listing::entries(inode).context(text)?.into_iter();
                 self.job.tally.directories += 1;
-                self.xattrs(inode, &through(dir, Path::new(name)))?;
                 let path = path.join(name);
-                self.stack.push(Level { target, path, left, source: inode.clone() });
+                self.stack.push(Level { target, path, left, source: inode.clone(), is_new });
                 return Ok(());
             }
             FileKind::Regular => {
@@ -113,8 +118,10 @@ impl<'a, 'b> Export<'a, 'b> {
                 self.job.tally.others += 1;
             }
         }
+        let attributes = Attributes::from(attr);
+        attributes.set_owner(self.job.keep, dir, name)?;
         self.xattrs(inode, &through(dir, Path::new(name)))?;
-        Attributes::from(attr).set(self.job.keep, dir, name)
+        attributes.set(self.job.keep, dir, name, true)
     }
 
     fn content(&mut self, inode: &Inode, attr: &Attr, dir: &OwnedFd, name: &OsStr) -> Result<()> {
@@ -151,10 +158,12 @@ impl<'a, 'b> Export<'a, 'b> {
             return Ok(());
         }
         let text = || path.display().to_string();
+        let mut all = Vec::new();
         for name in inode.list_xattrs().context(text)? {
-            set_xattr(path, &name, &inode.xattr(&name).context(text)?)?;
+            let value = inode.xattr(&name).context(text)?;
+            all.push((name, value));
         }
-        Ok(())
+        set_xattrs(path, &all)
     }
 }
 

@@ -17,6 +17,13 @@ use crate::Keep;
 pub(crate) const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
+/// The bits of a mode by which a program runs as the owner, or as the group, of its file.
+pub(crate) const SET_USER: u32 = 0o4000;
+pub(crate) const SET_GROUP: u32 = 0o2000;
+
+/// The lists of rights that a new object may inherit.
+pub(crate) const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
 /// The attributes of an object that a copy may get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
@@ -46,37 +53,54 @@ impl From<&Stat> for Attributes {
 }
 
 impl Attributes {
-    /// Sets owner, mode and times, after everything that would change them.
-    pub(crate) fn set(&self, keep: Keep, dir: &OwnedFd, name: &OsStr) -> Result<()> {
+    /// Sets the owner, before attributes that a change of the owner removes.
+    pub(crate) fn set_owner(&self, keep: Keep, dir: &OwnedFd, name: &OsStr) -> Result<()> {
+        if !keep.everything {
+            return Ok(());
+        }
+        let change = |owner: Option<u32>| {
+            let owner = owner.map(rustix::fs::Uid::from_raw);
+            let group = Some(rustix::fs::Gid::from_raw(self.gid));
+            rustix::fs::chownat(dir, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)
+        };
+        // A change of the owner needs a privilege. Without the privilege, the files belong to this
+        // user, as with `cp -a`, and to the group if this user is in it.
+        let changed = match change(Some(self.uid)) {
+            Err(Errno::PERM) => change(None),
+            other => other,
+        };
+        match changed {
+            Ok(()) | Err(Errno::PERM) => Ok(()),
+            Err(errno) => Err(errno).context(|| show(name.as_bytes())),
+        }
+    }
+
+    /// Sets mode and times, after everything that would change them. `is_new` says that the copy
+    /// made the object.
+    pub(crate) fn set(&self, keep: Keep, dir: &OwnedFd, name: &OsStr, is_new: bool) -> Result<()> {
         let text = || show(name.as_bytes());
+        let found = || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).context(text);
         if !keep.attributes && !keep.everything {
-            // Until the directory was filled, only this user could access it.
-            if self.kind == Some(FileKind::Directory) {
+            // Until the directory was filled, only this user could access it. It keeps the bit that
+            // it inherited from its parent.
+            if self.kind == Some(FileKind::Directory) && is_new {
                 let umask = rustix::process::umask(Mode::empty());
                 rustix::process::umask(umask);
-                let mode = Mode::from(self.mode & 0o777 & !umask.bits());
-                change_mode(dir, name, mode).context(text)?;
+                let mode = self.mode & 0o777 & !umask.bits() | found()?.st_mode & SET_GROUP;
+                change_mode(dir, name, Mode::from(mode)).context(text)?;
             }
             return Ok(());
         }
-        if keep.everything {
-            let owner = rustix::fs::Uid::from_raw(self.uid);
-            let group = rustix::fs::Gid::from_raw(self.gid);
-            match rustix::fs::chownat(
-                dir,
-                name,
-                Some(owner),
-                Some(group),
-                AtFlags::SYMLINK_NOFOLLOW,
-            ) {
-                // A change of the owner needs a privilege. Without the privilege, the files belong
-                // to this user, as with `cp -a`.
-                Ok(()) | Err(Errno::PERM) => {}
-                Err(errno) => return Err(errno).context(text),
-            }
-        }
         if self.kind != Some(FileKind::Symlink) {
-            change_mode(dir, name, Mode::from(self.mode & 0o7777)).context(text)?;
+            // A program that runs as its owner must not get another owner.
+            let (mut mode, found) = (self.mode & 0o7777, found()?);
+            if found.st_uid != self.uid {
+                mode &= !SET_USER;
+            }
+            if found.st_gid != self.gid {
+                mode &= !SET_GROUP;
+            }
+            change_mode(dir, name, Mode::from(mode)).context(text)?;
         }
         let times = Timestamps { last_access: self.times.0, last_modification: self.times.1 };
         rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).context(text)
@@ -99,14 +123,26 @@ fn change_mode(dir: &OwnedFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()
     rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
 }
 
-/// Adds a name to a file that was created below `top`. Follows no symbolic link on the way to the
-/// file (`transfer::X1`).
-pub(crate) fn link_within(
+/// Makes `name` a name of a file that was created below `top`. An object that has the name already
+/// gives it up, but no directory.
+pub(crate) fn link_again(
     top: &OwnedFd,
     first: &Path,
     dir: &OwnedFd,
     name: &OsStr,
 ) -> rustix::io::Result<()> {
+    match link_within(top, first, dir, name) {
+        Err(Errno::EXIST) => {
+            rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
+            link_within(top, first, dir, name)
+        }
+        other => other,
+    }
+}
+
+/// Adds a name to a file that was created below `top`. Follows no symbolic link on the way to the
+/// file (`transfer::X1`).
+fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     let (Some(parent), Some(last)) = (first.parent(), first.file_name()) else {
         return Err(Errno::INVAL);
     };
@@ -136,13 +172,15 @@ pub(crate) fn make_room(dir: &OwnedFd, name: &OsStr, kind: FileKind) -> rustix::
     }
 }
 
-/// Makes a directory for this user alone, or accepts one that exists, and opens it.
-pub(crate) fn make_directory(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
-    match rustix::fs::mkdirat(dir, name, Mode::from(0o700)) {
-        Ok(()) | Err(Errno::EXIST) => {}
+/// Makes a directory for this user alone, or accepts one that exists, and opens it. Returns whether
+/// it is new.
+pub(crate) fn make_directory(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<(OwnedFd, bool)> {
+    let is_new = match rustix::fs::mkdirat(dir, name, Mode::from(0o700)) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
         Err(errno) => return Err(errno),
-    }
-    rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty())
+    };
+    Ok((rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty())?, is_new))
 }
 
 /// Makes a file, or empties an existing file, and opens it.
@@ -178,6 +216,17 @@ pub(crate) fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> Result<()> {
         Ok(()) | Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(()),
         Err(errno) => Err(errno).context(|| path.display().to_string()),
     }
+}
+
+/// Sets all extended attributes of an object, and takes lists of rights away that it has inherited
+/// and its source lacks. The last component of `path` is an entry of an open directory
+/// (`transfer::X1`).
+pub(crate) fn set_xattrs(path: &Path, all: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+    for list in LISTS.into_iter().filter(|list| all.iter().all(|(name, _)| name != list)) {
+        // Most objects have none, and some file systems know none.
+        let _ = rustix::fs::lremovexattr(path, OsStr::from_bytes(list));
+    }
+    all.iter().try_for_each(|(name, value)| set_xattr(path, name, value))
 }
 
 /// Reads extended attributes, including access control lists, in the order of their names. The

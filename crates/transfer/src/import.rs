@@ -81,6 +81,8 @@ pub struct Import<'a, 'b> {
     stack: Vec<Level>,
     /// The path of the directory being copied, below the top of the copy.
     at: PathBuf,
+    /// Whether a directory of the copy may have a list of rights that new entries inherit.
+    may_inherit: bool,
 }
 
 /// A directory being copied.
@@ -96,7 +98,8 @@ impl<'a, 'b> Import<'a, 'b> {
     /// Prepares a copy into `fs`.
     pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
         let (links, stack) = (Links::default(), Vec::new());
-        Self { job, fs, links, buffer: vec![0; CHUNK], stack, at: PathBuf::new() }
+        let at = PathBuf::new();
+        Self { job, fs, links, buffer: vec![0; CHUNK], stack, at, may_inherit: false }
     }
 
     /// Copies the entry `name` of a host directory to the name `target` in `dir`.
@@ -107,6 +110,7 @@ impl<'a, 'b> Import<'a, 'b> {
         dir: &Inode,
         target: &[u8],
     ) -> Result<()> {
+        self.may_inherit |= dir.xattr(host::LISTS[1]).is_ok();
         self.copy(source, name, dir, target)?;
         self.descend()
     }
@@ -116,6 +120,7 @@ impl<'a, 'b> Import<'a, 'b> {
     pub fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
         let attributes = rustix::fs::fstat(&source).context(|| "the folder")?;
         self.xattrs(Path::new(&format!("/proc/self/fd/{}/.", raw(&source))), dir)?;
+        self.may_inherit |= dir.xattr(host::LISTS[1]).is_ok();
         self.enter(source, dir.clone(), attributes)?;
         self.descend()
     }
@@ -281,8 +286,16 @@ impl<'a, 'b> Import<'a, 'b> {
         }
         let is_link = kind(stat) == Some(FileKind::Symlink);
         let mtime = time(stat.st_mtime, stat.st_mtime_nsec);
+        // A program that runs as its owner must not get another owner.
+        let (mut mode, found) = (stat.st_mode & 0o7777, inode.attr());
+        if !keep.everything && found.uid != stat.st_uid {
+            mode &= !host::SET_USER;
+        }
+        if !keep.everything && found.gid != stat.st_gid {
+            mode &= !host::SET_GROUP;
+        }
         let set = SetAttr {
-            mode: (!is_link).then_some(stat.st_mode & 0o7777),
+            mode: (!is_link).then_some(mode),
             uid: keep.everything.then_some(stat.st_uid),
             gid: keep.everything.then_some(stat.st_gid),
             atime: Some(self.time(match self.job.canonical {
@@ -310,10 +323,19 @@ impl<'a, 'b> Import<'a, 'b> {
         if !self.job.keep.everything {
             return Ok(());
         }
-        for (name, value) in host::xattrs(path)? {
-            inode
-                .set_xattr(&name, &value, XattrFlags::default())
-                .context(|| path.display().to_string())?;
+        let text = || path.display().to_string();
+        let all = host::xattrs(path)?;
+        let has = |list: &[u8]| all.iter().any(|(name, _)| name == list);
+        if self.may_inherit {
+            for list in host::LISTS.into_iter().filter(|list| !has(list)) {
+                if inode.xattr(list).is_ok() {
+                    inode.remove_xattr(list).context(text)?;
+                }
+            }
+        }
+        self.may_inherit |= has(host::LISTS[1]);
+        for (name, value) in &all {
+            inode.set_xattr(name, value, XattrFlags::default()).context(text)?;
         }
         Ok(())
     }
@@ -359,6 +381,9 @@ pub(super) fn next_data(
     offset: u64,
     len: u64,
 ) -> rustix::io::Result<Option<(u64, u64)>> {
+    if offset >= len {
+        return Ok(None);
+    }
     let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),

@@ -268,3 +268,83 @@ fn copies_share_within_a_mount_and_cross_between_two() {
     check(&bench.path("image"));
     check(&other.path("image"));
 }
+
+/// A copy gives no rights that its source does not give: to a mount, to a folder of the host, and
+/// from an image. It can be repeated, and takes files that the kernel makes up.
+#[test]
+fn copies_give_no_more_rights_and_can_be_repeated() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !has(&["umount", "setfacl", "getfacl"], Some("/dev/fuse")) || !is_root {
+        return;
+    }
+    let bench = crate::bench();
+    let mode = |path: &Path, mode: u32| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(path, mode).expect("a mode");
+    };
+    let source = bench.path("source");
+    fs::create_dir_all(source.join("folder")).expect("folders");
+    for name in ["private", "program"] {
+        fs::write(source.join("folder").join(name), name).expect("a file");
+    }
+    fs::hard_link(source.join("folder/private"), source.join("folder/too")).expect("a link");
+    mode(&source.join("folder/private"), 0o640);
+    std::os::unix::fs::chown(source.join("folder/program"), Some(1000), Some(1000)).expect("root");
+    mode(&source.join("folder/program"), 0o6755);
+    mode(&source.join("folder"), 0o755);
+    run("setfacl", &["--default", "-m", "user:1234:rwx", text(&source.join("folder"))]);
+
+    bench.volume("image", "300M");
+    bench.volume("plain", "300M");
+    bench.ok(&["cp", "-a", "source", "plain:/"]);
+    let mounted = Mounted::new(&bench, &[]);
+    fs::create_dir(bench.path("host")).expect("a folder");
+    for (from, place) in [("source", "mnt"), ("plain:/source", "host"), ("mnt/source", "mnt/again")]
+    {
+        if place == "mnt/again" {
+            bench.ok(&["mkdir", place]);
+        }
+        // Twice: the second one finds everything there.
+        for _ in 0..2 {
+            bench.ok(&["cp", "-a", from, place]);
+        }
+        let folder = bench.path(place).join("source/folder");
+        let found = |name: &str| fs::metadata(folder.join(name)).expect("it");
+        let program = found("program");
+        let bits = (program.mode() & 0o7777, program.uid(), program.gid());
+        assert_eq!(bits, (0o6755, 1000, 1000), "{place}");
+        assert_eq!(found("private").ino(), found("too").ino(), "{place}");
+        let lists = |name: &str| {
+            let path = folder.join(name);
+            let args = ["--numeric", "--absolute-names", "--omit-header", text(&path)];
+            let output = std::process::Command::new("getfacl").args(args).output();
+            String::from_utf8(output.expect("getfacl runs").stdout).expect("text")
+        };
+        assert!(!lists("private").contains("1234"), "{place}: {}", lists("private"));
+        assert!(lists(".").contains("default:user:1234:rwx"), "{place}: {}", lists("."));
+
+        // Without the owner, a program does not run as another user.
+        let alone = bench.path(place).join("alone");
+        let program = format!("{from}/folder/program");
+        bench.ok(&["cp", "--preserve", &program, text(&alone)]);
+        let found = fs::metadata(&alone).expect("it");
+        assert_eq!((found.mode() & 0o7777, found.uid()), (0o755, 0), "{place}");
+
+        // A directory that is there keeps its mode.
+        mode(&folder, 0o2700);
+        bench.ok(&["cp", "-r", from, place]);
+        assert_eq!(fs::metadata(&folder).expect("it").mode() & 0o7777, 0o2700, "{place}");
+        mode(&folder, 0o755);
+    }
+    for name in ["/proc/cpuinfo", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        let Ok(wanted) = fs::read(name) else { continue };
+        bench.ok(&["cp", name, "mnt/made-up"]);
+        let got = fs::read(bench.path("mnt/made-up")).expect("a file");
+        if name.starts_with("/sys") {
+            assert_eq!(got, wanted);
+        }
+        assert!(!got.is_empty() && got.iter().any(|byte| *byte != 0));
+    }
+    mounted.end();
+    check(&bench.path("image"));
+}

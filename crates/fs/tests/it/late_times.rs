@@ -100,6 +100,15 @@ fn snapshots_have_the_times() {
     expect_sound(&device);
 }
 
+/// Ends a thread when dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A thread sets the time of a file, and then makes a directory with the same number. A snapshot
 /// with the directory has at least that time.
 #[test]
@@ -112,6 +121,8 @@ fn snapshots_have_the_times_of_what_came_before() {
     set(&file, 0).expect("times");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // The thread ends after a failure, too.
+        let over = Over(&is_over);
         scope.spawn(|| {
             for number in (1..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
                 set(&file, number).expect("times");
@@ -132,7 +143,7 @@ fn snapshots_have_the_times_of_what_came_before() {
                 "snapshot {number}: {has:?}, and directory {last}"
             );
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
     });
     drop((file, busy, sub));
     fs.close().expect("closed");
