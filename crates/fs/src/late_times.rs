@@ -111,10 +111,9 @@ impl<C: Listable> LateTimes<C> {
             match &mut *place {
                 _ if cell.is_gone() => return room,
                 Some(late) if late.room.is_some() => return room,
-                Some(late) => {
-                    late.room = room;
-                    return None;
-                }
+                // The thread that notes a read may not have added the inode to the list yet. So it
+                // is added here as well, and the place gives it out once.
+                Some(late) => late.room = room,
                 none => *none = Some(Late { cell: Arc::clone(cell), room }),
             }
         }

@@ -10,7 +10,7 @@ use crate::checker::check;
 use crate::unmounting::{can_mount, succeeded};
 use crate::{Bench, bench, text};
 
-/// The user `nobody`.
+/// The number of a user without rights, as Debian has it.
 const STRANGER: u32 = 65534;
 
 /// Connects to a socket and shows how that went.

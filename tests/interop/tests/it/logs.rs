@@ -409,7 +409,7 @@ const SCRIPTS: &[Script] = &[
         ..PLAIN
     },
     Script {
-        name: "synced, then gone or replaced by what nobody syncs",
+        name: "synced, then gone or replaced by what no call syncs",
         before: "mkdir d; write d/k 0 100; write d/c 0 5000; write d/e 0 5000; link d/e d/ee",
         after: "write d/a 0 5000; sync d/a; write d/new 0 6000; mv d/new d/a; write d/c 0 9; sync d/c; rm d/c; \
                 write d/e 0 70; sync d/e; write d/new 0 80; mv d/new d/e; write d/x 0 8; sync d/x; rm d/x; \
