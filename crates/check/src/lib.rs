@@ -36,6 +36,7 @@ mod facts;
 mod free_space;
 mod inode;
 mod issue;
+mod joined_walk;
 mod kinds;
 mod leaf;
 mod log;

@@ -119,6 +119,12 @@ impl Findings {
         }
     }
 
+    /// How many issues there are so far.
+    pub(crate) fn count(&self) -> u64 {
+        let state = self.0.lock();
+        state.issues.len() as u64 + state.more.values().sum::<u64>()
+    }
+
     /// The first issue that `is_it` accepts.
     pub(crate) fn find(&self, is_it: impl Fn(&Issue) -> bool) -> Option<Issue> {
         self.0.lock().issues.iter().find(|issue| is_it(issue)).cloned()

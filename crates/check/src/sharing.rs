@@ -5,19 +5,19 @@
 //! above. btrfs-progs lists the recorded subvolumes first. Then it lists the users of all nodes
 //! above, in the order of their addresses. Of the leaves only those count that are recorded.
 //!
-//! # Invariants
+//! # Place
 //!
-//! - **H1** Each node is read once: the nodes of a level are read after all higher levels.
-//! - **H2** The memory is bounded. If there are too many extents, no users are known.
+//! The walk and its bounds are those of `joined_walk`. If there are too many extents, no users are
+//! known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use buttress_format::{Extent, ExtentFlags, ExtentItem, Kind, Logical, TreeId};
-use buttress_tree::{Expect, Node};
+use buttress_tree::Node;
 
 use crate::context::{Context, Tree};
-use crate::quota_full::{self, Unknown};
+use crate::joined_walk::{self, Reached, Unknown};
 use crate::sets::{Number, Sets};
 use crate::walk::each_leaf;
 
@@ -43,6 +43,10 @@ pub struct UsedExtent {
 #[derive(Default)]
 struct Known {
     sets: Sets<Above>,
+    /// The nodes that refer to what is below them by their own address.
+    by_address: HashSet<Logical>,
+    /// Each node that was read, and what is directly above it.
+    nodes: HashMap<Logical, Number>,
     /// What is directly above each node that is a member of a set.
     above: HashMap<Logical, Number>,
     /// The users by what is directly above.
@@ -130,49 +134,38 @@ fn by_address(context: &Context<'_>, trees: &[Tree]) -> HashSet<Logical> {
     found
 }
 
+impl Reached<Above> for Known {
+    fn sets(&mut self) -> &mut Sets<Above> {
+        &mut self.sets
+    }
+
+    fn root(&self, tree: TreeId) -> Above {
+        Above::Root(tree)
+    }
+
+    fn node(&mut self, node: &Node, above: Number) -> Number {
+        self.nodes.insert(node.logical(), above);
+        self.below(node, above, self.by_address.contains(&node.logical()))
+    }
+
+    fn entries(&self) -> usize {
+        self.nodes.len() + self.by_address.len()
+    }
+}
+
 /// The nodes and data extents of a subvolume by address, each with all its users.
 pub(crate) fn extents_of(
     context: &Context<'_>,
     trees: &[Tree],
     subvolume: TreeId,
 ) -> Result<Vec<UsedExtent>, Unknown> {
-    let by_address = by_address(context, trees);
-    let trees = quota_full::whole_trees(trees)?;
-    let mut known = Known::default();
-    let mut levels: Vec<BTreeMap<Logical, (Expect, Number)>> = Vec::new();
-    levels.resize_with(1 + usize::from(u8::MAX), BTreeMap::new);
-    for tree in trees {
-        let set = known.sets.number(BTreeSet::from([Above::Root(tree.id)]));
-        let level = &mut levels[usize::from(tree.root.level)];
-        let there = level.entry(tree.root.logical).or_insert((Expect::root(tree.root), set));
-        there.1 = known.sets.join(there.1, set);
-    }
-    let mut all: BTreeMap<Logical, (u64, Number)> = BTreeMap::new();
-    for level in (0..levels.len()).rev() {
-        for (at, (expect, above)) in std::mem::take(&mut levels[level]) {
-            all.insert(at, (context.nodesize(), above));
-            let node = context.source.read(TreeId::FS, &expect).ok_or(Unknown::Damaged)?;
-            let set = known.below(&node, above, by_address.contains(&at));
-            if level == 0 {
-                quota_full::extents(&node, &mut |at, len| {
-                    let there = all.entry(at).or_insert((len, set));
-                    there.1 = known.sets.join(there.1, set);
-                })?;
-            } else {
-                for slot in 0..node.len() {
-                    let expect = node.expect_child(slot);
-                    let below = &mut levels[level - 1];
-                    let there = below.entry(expect.ptr.logical).or_insert((expect, set));
-                    there.1 = known.sets.join(there.1, set);
-                }
-            }
-            let below = level.checked_sub(1).map_or(0, |below| levels[below].len());
-            let entries = all.len() + below + by_address.len();
-            if known.sets.bytes(entries) > context.sort_bytes() {
-                return Err(Unknown::TooMany);
-            }
-        }
-    }
+    let mut known = Known { by_address: by_address(context, trees), ..Known::default() };
+    let data = joined_walk::walk(context, &joined_walk::whole_trees(trees)?, &mut known)?;
+    let nodesize = context.nodesize();
+    let nodes = std::mem::take(&mut known.nodes).into_iter();
+    let mut all: BTreeMap<Logical, (u64, Number)> =
+        nodes.map(|(at, above)| (at, (nodesize, above))).collect();
+    all.extend(data);
     let used = all.into_iter().filter_map(|(at, (len, above))| {
         let users = known.users(above);
         users.contains(&subvolume).then(|| UsedExtent { extent: Extent::new(at, len), users })

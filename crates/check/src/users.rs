@@ -10,9 +10,10 @@ use buttress_volume::{OpenOptions as VolumeOptions, Volume};
 
 use crate::context::{Context, Tree};
 use crate::error::{Error, Result};
+use crate::joined_walk::{Unknown, whole_trees};
 use crate::options::{NoProgress, Options};
 use crate::quota::{self, Recorded};
-use crate::quota_full::{self, Unknown};
+use crate::quota_full;
 use crate::report::Findings;
 use crate::sharing::{self, UsedExtent};
 use crate::{chunks, roots, run};
@@ -74,7 +75,12 @@ pub fn quota_counts(
         let Some(tree) = trees.iter().find(|tree| tree.id == TreeId::QUOTA) else {
             return Ok(QuotaCounts::default());
         };
+        let before = context.findings.count();
         let recorded = Recorded::read(context, tree);
+        // What cannot be read would look like groups without counts, or like no quotas.
+        if context.findings.count() > before {
+            return Err(unknown(Unknown::Damaged));
+        }
         let status = recorded.status.filter(|status| status.flags & QuotaStatus::ON != 0);
         let Some(status) = status else { return Ok(QuotaCounts::default()) };
         let counted = match status.is_simple() {
@@ -123,7 +129,7 @@ fn owned(
 ) -> Result<quota_full::Bytes> {
     quota::prepare(context, tree);
     run::walk_for_owners(context, trees)?;
-    let files = quota_full::whole_trees(trees).map_err(unknown)?;
+    let files = whole_trees(trees).map_err(unknown)?;
     let bytes = |tree: &&Tree| {
         let bytes = context.owned.get().map_or(0, |owned| owned.of(tree.id));
         (BTreeSet::from([tree.id]), bytes)

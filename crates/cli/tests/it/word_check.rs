@@ -67,39 +67,46 @@ fn volume_of_linux(bench: &Bench) {
     run("umount", &[text(&top)]);
 }
 
-/// Adds to the recorded counts of a quota group in every copy of its leaf.
-fn change_counts(image: &Path, group: u64, referenced: u64, exclusive: u64) {
+/// Changes every copy of every leaf of the quota tree.
+fn change_leaves(image: &Path, change: &mut dyn FnMut(&mut [u8])) {
     let file = OpenOptions::new().read(true).write(true).open(image).expect("the image");
     let len = file.metadata().expect("its length").len();
-    let get = |bytes: &[u8], at: usize| {
-        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-    };
-    let mut changed = 0;
     let mut node = vec![0; NODE];
     for at in (0..len).step_by(NODE) {
         file.read_exact_at(&mut node, at).expect("a read");
         let csum = CsumType::Crc32c.digest(&node[32..]);
-        if get(&node, 88) != TreeId::QUOTA.0 || node[100] != 0 || node[..4] != csum[..4] {
-            continue;
+        if number_at(&node, 88) == TreeId::QUOTA.0 && node[100] == 0 && node[..4] == csum[..4] {
+            change(&mut node);
+            file.write_all_at(&node, at).expect("a write");
         }
+    }
+}
+
+fn number_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Adds to the recorded counts of a quota group in every copy of its leaf.
+fn change_counts(image: &Path, group: u64, referenced: u64, exclusive: u64) {
+    let mut changed = 0;
+    change_leaves(image, &mut |node| {
         let count = u32::from_le_bytes(node[96..100].try_into().expect("four bytes"));
         for slot in 0..count as usize {
             let item = 101 + 25 * slot;
-            if node[item + 8] != Kind::QGROUP_INFO.0 || get(&node, item + 9) != group {
+            if node[item + 8] != Kind::QGROUP_INFO.0 || number_at(node, item + 9) != group {
                 continue;
             }
             let offset = u32::from_le_bytes(node[item + 17..item + 21].try_into().expect("four"));
             for (field, more) in [(8, referenced), (24, exclusive)] {
                 let place = 101 + offset as usize + field;
-                let number = get(&node, place).wrapping_add(more);
+                let number = number_at(node, place).wrapping_add(more);
                 node[place..place + 8].copy_from_slice(&number.to_le_bytes());
             }
             changed += 1;
         }
         let csum = CsumType::Crc32c.digest(&node[32..]);
         node[..32].copy_from_slice(&csum);
-        file.write_all_at(&node, at).expect("a write");
-    }
+    });
     assert!(changed > 0, "no leaf has group {group}");
 }
 
@@ -156,6 +163,10 @@ fn users_of_extents_are_told_as_by_btrfs_progs() {
     let wrong = groups.iter().filter(|group| group["differs"] == true);
     let wrong: Vec<_> = wrong.map(|group| &group["group"]).collect();
     assert_eq!(wrong, ["0/257", "0/258"]);
+
+    // Quotas that cannot be read are no quotas without groups.
+    change_leaves(&image, &mut |node| node[NODE - 1] ^= 1);
+    bench.fails(&["check", "-Q", "image"], 1, &["a tree cannot be read"]);
 }
 
 /// Linux says that its counts are outdated, and both programs repeat that. Without quotas there is
