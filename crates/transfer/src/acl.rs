@@ -13,7 +13,8 @@
 //! - **AC1** Names get their numbers from the archive alone, never from the host: the same archive
 //!   gives the same bytes on every machine.
 //! - **AC2** An entry with an unknown name is left out, and the others stay. So all other users and
-//!   groups keep their rights.
+//!   groups keep their rights. The user or group of that entry then has the rights of others, which
+//!   may be more. The caller tells of each name that was left out.
 
 use std::collections::BTreeMap;
 

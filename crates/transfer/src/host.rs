@@ -11,7 +11,7 @@ use buttress_fs::{Attr, FileKind};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use crate::Keep;
+use crate::{Keep, acl};
 
 /// How a directory is opened on the way down.
 pub(crate) const DIR_FLAGS: OFlags =
@@ -22,7 +22,7 @@ pub(crate) const SET_USER: u32 = 0o4000;
 pub(crate) const SET_GROUP: u32 = 0o2000;
 
 /// The lists of rights that a new object may inherit.
-pub(crate) const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+pub(crate) const LISTS: [&[u8]; 2] = [acl::ACCESS, acl::DEFAULT];
 
 /// The attributes of an object that a copy may get.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,7 @@ use buttress_fs::{FileKind, Filesystem, Inode, SetAttr, Timespec, XattrFlags};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
+use super::acl;
 use super::host::{self, DIR_FLAGS};
 use super::links::Links;
 use super::names::Names;
@@ -110,7 +111,7 @@ impl<'a, 'b> Import<'a, 'b> {
         dir: &Inode,
         target: &[u8],
     ) -> Result<()> {
-        self.may_inherit |= dir.xattr(host::LISTS[1]).is_ok();
+        self.may_inherit |= dir.xattr(acl::DEFAULT).is_ok();
         self.copy(source, name, dir, target)?;
         self.descend()
     }
@@ -120,7 +121,7 @@ impl<'a, 'b> Import<'a, 'b> {
     pub fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
         let attributes = rustix::fs::fstat(&source).context(|| "the folder")?;
         self.xattrs(Path::new(&format!("/proc/self/fd/{}/.", raw(&source))), dir)?;
-        self.may_inherit |= dir.xattr(host::LISTS[1]).is_ok();
+        self.may_inherit |= dir.xattr(acl::DEFAULT).is_ok();
         self.enter(source, dir.clone(), attributes)?;
         self.descend()
     }
@@ -333,7 +334,7 @@ impl<'a, 'b> Import<'a, 'b> {
                 }
             }
         }
-        self.may_inherit |= has(host::LISTS[1]);
+        self.may_inherit |= has(acl::DEFAULT);
         for (name, value) in &all {
             inode.set_xattr(name, value, XattrFlags::default()).context(text)?;
         }

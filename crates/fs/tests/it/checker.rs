@@ -56,7 +56,9 @@ pub(crate) fn expect_cut_sound(device: &Arc<dyn Device>, when: &str) {
 pub(crate) fn check(device: &Arc<dyn Device>) {
     expect_sound(device);
     if Command::new("btrfs").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: btrfs-progs is not installed, so only our checker looks at this volume");
+        eprintln!(
+            "SKIPPED: btrfs-progs is not installed, so only our checker looks at this volume"
+        );
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");
