@@ -1,5 +1,5 @@
-//! The foundation: latches, ranges, shared maps, aligned buffers, locks, threads, time and seeded
-//! randomness. This crate knows nothing of the disk format.
+//! The foundation: latches, ranges, sets, shared maps, aligned buffers, locks, threads, time and
+//! seeded randomness. This crate knows nothing of the disk format.
 //!
 //! # Place
 //!
@@ -24,6 +24,7 @@ pub mod rank;
 pub mod rng;
 #[cfg(any(debug_assertions, buttress_seeded))]
 pub mod seeded;
+pub mod sets;
 pub mod shard;
 pub mod sync;
 pub mod text;

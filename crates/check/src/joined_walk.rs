@@ -7,14 +7,14 @@
 //! - **JW2** The memory is bounded. If there are too many nodes, extents and sets, or a node cannot
 //!   be read, the walk ends without a result.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
+use buttress_base::sets::{Number, Sets};
 use buttress_format::{Body, FileExtent, Kind, Logical, TreeId};
 use buttress_tree::{Expect, Node};
 
 use crate::context::{Context, Tree};
-use crate::sets::{Number, Sets};
 
 /// Why the users of extents are not known (JW2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,7 @@ pub(crate) fn walk<M: Clone + Ord + Hash>(
     for tree in trees {
         let root = reached.root(tree.id);
         let sets = reached.sets();
-        let set = sets.number(BTreeSet::from([root]));
+        let set = sets.one(root);
         let level = &mut levels[usize::from(tree.root.level)];
         let there = level.entry(tree.root.logical).or_insert((Expect::root(tree.root), set));
         there.1 = sets.join(there.1, set);

@@ -58,7 +58,6 @@ mod repair;
 mod report;
 mod roots;
 mod run;
-mod sets;
 mod sharing;
 mod source;
 mod stripes;

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use buttress_base::sets::{Number, Sets};
 use buttress_format::{QuotaGroup, TreeId};
 use buttress_tree::Node;
 
 use crate::context::{Context, Tree};
 use crate::joined_walk::{Reached, Unknown, walk, whole_trees};
-use crate::sets::{Number, Sets};
 
 /// Memberships: the groups that each group is a member of.
 pub(crate) type Parents = BTreeMap<QuotaGroup, BTreeSet<QuotaGroup>>;
@@ -32,7 +32,7 @@ pub(crate) fn count(
         *sums.bytes.entry(set).or_default() += len;
     }
     let Sums { sets, bytes, .. } = sums;
-    Ok(spread(bytes.into_iter().map(|(set, bytes)| (sets.get(set), bytes)), parents))
+    Ok(spread(bytes.into_iter().map(|(set, bytes)| (&**sets.members(set), bytes)), parents))
 }
 
 /// Gives the bytes that each set of subvolumes reaches to the groups of these subvolumes.

@@ -13,12 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use buttress_base::sets::{Number, Sets};
 use buttress_format::{Extent, ExtentFlags, ExtentItem, Kind, Logical, TreeId};
 use buttress_tree::Node;
 
 use crate::context::{Context, Tree};
 use crate::joined_walk::{self, Reached, Unknown};
-use crate::sets::{Number, Sets};
 use crate::walk::each_leaf;
 
 /// What is above a node or an extent.
@@ -63,7 +63,7 @@ impl Known {
         }
         let mut list: Vec<TreeId> = Vec::new();
         let mut listed: HashSet<TreeId> = HashSet::new();
-        for above in self.sets.get(above) {
+        for above in self.sets.members(above).iter() {
             if let Above::Root(tree) = above {
                 list.extend(listed.insert(*tree).then_some(*tree));
             }
@@ -86,7 +86,7 @@ impl Known {
         let mut nodes = BTreeSet::new();
         let mut waiting = vec![above];
         while let Some(number) = waiting.pop() {
-            for above in self.sets.get(number) {
+            for above in self.sets.members(number).iter() {
                 if let Above::Node(at) = above
                     && nodes.insert(*at)
                 {
@@ -105,7 +105,7 @@ impl Known {
             self.above.insert(node.logical(), above);
         } else {
             let is_node = |above: &&Above| matches!(above, Above::Node(_));
-            members.extend(self.sets.get(above).iter().filter(is_node));
+            members.extend(self.sets.members(above).iter().filter(is_node));
         }
         if !is_by_address && node.owner().is_fs_tree() {
             members.insert(Above::Root(node.owner()));

@@ -22,7 +22,6 @@ pub mod delayed_ref;
 pub mod error;
 pub mod moves;
 pub mod open_handles;
-pub mod quota_sets;
 pub mod seldom;
 pub mod snapshot;
 pub mod stamps;

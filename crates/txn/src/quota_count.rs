@@ -13,13 +13,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use buttress_base::sets::{Number as Set, Sets};
 use buttress_format::{Body, FileExtent, Key, Kind, Logical, QuotaGroup, RootItem, TreeId};
 use buttress_transaction::QuotaCounts;
 use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Roots, Store};
 
 use crate::quota_limits::QuotaUse;
 use crate::{Engine, Error, Result};
-use buttress_transaction::quota_sets::{Set, Sets};
 
 /// A node that is to be read: its place, its tree, and the set of subvolumes that reach it.
 struct Reached {
@@ -31,7 +31,7 @@ struct Reached {
 /// The nodes of one level, by address.
 type Level = BTreeMap<Logical, Reached>;
 
-fn reach(level: &mut Level, sets: &mut Sets, found: Reached) {
+fn reach(level: &mut Level, sets: &mut Sets<TreeId>, found: Reached) {
     let (at, set) = (found.at.ptr.logical, found.set);
     let there = level.entry(at).or_insert(found);
     there.set = sets.join(there.set, set);
@@ -109,7 +109,7 @@ fn sums(
     source: &Store,
     trees: &[(TreeId, NodePtr)],
     nodesize: u64,
-    (sets, watch): (&mut Sets, &mut dyn FnMut(u64)),
+    (sets, watch): (&mut Sets<TreeId>, &mut dyn FnMut(u64)),
 ) -> Result<HashMap<Set, u64>> {
     let mut levels: Vec<Level> = Vec::new();
     levels.resize_with(1 + usize::from(u8::MAX), Level::new);

@@ -11,12 +11,12 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use buttress_base::sets::{Number as Set, Sets};
 use buttress_format::{QuotaGroup, QuotaInfo, TreeId};
 
 use super::quota::QuotaItems;
 use super::trail::Step;
 use crate::Result;
-use buttress_transaction::quota_sets::{Set, Sets};
 
 /// The groups of each subvolume that has been looked up.
 #[derive(Default)]
@@ -44,7 +44,12 @@ impl QuotaItems<'_> {
     }
 
     /// Counts the steps of a commit. Returns false if the counts cannot be right (N2).
-    pub(super) fn count(&mut self, steps: &[Step], sets: &Sets, nodesize: u64) -> Result<bool> {
+    pub(super) fn count(
+        &mut self,
+        steps: &[Step],
+        sets: &Sets<TreeId>,
+        nodesize: u64,
+    ) -> Result<bool> {
         let mut above = Above::default();
         for step in steps {
             let is_right = match step {
@@ -61,7 +66,7 @@ impl QuotaItems<'_> {
     fn count_moved(
         &mut self,
         moved: &BTreeMap<(Set, Set), i64>,
-        sets: &Sets,
+        sets: &Sets<TreeId>,
         above: &mut Above,
     ) -> Result<bool> {
         let mut deltas: BTreeMap<QuotaGroup, (i64, i64)> = BTreeMap::new();

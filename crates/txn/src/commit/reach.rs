@@ -14,12 +14,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use buttress_base::sets::{Number as Set, Sets};
 use buttress_format::{Extent, Generation, Key, Kind, Logical, TreeId, header::FLAG_RELOC};
 use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Store};
 
 use crate::delayed_ref::User;
 use crate::{DataRef, Engine, Error, Result, View, extent_tree, move_plan::data_at};
-use buttress_transaction::quota_sets::{Set, Sets};
 
 /// The most nodes and items that a commit looks at to count quotas. Each takes some microseconds if
 /// it is cached.
@@ -47,7 +47,7 @@ pub(super) struct Reachers<'e> {
     store: &'e Store,
     view: Arc<View>,
     extent_root: NodePtr,
-    pub(super) sets: Sets,
+    pub(super) sets: Sets<TreeId>,
     trees: HashMap<TreeId, Known>,
     nodes: HashMap<Logical, Seen>,
     looks: u64,

@@ -21,12 +21,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use buttress_base::sets::{Number as Set, Sets};
 use buttress_format::{Extent, Key, Logical, TreeId};
 use buttress_tree::{Fresh, Node};
 
 use super::reach::{Counts, LOOKS_MAX, Reachers, data_in};
 use crate::{Error, Result};
-use buttress_transaction::quota_sets::{Set, Sets};
 
 /// The most references to data that a trail keeps until they are summed: some 48 MiB (T4).
 const REFS_MAX: usize = 1 << 20;
@@ -353,7 +353,7 @@ impl<'e> Trail<'e> {
                 return wrong(extent.start);
             }
             after.retain(|_, count| *count > 0);
-            let set = |sets: &mut Sets, counts: &Counts| match counts.is_empty() {
+            let set = |sets: &mut Sets<TreeId>, counts: &Counts| match counts.is_empty() {
                 true => none,
                 false => sets.number(counts.keys().copied().collect()),
             };
@@ -413,7 +413,7 @@ impl<'e> Trail<'e> {
 
     /// Ends the trail. Returns its steps and the sets that the steps name; `None` if the trail is
     /// spoiled.
-    pub(super) fn end(self) -> Option<(Vec<Step>, Sets)> {
+    pub(super) fn end(self) -> Option<(Vec<Step>, Sets<TreeId>)> {
         if let Some(error) = self.spoiled {
             tracing::info!(%error, "this commit does not count quotas");
             return None;

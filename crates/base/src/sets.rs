@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
+use std::sync::Arc;
 
 /// The number of a set.
-pub(crate) type Number = usize;
+pub type Number = usize;
 
 /// Approximate bytes of memory for one set, and for one pair of sets that were joined.
 const ENTRY_BYTES: u64 = 128;
 
-/// Approximate bytes of memory for one member of a set. Each set is kept twice.
+/// Approximate bytes of memory for one member of a set, with its share of the tree of members.
 const MEMBER_BYTES: u64 = 48;
 
 /// Sets of members of one kind.
 #[derive(Debug)]
-pub(crate) struct Sets<M> {
-    all: Vec<BTreeSet<M>>,
-    numbers: HashMap<BTreeSet<M>, Number>,
+pub struct Sets<M> {
+    all: Vec<Arc<BTreeSet<M>>>,
+    numbers: HashMap<Arc<BTreeSet<M>>, Number>,
     joined: HashMap<(Number, Number), Number>,
     /// The members of all sets together.
     members: u64,
@@ -30,15 +31,28 @@ impl<M> Default for Sets<M> {
 }
 
 impl<M: Clone + Ord + Hash> Sets<M> {
-    pub(crate) fn number(&mut self, set: BTreeSet<M>) -> Number {
-        *self.numbers.entry(set).or_insert_with_key(|set| {
+    /// The number of a set.
+    pub fn number(&mut self, set: BTreeSet<M>) -> Number {
+        *self.numbers.entry(Arc::new(set)).or_insert_with_key(|set| {
             self.members += set.len() as u64;
-            self.all.push(set.clone());
+            self.all.push(Arc::clone(set));
             self.all.len() - 1
         })
     }
 
-    pub(crate) fn join(&mut self, one: Number, other: Number) -> Number {
+    /// The set of one member.
+    pub fn one(&mut self, member: M) -> Number {
+        self.number(BTreeSet::from([member]))
+    }
+
+    /// The members of a set.
+    #[must_use]
+    pub fn members(&self, set: Number) -> &Arc<BTreeSet<M>> {
+        &self.all[set]
+    }
+
+    /// The union of two sets.
+    pub fn join(&mut self, one: Number, other: Number) -> Number {
         if one == other {
             return one;
         }
@@ -52,12 +66,9 @@ impl<M: Clone + Ord + Hash> Sets<M> {
         number
     }
 
-    pub(crate) fn get(&self, number: Number) -> &BTreeSet<M> {
-        &self.all[number]
-    }
-
     /// The approximate memory of these sets and of `entries` of the caller.
-    pub(crate) fn bytes(&self, entries: usize) -> u64 {
+    #[must_use]
+    pub fn bytes(&self, entries: usize) -> u64 {
         let entries = entries + self.all.len() + self.joined.len();
         entries as u64 * ENTRY_BYTES + self.members * MEMBER_BYTES
     }
