@@ -67,7 +67,7 @@ pub fn find_new(trees: &Trees<'_>, tree: TreeId, since: u64) -> Result<Vec<Chang
 ///
 /// A tree is damaged.
 pub fn written_since(trees: &Trees<'_>, tree: TreeId, since: u64, packed: bool) -> Result<u64> {
-    let mut bytes = 0;
+    let mut bytes = 0_u64;
     let mut waiting: Vec<Arc<Node>> = trees.root(tree)?.into_iter().collect();
     while let Some(node) = waiting.pop() {
         for slot in 0..node.len() {
@@ -87,10 +87,12 @@ pub fn written_since(trees: &Trees<'_>, tree: TreeId, since: u64, packed: bool) 
             if is_empty || extent.generation.0 < since {
                 continue;
             }
-            bytes += match extent.region() {
+            // Lengths of a damaged tree may be anything, and this is only an estimate.
+            let len = match extent.region() {
                 Some(region) if packed => region.disk_len.min(extent.file_len()),
                 _ => extent.file_len(),
             };
+            bytes = bytes.saturating_add(len);
         }
     }
     Ok(bytes)
