@@ -9,13 +9,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_format::{Chunk, Generation, Key, Kind, TreeId, header, ids};
+use buttress_format::{BlockGroupItem, Chunk, Generation, Key, Kind, Logical, TreeId, header, ids};
 use buttress_tree::{LeafBuilder, NodeStamp, boot};
 
 use crate::chunks;
 use crate::error::{Error, Result};
 use crate::mend::{Fix, copies, opened, places};
 use crate::progress::Progress;
+use crate::salvage::Salvage;
+use crate::state::State;
 use crate::striped::{Evidence, Order};
 use crate::tree::Leaves;
 
@@ -54,13 +56,17 @@ pub(crate) fn chunk_recover(
     let numbers = known.iter().map(|item| Some(item.devid)).collect();
     let system: Vec<Chunk> = superblock.sys_chunks.iter().map(|(_, chunk)| chunk.clone()).collect();
     let mut facts = chunks::gather(devices, &salvage.geometry, salvage.scan(), &system, known);
+    // Old nodes may still describe chunks that were removed. A chunk still exists only if the
+    // newest device tree has device extents of it.
+    let state = State::newest(&salvage)?;
+    let empty = empty_groups(&salvage, &state);
+    for it in &mut facts.unordered {
+        it.is_empty = empty.contains(&it.chunk.logical);
+    }
     let (geometry, found) = (&salvage.geometry, salvage.scan());
     let has_log = superblock.log_root.0 != 0;
     let evidence = Evidence { devices, numbers, geometry, found, has_log };
     facts.chunks.extend(evidence.order(&facts.unordered).into_iter().filter_map(Order::known));
-    // Old nodes may still describe chunks that were removed. A chunk still exists only if the
-    // newest device tree has device extents of it.
-    let state = crate::state::State::newest(&salvage)?;
     let dev_root = state.trees.get(&TreeId::DEV).map(|tree| tree.root);
     let dev_root = dev_root.ok_or(Error::NotRepairable("the device tree is lost"))?;
     let mut taken = BTreeSet::new();
@@ -111,4 +117,23 @@ pub(crate) fn chunk_recover(
         items.len() - devices.len()
     );
     Ok(vec![Fix { what, writes: writes.collect() }])
+}
+
+/// The block groups that are empty now. Only the newest tree counts: an older leaf may call a group
+/// empty that has data since then. If a part of the tree is lost, no group is taken for empty.
+fn empty_groups(salvage: &Salvage, state: &State) -> BTreeSet<Logical> {
+    let mut empty = BTreeSet::new();
+    let trees = [TreeId::BLOCK_GROUP, TreeId::EXTENT].into_iter();
+    let mut roots = trees.filter_map(|id| Some((id, state.trees.get(&id)?.root)));
+    let Some((id, root)) = roots.next() else { return empty };
+    let tree = Leaves::walk(salvage, id, root, state.extents.as_ref());
+    let gaps = tree.all(salvage, &mut |key, bytes| {
+        if key.kind == Kind::BLOCK_GROUP_ITEM
+            && let Ok(item) = BlockGroupItem::parse(bytes)
+            && item.used == 0
+        {
+            empty.insert(Logical(key.objectid));
+        }
+    });
+    if gaps.is_empty() { empty } else { BTreeSet::new() }
 }
