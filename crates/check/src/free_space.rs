@@ -67,9 +67,28 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         while self.group < self.groups.len() {
             self.close_group();
         }
-        while let Some(key) = self.key() {
-            self.context.add(Issue::FreeSpaceUnexpected { key });
+        self.skip_unowned(None);
+    }
+
+    /// Passes the records in front of the next group, or all that are left. No group owns them.
+    ///
+    /// Before 6.16.1, mkfs.btrfs leaves the records of the empty groups that it began with. In
+    /// front of a group they do no harm: a new group lies behind the last one, and meets none.
+    fn skip_unowned(&mut self, next: Option<Logical>) {
+        let last = self.group.checked_sub(1).and_then(|last| self.groups.get(last));
+        let from = last.map_or(0, |last| last.extent.end().0);
+        let is_in_front = |key: &Key| next.is_none_or(|next| key.objectid < next.0);
+        while let Some(key) = self.key().filter(is_in_front) {
+            let info = self.cursor.as_ref().and_then(Cursor::item).map(FreeSpaceInfo::parse);
+            let is_left = key.objectid >= from
+                && next.is_some_and(|next| key.offset <= next.0 - key.objectid)
+                && matches!(info, Some(Ok(info)) if info.extent_count == 1 && !info.uses_bitmaps());
             self.advance();
+            if is_left && self.key() == Some(Key { kind: Kind::FREE_SPACE_EXTENT, ..key }) {
+                self.advance();
+            } else {
+                self.context.add(Issue::FreeSpaceUnexpected { key });
+            }
         }
     }
 
@@ -90,10 +109,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         let Some(group) = self.groups.get(self.group) else { return };
         let start = group.extent.start;
         self.at = start;
-        while let Some(key) = self.key().filter(|key| key.objectid < start.0) {
-            self.context.add(Issue::FreeSpaceUnexpected { key });
-            self.advance();
-        }
+        self.skip_unowned(Some(start));
         if self.cursor.is_none() {
             return;
         }

@@ -327,7 +327,7 @@ issues! {
     /// A block group has no record in the free-space tree.
     FreeSpaceInfoMissing { group: Logical }
         = "free-space-info-missing", Error, "free space of block group {group} is not recorded";
-    /// Free space is recorded outside of any block group. mkfs.btrfs leaves such items behind.
+    /// Free space is recorded outside of any block group, and not as mkfs.btrfs leaves it.
     FreeSpaceUnexpected { key: Key }
         = "free-space-unexpected", Warning, "free space: {key} belongs to no block group";
     /// The recorded free space differs from the space between the extents.

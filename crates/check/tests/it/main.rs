@@ -5,6 +5,7 @@ mod damage;
 mod deep;
 mod devices;
 mod files;
+mod free_space;
 mod log;
 mod mend;
 mod parity;

@@ -1,9 +1,9 @@
-//! Tests of damage to nodes, extents, free space, roots and checksums.
+//! Tests of damage to nodes, extents, roots and checksums.
 
 use buttress_check::Options;
 use buttress_format::{
-    BackRef, CompatRo, Extent, ExtentFlags, ExtentItem, FreeSpaceInfo, Generation, Ino, Key, Kind,
-    Logical, RootItem, RootRef, TreeId, UuidItem, ids,
+    BackRef, Extent, ExtentFlags, ExtentItem, Generation, Ino, Key, Kind, Logical, RootItem,
+    RootRef, TreeId, UuidItem, ids,
 };
 
 use crate::patch::{Patch, add64, finds, get64, put64};
@@ -224,51 +224,6 @@ fn extent_group() {
     let key = Key::new(other.logical.0 + other.len - 4096, Kind::EXTENT_ITEM, 4096);
     patch.insert(TreeId::EXTENT, key, data_item(TreeId::FS));
     patch.finds_among_others(&["extent-group", "extent-unused"]);
-}
-
-#[test]
-fn free_space_invalid() {
-    let patch = Patch::new(victim());
-    patch.edit_supers(&[0, 1], |bytes| {
-        put64(bytes, 180, get64(bytes, 180) & !CompatRo::FREE_SPACE_TREE_VALID.0);
-    });
-    let report = patch.report();
-    assert!(report.has("free-space-invalid") && report.is_clean(), "{}", report.to_text());
-}
-
-#[test]
-fn free_space_info_missing() {
-    let patch = Patch::new(victim());
-    patch.remove(TreeId::FREE_SPACE, is(Kind::FREE_SPACE_INFO));
-    patch.finds(&["free-space-info-missing"]);
-}
-
-#[test]
-fn free_space_unexpected() {
-    let patch = Patch::new(victim());
-    let info = FreeSpaceInfo { extent_count: 0, flags: 0 }.to_bytes();
-    patch.insert(TreeId::FREE_SPACE, Key::new(FAR, Kind::FREE_SPACE_INFO, 1 << 20), info);
-    assert!(patch.report().has("free-space-unexpected"));
-}
-
-#[test]
-fn free_space_mismatch() {
-    for more in [4096, 4096_u64.wrapping_neg()] {
-        let patch = Patch::new(victim());
-        let run = is(Kind::FREE_SPACE_EXTENT);
-        patch.edit_key(TreeId::FREE_SPACE, run, |key| key.offset = key.offset.wrapping_add(more));
-        patch.finds(&["free-space-mismatch"]);
-    }
-    let patch = Patch::new(victim());
-    patch.remove(TreeId::FREE_SPACE, is(Kind::FREE_SPACE_EXTENT));
-    patch.finds(&["free-space-mismatch", "free-space-count"]);
-}
-
-#[test]
-fn free_space_count() {
-    let patch = Patch::new(victim());
-    patch.edit(TreeId::FREE_SPACE, is(Kind::FREE_SPACE_INFO), |bytes| bytes[0] += 1);
-    patch.finds(&["free-space-count"]);
 }
 
 fn root_item(patch: &Patch, tree: TreeId) -> Vec<u8> {

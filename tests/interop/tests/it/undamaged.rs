@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use buttress_check::{Options, Report, check_image};
+use buttress_check::{Options, Report, Severity, check_image, check_images};
 use buttress_fs::BalanceOptions;
 use buttress_interop::linux::{
-    Images, check, has_linux_btrfs, has_program, run, sparse_file, unmount,
+    Images, check, check_all, has_linux_btrfs, has_program, run, sparse_file, try_run, unmount,
 };
 use buttress_interop::sample::{Folder, Scale, fill};
 use buttress_interop::scratch::Scratch;
@@ -126,4 +126,86 @@ fn shared_allocation_of_linux_is_clean() {
     );
     mount.unmount();
     images.check();
+}
+
+/// Options of `mkfs.btrfs`, and the number of devices.
+const MADE: &[(usize, &str)] = &[
+    (1, ""),
+    (1, "-m single"),
+    (1, "-m dup -d dup"),
+    (1, "-M"),
+    (1, "-M -m dup -d dup"),
+    (1, "-n 4k"),
+    (1, "-n 64k"),
+    (1, "-O ^extref,^skinny-metadata,^no-holes"),
+    (1, "-O block-group-tree"),
+    (1, "-O ^free-space-tree"),
+    (1, "-R ^free-space-tree"),
+    (1, "-R quota"),
+    (1, "-O squota"),
+    (1, "-O raid-stripe-tree"),
+    (1, "--csum blake2"),
+    (1, "--rootdir FOLDER"),
+    (1, "--rootdir FOLDER --shrink"),
+    (1, "--rootdir FOLDER -M"),
+    (1, "--rootdir FOLDER -m single -n 4k -R ^free-space-tree"),
+    (2, ""),
+    (2, "-m raid1 -d raid1"),
+    (2, "-m single -d raid1"),
+    (2, "-m raid1 -d single"),
+    (2, "-m raid0 -d raid0"),
+    (2, "-M -m raid1 -d raid1"),
+    (3, "-m raid1c3 -d raid5"),
+    (4, "-m raid6 -d raid6"),
+    (4, "-m raid10 -d raid10"),
+    (4, "-m raid1c4 -d raid0"),
+];
+
+/// Ways in which Linux mounts a new volume: each leaves other records of free space.
+const USED: &[&str] =
+    &["", "nospace_cache,clear_cache", "space_cache=v1,clear_cache", "space_cache=v2"];
+
+/// A volume that Linux has just made or used gives no warning, as with `btrfs check`.
+#[test]
+fn new_volume_of_linux_gives_no_warning() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let silent = |images: &Images, what: &str| {
+        check_all(images.paths());
+        let report = check_images(images.paths(), &Options::thorough()).expect("a check");
+        let is_silent = report.issues.iter().all(|issue| issue.severity() == Severity::Note);
+        assert!(is_silent, "{what}:\n{}", report.to_text());
+    };
+    let scratch = Scratch::new();
+    let folder = scratch.join("folder");
+    run(
+        "bash",
+        ["-c", "mkdir -p $1/a/b; seq 9999 >$1/a/b/c; echo >$1/d; ln -s d $1/e", "-", text(&folder)],
+    );
+    let (mut made, mut number) = (0, 0);
+    for (devices, options) in MADE {
+        let images = Images::new(*devices, 300 << 20);
+        let options: Vec<_> = options.split_whitespace().collect();
+        let words = options.iter().map(|word| if *word == "FOLDER" { text(&folder) } else { word });
+        let paths = images.paths().iter().map(|path| text(path));
+        // Some versions do not know some features.
+        if try_run("mkfs.btrfs", ["-q", "-f"].into_iter().chain(words).chain(paths)).is_err() {
+            eprintln!("mkfs.btrfs refuses {options:?}");
+            continue;
+        }
+        made += 1;
+        silent(&images, &format!("{options:?}"));
+        // Not every kernel mounts these features.
+        if options.contains(&"-O") {
+            continue;
+        }
+        let used = USED[number % USED.len()];
+        number += 1;
+        let mount = images.mount(used);
+        mount.shell("mkdir more; seq 99999 >more/file; sync; rm -rf more/file; echo >more/last");
+        mount.unmount();
+        silent(&images, &format!("{options:?}, mounted with {used:?}"));
+    }
+    assert!(made >= 15, "only {made} kinds of volumes");
 }
