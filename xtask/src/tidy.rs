@@ -7,6 +7,7 @@
 //!   and crate. A count may fall and never rise; `--settle` writes the counts that have fallen.
 //! - A finding is printed with its file and line.
 
+mod anchors;
 mod knot;
 mod layers;
 mod names;

@@ -4,9 +4,12 @@
 //!
 //! - Comments speak of code, threads and requests as of things. Words for persons are refused.
 //! - A line of a comment or a document has at most 100 columns, except for tables, links and code.
-//! - A link in a document leads to a file that exists.
+//! - A link in a document leads to a file that exists, and to a heading of this file.
 
+use std::fs;
 use std::path::Path;
+
+use super::anchors;
 
 /// Columns of a line of a comment or a document.
 const WIDTH_MAX: usize = 100;
@@ -97,12 +100,8 @@ pub(super) fn of_markdown(text: &str, folder: &Path) -> Prose {
         if line.chars().count() > WIDTH_MAX && !table && !line.contains("](") {
             prose.wide.push((index + 1, String::new()));
         }
-        for target in links(line) {
-            let file = target.split('#').next().unwrap_or_default();
-            if !file.is_empty() && !file.contains("://") && !folder.join(file).exists() {
-                prose.dead_links.push((index + 1, target.to_owned()));
-            }
-        }
+        let dead = links(line).filter(|target| !is_there(target, text, folder));
+        prose.dead_links.extend(dead.map(|target| (index + 1, target.to_owned())));
         if table {
             sentence.end(&mut prose);
             look_for_persons(index + 1, line, &mut prose);
@@ -172,6 +171,22 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
+/// Whether the target of a link exists. The link stands in the document `text` in `folder`.
+fn is_there(target: &str, text: &str, folder: &Path) -> bool {
+    if target.contains("://") {
+        return true;
+    }
+    let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let path = folder.join(file);
+    if anchor.is_empty() {
+        return file.is_empty() || path.exists();
+    }
+    if file.is_empty() {
+        return anchors::of(text).contains(anchor);
+    }
+    fs::read_to_string(path).is_ok_and(|text| anchors::of(&text).contains(anchor))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,5 +216,17 @@ mod tests {
     fn a_dead_link_is_found() {
         let prose = of_markdown("[a](nothing-here.md) [b](https://example.org)", Path::new("."));
         assert_eq!(prose.dead_links, [(1, "nothing-here.md".to_owned())]);
+    }
+
+    #[test]
+    fn a_link_to_no_heading_is_found() {
+        let folder = std::env::temp_dir().join(format!("buttress-anchors-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("other.md"), "# Other\n## A `part`\n").expect("a file");
+        let text = "# Here\n[a](#here) [b](#there) [c](other.md#a-part) [d](other.md#part)\n";
+        let prose = of_markdown(text, &folder);
+        fs::remove_dir_all(&folder).expect("a folder");
+        let expected = ["#there", "other.md#part"].map(|target| (2, target.to_owned()));
+        assert_eq!(prose.dead_links, expected);
     }
 }
