@@ -1,4 +1,4 @@
-//! `cargo xtask guide`: runs the commands on the pages of the guide, as if by copy and paste.
+//! `cargo xtask guide`: runs the commands in the README and all of `docs`, as if by copy and paste.
 //!
 //! Each page has a shell of its own, in a new folder on a copy of this machine's files. The page
 //! fails at the first command that fails; the message has the page, the line and the command.
@@ -18,7 +18,7 @@ pub(crate) use self::page::Page;
 /// The pages to run.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The pages. The default is the README and all pages of the guide.
+    /// The pages. The default is all documents that have commands.
     pages: Vec<PathBuf>,
     /// The program. By default it is built.
     #[arg(long, value_name = "FILE")]
@@ -90,14 +90,18 @@ fn pages(options: &Options) -> Result<bool> {
     Ok(passed)
 }
 
-/// All pages that have commands for users.
+/// All documents that have commands.
 fn all(top: &Path) -> Result<Vec<PathBuf>> {
-    let folder = top.join("docs/guide");
-    let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    let mut found = crate::tidy::documents(top);
     found.sort();
-    found.insert(0, top.join("README.md"));
-    Ok(found)
+    let mut pages = Vec::new();
+    for file in found {
+        let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        if page::has_commands(&text) {
+            pages.push(file);
+        }
+    }
+    Ok(pages)
 }
 
 /// Builds the program as it is tested: without optimisation, and with assertions.
@@ -126,6 +130,7 @@ fn pasted(page: &Page, program: &Path, options: &Options) -> Result<()> {
     inside.args(["--foreground", "--kill-after=10", &limit, "unshare", "--mount"]);
     inside.args(["--propagation", "private", "--pid", "--fork", "--kill-child", "bash"]);
     inside.arg(work.join("inside.sh")).arg(&work).arg(program);
+    inside.arg(crate::top::top().join("packaging/systemd"));
     let before = loops::attached();
     let status = inside.status().map_err(|error| format!(" timeout: {error}"));
     loops::detach_new(&before);

@@ -32,7 +32,7 @@ enum Chore {
     Dist(dist::Options),
     /// Writes the page of figures from the newest file in `docs/figures`.
     Figures(figures::Options),
-    /// Runs the commands on the pages of the guide, as if by copy and paste.
+    /// Runs the commands in the documents, as if by copy and paste.
     Guide(guide::Options),
     /// Packs the library and all it needs, builds the packages, and tries each feature.
     Package(package::Options),

@@ -351,7 +351,8 @@ fn crates(top: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-fn documents(top: &Path) -> Vec<PathBuf> {
+/// The documents of the project for people.
+pub(crate) fn documents(top: &Path) -> Vec<PathBuf> {
     let mut found = files(&top.join("docs"), "md");
     let heads = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"];
     found.extend(heads.map(|file| top.join(file)).into_iter().filter(|file| file.exists()));

@@ -1,9 +1,9 @@
 # Runs a page of the guide on a copy of this machine's files. `cargo xtask guide` starts it by unshare(1), with a mount
 # namespace and a process namespace of its own: all that the page changes, mounts or leaves running ends with them.
 #
-# Parameters: the folder to work in, which has the script and its prelude; the program.
+# Parameters: the folder to work in, which has the script and its prelude; the program; the folder of units of systemd.
 set -euo pipefail
-work=$1 program=$2
+work=$1 program=$2 units=$3
 
 # The copy: changes lie above the files, in memory.
 mount -t tmpfs -o size=75% guide "$work/above"
@@ -30,6 +30,8 @@ for type in buttress fuse.buttress fuseblk.buttress; do
     ln -sf ../bin/buttress "usr/sbin/umount.$type"
 done
 ln -sf ../../../bin/buttress usr/libexec/buttress/bin/btrfs
+mkdir -p usr/lib/systemd/system
+cp "$units"/* usr/lib/systemd/system
 
 mkdir -p run/old
 pivot_root . run/old

@@ -131,6 +131,11 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// Whether a document has commands.
+pub(super) fn has_commands(text: &str) -> bool {
+    text.lines().any(|line| line == OPEN)
+}
+
 /// Whether one of the folders of `PATH` has this program.
 pub(super) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -162,6 +167,7 @@ mod tests {
         assert_eq!(lines, wanted);
         assert_eq!(page.script.lines().count(), TEXT.lines().count());
         assert_eq!(page.blocks, 1);
+        assert!(has_commands(TEXT) && !has_commands("```text\nls\n```\n"));
         assert_eq!(page.left_out, [(16, "needs a moon".to_owned())]);
         assert_eq!(page.lacking, [(21, "moon".to_owned())]);
     }
