@@ -11,6 +11,7 @@ mod changing;
 mod check;
 mod checker;
 mod convert;
+mod dashboard;
 mod demo;
 mod encryption;
 mod events;
