@@ -25,14 +25,20 @@ pub(crate) struct Opening {
     memory: Memory,
 }
 
-/// Opens the devices for reading only.
-pub(crate) fn open(volumes: &[PathBuf], opening: &Opening, ui: &Ui) -> Result<Salvage> {
+/// Opens the devices for reading only. Lines are printed by [`Bars::above`].
+pub(crate) fn open(
+    volumes: &[PathBuf],
+    opening: &Opening,
+    ui: &Ui,
+) -> Result<(Salvage, Arc<Bars>)> {
     let others = Devices { devices: volumes[1..].to_vec(), ..Devices::default() };
     let devices = image::open_devices(&volumes[0], &others, Access::Read)?;
     let mut options = SalvageOptions::default();
     options.ignore_meta_csums = opening.ignore_metadata_checksums;
     options.node_cache_bytes = opening.memory.nodes();
-    Salvage::open(devices, options, progress(ui)?).context(|| volumes[0].display().to_string())
+    let bars = progress(ui)?;
+    let opened = Salvage::open(devices, options, Arc::clone(&bars) as _);
+    Ok((opened.context(|| volumes[0].display().to_string())?, bars))
 }
 
 /// The bars of a rescue, which a signal ends.
@@ -98,15 +104,31 @@ pub(crate) struct Bars {
     bar: Mutex<Option<Progress>>,
 }
 
+impl Bars {
+    /// Does something that prints, while the bar is out of its way.
+    pub(crate) fn above<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &*self.bar.lock() {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Removes the bar: the work is done.
+    pub(crate) fn end(&self) {
+        *self.bar.lock() = None;
+    }
+}
+
 impl buttress_rescue::Progress for Bars {
     fn step(&self, step: Step, total_bytes: u64) {
         let mut bar = self.bar.lock();
         *bar = None;
-        if total_bytes > 0 {
-            let new = self.ui.bytes_bar(step.title(), total_bytes);
-            new.tick();
-            *bar = Some(new);
-        }
+        let new = match step {
+            Step::Index => self.ui.wait_bar(step.title()),
+            _ => self.ui.bytes_bar(step.title(), total_bytes),
+        };
+        new.tick();
+        *bar = Some(new);
     }
 
     fn advance(&self, bytes: u64) {

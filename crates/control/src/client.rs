@@ -39,9 +39,15 @@ pub fn run(
             .context(|| "watching for signals")?;
     }
     interrupted::pass_first();
+    // Some orders tell nothing of their progress, and opening a large volume takes a while.
+    let mut waiting = Some(ui.wait_bar(what));
     let (mut bar, mut shown) = (None, 0);
     let mut watch = |step: &Step| {
+        drop(waiting.take());
         let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));
+        if step.total > 0 {
+            bar.set_total(step.total);
+        }
         bar.add(step.done.saturating_sub(shown));
         shown = step.done;
         bar.set_message(&step.text);

@@ -37,9 +37,9 @@ pub const HELP: &str = "\
 A place inside a volume is written IMG:/path; a host file that exists under the name as written is \
 that file.
 
-Exit codes: 0 done, 1 failed, 2 wrong command line, 3 damaged or no btrfs volume, 4 not supported, \
-5 volume full, 6 refused without --force; 128 and the number of a signal that ended it, so 130 for \
-Ctrl-C.";
+Exit codes: 0 done, 1 failed, 2 wrong command line or no work to stop or resume, 3 damaged or no \
+btrfs volume, 4 not supported, 5 volume full, 6 refused without --force; 128 and the number of a \
+signal that ended it, so 130 for Ctrl-C.";
 
 /// The last words of an error of work that a request has ended.
 const STOPPED: &str = "stopped by request";

@@ -118,8 +118,11 @@ impl Ui {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// A bar over `total` bytes.
+    /// A bar over `total` bytes, or a count of bytes if `total` is 0: the end is not known.
     pub fn bytes_bar(&self, what: &str, total: u64) -> Progress {
+        if total == 0 {
+            return self.stream_bar(what);
+        }
         let bar = self.bar(total);
         bar.set_style(style(
             "{prefix:<10} {bar:28} {bytes:>10}/{total_bytes} {binary_bytes_per_sec:>12} {left:>8} {msg}",
@@ -134,6 +137,23 @@ impl Ui {
         bar.set_style(style("{prefix:<10} {bytes:>10} {binary_bytes_per_sec:>12} {msg}"));
         bar.set_prefix(what.to_owned());
         Progress { bar }
+    }
+
+    /// The time of work that tells nothing of its progress. Short work shows nothing.
+    #[must_use]
+    pub fn wait_bar(&self, what: &str) -> Progress {
+        let (bar, what) = (self.bar(0), what.to_owned());
+        let waited = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let seconds = state.elapsed().as_secs();
+            // Writing into a string cannot fail.
+            let _ = if seconds > 0 { write!(out, "{what:<10} {}", span(seconds)) } else { Ok(()) };
+        };
+        bar.set_style(style("{waited}").with_key("waited", waited));
+        let progress = Progress { bar };
+        if self.shows_bars() {
+            progress.tick();
+        }
+        progress
     }
 
     /// A bar over `total` things.
@@ -209,10 +229,20 @@ impl Progress {
         self.bar.inc(amount);
     }
 
+    /// Corrects the total, as far as it is known by now.
+    pub fn set_total(&self, total: u64) {
+        self.bar.set_length(total);
+    }
+
     /// Prints a line above the bar, on standard error.
     pub fn print_above(&self, text: &str) {
         // Standard error may be closed.
         self.bar.suspend(|| _ = writeln!(std::io::stderr().lock(), "{text}"));
+    }
+
+    /// Does something that prints, while the bar is out of its way.
+    pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
     }
 
     /// Shows the name of the current object.

@@ -69,6 +69,7 @@ pub fn undelete(
         source,
     })?;
     let state = State::newest(salvage)?;
+    salvage.progress().step(Step::Index, 0);
     let mut living = BTreeMap::new();
     for (id, tree) in state.trees.iter().filter(|(id, _)| id.is_fs_tree()) {
         let leaves = Leaves::walk(salvage, *id, tree.root, state.extents.as_ref());

@@ -121,7 +121,17 @@ fn start(args: &Start, ui: &Ui) -> Result<Exit> {
     ended(client::run(&order, &args.image, &args.devices, "balance", ui)?, ui)
 }
 
+/// Refuses to go on without a balance, with the exit code that a scrub has in this case.
+fn expect_one(args: &Volume, what: &str, ui: &Ui) -> Result<()> {
+    if told(args, ui)?["status"] == "none" {
+        let what = format!("{}: no balance to {what}", args.image.display());
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    Ok(())
+}
+
 fn resume(args: &Volume, ui: &Ui) -> Result<Exit> {
+    expect_one(args, "resume", ui)?;
     let order = Order::BalanceResume;
     ended(client::run(&order, &args.image, &args.devices, "balance", ui)?, ui)
 }
@@ -177,9 +187,16 @@ fn balancer(args: &Volume) -> Result<Option<u32>> {
     Ok(words.any(|word| word == b"balance").then_some(pid))
 }
 
+fn idle(name: &str) -> Failure {
+    Failure::new(Exit::Usage, format!("{name}: no balance is running"))
+}
+
 fn pause(args: &Volume, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
     if live::find(&args.image)?.is_some() {
+        if told(args, ui)?["status"] != "running" {
+            return Err(idle(&name));
+        }
         client::run(&Order::BalancePause, &args.image, &args.devices, "balance", ui)?;
         if !ui.json() {
             ui.line(format!("{name}: the balance is paused"))?;
@@ -187,9 +204,7 @@ fn pause(args: &Volume, ui: &Ui) -> Result<Exit> {
         return Ok(Exit::Success);
     }
     let pid = balancer(args)?.and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
-    let Some(pid) = pid else {
-        return Err(Failure::new(Exit::Refused, format!("{name}: no balance is running")));
-    };
+    let Some(pid) = pid else { return Err(idle(&name)) };
     rustix::process::kill_process(pid, rustix::process::Signal::TERM)
         .map_err(std::io::Error::from)
         .context(|| &name)?;
@@ -200,6 +215,7 @@ fn pause(args: &Volume, ui: &Ui) -> Result<Exit> {
 }
 
 fn cancel(args: &Volume, ui: &Ui) -> Result<Exit> {
+    expect_one(args, "cancel", ui)?;
     client::run(&Order::BalanceCancel, &args.image, &args.devices, "balance", ui)?;
     if !ui.json() {
         let name = args.image.display();

@@ -46,8 +46,10 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, "a conversion has one device"));
     };
     if args.rollback {
+        let bar = ui.wait_bar("rolling back");
         let back =
             rollback(device, args.memory.options()).map_err(|error| failure(name(), error))?;
+        drop(bar);
         if ui.json() {
             let answer =
                 json!({ "kept_bytes": back.kept_bytes, "written_bytes": back.written_bytes });

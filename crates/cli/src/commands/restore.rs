@@ -109,10 +109,12 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, "a volume and a folder for its files are needed"));
     }
     let target = target.filter(|_| needs_folder);
-    let opened = salvage::open(&volumes, &args.opening, ui)?;
+    let (opened, bars) = salvage::open(&volumes, &args.opening, ui)?;
     let name = volumes[0].display().to_string();
     if args.list_roots {
-        return list(&State::list(&opened), ui);
+        let roots = State::list(&opened);
+        bars.end();
+        return list(&roots, ui);
     }
     let state = match args.root {
         Some(number) => State::of(&opened, number),
@@ -133,6 +135,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     options.unverified = args.unverified;
     options.overwrite = args.overwrite;
     let notes: Vec<&String> = opened.notes().iter().chain(&state.notes).collect();
+    bars.end();
     if !ui.json() {
         for note in &notes {
             ui.note(format!("{name}: {note}"));
@@ -148,12 +151,13 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             files.push(entry.clone());
         } else if args.of_btrfs && entry.condition == Condition::Skipped {
             let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            ui.complain(format!("Skipping snapshot {}", show(name)));
+            bars.above(|| ui.complain(format!("Skipping snapshot {}", show(name))));
         } else {
-            salvage::print(entry, args.verbose, ui);
+            bars.above(|| salvage::print(entry, args.verbose, ui));
         }
     };
     let summary = buttress_rescue::restore(&opened, &state, &options, target.as_deref(), &mut each);
+    bars.end();
     let summary = summary.context(|| &name)?;
     if ui.json() {
         let (generation, origin) = (state.generation.0, state.origin);

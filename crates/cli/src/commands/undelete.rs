@@ -53,7 +53,7 @@ fn since(text: &str) -> std::result::Result<Since, String> {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let opened = salvage::open(&args.volumes, &args.opening, ui)?;
+    let (opened, bars) = salvage::open(&args.volumes, &args.opening, ui)?;
     let name = args.volumes[0].display().to_string();
     let mut options = UndeleteOptions::default();
     options.paths = args.path.iter().map(|glob| Glob::new(glob.as_bytes())).collect();
@@ -64,10 +64,11 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         if ui.json() {
             files.push(entry.clone());
         } else {
-            salvage::print(entry, true, ui);
+            bars.above(|| salvage::print(entry, true, ui));
         }
     };
     let summary = buttress_rescue::undelete(&opened, &options, args.to.as_deref(), &mut each);
+    bars.end();
     let summary = summary.context(|| &name)?;
     if ui.json() {
         ui.document(&Document { notes: opened.notes(), summary, files })?;

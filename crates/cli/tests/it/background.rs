@@ -42,6 +42,13 @@ fn work_goes_on_in_the_background() {
     wait(&["balance", "status", "mnt"], "none");
     bench.fails(&["scrub", "start", "--background", "nowhere"], 1, &["nowhere"]);
     bench.fails(&["scrub", "cancel", "mnt"], 2, &["not running"]);
+    let no_balance = |place: &str| {
+        for verb in ["pause", "cancel", "resume"] {
+            bench.fails(&["balance", verb, place], 2, &["no balance", place]);
+        }
+    };
+    no_balance("mnt");
     mounted.end();
+    no_balance("image");
     check(&bench.path("image"));
 }

@@ -232,7 +232,7 @@ fn wait_dropped(
         std::thread::sleep(Duration::from_millis(20));
         let stat = free()?;
         freed = freed.max(stat.blocks_free.saturating_sub(first) * u64::from(stat.block_size));
-        if !watch(&Step { done: freed, total: freed, text: String::new() }) {
+        if !watch(&Step { done: freed, ..Step::default() }) {
             return Ok(false);
         }
         if !fs.is_subvolume_used(tree) {
