@@ -1,13 +1,14 @@
 //! The command line of `buttress-bench`: one verb for each experiment.
 
+mod plot;
+
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use buttress_cli::exit::{Context, Exit, Failure, Result};
+use buttress_cli::exit::{Exit, Failure, Result};
 use buttress_cli::ui::{self, Ui};
 use clap::Parser;
 use serde_json::Value;
@@ -15,6 +16,8 @@ use serde_json::Value;
 use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use crate::writeback::{self, Files, Writeback};
 use crate::{choice, foreground, fsync, growth, mount, remote, scale, setup, stall, volume, work};
+
+pub(crate) use self::plot::is_page;
 
 /// Measures Buttress beside the kernel's file systems, which need root and loop devices.
 #[derive(Debug, Parser)]
@@ -56,8 +59,9 @@ struct Args {
     /// Only subjects with one of these words as the name, or in the name.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
-    /// Draw the figures.
-    #[arg(long, value_name = "SVG", global = true)]
+    /// Draw the figures: as a page with the runs and their ranges if the name ends in `.html`, else
+    /// as SVG. The page is one file, and all verbs but `choice` have one.
+    #[arg(long, value_name = "FILE", global = true)]
     plot: Option<PathBuf>,
     /// Print JSON instead of tables.
     #[arg(long, global = true)]
@@ -511,10 +515,17 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
             let which = "nocow, cow, enospc, read and allocate";
             return Err(Failure::new(Exit::Usage, format!("--options is for {which} alone")));
         }
+        if let Some(path) = &args.plot {
+            plot::expect_known(&args.verb, path)?;
+        }
         let progress = ui.count_bar("bench", 0);
         let done = alone(&args, &mut |what| progress.print_above(what));
         let (value, text) = done.map_err(|error| Failure::new(Exit::Failure, error))?;
         drop(progress);
+        // The experiment on write-back has drawn more than its figures.
+        if let Some(path) = args.plot.as_deref().filter(|_| !plot::draws_itself(&args.verb)) {
+            plot::write(path, &plot::page(&value))?;
+        }
         if ui.json() {
             ui.document(&value)?;
         } else {
@@ -530,7 +541,8 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
         .map_err(|error| Failure::new(Exit::Failure, error))?;
     drop(progress);
     if let Some(path) = plot {
-        fs::write(&path, table.svg()).context(|| path.display().to_string())?;
+        let text = if is_page(&path) { plot::page(&table.json()) } else { table.svg() };
+        plot::write(&path, &text)?;
     }
     if ui.json() {
         ui.document(&table.json())?;

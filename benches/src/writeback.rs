@@ -29,6 +29,7 @@ use buttress_cache::{CacheDevice, CacheOptions, format};
 use serde_json::{Value, json};
 
 use self::trace::Trace;
+use crate::command::is_page;
 use crate::disk::{Disk, Done, Forgetful, Throttled};
 
 const BLOCK: u64 = 4096;
@@ -85,10 +86,6 @@ impl Writeback {
     /// The cause of the failure, in words.
     pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Value, String> {
         let all = self.measure(say).map_err(|error| error.to_string())?;
-        if let Some(path) = &self.plot {
-            std::fs::write(path, plot::svg(&all))
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-        }
         let of = |disk: &str, policy: &str| {
             all.iter().find(|figures| figures.disk == disk && figures.name == policy)
         };
@@ -109,7 +106,12 @@ impl Writeback {
                 "iops_min": min, "iops_avg": mean, "iops_max": max, "iops_stdev": deviation,
             })
         });
-        Ok(json!({ "cache_mib": self.cache_mib, "policies": rows.collect::<Vec<_>>() }))
+        let value = json!({ "cache_mib": self.cache_mib, "policies": rows.collect::<Vec<_>>() });
+        if let Some(path) = &self.plot {
+            let text = if is_page(path) { plot::page(&all, &value) } else { plot::svg(&all) };
+            std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(value)
     }
 
     fn measure(&self, say: &mut dyn FnMut(&str)) -> Outcome<Vec<Figures>> {
@@ -334,6 +336,13 @@ mod tests {
         let figures = experiment.run(&mut |_| {}).expect("it runs");
         let svg = std::fs::read_to_string(&folder).expect("a plot");
         std::fs::remove_file(&folder).expect("it is ours");
+        let page = folder.with_extension("html");
+        Writeback { plot: Some(page.clone()), cache_mib: 8, ..experiment }
+            .run(&mut |_| {})
+            .expect("it runs");
+        let html = std::fs::read_to_string(&page).expect("a page");
+        std::fs::remove_file(&page).expect("it is ours");
+        assert!(html.contains("\"kind\":\"positions\"") && html.contains("\"kind\":\"bars\""));
         assert!(svg.starts_with("<svg") && POLICIES.iter().all(|policy| svg.contains(policy)));
         let sorted = &figures["policies"][0];
         assert_eq!(sorted["writeback"], "sorted");

@@ -341,7 +341,7 @@ fn crates(top: &Path) -> Result<Vec<PathBuf>, String> {
         .filter_map(|folder| fs::read_dir(top.join(folder)).ok())
         .flatten()
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .chain(["benches", "xtask"].map(|folder| top.join(folder)))
+        .chain(["benches", "benches/page", "xtask"].map(|folder| top.join(folder)))
         .filter(|folder| folder.join("Cargo.toml").exists())
         .collect();
     found.sort();

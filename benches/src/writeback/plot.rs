@@ -3,7 +3,11 @@
 
 use std::fmt::Write as _;
 
+use buttress_bench_page as page;
+use serde_json::{Value, json};
+
 use super::Figures;
+use crate::disk::Done;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 190.0;
@@ -59,6 +63,38 @@ pub(super) fn svg(all: &[Figures]) -> String {
         total - 12.0,
     );
     text
+}
+
+/// The page: the figures as bars, and the positions side by side.
+pub(super) fn page(all: &[Figures], figures: &Value) -> String {
+    let mut parts = page::parts("write-back", figures).unwrap_or_default();
+    let panels: Vec<_> = all.iter().map(|one| panel(one, all)).collect();
+    parts.push(page::positions(&panels));
+    let about = format!(
+        "Orders of write-back of a cache of {} MiB in front of a hard disk.",
+        figures["cache_mib"]
+    );
+    page::page("Write-back of a cache", &[about], &parts)
+}
+
+/// The positions of one order. Panels of one disk share their scales.
+fn panel(figures: &Figures, all: &[Figures]) -> Value {
+    let alike = all.iter().filter(|other| (other.disk == "file") == (figures.disk == "file"));
+    let done: Vec<&Done> =
+        alike.flat_map(|other| other.steady.iter().chain(&other.flush)).collect();
+    let set = |done: &[Done], is_flush: bool| {
+        let step = done.len().div_ceil(POINTS).max(1);
+        let points =
+            done.iter().step_by(step).map(|done| ((done.at * 1e3).round() / 1e3, done.offset));
+        json!({ "flush": is_flush, "points": points.collect::<Vec<_>>() })
+    };
+    json!({
+        "name": format!("{}, {}", figures.name, figures.disk),
+        "about": format!("flush in {:.1} s", figures.flush_seconds),
+        "seconds": done.iter().map(|done| done.at).fold(1e-3, f64::max),
+        "bytes": done.iter().map(|done| done.offset + done.len).max().unwrap_or(1),
+        "sets": [set(&figures.steady, false), set(&figures.flush, true)],
+    })
 }
 
 fn escape(text: &str) -> String {

@@ -23,7 +23,11 @@ fn the_foreground_is_measured() {
     let bench = crate::bench();
     let short =
         ["foreground", "--blocks", "20000", "--threads", "1,2", "--runs", "1", "--scattered"];
-    let text = bench.ok(&[&["--json"], &short[..]].concat());
+    let text = bench.ok(&[&["--json", "--plot", "page.html"], &short[..]].concat());
+    let page = std::fs::read_to_string(bench.path("page.html")).expect("a page");
+    assert!(page.starts_with("<!doctype html>") && page.contains("beside a flush"));
+    bench.fails(&[&["--plot", "page.svg"], &short[..]].concat(), 2, &["--plot", ".html"]);
+    bench.fails(&["choice", "--plot", "page.html"], 2, &["--plot", "table"]);
     let figures: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(figures["scaling"].as_array().map(Vec::len), Some(2));
     assert!(figures["p99_times_idle"].as_f64().is_some_and(|times| times > 0.0), "{figures}");

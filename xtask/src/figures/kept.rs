@@ -87,11 +87,6 @@ pub(super) fn item(text: &str) -> String {
     lines + "\n"
 }
 
-/// Whether less of a unit is better.
-pub(super) fn is_time(unit: &str) -> bool {
-    matches!(unit, "s" | "ms" | "us" | "µs" | "ns")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,10 +11,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use buttress_bench_page::is_time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::kept::{is_time, item, number};
+use super::kept::{item, number};
 
 /// A load, with its figures by subject.
 #[derive(Debug, Deserialize, Serialize)]
