@@ -57,7 +57,7 @@ impl Maintenance {
     /// If devices are missing, makes two commits that change nothing. Then a missing device is two
     /// transactions behind before it lacks anything. So it is not taken for a device that a power
     /// cut left between two superblocks. Must come before the first change and the first log of
-    /// fsync.
+    /// fsync. The replay of a log comes before it: the first transaction leaves a generation out.
     ///
     /// # Errors
     ///

@@ -7,7 +7,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use buttress_format::{CompatRo, DeviceItem, Incompat, Key, Kind, RootItem, Superblock, TreeId};
+use buttress_format::{
+    CompatRo, DeviceId, DeviceItem, Generation, Incompat, Key, Kind, RootItem, Superblock, TreeId,
+};
 use buttress_space::{Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::{DeviceSpace, Parity, Volume};
@@ -106,6 +108,7 @@ impl Engine {
             volume.mend_torn_superblocks(&superblock)?;
             learn::add_groups(&space, &volume, &groups)?;
         }
+        let first = first_generation(&volume, &devices, superblock.generation);
         let commit = CommitState { superblock, roots, groups };
         let engine = Self::join(Parts {
             volume,
@@ -117,6 +120,7 @@ impl Engine {
             devices,
             learning,
             height,
+            first,
         });
         if engine.health.read_only().is_none() {
             engine.begin_replacement_anew()?;
@@ -187,6 +191,15 @@ impl Engine {
         self.commit()?;
         self.settle_superblocks()
     }
+}
+
+/// The generation of the first transaction. If devices are missing, it leaves one out. So a missing
+/// device is two behind as soon as it lacks anything. Then it is not taken for one that a power cut
+/// left between two superblocks. The first transaction may be the replay of a log.
+fn first_generation(volume: &Volume, devices: &DeviceSpace, last: Generation) -> Generation {
+    let is_missing = |id: &DeviceId| volume.device(*id).is_none();
+    let lacks = volume.is_degraded() && devices.ids().iter().any(is_missing);
+    if lacks { last.next().next() } else { last.next() }
 }
 
 /// Opens the store. The chunk tree's uuid, which every new node carries, is read from the root node

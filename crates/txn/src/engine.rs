@@ -114,6 +114,8 @@ pub(crate) struct Parts {
     pub(crate) devices: DeviceSpace,
     pub(crate) learning: Learning,
     pub(crate) height: u8,
+    /// The generation of the first transaction.
+    pub(crate) first: Generation,
 }
 
 impl Engine {
@@ -122,7 +124,7 @@ impl Engine {
         let has_quotas = roots.find(TreeId::QUOTA).is_some();
         let quota_limits = QuotaLimits::new(has_quotas, roots.generation);
         let has_stripe_tree = roots.find(TreeId::RAID_STRIPE).is_some();
-        let running = Transaction::new(roots.generation.next());
+        let running = Transaction::new(parts.first);
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
         let view = Arc::new(ArcSwap::from_pointee(view));
         let devices = Arc::new(Mutex::new(parts.devices));

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use buttress_block::error::Operation;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::Profile;
 use buttress_fs::make::make_on;
 use buttress_fs::{Filesystem, MakeOptions, MountOptions, ScrubOptions};
+use buttress_sim::{FaultDevice, Faults, Misfortune};
 use buttress_volume::Volume;
 
 use crate::checker::find_faults_of;
@@ -102,6 +104,36 @@ fn a_short_degraded_mount_is_seen() {
         alone.close().expect("a close");
         find_faults_of(vec![left, two]).unwrap_or_else(|what| panic!("{how}: {what}"));
     }
+}
+
+/// The replay of a log is the first commit of a degraded mount. A device that missed only this
+/// commit is old, too.
+#[test]
+fn a_replay_without_a_device_is_seen() {
+    let [one, two] = mirrored();
+    let fs = open(&[&one, &two], "rw,noatime,commit=3000");
+    let file = file_with(&fs.root(), "logged", &pattern(7, 5000));
+    file.sync().expect("a log");
+    let [one, two] = [&one, &two].map(|device| -> Arc<dyn Device> { Arc::new(copy(&**device)) });
+    fs.close().expect("a close");
+    let before = generation(&one);
+    assert_eq!(generation(&two), before);
+    let faults = Faults::none();
+    // The power is cut at each flush.
+    let mut seen = Vec::new();
+    for number in 0..12 {
+        let left: Arc<dyn Device> = Arc::new(copy(&*one));
+        let faulty: Arc<dyn Device> = FaultDevice::new(Arc::clone(&left), &faults);
+        faults.strike(number, Some(Operation::Flush), Misfortune::Gone);
+        let options = MountOptions::parse("rw,noatime,degraded,commit=3000").expect("options");
+        if let Ok(fs) = Filesystem::open(vec![faulty], options) {
+            let _ = fs.close();
+        }
+        faults.heal();
+        seen.push(generation(&left));
+    }
+    let first = *seen.iter().find(|found| **found > before).expect("the replay was committed");
+    assert!(first >= before + 2, "{before}, then {seen:?}");
 }
 
 /// A mount without missing devices, and one that only reads, make no commits of their own.
