@@ -75,7 +75,10 @@ impl Filesystem {
         }
         let Some(item) = mount.engine.replacement()? else { return Ok(None) };
         let total = mount.engine.device_item(item.source).map_or(0, |item| item.total_bytes);
-        Ok(status_of(&item, total))
+        // The new device knows how far the copy has come; the record of an unfinished one does not.
+        let pair = mount.engine.volume().target().and_then(|target| target.pair);
+        let cursor_left = pair.map_or(item.cursor_left, |pair| pair.cursor());
+        Ok(status_of(&ReplaceItem { cursor_left, ..item }, total))
     }
 
     /// Stops the replacement of a device, and waits until it has stopped. The old device stays. A

@@ -12,22 +12,21 @@
 //!   durable before that superblock is erased. So after a crash Linux finds both or neither. There
 //!   are two exceptions: between the end and the erasing, and before the target of a missing device
 //!   is marked.
-//! - **DP3** A replacement that is continued begins anew: the whole old device is copied. Nothing
-//!   that the new device held before counts (`txn::DR1`).
+//! - **DP3** A replacement that is continued goes on at its cursor if the opening has paired the
+//!   devices (`volume::target::TA2`). Otherwise the whole old device is copied, and nothing that
+//!   the new device held before counts.
+//! - **DP4** When an unmount suspends the copy, the devices stay a pair until the volume is closed.
+//!   So the new device has the last superblock, and the next mount can go on.
 
 use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{DeviceId, DeviceItem, ReplaceItem, ReplacePhase};
-use buttress_volume::{Pair, Target, Volume};
+use buttress_volume::{Target, Volume};
 
 use buttress_txn::{DeviceChange, Error, Result};
 
-use crate::bound::name;
 use crate::{BalanceProgress, Maintenance, ScrubOptions, ScrubProgress};
-
-/// Bytes of one copy from one device to another.
-const COPY_BYTES: u64 = 1 << 20;
 
 /// What a replacement asks of its caller.
 pub struct Replacing<'r> {
@@ -82,7 +81,7 @@ impl Maintenance {
         new.begin_writing().map_err(failed)?;
         let is_here = self.volume().device(id).is_some_and(|old| !old.is_lost());
         self.engine().commit()?;
-        let target = self.target_of(new, how.uuid, found.is_some())?;
+        let mut target = self.target_of(id, new, how.uuid, found.is_some())?;
         let mut record = ReplaceItem {
             source: id,
             phase: ReplacePhase::Started,
@@ -90,18 +89,18 @@ impl Maintenance {
             ..ReplaceItem::default()
         };
         let replaced = match is_here {
-            true => self.copy_device(&target, item, &mut record, &mut how),
+            true => self.copy_device(&mut target, item, &mut record, &mut how),
             false => self.fill_device(&target, item, record, &mut how),
         };
         if replaced.is_ok() || self.engine().aborted().is_some() {
             return replaced;
         }
+        let is_suspended = matches!(replaced, Err(Error::Stopped)) && (how.is_suspended)();
         record.stopped = how.seconds();
-        record.phase = ReplacePhase::Canceled;
-        if matches!(replaced, Err(Error::Stopped)) && (how.is_suspended)() {
-            record.phase = ReplacePhase::Suspended;
-            (record.cursor_left, record.cursor_right) = (0, 0);
-        }
+        record.phase = match is_suspended {
+            true => ReplacePhase::Suspended,
+            false => ReplacePhase::Canceled,
+        };
         self.end_replacement(&target, record)?;
         replaced
     }
@@ -117,9 +116,15 @@ impl Maintenance {
         self.engine().check_writable()?;
         let stopped = u64::try_from(now).unwrap_or(0);
         let record = ReplaceItem { phase: ReplacePhase::Canceled, stopped, ..found };
-        self.engine().commit_after(|| self.record(record))?;
+        let target = self.volume().target();
+        self.engine().commit_after(|| {
+            if let Some(pair) = target.as_ref().and_then(|target| target.pair.as_ref()) {
+                self.volume().end_pair(found.source, pair, false);
+            }
+            self.record(record);
+        })?;
         self.engine().settle_superblocks()?;
-        if let Some(target) = self.volume().target() {
+        if let Some(target) = target {
             self.volume().forget_target();
             let begun = target.device.begin_writing().map_err(|source| {
                 buttress_volume::Error::Candidate { device: target.device.name(), source }
@@ -144,14 +149,26 @@ impl Maintenance {
     }
 
     /// The new device with its own identifier. What it held is erased, unless it holds the
-    /// superblock by which Linux finds it.
-    fn target_of(&self, device: Arc<dyn Device>, uuid: [u8; 16], is_found: bool) -> Result<Target> {
-        if is_found {
-            let uuid = Volume::read_superblock(&*device)?.dev_item.uuid;
-            return Ok(Target { device, uuid });
+    /// superblock by which Linux finds it. A pair that failed counts no more.
+    fn target_of(
+        &self,
+        id: DeviceId,
+        device: Arc<dyn Device>,
+        uuid: [u8; 16],
+        is_found: bool,
+    ) -> Result<Target> {
+        if !is_found {
+            Volume::wipe(&*device)?;
+            return Ok(Target::new(device, uuid));
         }
-        Volume::wipe(&*device)?;
-        Ok(Target { device, uuid })
+        let uuid = Volume::read_superblock(&*device)?.dev_item.uuid;
+        let kept = self.volume().target().filter(|kept| kept.pair.is_some());
+        match kept.as_ref().and_then(|kept| kept.pair.as_ref()) {
+            Some(pair) if pair.has_failed() => drop(self.volume().end_pair(id, pair, false)),
+            Some(_) => return Ok(kept.unwrap_or_else(|| Target::new(device, uuid))),
+            None => {}
+        }
+        Ok(Target::new(device, uuid))
     }
 
     /// Records that a replacement ended early. The new device is no target any more, unless the
@@ -173,7 +190,7 @@ impl Maintenance {
     /// Copies a present device to the new device, and puts the new device in its place.
     fn copy_device(
         &self,
-        target: &Target,
+        target: &mut Target,
         item: DeviceItem,
         record: &mut ReplaceItem,
         how: &mut Replacing<'_>,
@@ -181,23 +198,22 @@ impl Maintenance {
         let id = item.devid;
         let lost = Error::Busy("the old device fails: replace it as one that is missing");
         let pair = self.engine().commit_after(|| {
-            let pair = self.volume().pair_device(id, target);
+            let pair = target.pair.take().or_else(|| self.volume().pair_device(id, target));
             self.record(*record);
             pair
         })?;
         let pair = pair.ok_or(lost)?;
         self.volume().forget_target();
-        let place = &mut record.cursor_left;
-        let copied = self.copy_pair(id, &pair, place, how.watch).and_then(|()| {
-            self.volume().turn_pair(&pair);
-            // The scrub finds and repairs data that the old device could not read.
-            let (found, _) =
-                self.scrub(ScrubOptions::default(), &mut |_| self.expect_pair(id, &pair).is_ok())?;
-            self.expect_pair(id, &pair).map(|()| found)
-        });
+        let copied = self.copy_and_verify(id, &pair, how.watch);
         let found = match copied {
             Ok(found) => found,
+            Err(Error::Stopped) if (how.is_suspended)() => {
+                self.volume().turn_pair_back(&pair);
+                target.pair = Some(pair);
+                return Err(Error::Stopped);
+            }
             Err(error) => {
+                record.cursor_left = pair.cursor();
                 self.volume().end_pair(id, &pair, false);
                 return Err(error);
             }
@@ -218,17 +234,6 @@ impl Maintenance {
         self.volume().end_leading();
         erase(&*old, Volume::wipe(&*old));
         Ok(found)
-    }
-
-    /// Fails if a device of the pair has failed, or if the caller stopped the copy.
-    fn expect_pair(&self, id: DeviceId, pair: &Pair) -> Result<()> {
-        if pair.has_failed() {
-            return Err(Error::Busy("the new device fails; the old one stays"));
-        }
-        if self.volume().device(id).is_none_or(|device| device.is_lost()) {
-            return Err(Error::Busy("the old device fails: replace it as one that is missing"));
-        }
-        if self.turn().is_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
     /// Replaces a missing device: everything on it is rebuilt from other copies. If that is
@@ -287,48 +292,6 @@ impl Maintenance {
             erase(&*old.device, Volume::wipe(&*old.device));
         }
         Ok(found)
-    }
-
-    /// Copies all data of chunks from one device to the same places of the other device, beside
-    /// writers. New chunks are written to both devices meanwhile. `place` becomes the end of what
-    /// was copied.
-    fn copy_pair(
-        &self,
-        id: DeviceId,
-        pair: &Pair,
-        place: &mut u64,
-        watch: &mut dyn FnMut(&BalanceProgress) -> bool,
-    ) -> Result<()> {
-        let chunks = self.volume().chunks();
-        let stripes = chunks.iter().flat_map(|chunk| {
-            let mine = chunk.stripes.iter().filter(|stripe| stripe.device == id);
-            mine.map(|stripe| (stripe.offset, chunk.stripe_bytes()))
-        });
-        let mut stripes: Vec<(u64, u64)> = stripes.collect();
-        stripes.sort_unstable();
-        let mut progress = BalanceProgress {
-            expected: stripes.len() as u64,
-            bytes: stripes.iter().map(|(_, len)| len).sum(),
-            ..BalanceProgress::default()
-        };
-        let parts = |(_, len): &(u64, u64)| len.div_ceil(COPY_BYTES);
-        let mut bound = self.loops().begin(name::COPY, stripes.iter().map(parts).sum());
-        let mut bytes = vec![0; COPY_BYTES as usize];
-        for (offset, len) in stripes {
-            for within in (0..len).step_by(COPY_BYTES as usize) {
-                bound.step()?;
-                let part = &mut bytes[..(len - within).min(COPY_BYTES) as usize];
-                self.volume().copy_pair(pair, offset + within, part);
-                progress.moved += part.len() as u64;
-                *place = offset + within + part.len() as u64;
-                self.expect_pair(id, pair)?;
-                if !watch(&progress) {
-                    return Err(Error::Stopped);
-                }
-            }
-            progress.completed += 1;
-        }
-        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ mod balance_item;
 mod bound;
 mod dead;
 mod device_change;
+mod device_copy;
 mod device_replace;
 mod found;
 mod inode_cache;

@@ -331,7 +331,7 @@ fn note_places(chunk: &Chunk, progress: &mut ScrubProgress) {
 
 /// Divides extents into pieces that are read at once: each node alone, and data in runs, which may
 /// cross extents.
-fn pieces(found: &[Found]) -> Vec<Found> {
+pub(crate) fn pieces(found: &[Found]) -> Vec<Found> {
     let mut pieces: Vec<Found> = Vec::with_capacity(found.len());
     for one in found {
         let mut rest = one.extent;

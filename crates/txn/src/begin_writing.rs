@@ -73,7 +73,7 @@ impl Engine {
         self.reservations.look_at_trees(&self.store, &roots)?;
         self.reservations.size_global_reserve();
         self.health.note_writing_begun();
-        self.begin_replacement_anew()?;
+        self.take_up_replacement()?;
         self.make_room_for_nodes()?;
         let flags = superblock.compat_ro;
         let is_stale = !flags.has(CompatRo::FREE_SPACE_TREE_VALID);

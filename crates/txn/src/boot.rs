@@ -123,7 +123,7 @@ impl Engine {
             first,
         });
         if engine.health.read_only().is_none() {
-            engine.begin_replacement_anew()?;
+            engine.take_up_replacement()?;
         }
         if is_behind {
             return Ok(engine);

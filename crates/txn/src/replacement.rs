@@ -2,14 +2,16 @@
 //!
 //! # Invariants
 //!
-//! - **DR1** No write of this program lies before the cursor of an unfinished replacement, unless
-//!   the new device has it, too. The cursor says what Linux need not copy again. If an opening
-//!   finds a replacement, its first commit moves the cursor back to the beginning.
-//! - **DR2** From the commit that begins a replacement to the one that ends it, the cursor stays at
-//!   the beginning. After a crash the copy begins anew, here or in Linux.
+//! - **DR1** No write of this program lies before the cursor in the record of an unfinished
+//!   replacement. The cursor says what Linux need not copy again, and Linux verifies nothing of it.
+//!   If an opening finds a replacement, its first commit moves the cursor back to the beginning.
+//! - **DR2** From the commit that begins a replacement to the one that ends it, the cursor in the
+//!   record stays at the beginning. A commit could not take it back if the new device failed
+//!   between the nodes and the superblock of this commit. This program goes on at the cursor that
+//!   the new device itself has (`volume::target`).
 //!
-//! The volume may be written without the new device, since the program relies on no content of the
-//! new device.
+//! The volume may be written without the new device, since all that it holds is verified or copied
+//! again.
 
 use buttress_format::{ReplaceItem, ReplacePhase, TreeId};
 use buttress_tree::{Cursor, Roots, Store};
@@ -62,12 +64,13 @@ impl Engine {
         Ok(self.replacement()?.filter(ReplaceItem::is_active))
     }
 
-    /// Moves the cursor of an unfinished replacement back to the beginning, in the running
-    /// transaction (DR1).
-    pub(crate) fn begin_replacement_anew(&self) -> Result<()> {
-        if let Some(found) = self.unfinished_replacement()?
-            && (found.cursor_left, found.cursor_right) != (0, 0)
-        {
+    /// Pairs the devices of an unfinished replacement, if it can go on. Moves the cursor in its
+    /// record back to the beginning, in the running transaction (DR1). Must come before anything
+    /// but superblocks is written.
+    pub(crate) fn take_up_replacement(&self) -> Result<()> {
+        let Some(found) = self.unfinished_replacement()? else { return Ok(()) };
+        self.volume.pair_found_target(found.source, found.cursor_left);
+        if (found.cursor_left, found.cursor_right) != (0, 0) {
             let anew = ReplaceItem { cursor_left: 0, cursor_right: 0, ..found };
             self.change_device(DeviceChange::Replacement(anew));
         }

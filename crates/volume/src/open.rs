@@ -16,8 +16,8 @@ use buttress_format::{CompatRo, DeviceId, Incompat, ReplaceItem, Superblock};
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::params::{Params, Parity};
-use crate::replace::Target;
 use crate::seed_ids::{self, Candidate};
+use crate::target::Target;
 use crate::volume::Volume;
 
 /// How to open a volume.
@@ -102,7 +102,7 @@ impl Volume {
         let mut volume = Self::assemble(Params::of(newest), parts, options.degraded);
         volume.seeds = seeds;
         if let Some(Candidate { device, superblock }) = targets.pop() {
-            volume.keep_target(Target { device, uuid: superblock.dev_item.uuid });
+            volume.keep_target(Target::found(device, &superblock, newest));
         }
         volume.parity = options.parity;
         volume.opened_for_reading.store(!options.writable, Ordering::Release);

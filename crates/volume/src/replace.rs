@@ -16,22 +16,19 @@
 //!   device gets one. So if any device has the commit that begins or ends a replacement, the
 //!   leading device has it, too.
 //!
-//! # Found on the devices
-//!
-//! A device with the number 0 is the target of a replacement that was not finished
-//! ([`Volume::target`]). It counts as no device of the volume: nothing is read from it or written
-//! to it before a replacement pairs it anew.
+//! A replacement that was found on the devices goes on with its target (`target`).
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_base::{RangeSet, Rank, Ranked};
 use buttress_block::{Class, Device, Error as BlockError, Operation};
-use buttress_format::{DeviceId, ReplaceItem, Superblock, limits};
+use buttress_format::{DeviceId, Superblock, limits};
 
 use crate::device::{Trust, VolumeDevice};
-use crate::error::Error;
+use crate::target::Target;
+use crate::target_item::as_target;
 use crate::volume::Volume;
 
 /// An old device and its replacement, as one device.
@@ -47,6 +44,8 @@ pub struct Pair {
     failed: AtomicBool,
     /// Ranges of the new device that could not be copied.
     unread: Ranked<RangeSet>,
+    /// The end of what was copied (`target::TA1`).
+    cursor: AtomicU64,
 }
 
 impl Pair {
@@ -54,6 +53,19 @@ impl Pair {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
+    }
+
+    /// The place of the device up to which everything was copied.
+    #[must_use]
+    pub fn cursor(&self) -> u64 {
+        self.cursor.load(Ordering::SeqCst)
+    }
+
+    /// Notes that everything before `end` was copied. What the old device could not read was not
+    /// copied, so the cursor stays before it.
+    pub fn set_cursor(&self, end: u64) {
+        let first = self.unread.lock().iter().map(|range| range.start).min();
+        self.cursor.store(first.map_or(end, |first| first.min(end)), Ordering::SeqCst);
     }
 
     fn is_turned(&self) -> bool {
@@ -72,13 +84,15 @@ impl Pair {
     }
 
     /// Writes a superblock of the old device to the new device, as that of a target, and makes it
-    /// durable (R1, R5).
+    /// durable (R1, R5). The copy goes on meanwhile, so what lies before the cursor is flushed
+    /// first (`target::TA1`).
     fn write_target(&self, offset: u64, bufs: &[IoSlice<'_>], class: Class) {
         let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
         let Ok(superblock) = Superblock::parse(&bytes, offset) else { return };
-        let bytes = as_target(&superblock, self.uuid).to_bytes(offset);
+        let bytes = as_target(&superblock, self.uuid, Some(self.cursor())).to_bytes(offset);
         let bufs = [IoSlice::new(&bytes)];
-        let written = self.new.write_classed_at(offset, &bufs, class);
+        let flushed = self.new.flush();
+        let written = flushed.and_then(|()| self.new.write_classed_at(offset, &bufs, class));
         if let Err(error) = written.and_then(|()| self.new.flush()) {
             tracing::error!(device = self.new.name(), %error, "the new device fails");
             self.failed.store(true, Ordering::SeqCst);
@@ -161,63 +175,7 @@ impl Device for Pair {
     }
 }
 
-/// Makes the target's superblock from the superblock of a member: with number 0 and the target's
-/// identifier.
-fn as_target(superblock: &Superblock, uuid: [u8; 16]) -> Superblock {
-    let mut own = superblock.clone();
-    own.dev_item.devid = ReplaceItem::TARGET;
-    own.dev_item.uuid = uuid;
-    own
-}
-
-/// A device that was to replace another when the volume was last in use.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// The device.
-    pub device: Arc<dyn Device>,
-    /// Its own identifier.
-    pub uuid: [u8; 16],
-}
-
 impl Volume {
-    /// The target of an unfinished replacement, if the volume was opened with it.
-    #[must_use]
-    pub fn target(&self) -> Option<Target> {
-        self.target.lock().clone()
-    }
-
-    /// Forgets the target, because the replacement has ended or begins anew with the device.
-    pub fn forget_target(&self) {
-        *self.target.lock() = None;
-    }
-
-    /// Keeps a device as the target of a replacement that goes on later.
-    pub fn keep_target(&self, target: Target) {
-        *self.target.lock() = Some(target);
-    }
-
-    /// Whether a device holds the superblock of a target of this volume.
-    #[must_use]
-    pub fn is_target(&self, device: &dyn Device) -> bool {
-        let found = Self::read_superblock(device);
-        found.is_ok_and(|found| {
-            found.dev_item.devid == ReplaceItem::TARGET && found.fsid == self.fsid()
-        })
-    }
-
-    /// Writes the first superblock of a target in place of a device that is missing. The volume
-    /// counts the target as a member that missed all writes. So no commit renews this superblock.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Candidate`] when the device cannot be written.
-    pub fn mark_target(&self, target: &Target, superblock: &Superblock) -> Result<(), Error> {
-        let [first, ..] = limits::SUPER_OFFSETS;
-        let bytes = as_target(superblock, target.uuid).to_bytes(first);
-        let written = target.device.write_durably(first, &bytes, Class::Metadata);
-        written.map_err(|source| Error::Candidate { device: target.device.name(), source })
-    }
-
     /// From now on writes to the device `id` also go to the target (R1), which is at least as long
     /// as the old device. Returns `None` when there is no such device, or the device was lost.
     pub fn pair_device(&self, id: DeviceId, target: &Target) -> Option<Arc<Pair>> {
@@ -229,6 +187,7 @@ impl Volume {
             turned: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             unread: Ranked::new(Rank::Leaf, RangeSet::default()),
+            cursor: AtomicU64::new(0),
         });
         self.put_in_place(&old, Arc::clone(&pair) as Arc<dyn Device>, old.trust(), true);
         Some(pair)
@@ -249,6 +208,8 @@ impl Volume {
             } else if let Err(error) = pair.new.write_at(at, part) {
                 tracing::error!(device = pair.new.name(), %error, "the new device fails");
                 pair.failed.store(true, Ordering::SeqCst);
+            } else {
+                pair.unread.lock().remove(at..end);
             }
             at = end;
         }
@@ -258,6 +219,12 @@ impl Volume {
     pub fn turn_pair(&self, pair: &Pair) {
         let _alone = self.repairs.write();
         pair.turned.store(true, Ordering::SeqCst);
+    }
+
+    /// Undoes [`Volume::turn_pair`]: reads go to the old device again.
+    pub fn turn_pair_back(&self, pair: &Pair) {
+        let _alone = self.repairs.write();
+        pair.turned.store(false, Ordering::SeqCst);
     }
 
     /// Ends a pair: one of its devices stays in the volume. Returns the other device. A new device

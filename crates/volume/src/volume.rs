@@ -33,10 +33,10 @@ use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Layout;
 use crate::params::{Params, Parity};
-use crate::replace::Target;
 use crate::resolver::ChunkResolver;
 use crate::seed_ids::SeedIds;
 use crate::stats::{Counters, Stats};
+use crate::target::Target;
 
 /// Devices as one address space. Shared by all threads.
 #[derive(Debug)]

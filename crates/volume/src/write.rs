@@ -345,7 +345,7 @@ impl Volume {
 
     /// Calls `show` for every copy of every piece of a range on a present device. The arguments of
     /// `show` are device, offset on the device, part of the range and mirror.
-    fn for_each_copy(
+    pub(crate) fn for_each_copy(
         &self,
         extent: Extent,
         mut show: impl FnMut(&Arc<VolumeDevice>, u64, Extent, u32),

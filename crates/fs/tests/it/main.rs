@@ -46,6 +46,7 @@ mod readers;
 mod reads;
 mod repairs;
 mod replaced;
+mod resumed;
 mod reuse;
 mod room;
 mod scrubs;
