@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::sync::Mutex;
 use buttress_base::{Interrupt, Rank, Ranked, clock};
 
 use crate::ahead::Ahead;
@@ -33,6 +33,8 @@ use crate::map::{Entry, Holds, Map};
 use crate::names::AllNames;
 use crate::options::Options;
 use crate::segment::{Extent, Segment};
+use crate::signals::Signals;
+use crate::spare::Spare;
 use crate::units::{CommitNumber, ObjectNumber, SECTOR};
 
 /// A segment on its way to the store.
@@ -157,8 +159,9 @@ pub(crate) struct Core {
     /// The names of objects.
     pub(crate) names: AllNames,
     pub(crate) state: Ranked<State>,
-    /// Signals that segments were sealed, sent or logged, or that the volume failed or is closing.
-    pub(crate) signal: Condvar,
+    pub(crate) signals: Signals,
+    /// Memory for segments to come.
+    pub(crate) spare: Arc<Spare>,
     /// The newest manifest. Unranked: held across I/O, and taken before all other locks.
     pub(crate) last: Mutex<Manifest>,
     pub(crate) lines: Arc<Lines>,
@@ -189,11 +192,16 @@ impl Core {
         let next_object = manifest.next_object;
         let with_log = cache.as_ref().filter(|_| options.is_local());
         let local = with_log.map(|cache| cache.mark(&writer.host));
+        let spare = Arc::new(Spare::new(manifest.object_len));
         let mut map = Map::default();
         map.window = CommitNumber(manifest.number.0 + 1);
         let state = State {
             map,
-            open: Segment::new(next_object),
+            open: if options.write {
+                Segment::new(next_object, &spare)
+            } else {
+                Segment::empty(next_object)
+            },
             sealed: BTreeMap::new(),
             in_memory: 0,
             recent: Vec::new(),
@@ -242,7 +250,8 @@ impl Core {
             local,
             cache,
             state: Ranked::new(Rank::RemoteState, state),
-            signal: Condvar::new(),
+            signals: Signals::default(),
+            spare,
             last: Mutex::new(manifest),
         }
     }
@@ -278,7 +287,7 @@ impl Core {
     pub(crate) fn fail(&self, failure: Failure) {
         tracing::error!(place = self.chain.place, ?failure, "nothing more is written");
         self.state.lock().failure.get_or_insert(failure);
-        self.signal.notify_all();
+        self.signals.all();
     }
 
     /// Ends all writing after an error, and returns the error.
@@ -313,7 +322,7 @@ impl Core {
         if state.open.is_empty() {
             return;
         }
-        let next = Segment::new(state.next_object);
+        let next = Segment::new(state.next_object, &self.spare);
         state.next_object.0 += 1;
         let mut full = std::mem::replace(&mut state.open, next);
         let fixed = full.fix();
@@ -343,6 +352,6 @@ impl Core {
         state.sealed.insert(number, Sealed { whole: Kept::Memory(full), is_taken: false });
         state.in_memory += 1;
         self.open_entry(state);
-        self.signal.notify_all();
+        self.signals.sealed.notify_all();
     }
 }

@@ -119,7 +119,7 @@ impl RemoteDevice {
 
     fn end_threads(&self) {
         self.core.state.lock().is_closing = true;
-        self.core.signal.notify_all();
+        self.core.signals.all();
         self.core.ahead.close();
         // The last commit is made, or cannot be made. Nothing needs the answers to requests that
         // threads still make.
@@ -501,7 +501,7 @@ fn keep(core: &Core) {
             if state.is_closing || state.failure.is_some() {
                 return;
             }
-            state.wait_for(&core.signal, LOOK);
+            state.wait_for(&core.signals.due, LOOK);
             if state.is_closing || state.failure.is_some() {
                 return;
             }
@@ -535,7 +535,7 @@ fn pause(core: &Core, time: Duration) -> bool {
         if left.is_zero() {
             return true;
         }
-        state.wait_for(&core.signal, left);
+        state.wait_for(&core.signals.due, left);
     }
     false
 }

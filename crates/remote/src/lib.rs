@@ -64,6 +64,8 @@ mod salvage;
 mod seal;
 mod secret;
 mod segment;
+mod signals;
+mod spare;
 mod status;
 mod sweep;
 mod trial;

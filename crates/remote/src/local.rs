@@ -77,7 +77,7 @@ impl Core {
             match &state.logging {
                 None => return false,
                 Some(logging) if !logging.tails.is_empty() => return true,
-                Some(_) => state.wait(&self.signal),
+                Some(_) => state.wait(&self.signals.sealed),
             }
         }
     }
@@ -127,7 +127,12 @@ impl Core {
         }
         self.leave_to_log(&mut state);
         drop(state);
-        self.signal.notify_all();
+        if is_written {
+            self.signals.room.notify_all();
+        } else {
+            // The thread of the log ends, and flushes go on without the log.
+            self.signals.all();
+        }
         is_written
     }
 
@@ -163,7 +168,7 @@ impl Core {
     pub(crate) fn release_log(&self, committed: u64) {
         if let Some(log) = self.log.get() {
             log.release(committed);
-            self.signal.notify_all();
+            self.signals.room.notify_all();
         }
     }
 

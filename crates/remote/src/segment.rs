@@ -16,9 +16,11 @@
 //!   seal.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::envelope::{self, Envelope, Kind, LEN, VolumeId, damaged};
 use crate::error::Result;
+use crate::spare::Spare;
 use crate::units::{ObjectNumber, SECTOR, Sector};
 
 /// Bytes of a frame.
@@ -48,6 +50,8 @@ pub(crate) struct Segment {
     /// (G1).
     fixed_frames: u32,
     fixed_extents: usize,
+    /// Gets the memory back.
+    spare: Option<Arc<Spare>>,
 }
 
 /// The part of a segment that was fixed at one time.
@@ -78,7 +82,17 @@ pub(crate) fn frame_at(frame: u32) -> u64 {
 }
 
 impl Segment {
-    pub(crate) fn new(number: ObjectNumber) -> Self {
+    /// A segment without content. Its memory goes back to `spare` at its end.
+    pub(crate) fn new(number: ObjectNumber, spare: &Arc<Spare>) -> Self {
+        let mut bytes = spare.take();
+        bytes.resize(LEN, 0);
+        let mut segment = Self::of_parts(number, bytes, Vec::new(), 0);
+        segment.spare = Some(Arc::clone(spare));
+        segment
+    }
+
+    /// The segment of a reader, which gets no content.
+    pub(crate) fn empty(number: ObjectNumber) -> Self {
         Self::of_parts(number, vec![0; LEN], Vec::new(), 0)
     }
 
@@ -91,7 +105,8 @@ impl Segment {
     ) -> Self {
         let (fixed_frames, fixed_extents) = (sectors, extents.len());
         let newest = HashMap::new();
-        Self { number, bytes, extents, sectors, newest, fixed_frames, fixed_extents }
+        let spare = None;
+        Self { number, bytes, extents, sectors, newest, fixed_frames, fixed_extents, spare }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -209,6 +224,14 @@ impl Segment {
     }
 }
 
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if let Some(spare) = &self.spare {
+            spare.put(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
 /// Extents as bytes.
 pub(crate) fn encode_extents(extents: &[Extent]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(extents.len() * EXTENT);
@@ -296,7 +319,7 @@ mod tests {
     #[test]
     fn a_sealed_segment_gives_back_what_was_put_in() {
         let number = ObjectNumber(9);
-        let mut segment = Segment::new(number);
+        let mut segment = Segment::empty(number);
         for sector in [10, 11, 50] {
             segment.push(Sector(sector), &[sector as u8; SECTOR as usize]);
         }

@@ -39,7 +39,7 @@ impl Core {
                 logging.places.remove(&number);
             }
             drop(state);
-            self.signal.notify_all();
+            self.signals.room.notify_all();
         }
     }
 
@@ -58,7 +58,7 @@ impl Core {
             if state.is_closing {
                 return None;
             }
-            state.wait(&self.signal);
+            state.wait(&self.signals.sealed);
         }
     }
 
@@ -95,7 +95,7 @@ impl Core {
             if state.sealed.keys().next().is_none_or(|first| *first > last) {
                 return Ok(());
             }
-            state.wait(&self.signal);
+            state.wait(&self.signals.room);
         }
     }
 }

@@ -155,12 +155,11 @@ impl Core {
                 return Ok(state);
             }
             if is_full && !has_asked {
-                // The keeper makes the log shorter by a commit. Each writer signals once: further
-                // signals would wake the other waiting writers, which would signal in turn.
-                self.signal.notify_all();
+                // The keeper makes the log shorter by a commit.
+                self.signals.due.notify_all();
                 has_asked = true;
             }
-            state.wait(&self.signal);
+            state.wait(&self.signals.room);
         }
     }
 }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn encoded(seal: Option<&CacheSeal>) -> Vec<u8> {
-        let mut segment = Segment::new(ObjectNumber(7));
+        let mut segment = Segment::empty(ObjectNumber(7));
         segment.push(Sector(5), &[1; SECTOR as usize]);
         segment.fix();
         segment.push(Sector(6), &[2; SECTOR as usize]);

@@ -201,7 +201,7 @@ fn a_forged_log_is_refused() {
     for seal in [None, CacheSeal::new(&crate::keys::Master([7; 32]), volume)] {
         remove_files(&folder).expect("a disk");
         let log = Log::begin(&folder, seal, volume, epoch, &id, 0, 1 << 20).expect("a disk");
-        let mut segment = Segment::new(ObjectNumber(9));
+        let mut segment = Segment::empty(ObjectNumber(9));
         segment.push(Sector(100), &[66; SECTOR as usize]);
         let fixed = segment.fix();
         let body = Body::Copied(segment.frames(0, 1).to_vec());
