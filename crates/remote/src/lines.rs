@@ -25,11 +25,21 @@ const SHARDS: usize = 16;
 /// A key: the number of an object, and the number of a line in it.
 pub(crate) type Key = (ObjectNumber, u32);
 
+/// How often a line was used since it came, or since the last round of eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Not yet: it was read ahead of a reader that will soon ask for it.
+    Awaited,
+    Once,
+    Again,
+}
+
 #[derive(Debug, Default)]
 struct Shard {
-    lines: HashMap<Key, (Arc<[u8]>, bool)>,
-    /// Keys in the order of eviction by the clock algorithm. A line that was used stays for a
-    /// second round.
+    lines: HashMap<Key, (Arc<[u8]>, Use)>,
+    /// Keys in the order of eviction by the clock algorithm. A line stays for a second round if it
+    /// is awaited, or was used more than once. So a reader of a long file evicts the lines behind
+    /// it, and not those ahead of it.
     face: VecDeque<Key>,
     bytes: usize,
 }
@@ -72,7 +82,7 @@ impl Lines {
     pub(crate) fn get(&self, key: Key) -> Option<Arc<[u8]>> {
         let mut shard = self.shard(key).lock();
         let (line, used) = shard.lines.get_mut(&key)?;
-        *used = true;
+        *used = if *used == Use::Awaited { Use::Once } else { Use::Again };
         Some(Arc::clone(line))
     }
 
@@ -81,11 +91,12 @@ impl Lines {
         self.shard(key).lock().lines.contains_key(&key)
     }
 
-    pub(crate) fn put(&self, key: Key, line: Arc<[u8]>) {
+    /// Adds a line, and evicts others if the cache is full.
+    pub(crate) fn put(&self, key: Key, line: Arc<[u8]>, used: Use) {
         let mut shard = self.shard(key).lock();
         let shard = &mut *shard;
         let len = line.len();
-        match shard.lines.insert(key, (line, false)) {
+        match shard.lines.insert(key, (line, used)) {
             Some((old, _)) => shard.bytes = shard.bytes + len - old.len(),
             None => {
                 shard.bytes += len;
@@ -94,11 +105,11 @@ impl Lines {
         }
         while shard.bytes > self.budget {
             let Some(oldest) = shard.face.pop_front() else { break };
-            let is_used = match shard.lines.get_mut(&oldest) {
-                Some((_, used)) => std::mem::take(used),
+            let used = match shard.lines.get_mut(&oldest) {
+                Some((_, used)) => std::mem::replace(used, Use::Once),
                 None => continue,
             };
-            if is_used {
+            if used != Use::Once {
                 shard.face.push_back(oldest);
             } else if let Some((line, _)) = shard.lines.remove(&oldest) {
                 shard.bytes -= line.len();
@@ -114,3 +125,35 @@ impl Lines {
 
 /// Bytes of a whole line.
 pub(crate) const LINE_BYTES: usize = LINE as usize * SECTOR as usize;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache of lines of one shard, in the order of their numbers.
+    fn keys(lines: &Lines, count: usize) -> Vec<Key> {
+        let all = (0..).map(|line| (ObjectNumber(1), line));
+        let first = std::ptr::from_ref(&lines.shards[0]);
+        all.filter(|key| std::ptr::eq(lines.shard(*key), first)).take(count).collect()
+    }
+
+    /// The lines behind a sequential reader are evicted before those ahead of it. A line that is
+    /// used again and again stays.
+    #[test]
+    fn lines_ahead_of_a_reader_stay() {
+        const WINDOW: usize = 4;
+        let lines = Lines::new((SHARDS * 3 * WINDOW * LINE_BYTES) as u64);
+        let line: Arc<[u8]> = vec![0; LINE_BYTES].into();
+        let keys = keys(&lines, 40 * WINDOW);
+        let often = keys[0];
+        lines.put(often, Arc::clone(&line), Use::Once);
+        for (at, key) in keys.iter().enumerate().skip(1) {
+            lines.put(*key, Arc::clone(&line), Use::Awaited);
+            assert!(lines.get(often).is_some(), "evicted at {at}");
+            if at > WINDOW {
+                assert!(lines.get(keys[at - WINDOW]).is_some(), "evicted before its use at {at}");
+            }
+        }
+        assert!(lines.bytes() <= (3 * WINDOW * LINE_BYTES) as u64);
+    }
+}

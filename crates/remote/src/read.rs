@@ -19,7 +19,7 @@ use crate::disk_lines::{DiskKey, DiskLines};
 use crate::envelope::damaged;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetch, Source};
-use crate::lines::{Key, LINE, LINE_BYTES};
+use crate::lines::{Key, LINE, LINE_BYTES, Use};
 use crate::map::{Holds, Missing};
 use crate::segment::{FRAME, frame_at, unframe};
 use crate::units::{ObjectNumber, SECTOR, Sector};
@@ -114,7 +114,7 @@ impl Core {
         }
         let line = disk.get(disk_key(epoch, key)).map(Arc::<[u8]>::from);
         line.is_some_and(|line| {
-            self.lines.put(key, Arc::clone(&line));
+            self.lines.put(key, Arc::clone(&line), Use::Once);
             part.copy_from(Some(&line), content)
         })
     }
@@ -237,13 +237,14 @@ impl Core {
         sources: &BTreeMap<ObjectNumber, Source>,
         keys: &BTreeSet<Key>,
     ) -> Result<Vec<(Key, Arc<[u8]>)>> {
-        self.ask_by(sources, &joined(keys.iter().copied()))
+        self.ask_by(sources, &joined(keys.iter().copied()), Use::Once)
     }
 
     fn ask_by(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,
         requests: &[Request],
+        used: Use,
     ) -> Result<Vec<(Key, Arc<[u8]>)>> {
         let range = |request: &Request| {
             let source = &sources[&request.object];
@@ -252,7 +253,7 @@ impl Core {
         let ranges: Vec<_> = requests.iter().map(range).collect();
         let found = self.chain.store.many_as(&ranges, |index, bytes| {
             let request = &requests[index];
-            self.take(request, &sources[&request.object], bytes)
+            self.take(request, &sources[&request.object], bytes, used)
         })?;
         Ok(found.into_iter().flatten().collect())
     }
@@ -288,7 +289,7 @@ impl Core {
         let (asked, _) = self.ahead.take(absent);
         let mut requests = joined(asked.keys.iter().copied().filter(|key| !self.lines.has(*key)));
         requests.truncate(REQUESTS);
-        self.ask_by(&sources, &requests).map(drop)
+        self.ask_by(&sources, &requests, Use::Awaited).map(drop)
     }
 
     /// Keeps a line on the local disk. With `only_nodes`, keeps it only if it has nodes of trees.
@@ -306,6 +307,7 @@ impl Core {
         request: &Request,
         source: &Source,
         bytes: &[u8],
+        used: Use,
     ) -> Result<Vec<(Key, Arc<[u8]>)>> {
         let mut lines = Vec::with_capacity(request.count as usize);
         for (line, frames) in (request.first..).zip(bytes.chunks(LINE as usize * FRAME)) {
@@ -313,7 +315,7 @@ impl Core {
             unframe(&source.name, request.object, line * LINE, frames, &mut content)?;
             let content: Arc<[u8]> = content.into();
             self.to_disk(source.epoch, (request.object, line), &content, false);
-            self.lines.put((request.object, line), Arc::clone(&content));
+            self.lines.put((request.object, line), Arc::clone(&content), used);
             lines.push(((request.object, line), content));
         }
         Ok(lines)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::core::{Core, Kept};
 use crate::error::Result;
-use crate::lines::{LINE, LINE_BYTES};
+use crate::lines::{LINE, LINE_BYTES, Use};
 use crate::map_cache::Part;
 use crate::segment::{self, Segment};
 use crate::units::{ObjectNumber, SECTOR};
@@ -82,7 +82,7 @@ impl Core {
                 segment.read(frame, sector);
             }
             self.to_disk(self.epoch, (segment.number, line), &content, true);
-            self.lines.put((segment.number, line), content.into());
+            self.lines.put((segment.number, line), content.into(), Use::Once);
         }
         Ok(())
     }
