@@ -197,12 +197,18 @@ impl Door {
     /// caller is killed.
     fn trim(&self, caller: Caller, options: TrimOptions) -> Answer<u64> {
         expect_admin(&Rights::of(caller))?;
-        if options.len < u64::from(self.fs.superblock().sectorsize) {
+        let is_short = options.len < u64::from(self.fs.superblock().sectorsize);
+        if is_short || !is_range(options.from, options.len) {
             return Err(Errno::EINVAL);
         }
         let mut go_on = |_: &TrimProgress| !interrupt::is_interrupted();
         self.fs.trim(options, &mut go_on).map(|progress| progress.trimmed).map_err(refuse)
     }
+}
+
+/// Whether `FITRIM` takes a range, as Linux's btrfs does: it has an end, or is open.
+fn is_range(from: Logical, len: u64) -> bool {
+    from.0 < u64::MAX && (len == u64::MAX || from.0.checked_add(len).is_some())
 }
 
 /// Checks that a caller may administer this machine.
@@ -213,4 +219,23 @@ fn expect_admin(rights: &Rights) -> Answer<()> {
 /// Whether a node is the top of a subvolume.
 fn is_top(node: &Node) -> bool {
     node.inode.id().ino == Ino::ROOT_DIR
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cases are those that Linux's btrfs takes and refuses.
+    #[test]
+    fn trim_ranges_have_an_end() {
+        let open = u64::MAX;
+        for (from, len) in
+            [(0, open), (1 << 40, open), (open - 1, open), (0, open - 1), (open - 1, 1)]
+        {
+            assert!(is_range(Logical(from), len), "{from} {len}");
+        }
+        for (from, len) in [(open, open), (open, 4096), (open - 1, 4096)] {
+            assert!(!is_range(Logical(from), len), "{from} {len}");
+        }
+    }
 }
