@@ -24,7 +24,8 @@ impl Volumes {
     pub(super) fn new(work: &Path, gib: u64, on_loops: bool, program: &Path) -> Result<Self> {
         let work = work.canonicalize().map_err(|error| error.to_string())?;
         let mut volumes = Self { work, devices: Vec::new(), on_loops };
-        for name in ["test.img", "scratch.img"] {
+        // Filters of the suite replace the path of a mount point, also at the start of other paths.
+        for name in ["image-1", "image-2"] {
             let path = volumes.work.join(name);
             // The loop device of an earlier run may still use the old file, which then has no name.
             drop(std::fs::remove_file(&path));
@@ -73,7 +74,7 @@ impl Drop for Volumes {
         for device in self.devices.iter().filter(|_| self.on_loops) {
             drop(must(Command::new("losetup").args(["--detach", device])));
         }
-        for name in ["test.img", "scratch.img"] {
+        for name in ["image-1", "image-2"] {
             drop(std::fs::remove_file(self.work.join(name)));
         }
     }
