@@ -13,24 +13,25 @@
 mod bed;
 mod cases;
 mod contents;
+mod damage;
+mod facade;
 mod mounted;
 mod names;
+mod rows;
 mod shared;
 mod verbs;
 mod whole;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_base::clock;
 use buttress_block::{Device, FileDevice, OpenOptions};
-use serde::Serialize;
-use serde_json::{Value, json};
 
-pub use bed::Bed;
-pub(crate) use bed::{begin_program, end_program};
-pub use cases::all;
+pub use self::bed::Bed;
+pub(crate) use self::bed::{begin_program, end_program};
+pub use self::cases::all;
+pub use self::rows::{Counts, Row, json, table};
 
 use crate::heap;
 
@@ -45,14 +46,6 @@ pub type MountStep = fn(&Path, u64) -> Done;
 const EACH_MAX: f64 = 1.15;
 /// The largest allowed exponent of a case of [`Shape::One`]: trees are deeper in larger structures.
 const ONE_MAX: f64 = 0.3;
-/// Fewer steps or allocations count as this number, so that the first few steps do not count as
-/// growth.
-const STEPS_MIN: u64 = 128;
-/// Less memory counts as this number of bytes. Opening the volume caches the first nodes, so work
-/// on a small structure needs almost no further memory.
-const MEMORY_MIN: u64 = 64 << 10;
-/// Fewer written bytes count as this number, about a small commit.
-const WRITTEN_MIN: u64 = 256 << 10;
 /// The sizes of a case, in units of its own.
 pub const FACTORS: [u64; 4] = [1, 4, 16, 64];
 
@@ -65,6 +58,15 @@ pub enum Shape {
     One,
 }
 
+/// How the requests of a mount come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// By `/dev/fuse`.
+    Device,
+    /// By io_uring, where the kernel offers it.
+    Ring,
+}
+
 /// The work of a case.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
@@ -72,7 +74,7 @@ pub enum Work {
     Library(Step),
     /// System calls on a mount. A commit follows and is counted. The steps are the requests of the
     /// kernel.
-    Mount(MountStep),
+    Mount(MountStep, Door),
     /// A command line of `buttress`, with `IMG` for the image and `DIR` for a folder beside it.
     Verb(&'static str),
 }
@@ -90,25 +92,53 @@ pub struct Case {
     pub shape: Shape,
     /// Fills the volume.
     pub prepare: Step,
+    /// Changes the closed volume before a verb: damages it, for example.
+    pub after: Option<fn(&Bed) -> Done>,
     /// The work that is counted.
     pub work: Work,
-    /// The reason why the cost grows faster, if that cannot be avoided.
-    pub because: Option<&'static str>,
+    /// The largest allowed exponent and the reason, if the cost has to grow faster.
+    pub because: Option<(f64, &'static str)>,
 }
 
 impl Case {
-    /// The largest allowed exponent of the case.
+    /// The largest allowed exponent of cases of this shape.
     #[must_use]
-    pub fn most(&self) -> f64 {
+    pub fn usual(&self) -> f64 {
         match self.shape {
             Shape::Each => EACH_MAX,
             Shape::One => ONE_MAX,
         }
     }
 
-    const fn because(mut self, why: &'static str) -> Self {
-        self.because = Some(why);
+    /// The largest allowed exponent of the case.
+    #[must_use]
+    pub fn most(&self) -> f64 {
+        self.because.map_or(self.usual(), |(most, _)| most)
+    }
+
+    /// Lets the exponent of the case be larger, for a reason.
+    const fn because(mut self, most: f64, why: &'static str) -> Self {
+        self.because = Some((most, why));
         self
+    }
+
+    /// The same case with requests by io_uring.
+    const fn by_ring(mut self, name: &'static str) -> Self {
+        if let Work::Mount(run, _) = self.work {
+            self.work = Work::Mount(run, Door::Ring);
+        }
+        self.name = name;
+        self
+    }
+
+    const fn after(mut self, change: fn(&Bed) -> Done) -> Self {
+        self.after = Some(change);
+        self
+    }
+
+    /// The program of another package that the case needs.
+    fn needs(&self) -> Option<&'static str> {
+        self.name.starts_with("convert").then_some(damage::MKFS_EXT4)
     }
 }
 
@@ -120,7 +150,7 @@ const fn each(
     run: Step,
 ) -> Case {
     let work = Work::Library(run);
-    Case { name, grows, least, shape: Shape::Each, prepare, work, because: None }
+    Case { name, grows, least, shape: Shape::Each, prepare, after: None, work, because: None }
 }
 
 const fn one(
@@ -131,7 +161,7 @@ const fn one(
     run: Step,
 ) -> Case {
     let work = Work::Library(run);
-    Case { name, grows, least, shape: Shape::One, prepare, work, because: None }
+    Case { name, grows, least, shape: Shape::One, prepare, after: None, work, because: None }
 }
 
 const fn mount(
@@ -142,7 +172,8 @@ const fn mount(
     prepare: Step,
     run: MountStep,
 ) -> Case {
-    Case { name, grows, least, shape, prepare, work: Work::Mount(run), because: None }
+    let work = Work::Mount(run, Door::Device);
+    Case { name, grows, least, shape, prepare, after: None, work, because: None }
 }
 
 const fn verb(
@@ -152,128 +183,8 @@ const fn verb(
     shape: Shape,
     prepare: Step,
 ) -> Case {
-    Case { name: words, grows, least, shape, prepare, work: Work::Verb(words), because: None }
-}
-
-/// The counts of one size of a case.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Counts {
-    /// The number of units.
-    pub size: u64,
-    /// Nodes and keys that were visited, and reads of devices. On a mount, the requests of the
-    /// kernel.
-    pub steps: u64,
-    /// Nodes that were read from a device, except by the checker, which has its own reader.
-    pub nodes_read: u64,
-    /// Allocations.
-    pub allocations: u64,
-    /// Bytes written to devices.
-    pub written: u64,
-    /// The most bytes of memory at once, beyond the bytes from before the work.
-    pub memory: u64,
-    /// Processor seconds.
-    pub seconds: f64,
-}
-
-/// A case, and the counts of its sizes.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// The case.
-    pub case: Case,
-    /// By size.
-    pub counts: Vec<Counts>,
-}
-
-/// The slope of a line through sizes and counts, both as logarithms.
-fn exponent(counts: &[Counts], of: impl Fn(&Counts) -> f64) -> f64 {
-    let points = counts.iter().map(|one| ((one.size as f64).ln(), of(one).max(1.0).ln()));
-    let (mut x, mut y, mut xx, mut xy, mut n) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for (log_size, log_count) in points {
-        x += log_size;
-        y += log_count;
-        xx += log_size * log_size;
-        xy += log_size * log_count;
-        n += 1.0;
-    }
-    (n * xy - x * y) / (n * xx - x * x)
-}
-
-impl Row {
-    /// The three largest sizes: fixed costs hide growth at the smallest sizes.
-    fn largest(&self) -> &[Counts] {
-        &self.counts[self.counts.len().saturating_sub(3)..]
-    }
-
-    /// The exponents of the counts: steps, allocations, bytes written.
-    #[must_use]
-    pub fn exponents(&self) -> [f64; 3] {
-        let of: [fn(&Counts) -> u64; 3] = [
-            |one| one.steps.max(STEPS_MIN),
-            |one| one.allocations.max(STEPS_MIN),
-            |one| one.written.max(WRITTEN_MIN),
-        ];
-        of.map(|of| exponent(self.largest(), |one| of(one) as f64))
-    }
-
-    /// The largest exponent.
-    #[must_use]
-    pub fn worst(&self) -> f64 {
-        self.exponents().into_iter().fold(0.0, f64::max)
-    }
-
-    /// The exponent of memory.
-    #[must_use]
-    pub fn memory(&self) -> f64 {
-        exponent(self.largest(), |one| one.memory.max(MEMORY_MIN) as f64)
-    }
-
-    /// The exponent of processor time.
-    #[must_use]
-    pub fn time(&self) -> f64 {
-        exponent(self.largest(), |one| one.seconds * 1e6)
-    }
-
-    /// Whether the case grows faster than allowed.
-    #[must_use]
-    pub fn is_above(&self) -> bool {
-        self.is_above_by(0.0)
-    }
-
-    /// Whether the largest exponent is above the allowed one by more than `slack`. Small sizes need
-    /// a slack, because a change rewrites leaves that are still filling up.
-    #[must_use]
-    pub fn is_above_by(&self, slack: f64) -> bool {
-        self.worst() > self.case.most() + slack && self.case.because.is_none()
-    }
-
-    /// One row of the generated figures.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let [steps, allocations, written] = self.exponents();
-        json!({
-            "case": self.case.name, "grows": self.case.grows, "most": self.case.most(),
-            "is_above": self.is_above(), "because": self.case.because, "steps": steps,
-            "allocations": allocations, "written": written, "memory": self.memory(),
-            "processor_time": self.time(), "counts": self.counts,
-        })
-    }
-
-    fn line(&self) -> String {
-        let [steps, allocations, written] = self.exponents();
-        let most = self.counts.last().copied().unwrap_or_default();
-        let mark = if self.is_above() { " <" } else { "" };
-        format!(
-            "{:<34} {:<22} {:>7} {steps:>6.2} {allocations:>6.2} {written:>6.2} {:>6.2} {:>6.2} \
-             {:>10.1} {:>9.3}{mark}",
-            self.case.name,
-            self.case.grows,
-            most.size,
-            self.memory(),
-            self.time(),
-            most.memory as f64 / 1024.0,
-            most.seconds,
-        )
-    }
+    let work = Work::Verb(words);
+    Case { name: words, grows, least, shape, prepare, after: None, work, because: None }
 }
 
 /// What to measure, and how.
@@ -347,21 +258,26 @@ pub fn measure(
             bed.reopen()?;
             library(&bed, &|| run(&bed, size), size)?
         }
-        Work::Mount(run) => {
+        Work::Mount(run, door) => {
             bed.reopen()?;
             let before = mounted::requests();
-            let work = || mounted::run(bed.fs().engine(), bed.dir(), run, size);
+            let work = || mounted::run(bed.fs().engine(), bed.dir(), (run, door), size);
             let counts = library(&bed, &work, size)?;
             Counts { steps: mounted::requests() - before, ..counts }
         }
         Work::Verb(words) => {
             bed.close()?;
+            if let Some(change) = case.after {
+                change(&bed)?;
+            }
             bed.verb(&plan.program, words, size)?
         }
     };
     bed.close()?;
-    if is_last {
-        (plan.look)(&bed.images())?;
+    // A rolled back conversion leaves no volume.
+    let images = bed.images();
+    if is_last && !images.is_empty() {
+        (plan.look)(&images)?;
     }
     Ok(counts)
 }
@@ -383,6 +299,10 @@ pub fn expect_sound(images: &[PathBuf]) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
+fn is_there(program: &str) -> bool {
+    std::process::Command::new(program).arg("-V").output().is_ok()
+}
+
 /// Measures every case. `say` gets a message for each case.
 ///
 /// # Errors
@@ -398,7 +318,19 @@ pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Strin
     if !can_mount {
         say("SKIPPED: cases on a mount need root and /dev/fuse");
     }
-    let can_run = |case: &Case| can_mount || !matches!(case.work, Work::Mount(_));
+    let has_ext4 = is_there(damage::MKFS_EXT4);
+    if !has_ext4 {
+        say("SKIPPED: cases of conversions need mkfs.ext4");
+    }
+    let has_ring = mounted::has_ring();
+    if !has_ring {
+        say("SKIPPED: cases by io_uring need fuse.enable_uring");
+    }
+    let can_run = |case: &Case| match case.work {
+        Work::Mount(_, Door::Device) => can_mount,
+        Work::Mount(_, Door::Ring) => can_mount && has_ring,
+        _ => has_ext4 || case.needs().is_none(),
+    };
     for case in all().filter(wanted).filter(can_run) {
         let start = clock::now();
         let mut counts = Vec::new();
@@ -413,33 +345,4 @@ pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Strin
         rows.push(row);
     }
     Ok(rows)
-}
-
-/// All rows as text. Rows that grow too fast are repeated at the end.
-#[must_use]
-pub fn table(rows: &[Row]) -> String {
-    let mut out = format!(
-        "{:<34} {:<22} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>10} {:>9}\n",
-        "case", "grows", "size", "steps", "allocs", "writes", "memory", "time", "KiB", "seconds"
-    );
-    for row in rows {
-        // Writing into a string cannot fail.
-        let _ = writeln!(out, "{}", row.line());
-    }
-    let above: Vec<_> = rows.iter().filter(|row| row.is_above()).collect();
-    let _ = writeln!(out, "\n{} of {} grow faster than they may", above.len(), rows.len());
-    for row in above {
-        let _ = writeln!(out, "{}", row.line());
-    }
-    for (name, why) in rows.iter().filter_map(|row| Some((row.case.name, row.case.because?))) {
-        let _ = writeln!(out, "{name}: {why}");
-    }
-    out
-}
-
-/// All rows as JSON.
-#[must_use]
-pub fn json(rows: &[Row]) -> Value {
-    let rows: Vec<_> = rows.iter().map(Row::json).collect();
-    json!({ "experiment": "growth", "rows": rows })
 }

@@ -17,7 +17,7 @@ use buttress_fs::Filesystem;
 use buttress_fuse::{Options, Serving, Unmounter};
 
 use super::bed::{OPERATIONS, name, spread};
-use super::{Done, MountStep};
+use super::{Done, Door, MountStep};
 
 /// Requests that come when the kernel has time for them.
 const AT_SOME_TIME: [&str; 3] = ["forget", "batch_forget", "interrupt"];
@@ -27,6 +27,14 @@ pub(super) fn requests() -> u64 {
     let counts = buttress_fuse::requests().into_iter();
     let counted = counts.filter(|(name, _)| !AT_SOME_TIME.contains(name));
     counted.map(|(_, count)| count).sum()
+}
+
+/// The switch of the kernel for requests by io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether the kernel offers requests by io_uring.
+pub(super) fn has_ring() -> bool {
+    fs::read_to_string(SWITCH).is_ok_and(|switch| switch.starts_with('Y'))
 }
 
 /// Whether this process can mount.
@@ -41,12 +49,14 @@ struct Served {
 }
 
 impl Served {
-    fn new(fs: Filesystem, at: &Path) -> Result<Self, Box<dyn std::error::Error>> {
+    fn new(fs: Filesystem, at: &Path, door: Door) -> Result<Self, Box<dyn std::error::Error>> {
         fs::create_dir_all(at)?;
-        // Requests come by `/dev/fuse`, because io_uring needs a switch that an administrator sets.
-        let options =
-            Options { source: "growth".to_owned(), io_uring: Some(false), ..Options::default() };
+        let io_uring = Some(door == Door::Ring);
+        let options = Options { source: "growth".to_owned(), io_uring, ..Options::default() };
         let session = buttress_fuse::mount(fs, at, &options)?;
+        if io_uring != Some(session.is_over_io_uring()) {
+            return Err("requests do not come by io_uring".into());
+        }
         let unmounter = session.unmounter();
         Ok(Self { serving: Some(session.start()?), unmounter })
     }
@@ -67,9 +77,9 @@ impl Drop for Served {
 }
 
 /// Runs a step on a mount of the volume below `dir`.
-pub(super) fn run(fs: &Filesystem, dir: &Path, step: MountStep, size: u64) -> Done {
+pub(super) fn run(fs: &Filesystem, dir: &Path, (step, door): (MountStep, Door), size: u64) -> Done {
     let at = dir.join("mnt");
-    let served = Served::new(fs.clone(), &at)?;
+    let served = Served::new(fs.clone(), &at, door)?;
     step(&at, size)?;
     served.end()
 }

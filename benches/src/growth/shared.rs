@@ -14,6 +14,13 @@ pub(super) fn subvolumes(bed: &Bed, size: u64) -> Done {
     (0..size).try_for_each(|at| Ok(bed.fs().create_subvolume(path("sub", at))?))
 }
 
+/// Subvolumes with full quotas.
+pub(super) fn counted(bed: &Bed, size: u64) -> Done {
+    subvolumes(bed, size)?;
+    bed.fs().sync()?;
+    Ok(bed.fs().engine().enable_quotas(false)?)
+}
+
 pub(super) fn delete_subvolumes(bed: &Bed, size: u64) -> Done {
     (0..size).try_for_each(|at| Ok(bed.fs().delete_subvolume(path("sub", at))?))
 }

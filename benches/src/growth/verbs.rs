@@ -40,8 +40,22 @@ pub(super) fn stream(bed: &Bed, size: u64) -> Done {
     Ok(())
 }
 
+/// Files that were deleted after a commit.
+pub(super) fn deleted_files(bed: &Bed, size: u64) -> Done {
+    fill_files(bed, size)?;
+    bed.fs().sync()?;
+    bed.fs().remove_dir_all("/src")?;
+    Ok(bed.fs().sync()?)
+}
+
 /// Files in the image, and a second device, which is added or replaces the first device.
 pub(super) fn files_and_device(bed: &Bed, size: u64) -> Done {
     fill_files(bed, size)?;
     Ok(fs::File::create(bed.dir().join("img1"))?.set_len(4 << 30)?)
+}
+
+/// Files on a volume of two devices.
+pub(super) fn files_on_two(bed: &Bed, size: u64) -> Done {
+    bed.add_device(4)?;
+    fill_files(bed, size)
 }
