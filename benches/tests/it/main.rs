@@ -2,6 +2,7 @@
 //! block groups.
 
 mod command;
+mod every;
 mod groups;
 mod published;
 mod remote;

@@ -80,3 +80,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn mount_options(lists: &[String]) -> exit::Result<Vec<(String, bool)>> {
     commands::mount::split(lists)
 }
+
+/// The names of all verbs, such as `balance start`, without those that only have verbs below them.
+#[must_use]
+pub fn verbs() -> Vec<String> {
+    let mut names = Vec::new();
+    add_verbs(&Cli::command(), "", &mut names);
+    names
+}
+
+fn add_verbs(command: &clap::Command, before: &str, names: &mut Vec<String>) {
+    for verb in command.get_subcommands() {
+        let name = format!("{before}{}", verb.get_name());
+        if verb.has_subcommands() {
+            add_verbs(verb, &format!("{name} "), names);
+        } else {
+            names.push(name);
+        }
+    }
+}
