@@ -1,10 +1,15 @@
 //! The cost of operations and verbs in growing structures, by counts alone: tree steps,
 //! allocations, bytes written. `buttress-bench growth` compares the same counts at larger sizes.
+//!
+//! `growth.txt` has the exponents of each case at the sizes of this test. `BUTTRESS_KEEP=1` writes
+//! the file.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use buttress_bench::growth::{Plan, expect_sound, run, table};
+use buttress_bench::growth::{Case, Plan, Row, all, expect_sound, run, table};
 use buttress_bench::heap::Counting;
 
 #[global_allocator]
@@ -26,10 +31,69 @@ fn look(images: &[PathBuf]) -> Result<(), String> {
 /// Exponents may exceed their limits by this much at these small sizes. Quadratic growth still
 /// exceeds the limit by more.
 const SLACK: f64 = 0.4;
+/// Exponents may exceed the kept ones by this much.
+const DRIFT: f64 = 0.1;
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/growth.txt");
 
 /// The most memory of a new subvolume at once, in bytes: its node of 16 KiB, and its items before
 /// the commit.
 const SUBVOLUME_MAX: u64 = 28 << 10;
+
+/// The name of a case in the file.
+fn key(case: &Case) -> String {
+    format!("{}; {}", case.name, case.grows)
+}
+
+/// A line of the file: the exponents of steps, allocations and bytes written, and the case.
+fn line(row: &Row) -> String {
+    let [steps, allocations, written] = row.exponents();
+    format!("{steps:.2} {allocations:.2} {written:.2} {}", key(&row.case))
+}
+
+/// The kept exponents, by case.
+fn kept() -> BTreeMap<String, [f64; 3]> {
+    let text = std::fs::read_to_string(KEPT).unwrap_or_default();
+    let of_line = |line: &str| {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        let [steps, allocations, written, case] = words[..] else { panic!("{KEPT}: {line}") };
+        let exponents = [steps, allocations, written].map(|word| word.parse().expect("a number"));
+        (case.to_owned(), exponents)
+    };
+    text.lines().map(of_line).collect()
+}
+
+/// Compares the exponents with the kept ones. Cases that cannot be measured here keep their lines.
+fn compare(rows: &[Row]) {
+    let mut kept = kept();
+    if std::env::var_os("BUTTRESS_KEEP").is_some() {
+        let new: BTreeMap<String, String> =
+            rows.iter().map(|row| (key(&row.case), line(row))).collect();
+        let mut text = String::new();
+        for case in all() {
+            let key = key(&case);
+            let old = kept.get(&key).map(|[a, b, c]| format!("{a:.2} {b:.2} {c:.2} {key}"));
+            if let Some(line) = new.get(&key).cloned().or(old) {
+                writeln!(text, "{line}").expect("memory");
+            }
+        }
+        std::fs::write(KEPT, text).expect("the file");
+        return;
+    }
+    let mut above = Vec::new();
+    for row in rows {
+        let Some(old) = kept.remove(&key(&row.case)) else {
+            above.push(format!("no exponents are kept: {}", line(row)));
+            continue;
+        };
+        if row.exponents().iter().zip(old).any(|(new, old)| *new > old.max(0.0) + DRIFT) {
+            above.push(format!("{}, and {old:.2?} are kept", line(row)));
+        }
+    }
+    assert!(above.is_empty(), "BUTTRESS_KEEP=1 keeps these:\n{}", above.join("\n"));
+    let cases: Vec<String> = all().map(|case| key(&case)).collect();
+    let gone: Vec<_> = kept.keys().filter(|key| !cases.contains(key)).collect();
+    assert!(gone.is_empty(), "{KEPT} has cases that do not exist: {gone:?}");
+}
 
 /// There is only one test, because counts are of the whole process.
 #[test]
@@ -58,4 +122,5 @@ fn costs_grow_with_the_work_and_no_faster() {
     assert!(counts.memory < most, "{} bytes for {} subvolumes", counts.memory, counts.size);
     let above: Vec<_> = rows.iter().filter(|row| row.is_above_by(SLACK)).cloned().collect();
     assert!(above.is_empty(), "{}", table(&above));
+    compare(&rows);
 }
