@@ -14,9 +14,9 @@ use buttress_tree::{LeafBuilder, NodeStamp, boot};
 
 use crate::chunks;
 use crate::error::{Error, Result};
-use crate::mend::{Fix, copies, opened, places};
+use crate::mend::{Fix, copies, places};
 use crate::progress::Progress;
-use crate::salvage::Salvage;
+use crate::salvage::{Salvage, SalvageOptions};
 use crate::state::State;
 use crate::striped::{Evidence, Order};
 use crate::tree::Leaves;
@@ -24,9 +24,10 @@ use crate::tree::Leaves;
 /// The one write of the repair; none if the chunk tree can be read.
 pub(crate) fn chunk_recover(
     devices: &[Arc<dyn Device>],
+    options: SalvageOptions,
     progress: Arc<dyn Progress + Send>,
 ) -> Result<Vec<Fix>> {
-    let salvage = opened(devices, progress)?;
+    let salvage = Salvage::open(devices.to_vec(), options, progress)?;
     let superblock = salvage.superblock();
     let root = boot::chunk_root(superblock);
     let tree = Leaves::walk(&salvage, TreeId::CHUNK, root, None);

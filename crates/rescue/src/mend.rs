@@ -69,7 +69,7 @@ pub(crate) struct Copy {
 }
 
 /// Lists the repairs that are needed. Writes nothing. Reports progress where the devices are
-/// scanned.
+/// scanned. A volume that has to be assembled is opened with `options`.
 ///
 /// # Errors
 ///
@@ -78,6 +78,7 @@ pub(crate) struct Copy {
 pub fn plan(
     devices: &[Arc<dyn Device>],
     mend: Mend,
+    options: SalvageOptions,
     progress: Arc<dyn Progress + Send>,
 ) -> Result<Vec<Fix>> {
     let fixes = match mend {
@@ -110,8 +111,8 @@ pub fn plan(
                 bytes[COMPAT_RO_AT..COMPAT_RO_AT + 8].copy_from_slice(&flags.0.to_le_bytes());
             }))
         }
-        Mend::FixDeviceSize => fix_device_size(devices, Arc::clone(&progress)),
-        Mend::ChunkRecover => chunk_recover(devices, Arc::clone(&progress)),
+        Mend::FixDeviceSize => fix_device_size(devices, options, Arc::clone(&progress)),
+        Mend::ChunkRecover => chunk_recover(devices, options, Arc::clone(&progress)),
     };
     // A scan that was stopped found only a part of the nodes.
     if !progress.goes_on() {
@@ -217,13 +218,6 @@ fn super_recover(devices: &[Arc<dyn Device>]) -> Vec<Fix> {
     fixes
 }
 
-pub(crate) fn opened(
-    devices: &[Arc<dyn Device>],
-    progress: Arc<dyn Progress + Send>,
-) -> Result<Salvage> {
-    Salvage::open(devices.to_vec(), SalvageOptions::default(), progress)
-}
-
 /// Returns where the copies of a node lie: the index of the device and the offset on it. Returns
 /// `None` if the chunk is striped or one of its devices is missing.
 pub(crate) fn places(
@@ -249,9 +243,10 @@ pub(crate) fn places(
 
 fn fix_device_size(
     devices: &[Arc<dyn Device>],
+    options: SalvageOptions,
     progress: Arc<dyn Progress + Send>,
 ) -> Result<Vec<Fix>> {
-    let salvage = opened(devices, progress)?;
+    let salvage = Salvage::open(devices.to_vec(), options, progress)?;
     let superblock = salvage.superblock();
     let sector = u64::from(superblock.sectorsize);
     let chunk_root = boot::chunk_root(superblock);

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use buttress_rescue::Mend;
+use buttress_rescue::{Mend, SalvageOptions};
 use serde_json::json;
 
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
+use crate::memory::Memory;
 use crate::salvage;
 use crate::ui::{Tone, Ui};
 
@@ -38,6 +39,8 @@ pub(crate) struct Args {
     /// Make the listed writes.
     #[arg(long, short)]
     yes: bool,
+    #[command(flatten)]
+    memory: Memory,
 }
 
 /// The volume, and the version of the free space cache.
@@ -60,11 +63,15 @@ impl Verb {
 impl Args {
     /// Returns arguments for these devices, with which the writes are made without a question.
     pub(crate) fn at_once(volumes: Vec<PathBuf>) -> Self {
-        Self { volumes, yes: true }
+        Self { volumes, yes: true, memory: Memory::default() }
     }
 
     fn others(&self) -> Devices {
-        Devices { devices: self.volumes[1..].to_vec(), ..Devices::default() }
+        Devices {
+            devices: self.volumes[1..].to_vec(),
+            memory: self.memory.asked,
+            ..Devices::default()
+        }
     }
 
     fn access(&self) -> Access {
@@ -93,7 +100,10 @@ pub(crate) fn mended(verb: Verb, ui: &Ui) -> Result<(Vec<String>, bool)> {
     };
     let name = || args.volumes[0].display().to_string();
     let devices = image::open_devices(&args.volumes[0], &args.others(), args.access())?;
-    let fixes = buttress_rescue::plan(&devices, mend, salvage::progress(ui)?).context(name)?;
+    let mut options = SalvageOptions::default();
+    options.node_cache_bytes = args.memory.nodes();
+    let progress = salvage::progress(ui)?;
+    let fixes = buttress_rescue::plan(&devices, mend, options, progress).context(name)?;
     if args.yes {
         buttress_rescue::apply(&devices, &fixes).context(name)?;
     }

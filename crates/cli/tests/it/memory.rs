@@ -81,5 +81,16 @@ fn memory_bounds_the_rescue_of_a_volume() {
     let least = ["--memory", "8M"];
     bench.ok(&[&["restore", "image", "out"][..], &least].concat());
     assert_eq!(std::fs::read(bench.path("out/one")).expect("restored"), b"content");
+    let repairs: [&[&str]; 6] = [
+        &["super-recover"],
+        &["zero-log"],
+        &["fix-device-size"],
+        &["clear-space-cache", "v2"],
+        &["chunk-recover"],
+        &["clear-uuid-tree"],
+    ];
+    for repair in repairs {
+        bench.ok(&[&["rescue"], repair, &["image", "--yes"], &least].concat());
+    }
     bench.ok(&["check", "image"]);
 }

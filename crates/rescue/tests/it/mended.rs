@@ -7,7 +7,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_check::{NoProgress, Options, check_devices};
 use buttress_format::limits::SUPER_OFFSETS;
 use buttress_format::{CompatRo, Superblock, TreeId};
-use buttress_rescue::{Fix, Mend, NoProgress as Silent, Progress, Step, apply};
+use buttress_rescue::{Fix, Mend, NoProgress as Silent, Progress, SalvageOptions, Step, apply};
 use buttress_volume::Volume;
 
 use crate::facts::Facts;
@@ -18,7 +18,7 @@ fn as_devices(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn Device>> {
 }
 
 fn plan(devices: &[Arc<dyn Device>], mend: Mend) -> buttress_rescue::Result<Vec<Fix>> {
-    buttress_rescue::plan(devices, mend, Arc::new(Silent))
+    buttress_rescue::plan(devices, mend, SalvageOptions::default(), Arc::new(Silent))
 }
 
 /// Plans a repair, asserts that nothing was written, applies the repair, and plans again.
@@ -153,7 +153,9 @@ fn a_stopped_scan_plans_nothing() {
     let made = Shape::Usual.make();
     let devices = as_devices(&made.devices);
     for mend in [Mend::ChunkRecover, Mend::FixDeviceSize] {
-        let error = buttress_rescue::plan(&devices, mend, Arc::new(Stopped)).expect_err("stopped");
+        let options = SalvageOptions::default();
+        let plan = buttress_rescue::plan(&devices, mend, options, Arc::new(Stopped));
+        let error = plan.expect_err("stopped");
         assert!(error.to_string().contains("stopped before the end"), "{error}");
     }
 }

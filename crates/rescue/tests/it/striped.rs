@@ -139,7 +139,9 @@ fn the_chunk_tree_of_a_striped_volume_is_written_anew() {
         let devices = made(metadata, data, count, "rw");
         without_chunk_tree(&devices);
         let list = as_devices(&devices);
-        let fixes = plan(&list, Mend::ChunkRecover, Arc::new(NoProgress)).expect("a plan");
+        let fixes =
+            plan(&list, Mend::ChunkRecover, SalvageOptions::default(), Arc::new(NoProgress))
+                .expect("a plan");
         assert_eq!(fixes.len(), 1, "{fixes:?}");
         apply(&list, &fixes).expect("written");
         let report = check_devices(as_devices(&devices), &Options::thorough(), &Quiet);
