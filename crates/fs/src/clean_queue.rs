@@ -58,11 +58,13 @@ struct State {
 impl State {
     /// Takes the first subvolumes that may be dropped, for one step.
     fn take_trees(&mut self, may: impl Fn(TreeId) -> bool) -> Option<Vec<TreeId>> {
-        let mut taken = Vec::new();
-        self.trees.retain(|tree| {
-            let goes = taken.len() < TREES_MAX && may(*tree);
-            goes.then(|| taken.push(*tree)).is_none()
-        });
+        let (mut taken, mut passed) = (Vec::new(), Vec::new());
+        while taken.len() < TREES_MAX
+            && let Some(tree) = self.trees.pop_front()
+        {
+            if may(tree) { taken.push(tree) } else { passed.push(tree) }
+        }
+        passed.into_iter().rev().for_each(|tree| self.trees.push_front(tree));
         self.dropping.clone_from(&taken);
         (!taken.is_empty()).then_some(taken)
     }

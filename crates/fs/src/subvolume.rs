@@ -1,5 +1,7 @@
 //! Operations on whole subvolumes: the list, the default subvolume, and changes of root items.
 
+use std::collections::BTreeSet;
+
 use buttress_format::{
     Generation, Incompat, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
 };
@@ -297,11 +299,9 @@ impl Filesystem {
     pub fn dying_subvolumes(&self) -> Result<Vec<TreeId>> {
         let mount = self.mount();
         let mut found = mount.maintenance.dead_subvolumes()?;
-        for tree in mount.inodes.cleaning().dying() {
-            if !found.contains(&tree) {
-                found.push(tree);
-            }
-        }
+        let listed: BTreeSet<TreeId> = found.iter().copied().collect();
+        let dying = mount.inodes.cleaning().dying();
+        found.extend(dying.into_iter().filter(|tree| !listed.contains(tree)));
         Ok(found)
     }
 }

@@ -24,6 +24,7 @@
 //!   over. From the first step on, the root item says that a drop has begun. So Linux does not try
 //!   to merge the rest of this tree into the subvolume.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use buttress_format::{Generation, Key, Kind, RootItem, TreeId, header::ITEM_LEN, ids};
@@ -82,12 +83,19 @@ impl Engine {
 type Rest = Option<(Key, NodePtr)>;
 
 impl Settle<'_> {
-    /// Drops dead subvolumes one step further.
+    /// Drops dead subvolumes one step further. The root items change in one merge: a merge makes
+    /// the root of the root tree anew, and that node grows with the number of subvolumes.
     pub(super) fn drops(&mut self) -> Result<()> {
         let wanted = self.transaction.drops.lock().clone();
+        let (mut stepped, mut changes) = (BTreeSet::new(), Changes::new());
         for (tree, budget) in wanted {
-            self.drop_step(tree, budget)?;
+            if !stepped.insert(tree) {
+                // The second step of a tree reads the root item that the first step changed.
+                self.merge(TreeId::ROOT, std::mem::take(&mut changes))?;
+            }
+            self.drop_step(tree, budget, &mut changes)?;
         }
+        self.merge(TreeId::ROOT, changes)?;
         let wanted = self.transaction.leftovers.lock().clone();
         for (of, budget) in wanted {
             self.drop_leftover(of, budget)?;
@@ -143,7 +151,8 @@ impl Settle<'_> {
         self.merge(TreeId::ROOT, Changes::from([(key, change)]))
     }
 
-    fn drop_step(&mut self, tree: TreeId, budget: u64) -> Result<()> {
+    /// Drops one subvolume one step further, and adds the changes of its root item to `changes`.
+    fn drop_step(&mut self, tree: TreeId, budget: u64, changes: &mut Changes) -> Result<()> {
         let (key, item) = self.root_item(tree)?;
         if item.refs > 0 {
             return Err(Error::Malformed(format!("the subvolume {tree} to be dropped is in use")));
@@ -168,16 +177,17 @@ impl Settle<'_> {
                 self.engine.commit.set_drop_mark(tree, Some(step.handed));
                 self.roots.set(tree, ptr);
                 let item = RootItem { drop_progress: Key::MIN, drop_level: 0, ..item };
-                self.merge(TreeId::ROOT, Changes::from([(key, Some(item.to_bytes().into()))]))
+                changes.insert(key, Some(item.to_bytes().into()));
             }
             None => {
                 self.engine.commit.set_drop_mark(tree, None);
                 self.remove_tree(tree);
                 self.quotas.subvolume_gone(tree);
                 let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
-                self.merge(TreeId::ROOT, Changes::from([(key, None), (orphan, None)]))
+                changes.extend([(key, None), (orphan, None)]);
             }
         }
+        Ok(())
     }
 
     fn read_node(&mut self, tree: TreeId, at: &Expect) -> Result<Arc<Node>> {

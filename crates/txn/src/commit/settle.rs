@@ -88,7 +88,7 @@ pub(super) struct Settle<'e> {
     /// Trees that this commit removed. Their committed roots do not count any more.
     removed_trees: BTreeSet<TreeId>,
     /// Subvolumes that this transaction changed.
-    pub(super) touched: Vec<TreeId>,
+    pub(super) touched: BTreeSet<TreeId>,
     pub(super) moved: Moved,
     device_delta: BTreeMap<u64, i64>,
     pinned: Vec<Extent>,
@@ -130,7 +130,7 @@ pub(super) fn settle(
         recorded: roots.iter().collect(),
         roots,
         removed_trees: BTreeSet::new(),
-        touched: Vec::new(),
+        touched: BTreeSet::new(),
         moved: Moved::default(),
         device_delta: BTreeMap::new(),
         pinned: Vec::new(),
@@ -264,7 +264,7 @@ impl Settle<'_> {
             }
             self.merge_sorted(tree, &changes)?;
             if tree.is_fs_tree() {
-                self.touched.push(tree);
+                self.touched.insert(tree);
             }
         }
         Ok(())

@@ -85,8 +85,8 @@ impl Settle<'_> {
         }
         for (tree, changes) in late {
             self.merge(tree, changes)?;
-            if tree.is_fs_tree() && !self.touched.contains(&tree) {
-                self.touched.push(tree);
+            if tree.is_fs_tree() {
+                self.touched.insert(tree);
             }
         }
         Ok(())
