@@ -217,13 +217,14 @@ impl Filesystem {
     /// An error from reading the root tree.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         let view = self.mount().engine.view();
-        let mut found: Vec<SubvolumeInfo> = Vec::new();
+        let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
         let mut queue = std::collections::VecDeque::from([(TreeId::FS, None, Vec::new())]);
         while let Some((tree, parent, path)) = queue.pop_front() {
-            if found.iter().any(|known| known.tree == tree) {
+            if seen.contains(&tree) {
                 continue;
             }
             let Some(item) = roots::root_item(&view, tree)? else { continue };
+            seen.insert(tree);
             for child in roots::children(&view, tree)? {
                 let Some((dir, name)) = roots::place(&view, child)? else { continue };
                 let mut child_path = self.path_below_top(dir)?;

@@ -342,7 +342,7 @@ impl Collect<'_> {
         let mut known = before.clone();
         for (key, item) in logged {
             known.add(tree, key, &item)?;
-            if !now.items.iter().any(|(there, _)| *there == key) {
+            if now.items.binary_search_by_key(&key, |(there, _)| *there).is_err() {
                 self.draft.set(tree, key, None);
             }
         }
@@ -462,7 +462,7 @@ impl Collect<'_> {
 #[derive(Clone, Default)]
 struct Names {
     all: BTreeSet<Name>,
-    /// The items that the names come from.
+    /// The items that the names come from, by key.
     items: Vec<(Key, Payload)>,
 }
 
