@@ -33,7 +33,7 @@ pub struct Cursor<'s, S: NodeSource + ?Sized> {
 impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     /// Makes a cursor at the first item at or after a key. The search reads one node of each level.
     /// If the key lies after the last item of its leaf, the search also reads the path to the next
-    /// leaf.
+    /// leaf. Costs O(log n) in the items of the tree.
     ///
     /// # Errors
     ///
@@ -107,6 +107,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     }
 
     /// Returns the leaf and slot with exactly this key. The search reads one node of each level.
+    /// Costs O(log n) in the items of the tree.
     ///
     /// # Errors
     ///
@@ -146,27 +147,27 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(())
     }
 
-    /// The leaf and slot of the cursor, or `None` past an end. Reads no further node.
+    /// The leaf and slot of the cursor, or `None` past an end. Reads no further node. Costs O(1).
     #[must_use]
     pub fn current(&self) -> Option<(&Arc<Node>, usize)> {
         let (node, slot) = self.path.last()?;
         (node.level() == 0 && *slot < node.len()).then_some((node, *slot))
     }
 
-    /// The key that the cursor is at. Looks at no further node.
+    /// The key that the cursor is at. Looks at no further node. Costs O(1).
     #[must_use]
     pub fn key(&self) -> Option<Key> {
         self.current().map(|(node, slot)| node.key(slot))
     }
 
-    /// The payload that the cursor is at. Looks at no further node.
+    /// The payload that the cursor is at. Looks at no further node. Costs O(1).
     #[must_use]
     pub fn item(&self) -> Option<&[u8]> {
         self.current().map(|(node, slot)| node.item(slot))
     }
 
     /// Moves one item further. The cursor reads nodes only at the end of a leaf, so a walk over a
-    /// whole tree reads each node once.
+    /// whole tree reads each node once. Costs O(1) within a leaf.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ impl Geometry {
 
 impl Geometry {
     /// The geometry that a superblock names. The superblock does not name the chunk tree's id,
-    /// which only writers of nodes need.
+    /// which only writers of nodes need. Costs O(1).
     #[must_use]
     pub fn of(superblock: &Superblock) -> Self {
         Self {
@@ -56,25 +56,25 @@ impl Geometry {
         }
     }
 
-    /// Whether a node with this id belongs to the volume or to a seed of it.
+    /// Whether a node with this id belongs to the volume or to a seed of it. Costs O(1).
     #[must_use]
     pub fn is_own(&self, fsid: [u8; 16]) -> bool {
         fsid == self.fsid || self.seeds.has(fsid)
     }
 
-    /// Bytes of a leaf that items and payloads may use.
+    /// Bytes of a leaf that items and payloads may use. Costs O(1).
     #[must_use]
     pub fn leaf_room(&self) -> usize {
         self.nodesize as usize - HEADER_LEN
     }
 
-    /// Largest payload that one item can have.
+    /// Largest payload that one item can have. Costs O(1).
     #[must_use]
     pub fn item_max(&self) -> usize {
         self.leaf_room() - ITEM_LEN
     }
 
-    /// Number of children of a full inner node.
+    /// Number of children of a full inner node. Costs O(1).
     #[must_use]
     pub fn ptrs_max(&self) -> usize {
         self.leaf_room() / PTR_LEN

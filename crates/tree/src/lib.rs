@@ -10,10 +10,18 @@
 //! - **T1** A committed tree never changes.
 //! - **T6** Space that a committed tree freed is not used again while a view can reach it. The
 //!   engine enforces this, and views rely on it.
+//!
+//! # Costs
+//!
+//! Each public function says what it costs. A node has a fixed size, so one node costs O(1), and n
+//! counts the entries of what grows: a tree, an overlay, a transaction. Nodes that are not in
+//! memory are read from the volume.
 
 pub mod boot;
 mod builder;
 mod cache;
+#[cfg(test)]
+mod costs;
 mod cursor;
 mod edit;
 mod error;

@@ -49,7 +49,7 @@ pub type Change = Option<Payload>;
 
 /// Allocates and releases addresses of nodes, with the changes of reference counts.
 pub trait NodeAlloc {
-    /// An address for a new node.
+    /// An address for a new node. The cost is that of the allocator.
     ///
     /// # Errors
     ///
@@ -58,14 +58,15 @@ pub trait NodeAlloc {
 
     /// Releases a node that this tree no longer uses, because its items and children move to new
     /// nodes. The merge calls this method from the root down, for a node before its children.
-    /// Returns whether this was the last use of the node.
+    /// Returns whether this was the last use of the node. The cost is that of the references.
     ///
     /// # Errors
     ///
     /// When the references of the node cannot be read.
     fn retire(&mut self, tree: TreeId, node: &Node) -> Result<bool>;
 
-    /// Releases an address that was allocated in this transaction and is not needed.
+    /// Releases an address that was allocated in this transaction and is not needed. The cost is
+    /// that of the allocator.
     ///
     /// # Errors
     ///
@@ -82,59 +83,60 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// Whether a node was made in this transaction.
+    /// Whether a node was made in this transaction. Costs O(1).
     #[must_use]
     pub fn contains(&self, logical: Logical) -> bool {
         self.nodes.contains_key(&logical)
     }
 
-    /// Number of nodes.
+    /// Number of nodes. Costs O(1).
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there are no nodes.
+    /// Whether there are no nodes. Costs O(1).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The node at an address.
+    /// The node at an address. Costs O(1).
     #[must_use]
     pub fn get(&self, logical: Logical) -> Option<&Arc<Node>> {
         self.nodes.get(&logical)
     }
 
-    /// All nodes, in no order.
+    /// All nodes, in no order. Costs O(n) for n nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
     }
 
-    /// Adds a node that no merge made.
+    /// Adds a node that no merge made. Costs O(1).
     pub fn insert(&mut self, node: Arc<Node>) {
         self.nodes.insert(node.logical(), node);
     }
 
     /// Protects all nodes of a tree except the root from changes, because a snapshot of the tree
-    /// was made. A later change of the tree makes new nodes, as with committed nodes.
+    /// was made. A later change of the tree makes new nodes, as with committed nodes. Costs O(n) in
+    /// the nodes of the transaction.
     pub fn protect_tree(&mut self, tree: TreeId, root: Logical) {
         let mine = self.nodes.values().filter(|node| node.owner() == tree);
         self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
     }
 
-    /// Protects one node from changes, because several trees may use it.
+    /// Protects one node from changes, because several trees may use it. Costs O(1).
     pub fn protect_node(&mut self, logical: Logical) {
         self.kept.insert(logical);
     }
 
-    /// Removes a node that no tree uses.
+    /// Removes a node that no tree uses. Costs O(1).
     pub fn forget(&mut self, logical: Logical) {
         self.nodes.remove(&logical);
         self.kept.remove(&logical);
     }
 
-    /// Returns all nodes, in the order of their addresses.
+    /// Returns all nodes, in the order of their addresses. Costs O(n log n) for n nodes.
     #[must_use]
     pub fn into_sorted(self) -> Vec<Arc<Node>> {
         let mut nodes: Vec<_> = self.nodes.into_values().collect();

@@ -51,7 +51,7 @@ pub struct Expect {
 }
 
 impl Expect {
-    /// The requirements on a tree's root.
+    /// The requirements on a tree's root. Costs O(1).
     #[must_use]
     pub fn root(ptr: NodePtr) -> Self {
         Self { ptr, first_key: None, below: None }
@@ -144,7 +144,8 @@ fn verify_inner(buf: &[u8], count: u32, geometry: &Geometry) -> Result<(), Misma
 }
 
 impl Node {
-    /// Checks every byte that a search relies on.
+    /// Checks every byte that a search relies on. Costs one pass over the entries. With
+    /// `check_csum`, it also costs one pass over the bytes.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl Node {
     }
 
     /// As [`verify`](Self::verify), on borrowed bytes. Returns the header if the whole node is
-    /// sound.
+    /// sound. The cost is that of `verify`.
     ///
     /// # Errors
     ///
@@ -217,31 +218,31 @@ impl Node {
         Ok(header)
     }
 
-    /// The header, as it was verified.
+    /// The header, as it was verified. Costs O(1).
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The address of the node.
+    /// The address of the node. Costs O(1).
     #[must_use]
     pub fn logical(&self) -> Logical {
         self.header.bytenr
     }
 
-    /// The level of the node: 0 is a leaf.
+    /// The level of the node: 0 is a leaf. Costs O(1).
     #[must_use]
     pub fn level(&self) -> u8 {
         self.header.level
     }
 
-    /// The tree that the node was written for.
+    /// The tree that the node was written for. Costs O(1).
     #[must_use]
     pub fn owner(&self) -> TreeId {
         self.header.owner
     }
 
-    /// The pointer to this node.
+    /// The pointer to this node. Costs O(1).
     #[must_use]
     pub fn ptr(&self) -> NodePtr {
         NodePtr {
@@ -251,19 +252,19 @@ impl Node {
         }
     }
 
-    /// Number of items, or of children.
+    /// Number of items, or of children. Costs O(1).
     #[must_use]
     pub fn len(&self) -> usize {
         self.header.nritems as usize
     }
 
-    /// Whether the node has no entries. Only the root of an empty tree has none.
+    /// Whether the node has no entries. Only the root of an empty tree has none. Costs O(1).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.header.nritems == 0
     }
 
-    /// The whole buffer, with the header.
+    /// The whole buffer, with the header. Costs O(1).
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.buf
@@ -273,7 +274,7 @@ impl Node {
         if self.header.level == 0 { ITEM_LEN } else { PTR_LEN }
     }
 
-    /// Key of a slot.
+    /// Key of a slot. Costs O(1).
     ///
     /// # Panics
     ///
@@ -284,7 +285,7 @@ impl Node {
         key_at(&self.buf, HEADER_LEN + slot * self.stride())
     }
 
-    /// Payload of a slot of a leaf.
+    /// Payload of a slot of a leaf. Costs O(1).
     ///
     /// # Panics
     ///
@@ -304,7 +305,7 @@ impl Node {
         (start, start + le32(&self.buf, at + 21) as usize)
     }
 
-    /// Child of a slot of an inner node.
+    /// Child of a slot of an inner node. Costs O(1).
     ///
     /// # Panics
     ///
@@ -321,14 +322,14 @@ impl Node {
         }
     }
 
-    /// The requirements on a slot's child, without a limit for its last key.
+    /// The requirements on a slot's child, without a limit for its last key. Costs O(1).
     #[must_use]
     pub fn expect_child(&self, slot: usize) -> Expect {
         Expect { ptr: self.child(slot), first_key: Some(self.key(slot)), below: None }
     }
 
     /// The requirements on a slot's child. `below` is the first key after this node, if there is
-    /// one.
+    /// one. Costs O(1).
     #[must_use]
     pub fn expect_child_below(&self, slot: usize, below: Option<Key>) -> Expect {
         let next = if slot + 1 < self.len() { Some(self.key(slot + 1)) } else { below };
@@ -342,7 +343,7 @@ impl Node {
             && expect.below.is_none_or(|below| self.key(last) < below)
     }
 
-    /// Finds a key: its slot, or the slot where it would stand.
+    /// Finds a key: its slot, or the slot where it would stand. Costs O(log n) in the entries.
     ///
     /// # Errors
     ///
@@ -361,7 +362,8 @@ impl Node {
         Err(low)
     }
 
-    /// The slot of the child that contains a key, or would contain it.
+    /// The slot of the child that contains a key, or would contain it. Costs O(log n) in the
+    /// entries.
     #[must_use]
     pub fn child_slot(&self, key: &Key) -> usize {
         match self.search(key) {
@@ -371,6 +373,7 @@ impl Node {
     }
 
     /// Bytes that the entries take: items and payloads of a leaf, or pointers of an inner node.
+    /// Costs O(1).
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         if self.level() > 0 {
@@ -382,7 +385,8 @@ impl Node {
         }
     }
 
-    /// Copies the entries to a node of another tree, at another address.
+    /// Copies the entries to a node of another tree, at another address. Costs one copy of the
+    /// node.
     #[must_use]
     pub fn copied(&self, geometry: &Geometry, stamp: &NodeStamp) -> Self {
         let header = stamp.header(geometry, self.header.nritems, self.header.level);
@@ -393,7 +397,7 @@ impl Node {
 
     /// As [`copied`](Self::copied), but with other children or payloads. For each slot, `child`
     /// returns the new child and `payload` the new payload, of the same length. `None` keeps the
-    /// old child or payload.
+    /// old child or payload. Costs one step for each entry beside the copy.
     ///
     /// # Panics
     ///
@@ -425,7 +429,8 @@ impl Node {
         Self { buf, header }
     }
 
-    /// Returns a copy for the disk, with its checksum, verified once more.
+    /// Returns a copy for the disk, with its checksum, verified once more. Costs one copy of the
+    /// node, one pass over its bytes, and one over its entries.
     ///
     /// # Errors
     ///
@@ -435,7 +440,8 @@ impl Node {
         Self { buf: self.buf.clone(), header: self.header }.into_sealed(geometry)
     }
 
-    /// [`seal`](Self::seal) of a node that the caller owns, without a copy.
+    /// [`seal`](Self::seal) of a node that the caller owns, without a copy. Costs the two passes of
+    /// `seal`.
     ///
     /// # Errors
     ///

@@ -139,7 +139,7 @@ impl Overlay {
     }
 
     /// Sets an item. If the old payload has the same length and no reader shares it, its bytes are
-    /// overwritten.
+    /// overwritten. Costs O(log n) in the entries of a shard.
     pub fn put(&self, tree: TreeId, key: Key, payload: &[u8]) {
         let mut shard = self.shards[shard_index(tree, key.objectid)].write();
         if let Some(Some(old)) = shard.entries.get_mut(&(tree, key))
@@ -274,19 +274,19 @@ impl Overlay {
         holds
     }
 
-    /// Whether nothing was changed.
+    /// Whether nothing was changed. Costs O(1).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held[ITEMS].load(Ordering::Relaxed) == 0
     }
 
-    /// Number of distinct items changed.
+    /// Number of distinct items changed. Costs O(1).
     #[must_use]
     pub fn items(&self) -> u64 {
         self.held[ITEMS].load(Ordering::Relaxed)
     }
 
-    /// Memory that the changes hold, in bytes.
+    /// Memory that the changes hold, in bytes. Costs O(1).
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.held[BYTES].load(Ordering::Relaxed)
@@ -295,7 +295,7 @@ impl Overlay {
     /// How many changes of an item's length (or to and from a deletion) were noted since the first
     /// call of [`take_changes`](Self::take_changes). The count never falls, and
     /// [`items`](Self::items) does not count these changes. The next call of `take_changes` returns
-    /// those that came after its last call.
+    /// those that came after its last call. Costs O(1).
     #[must_use]
     pub fn resized(&self) -> u64 {
         self.resized.load(Ordering::Relaxed)

@@ -18,29 +18,29 @@ pub struct Roots {
 }
 
 impl Roots {
-    /// No trees yet.
+    /// No trees yet. Costs O(1).
     #[must_use]
     pub fn new(generation: Generation) -> Self {
         Self { generation, trees: BTreeMap::new() }
     }
 
-    /// The root of a tree, if it is held here.
+    /// The root of a tree, if it is held here. Costs O(log n) in the trees held here.
     #[must_use]
     pub fn find(&self, tree: TreeId) -> Option<NodePtr> {
         self.trees.get(&tree).copied()
     }
 
-    /// Sets a tree's root.
+    /// Sets a tree's root. Costs O(log n).
     pub fn set(&mut self, tree: TreeId, ptr: NodePtr) {
         self.trees.insert(tree, ptr);
     }
 
-    /// Forgets a tree.
+    /// Forgets a tree. Costs O(log n).
     pub fn remove(&mut self, tree: TreeId) {
         self.trees.remove(&tree);
     }
 
-    /// Every tree held here.
+    /// Every tree held here. Costs O(n).
     pub fn iter(&self) -> impl Iterator<Item = (TreeId, NodePtr)> + '_ {
         self.trees.iter().map(|(id, ptr)| (*id, *ptr))
     }

@@ -27,14 +27,14 @@ pub struct Steps {
 static GONE: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
 
 impl Steps {
-    /// The work on all stores of this process that are gone.
+    /// The work on all stores of this process that are gone. Costs O(1).
     #[must_use]
     pub fn of_gone_stores() -> Self {
         let [nodes, nodes_read, keys] = [0, 1, 2].map(|at: usize| GONE[at].load(Ordering::Relaxed));
         Self { nodes, nodes_read, keys }
     }
 
-    /// The work since `before` was taken.
+    /// The work since `before` was taken. Costs O(1).
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {

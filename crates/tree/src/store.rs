@@ -22,14 +22,15 @@ use crate::{
 
 /// A source of nodes.
 pub trait NodeSource {
-    /// The node that a pointer names, as part of `owner`.
+    /// The node that a pointer names, as part of `owner`. Costs O(1) if the node is in memory.
+    /// Otherwise reads a copy from the volume, and verifies it.
     ///
     /// # Errors
     ///
     /// [`Error::Damaged`] when no copy is the requested node.
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>>;
 
-    /// Counts keys that a walk visited, in sources with counters ([`Store::steps`]).
+    /// Counts keys that a walk visited, in sources with counters ([`Store::steps`]). Costs O(1).
     fn count_keys(&self, count: u64) {
         let _ = count;
     }
@@ -48,7 +49,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store with a cache of at most `cache_bytes`.
+    /// A store with a cache of at most `cache_bytes`. Costs O(1): the cache fills later.
     #[must_use]
     pub fn new(volume: Arc<Volume>, geometry: Geometry, cache_bytes: u64) -> Self {
         let geometry = Geometry { seeds: volume.seed_ids(), ..geometry };
@@ -59,37 +60,38 @@ impl Store {
 
     /// Returns the same store. With `yes`, the store accepts a node although the checksum of every
     /// copy is wrong, if a copy passes all other checks. Use such a store only for volumes that are
-    /// only read.
+    /// only read. Costs O(1).
     #[must_use]
     pub fn ignoring_csums(mut self, yes: bool) -> Self {
         self.ignores_csums = yes;
         self
     }
 
-    /// The properties that all nodes share.
+    /// The properties that all nodes share. Costs O(1).
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The volume that has the nodes.
+    /// The volume that has the nodes. Costs O(1).
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
     /// Caches a node that was just written, so that its first reader does not read the device.
+    /// Costs O(1), with at most one turn over a shard of the cache to evict a node.
     pub fn remember(&self, node: Arc<Node>) {
         self.cache.insert(node);
     }
 
     /// Drops the node at an address from the cache. Called before the address can be used again,
-    /// for nodes that no tree and no view can reach any more.
+    /// for nodes that no tree and no view can reach any more. Costs O(1).
     pub fn forget(&self, at: Logical) {
         self.cache.remove(at);
     }
 
-    /// The root of a tree.
+    /// The root of a tree. The cost is that of [`NodeSource::node`].
     ///
     /// # Errors
     ///
@@ -98,14 +100,14 @@ impl Store {
         self.node(owner, &Expect::root(ptr))
     }
 
-    /// Number of nodes held in memory.
+    /// Number of nodes held in memory. Costs O(1), with a look at each shard.
     #[must_use]
     pub fn cached_nodes(&self) -> usize {
         self.cache.len()
     }
 
     /// The steps of walks over the trees since the store was made. Reading the counts does not slow
-    /// any walk.
+    /// any walk. Costs O(1), with a look at each shard.
     #[must_use]
     pub fn steps(&self) -> Steps {
         self.steps.sum()

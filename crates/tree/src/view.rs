@@ -59,7 +59,7 @@ pub struct View {
 }
 
 impl View {
-    /// Makes a view of the three parts.
+    /// Makes a view of the three parts. Costs O(1).
     #[must_use]
     pub fn new(
         store: Arc<Store>,
@@ -70,25 +70,26 @@ impl View {
         Self { store, running, frozen, roots }
     }
 
-    /// The committed roots beneath.
+    /// The committed roots beneath. Costs O(1).
     #[must_use]
     pub fn roots(&self) -> &Arc<Roots> {
         &self.roots
     }
 
-    /// The source of nodes.
+    /// The source of nodes. Costs O(1).
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// The transaction of the committed roots.
+    /// The transaction of the committed roots. Costs O(1).
     #[must_use]
     pub fn committed_generation(&self) -> Generation {
         self.roots.generation
     }
 
-    /// The committed root of a tree, or nothing if the tree is not (yet) on disk.
+    /// The committed root of a tree, or nothing if the tree is not (yet) on disk. Costs O(log n) in
+    /// the items of the root tree, or in [`Roots`] if it holds the tree.
     ///
     /// # Errors
     ///
@@ -105,7 +106,8 @@ impl View {
         }))
     }
 
-    /// The committed root item of a tree, or nothing if the tree is not (yet) on disk.
+    /// The committed root item of a tree, or nothing if the tree is not (yet) on disk. Costs
+    /// O(log n) in the items of the root tree.
     ///
     /// # Errors
     ///
