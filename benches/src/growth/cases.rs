@@ -189,7 +189,7 @@ const VERBS: &[Case] = &[
     verb("fsverity enable IMG:/long", EXTENTS, 128, EACH, f::long_file),
     verb("fsverity digest IMG:/long", EXTENTS, 128, EACH, f::long_file),
     verb("subvolume create IMG:/more", SUBVOLUMES, 64, ONE, subvolumes),
-    verb("subvolume show IMG:/sub-00000001", SUBVOLUMES, 64, ONE, subvolumes),
+    verb("subvolume show IMG:/sub-00000001", SUBVOLUMES, 64, EACH, subvolumes),
     verb("subvolume get-default IMG", SUBVOLUMES, 64, ONE, subvolumes),
     verb("subvolume set-default IMG:/sub-00000001", SUBVOLUMES, 64, ONE, subvolumes),
     verb("du IMG:/src", FILES, 128, EACH, fill_files),
