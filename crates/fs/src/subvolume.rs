@@ -238,17 +238,35 @@ impl Filesystem {
                 }
                 queue.push_back((child, Some(tree), whole));
             }
-            found.push(SubvolumeInfo {
-                tree,
-                parent,
-                path,
-                generation: item.generation,
-                read_only: item.flags & RootFlags::READONLY != 0,
-                uuid: item.uuid,
-                parent_uuid: item.parent_uuid,
-            });
+            found.push(info(tree, parent, path, &item));
         }
         Ok(found)
+    }
+
+    /// One subvolume, if it has a name or is the top level. Reads only the subvolumes that it lies
+    /// in.
+    ///
+    /// # Errors
+    ///
+    /// An error from reading the root tree.
+    pub fn subvolume(&self, tree: TreeId) -> Result<Option<SubvolumeInfo>> {
+        let view = self.mount().engine.view();
+        let Some(item) = roots::root_item(&view, tree)? else { return Ok(None) };
+        let (mut parent, mut parts) = (None, Vec::new());
+        let (mut at, mut seen) = (tree, BTreeSet::new());
+        while at != TreeId::FS {
+            let Some((dir, name)) = roots::place(&view, at)? else { return Ok(None) };
+            // On a damaged volume, a subvolume may lie in itself.
+            if !seen.insert(at) {
+                return Ok(None);
+            }
+            parts.push(name);
+            parts.extend(self.path_below_top(dir)?.into_iter().rev());
+            parent.get_or_insert(dir.tree);
+            at = dir.tree;
+        }
+        parts.reverse();
+        Ok(Some(info(tree, parent, parts.join(&b'/'), &item)))
     }
 
     /// The names from the top of a subvolume down to one of its directories.
@@ -304,5 +322,17 @@ impl Filesystem {
         let dying = mount.inodes.cleaning().dying();
         found.extend(dying.into_iter().filter(|tree| !listed.contains(tree)));
         Ok(found)
+    }
+}
+
+fn info(tree: TreeId, parent: Option<TreeId>, path: Vec<u8>, item: &RootItem) -> SubvolumeInfo {
+    SubvolumeInfo {
+        tree,
+        parent,
+        path,
+        generation: item.generation,
+        read_only: item.flags & RootFlags::READONLY != 0,
+        uuid: item.uuid,
+        parent_uuid: item.parent_uuid,
     }
 }

@@ -1,6 +1,6 @@
 //! Orders about quotas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::text;
@@ -121,11 +121,10 @@ fn rescan(fs: &Filesystem, watch: Watch<'_>) -> buttress_fs::Result<()> {
 fn clear_stale(fs: &Filesystem, name: &str) -> Result<()> {
     let paths = paths(fs, name)?;
     let dying = fs.dying_subvolumes().context(|| name)?;
+    let dying: BTreeSet<u64> = dying.into_iter().map(|tree| tree.0).collect();
     let Some(found) = fs.quotas().context(|| name)? else { return Ok(()) };
     let is_kept = |group: QuotaGroup| {
-        group.level() > 0
-            || paths.contains_key(&group.0)
-            || dying.iter().any(|tree| tree.0 == group.0)
+        group.level() > 0 || paths.contains_key(&group.0) || dying.contains(&group.0)
     };
     // With simple quotas, extents that a deleted subvolume made may live on in its snapshots.
     let is_used = |simple: bool, bytes: u64| simple && bytes > 0;

@@ -6,6 +6,7 @@
 //!   For this, the kernel first hands over its dirty data.
 //! - **S2** The kernel is told of every name that is added or removed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use buttress_base::{clock, text};
@@ -277,7 +278,8 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
         |other: &&SubvolumeInfo| other.parent_uuid == item.uuid && item.uuid != [0; 16];
     let mut snapshots: Vec<_> = all.iter().filter(is_snapshot).collect();
     // The order of `btrfs`: a subvolume, then the subvolumes inside it, then its neighbours.
-    snapshots.sort_by_cached_key(|info| way_to(&all, info.tree));
+    let parents = all.iter().map(|info| (info.tree, info.parent)).collect();
+    snapshots.sort_by_cached_key(|info| way_to(&parents, info.tree));
     lines.extend(
         snapshots.into_iter().map(|other| format!("\t\t\t\t{}", location::show(&other.path))),
     );
@@ -286,14 +288,13 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
 
 /// Returns the subvolumes on the path from the top level to the subvolume `tree`, including `tree`
 /// itself.
-fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
+fn way_to(parents: &BTreeMap<TreeId, Option<TreeId>>, tree: TreeId) -> Vec<TreeId> {
     let mut way = vec![tree];
     // The path is bounded by the number of subvolumes, because a damaged volume may have a cycle.
-    while let Some(info) = all.iter().find(|info| Some(&info.tree) == way.last())
-        && let Some(parent) = info.parent
-        && way.len() <= all.len()
+    while let Some(Some(parent)) = way.last().and_then(|tree| parents.get(tree))
+        && way.len() <= parents.len()
     {
-        way.push(parent);
+        way.push(*parent);
     }
     way.reverse();
     way
@@ -301,13 +302,12 @@ fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
 
 fn get_default(fs: &Filesystem) -> Result<Shown> {
     let tree = fs.default_subvolume().context(|| "the default subvolume")?;
-    let all = fs.subvolumes().context(|| "the list of subvolumes")?;
-    let info = all.iter().find(|info| info.tree == tree);
-    let line = match info.filter(|_| tree != TreeId::FS) {
+    let info = fs.subvolume(tree).context(|| format!("subvolume {}", tree.0))?;
+    let line = match info.as_ref().filter(|_| tree != TreeId::FS) {
         None => format!("ID {} (FS_TREE)", tree.0),
         Some(info) => line_of(info),
     };
-    let document = info.map(|info| document(fs, info)).transpose()?;
+    let document = info.map(|info| document(fs, &info)).transpose()?;
     Ok(Shown { document: json!(document), lines: vec![line] })
 }
 

@@ -69,6 +69,28 @@ fn a_subvolume_is_made_filled_and_deleted() {
     check(&device);
 }
 
+/// One subvolume alone is what the list of all has, at any depth.
+#[test]
+fn a_subvolume_alone_is_as_in_the_list() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let outer = fs.root().create_subvolume(b"outer", 0o755, 0, 0).expect("a subvolume");
+    let folder = outer.mkdir(b"folder", 0o755, 0, 0).expect("a folder");
+    folder.create_subvolume(b"inner", 0o755, 0, 0).expect("a subvolume");
+    fs.root().snapshot(b"copy", outer.id().tree, true).expect("a snapshot");
+    let all = fs.subvolumes().expect("a list");
+    assert_eq!(all.len(), 4);
+    for listed in &all {
+        let alone = fs.subvolume(listed.tree).expect("a look").expect("it is there");
+        assert_eq!(format!("{alone:?}"), format!("{listed:?}"));
+    }
+    assert!(all.iter().any(|found| found.path == b"outer/folder/inner"));
+    assert!(fs.subvolume(TreeId(9999)).expect("a look").is_none());
+    drop((outer, folder));
+    fs.close().expect("a close");
+    check(&device);
+}
+
 /// More items than one handle deletes go from the UUID tree.
 #[test]
 fn the_uuid_tree_is_emptied() {
