@@ -30,7 +30,6 @@ const ONE_ITEM: &str = "the first 700 names share one item, each of the others h
 const LEAF_EACH: &str = "references of one extent come to fill a leaf of their own";
 const TWO_LEVELS: &str = "a log of some hundred extents has a second level";
 const FIRST_LEAVES: &str = "small trees are rewritten whole; from 8192 on the exponent is 0.15";
-const SEARCHES: &str = "each takes some fifty searches, and a search the logarithm of the tree";
 const SECOND_LEVEL: &str = "the trees of groups and free space get a second level";
 const ROOT_ITEMS: &str =
     "opening reads the item of each subvolume, since shared nodes need room for copies";
@@ -114,11 +113,11 @@ const LIBRARY: &[Case] = &[
     each("balance", REFS, 64, c::shared, w::balance),
     one("a few changes", REFS, 128, c::shared, c::few_references),
     each("create_subvolume", SUBVOLUMES, 64, nothing, subvolumes),
-    each("delete_subvolume", SUBVOLUMES, 64, subvolumes, s::delete_subvolumes).because(1.2, SEARCHES),
+    each("delete_subvolume", SUBVOLUMES, 64, subvolumes, s::delete_subvolumes),
     each("subvolumes", SUBVOLUMES, 64, subvolumes, s::list_subvolumes),
     one("a few files and commits", SUBVOLUMES, 64, subvolumes, w::few_files),
     each("snapshot and write", SNAPSHOTS, 4, home, snapshots).because(1.35, LEAF_EACH),
-    each("delete_subvolume, all", SNAPSHOTS, 4, home_and_snapshots, s::delete_snapshots).because(1.3, LEAF_EACH),
+    each("delete_subvolume, all", SNAPSHOTS, 4, home_and_snapshots, s::delete_snapshots),
     each("delete_subvolume, each", SNAPSHOTS, 4, home_and_snapshots, s::delete_each_snapshot).because(1.35, LEAF_EACH),
     each("subvolumes", SNAPSHOTS, 4, home_and_snapshots, s::list_subvolumes),
     each("balance", SNAPSHOTS, 4, home_and_snapshots, w::balance),
