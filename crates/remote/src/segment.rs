@@ -211,6 +211,17 @@ impl Segment {
         };
         self.bytes[..LEN].copy_from_slice(&envelope.encode());
         self.newest = HashMap::new();
+        self.give_room_back();
+    }
+
+    /// A small segment moves to memory of its size. It may wait for long to be sent, with others.
+    fn give_room_back(&mut self) {
+        if let Some(spare) = &self.spare
+            && self.bytes.len() < self.bytes.capacity() / 2
+        {
+            let small = self.bytes.as_slice().into();
+            spare.put(std::mem::replace(&mut self.bytes, small));
+        }
     }
 
     /// The checksum of the extents, once sealed.
@@ -340,5 +351,25 @@ mod tests {
         assert_eq!(content, [77; SECTOR as usize]);
         unframe("x", number, 1, frame, &mut content).expect_err("of another place");
         unframe("x", ObjectNumber(8), 2, frame, &mut content).expect_err("of another object");
+    }
+
+    /// A small segment keeps no memory of a full one. A full one gives its memory back at its end.
+    #[test]
+    fn memory_goes_back() {
+        let spare = Arc::new(Spare::new(64 * SECTOR));
+        let address = |segment: &Segment| segment.bytes.as_ptr();
+        let mut small = Segment::new(ObjectNumber(1), &spare);
+        let first = address(&small);
+        small.push(Sector(0), &[1; SECTOR as usize]);
+        small.seal(VolumeId::default(), 1);
+        assert!(small.bytes.capacity() < 2 * FRAME);
+        let mut full = Segment::new(ObjectNumber(2), &spare);
+        assert_eq!(address(&full), first);
+        (0..64).for_each(|sector| {
+            full.push(Sector(sector), &[2; SECTOR as usize]);
+        });
+        full.seal(VolumeId::default(), 1);
+        drop((small, full));
+        assert_eq!(address(&Segment::new(ObjectNumber(3), &spare)), first);
     }
 }
