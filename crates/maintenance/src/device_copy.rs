@@ -6,7 +6,8 @@
 //!   or compared with a checksum. So a copy that goes on at a cursor takes nothing on trust.
 //!   Data without checksums before the cursor is copied again: a write in place may have reached
 //!   only one of the devices. So are chunks with parity, since no checksum covers the parity of
-//!   such data.
+//!   such data, and metadata: a node of another history of the volume can have the right place and
+//!   generation. Then the checksums themselves are those of the old device.
 //! - **DC2** The old device decides. If the new device has errors where it was not copied in this
 //!   run, all of it is copied again, and verified again.
 
@@ -107,7 +108,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Copies all data without checksums that lies before `until` on the device (DC1).
+    /// Copies all metadata, and all data without checksums, that lies before `until` on the device
+    /// (DC1).
     fn copy_unsummed(&self, run: &mut Run<'_>, until: u64) -> Result<()> {
         let sector = u64::from(self.geometry().sectorsize);
         for chunk in self.volume().chunks().iter() {
@@ -120,12 +122,19 @@ impl Maintenance {
             let (mut at, end) = (chunk.logical, chunk.logical.end(chunk.len));
             while at < end {
                 bound.step()?;
+                self.expect_pair(run.id, run.pair)?;
+                self.show(run)?;
                 let view = self.engine().view();
                 let (found, next) = extents(&view, at, end)?;
-                for piece in pieces(&found).iter().filter(|piece| piece.level.is_none()) {
-                    let sums = self.engine().read_csums(&view, piece.extent)?;
-                    let bare = (0..sums.sectors()).filter(|index| sums.sector(*index).is_none());
-                    for part in runs_of(bare) {
+                for piece in &pieces(&found) {
+                    let bare = if piece.level.is_some() {
+                        (0..(piece.extent.len / sector) as usize).collect()
+                    } else {
+                        let sums = self.engine().read_csums(&view, piece.extent)?;
+                        let all = 0..sums.sectors();
+                        all.filter(|index| sums.sector(*index).is_none()).collect::<Vec<_>>()
+                    };
+                    for part in runs_of(bare.into_iter()) {
                         let start = piece.extent.start.end(part.start as u64 * sector);
                         let extent = Extent::new(start, part.len() as u64 * sector);
                         for (offset, len) in self.volume().places_on(run.id, extent)? {

@@ -119,7 +119,7 @@ impl Maintenance {
         let target = self.volume().target();
         self.engine().commit_after(|| {
             if let Some(pair) = target.as_ref().and_then(|target| target.pair.as_ref()) {
-                self.volume().end_pair(found.source, pair, false);
+                self.volume().keep_old(found.source, pair);
             }
             self.record(record);
         })?;
@@ -164,7 +164,7 @@ impl Maintenance {
         let uuid = Volume::read_superblock(&*device)?.dev_item.uuid;
         let kept = self.volume().target().filter(|kept| kept.pair.is_some());
         match kept.as_ref().and_then(|kept| kept.pair.as_ref()) {
-            Some(pair) if pair.has_failed() => drop(self.volume().end_pair(id, pair, false)),
+            Some(pair) if pair.has_failed() => self.volume().keep_old(id, pair),
             Some(_) => return Ok(kept.unwrap_or_else(|| Target::new(device, uuid))),
             None => {}
         }
@@ -214,22 +214,27 @@ impl Maintenance {
             }
             Err(error) => {
                 record.cursor_left = pair.cursor();
-                self.volume().end_pair(id, &pair, false);
+                self.volume().keep_old(id, &pair);
                 return Err(error);
             }
         };
-        let record = finished(*record, &item, how, &found);
+        let done = finished(*record, &item, how, &found);
         let old = self.engine().commit_after(|| {
-            let old = self.volume().end_pair(id, &pair, true);
+            let old = self.volume().keep_new(id, &pair)?;
             if let Some(device) = self.volume().device(id) {
                 device.reset_stats();
             }
             self.engine().reuse_device(id);
-            self.record(record);
+            self.record(done);
             // The commit makes the old device outdated, in case it is attached again.
             self.engine().change_device(DeviceChange::Set(item));
-            old
+            Some(old)
         })?;
+        let Some(old) = old else {
+            record.cursor_left = pair.cursor();
+            self.volume().keep_old(id, &pair);
+            return Err(Error::Busy("the new device fails; the old one stays"));
+        };
         self.engine().settle_superblocks()?;
         self.volume().end_leading();
         erase(&*old, Volume::wipe(&*old));

@@ -15,6 +15,9 @@
 //! - **R5** While a device leads (`VolumeDevice::leads`), its superblock is durable before another
 //!   device gets one. So if any device has the commit that begins or ends a replacement, the
 //!   leading device has it, too.
+//! - **R6** Within a pair, the first superblock of the target is durable before that of the old
+//!   device: Linux refuses a volume with an active replacement and no target. After that the old
+//!   device comes first. So no target is ahead of a member that is written alone meanwhile.
 //!
 //! A replacement that was found on the devices goes on with its target (`target`).
 
@@ -46,6 +49,8 @@ pub struct Pair {
     unread: Ranked<RangeSet>,
     /// The end of what was copied (`target::TA1`).
     cursor: AtomicU64,
+    /// Whether the new device has the superblock of a target of this replacement (R6).
+    is_marked: AtomicBool,
 }
 
 impl Pair {
@@ -59,6 +64,11 @@ impl Pair {
     #[must_use]
     pub fn cursor(&self) -> u64 {
         self.cursor.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the target was found with its superblock (R6).
+    pub(crate) fn set_marked(&self) {
+        self.is_marked.store(true, Ordering::SeqCst);
     }
 
     /// Notes that everything before `end` was copied. What the old device could not read was not
@@ -97,6 +107,30 @@ impl Pair {
             tracing::error!(device = self.new.name(), %error, "the new device fails");
             self.failed.store(true, Ordering::SeqCst);
         }
+        // The other copies are those of the commit before, without the record of the replacement.
+        if offset == limits::SUPER_OFFSETS[0] {
+            self.is_marked.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Writes a superblock to both devices, one after the other (R6).
+    fn write_superblocks(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        class: Class,
+    ) -> Result<(), BlockError> {
+        if self.has_failed() {
+            return self.old.write_classed_at(offset, bufs, class);
+        }
+        if !self.is_marked.load(Ordering::SeqCst) {
+            self.write_target(offset, bufs, class);
+            return self.old.write_classed_at(offset, bufs, class);
+        }
+        self.old.write_classed_at(offset, bufs, class)?;
+        self.old.flush()?;
+        self.write_target(offset, bufs, class);
+        Ok(())
     }
 
     fn is_superblock(offset: u64, len: u64) -> bool {
@@ -149,10 +183,7 @@ impl Device for Pair {
     ) -> Result<(), BlockError> {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         if Self::is_superblock(offset, len) {
-            if !self.has_failed() {
-                self.write_target(offset, bufs, class);
-            }
-            return self.old.write_classed_at(offset, bufs, class);
+            return self.write_superblocks(offset, bufs, class);
         }
         self.both(|device| device.write_classed_at(offset, bufs, class))?;
         let mut unread = self.unread.lock();
@@ -188,6 +219,7 @@ impl Volume {
             failed: AtomicBool::new(false),
             unread: Ranked::new(Rank::Leaf, RangeSet::default()),
             cursor: AtomicU64::new(0),
+            is_marked: AtomicBool::new(false),
         });
         self.put_in_place(&old, Arc::clone(&pair) as Arc<dyn Device>, old.trust(), true);
         Some(pair)
@@ -227,15 +259,25 @@ impl Volume {
         pair.turned.store(false, Ordering::SeqCst);
     }
 
-    /// Ends a pair: one of its devices stays in the volume. Returns the other device. A new device
-    /// that stays leads until [`Volume::end_leading`] (R5).
-    pub fn end_pair(&self, id: DeviceId, pair: &Pair, keep_new: bool) -> Arc<dyn Device> {
-        let (stays, goes) = if keep_new { (&pair.new, &pair.old) } else { (&pair.old, &pair.new) };
-        if let Some(there) = self.device(id) {
-            let trust = if keep_new { Trust::Whole } else { there.trust() };
-            self.put_in_place(&there, Arc::clone(stays), trust, keep_new);
+    /// Ends a pair: the new device stays in the volume, and leads until [`Volume::end_leading`]
+    /// (R5). Returns the old device. `None` if the new device missed a write (R4): the pair goes on
+    /// then.
+    pub fn keep_new(&self, id: DeviceId, pair: &Pair) -> Option<Arc<dyn Device>> {
+        let there = self.device(id)?;
+        // Writes that are under way may still fail on the new device.
+        let _alone = self.repairs.write();
+        if pair.has_failed() {
+            return None;
         }
-        Arc::clone(goes)
+        self.put_alone(&there, Arc::clone(&pair.new), Trust::Whole, true);
+        Some(Arc::clone(&pair.old))
+    }
+
+    /// Ends a pair: the old device stays in the volume.
+    pub fn keep_old(&self, id: DeviceId, pair: &Pair) {
+        if let Some(there) = self.device(id) {
+            self.put_in_place(&there, Arc::clone(&pair.old), there.trust(), false);
+        }
     }
 
     /// From now on a device leads (R5).
@@ -256,6 +298,11 @@ impl Volume {
     /// finished; later writes use the new device.
     fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust, leads: bool) {
         let _alone = self.repairs.write();
+        self.put_alone(old, device, trust, leads);
+    }
+
+    /// As [`Volume::put_in_place`], for a caller that excludes writes.
+    fn put_alone(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust, leads: bool) {
         let put = old.with_device(device, trust);
         put.leads.store(leads, Ordering::SeqCst);
         self.exchange_held(Arc::new(put));

@@ -48,7 +48,8 @@ impl Target {
     /// A device with the superblock of a target, in a volume with the superblock `newest`.
     pub(crate) fn found(device: Arc<dyn Device>, own: &Superblock, newest: &Superblock) -> Self {
         let place = |it: &Superblock| (it.generation, it.log_root, it.log_root_level);
-        let is_current = place(own) == place(newest);
+        // Where the first copy is torn, the others are older and prove nothing.
+        let is_current = own.bytenr == limits::SUPER_OFFSETS[0] && place(own) == place(newest);
         let uuid = own.dev_item.uuid;
         Self {
             is_current,
@@ -117,6 +118,7 @@ impl Volume {
         target.pair = self.pair_device(id, &target);
         if let Some(pair) = &target.pair {
             pair.set_cursor(cursor);
+            pair.set_marked();
         }
         self.keep_target(target);
     }

@@ -215,6 +215,42 @@ fn a_target_that_missed_an_fsync_loses_nothing() {
     }
 }
 
+/// The target has another history of the volume, whose last commit has the same generation: it was
+/// ahead at a power cut, and then the old device was used alone. The old device decides.
+#[test]
+fn another_history_with_the_same_generation_counts_for_nothing() {
+    let Half { old, new, .. } = half();
+    let change = |fs: &Filesystem, seed: u64| {
+        for number in 0..20 {
+            drop(file_with(&fs.root(), &format!("of-{seed}-{number}"), b"short"));
+        }
+        bare(fs).write_at(1 << 20, &pattern(seed, 1 << 20)).expect("a write");
+        fs.sync().expect("a commit");
+    };
+    let generation = |device: &Arc<dyn Device>| {
+        Volume::read_superblock(&**device).expect("a superblock").generation
+    };
+    let ahead = shared(&new);
+    let fs = open(&[&ahead, &shared(&old)]);
+    change(&fs, 103);
+    let target: Arc<dyn Device> = Arc::new(copy(&*ahead));
+    drop(fs);
+    let alone = shared(&old);
+    let fs = open(&[&alone]);
+    change(&fs, 104);
+    let old: Arc<dyn Device> = Arc::new(copy(&*alone));
+    drop(fs);
+    assert_eq!(generation(&target), generation(&old), "the test needs equal generations");
+    let fs = open(&[&target, &old]);
+    let found = fs.resume_replace(&mut |_| true).expect("the rest").expect("a record");
+    assert_eq!(found.uncorrectable_errors, 0);
+    fs.close().expect("a close");
+    expect_new(&target, &[(1 << 20, 104)]);
+    let fs = mount(&target);
+    assert!(fs.resolve("of-104-7").is_ok() && fs.resolve("of-103-7").is_err());
+    fs.close().expect("a close");
+}
+
 /// Power cuts while a replacement goes on, beside writes in place that an fsync makes durable. A
 /// replacement of what a cut left loses none of them, and changes nothing that was read before it.
 #[test]
@@ -226,7 +262,7 @@ fn power_is_cut_while_a_replacement_goes_on() {
     let as_device = |device: &Arc<buttress_sim::Recorder>| Arc::clone(device) as Arc<dyn Device>;
     let fs = open(&[&as_device(&second), &as_device(&first)]);
     let more = |number: u64| {
-        if number % 3 == 0 {
+        if number.is_multiple_of(3) {
             drop(file_with(&fs.root(), &format!("new-{number}"), b"short"));
             fs.sync().expect("a sync");
         }
