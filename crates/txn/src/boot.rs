@@ -193,13 +193,14 @@ impl Engine {
     }
 }
 
-/// The generation of the first transaction. If devices are missing, it leaves one out. So a missing
-/// device is two behind as soon as it lacks anything. Then it is not taken for one that a power cut
-/// left between two superblocks. The first transaction may be the replay of a log.
+/// The generation of the first transaction. If devices are missing, it leaves two out. So a missing
+/// device is two behind as soon as it lacks anything, even if a power cut left it one ahead. Then
+/// it is not taken for one that a power cut left between two superblocks. The first transaction may
+/// be the replay of a log.
 fn first_generation(volume: &Volume, devices: &DeviceSpace, last: Generation) -> Generation {
     let is_missing = |id: &DeviceId| volume.device(*id).is_none();
     let lacks = volume.is_degraded() && devices.ids().iter().any(is_missing);
-    if lacks { last.next().next() } else { last.next() }
+    if lacks { last.next().next().next() } else { last.next() }
 }
 
 /// Opens the store. The chunk tree's uuid, which every new node carries, is read from the root node
