@@ -143,19 +143,22 @@ impl GroupFreeSpace {
     /// A group with rebuilt items. The old content of its items is ignored, as if the tree
     /// were empty.
     pub(crate) fn anew(group: Extent, free: &[Extent]) -> Self {
-        let mut space = Self { free: RangeSet::default(), ..Self::new(group) };
+        let mut ranges = RangeSet::default();
         for extent in free {
-            space.free.insert(extent.start.0..extent.end().0);
+            ranges.insert(extent.start.0..extent.end().0);
         }
-        space
+        Self { group, form: Form::Extents, free: ranges, items: BTreeMap::new(), dirty: true }
     }
 
-    /// A group that is new in this transaction: the tree has no items for it, and all its space is
-    /// free.
-    pub(crate) fn new(group: Extent) -> Self {
-        let mut free = RangeSet::default();
-        free.insert(group.start.0..group.end().0);
-        Self { group, form: Form::Extents, free, items: BTreeMap::new(), dirty: true }
+    /// A group that is new in this transaction: all its space is free. Items that the tree has in
+    /// its range go away: before 6.16.1, mkfs.btrfs leaves those of groups that it removed.
+    pub(crate) fn new<S: NodeSource + ?Sized>(
+        source: &S,
+        root: NodePtr,
+        group: Extent,
+    ) -> Result<Self> {
+        let items = read_items(source, root, group)?;
+        Ok(Self { items, ..Self::anew(group, &[group]) })
     }
 
     /// Marks the space of a new extent item as used.

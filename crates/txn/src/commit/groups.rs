@@ -43,13 +43,20 @@ impl Groups {
     }
 
     /// Adds the group of a chunk of this transaction.
-    pub(super) fn add(&mut self, start: Logical, record: GroupRecord, has_tree: bool) {
-        if has_tree {
+    pub(super) fn add<S: NodeSource + ?Sized>(
+        &mut self,
+        source: &S,
+        free_space_root: Option<NodePtr>,
+        start: Logical,
+        record: GroupRecord,
+    ) -> Result<()> {
+        if let Some(root) = free_space_root {
             let group = Extent { start, len: record.len };
-            self.free_space.insert(start, GroupFreeSpace::new(group));
+            self.free_space.insert(start, GroupFreeSpace::new(source, root, group)?);
         }
         self.records.insert(start, record);
         self.dirty.insert(start);
+        Ok(())
     }
 
     /// Records the free space of a group again. `free` is the free space before any change of this

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use buttress_check::{Options, Report, Severity, check_image, check_images};
-use buttress_fs::BalanceOptions;
+use buttress_fs::{BalanceOptions, Filter};
 use buttress_interop::linux::{
     Images, check, check_all, has_linux_btrfs, has_program, run, sparse_file, try_run, unmount,
 };
@@ -208,4 +208,31 @@ fn new_volume_of_linux_gives_no_warning() {
         silent(&images, &format!("{options:?}, mounted with {used:?}"));
     }
     assert!(made >= 15, "only {made} kinds of volumes");
+}
+
+/// `mkfs.btrfs` leaves the records of an empty group behind the metadata. If the data group behind
+/// them is removed, the next group begins at these records. Its commit deletes them.
+#[test]
+fn new_group_takes_the_place_of_left_records() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(1, 1 << 30);
+    images.mkfs(&["-m", "single", "-d", "dup"]);
+    let filesystem = open(images.paths(), true);
+    let empty = Filter { usage: Some((0, 0)), ..Filter::default() };
+    let options = BalanceOptions { data: Some(empty), ..BalanceOptions::default() };
+    filesystem.balance(&options, &mut |_| true).expect("a balance");
+    let file = filesystem.root().create(b"file", 0o644, 0, 0, 0).expect("a file");
+    file.write_at(0, &[7; 4 << 20]).expect("room");
+    drop(file);
+    close(filesystem);
+    check_volume(&images.paths()[0], "a group in place of left records");
+    images.check();
+    let filesystem = open(images.paths(), true);
+    filesystem.root().unlink(b"file").expect("it is there");
+    close(filesystem);
+    images.check();
+    images.mount("").shell("seq 99999 >other; sync");
+    images.check();
 }

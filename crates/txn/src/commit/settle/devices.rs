@@ -91,8 +91,9 @@ impl Settle<'_> {
                 self.sys_chunks.push((key, new.chunk.clone()));
             }
             let record = GroupRecord { len: new.chunk.len, flags: new.flags, used: 0 };
-            let has_tree = self.roots.find(TreeId::FREE_SPACE).is_some();
-            self.groups.add(new.chunk.logical, record, has_tree);
+            let root = self.roots.find(TreeId::FREE_SPACE);
+            let source = over(self.engine, self.transaction, &mut self.fresh);
+            self.groups.add(&source, root, new.chunk.logical, record)?;
         }
         for chunk in &removed {
             chunk_items.insert(key_of(chunk), None);
