@@ -10,7 +10,8 @@
 use crate::options::Options;
 use crate::spare::Spare;
 
-/// The part of the memory that segments may take, if it has room for more than two.
+/// The part of the memory that segments may take, without the spare one, if it has room for more
+/// than two.
 const SEGMENTS_PART: u64 = 4;
 
 /// The parts in bytes, and the number of segments and of threads that send them.

@@ -1,4 +1,4 @@
-//! The state that the parts of an open volume share, and a signal for waiting threads.
+//! The state that the parts of an open volume share, and what its threads wait for.
 //!
 //! # Invariants
 //!

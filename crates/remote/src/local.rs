@@ -168,6 +168,8 @@ impl Core {
     pub(crate) fn release_log(&self, committed: u64) {
         if let Some(log) = self.log.get() {
             log.release(committed);
+            // A writer that saw the longer log waits by now: it looked under this lock.
+            drop(self.state.lock());
             self.signals.room.notify_all();
         }
     }
