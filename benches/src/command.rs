@@ -517,19 +517,21 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
         }
         if let Some(path) = &args.plot {
             plot::expect_known(&args.verb, path)?;
+            // A long run must not end without its drawing.
+            plot::write(path, "")?;
         }
         let progress = ui.count_bar("bench", 0);
         let done = alone(&args, &mut |what| progress.print_above(what));
         let (value, text) = done.map_err(|error| Failure::new(Exit::Failure, error))?;
         drop(progress);
-        // The experiment on write-back has drawn more than its figures.
-        if let Some(path) = args.plot.as_deref().filter(|_| !plot::draws_itself(&args.verb)) {
-            plot::write(path, &plot::page(&value))?;
-        }
         if ui.json() {
             ui.document(&value)?;
         } else {
             ui.line(text.trim_end())?;
+        }
+        // The figures are out by now. The experiment on write-back has drawn more than them.
+        if let Some(path) = args.plot.as_deref().filter(|_| !plot::draws_itself(&args.verb)) {
+            plot::write(path, &plot::page(&value))?;
         }
         return Ok(Exit::Success);
     };
@@ -540,14 +542,14 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
     let table = published::run(&experiment, &plan, &mut |what| progress.print_above(what))
         .map_err(|error| Failure::new(Exit::Failure, error))?;
     drop(progress);
-    if let Some(path) = plot {
-        let text = if is_page(&path) { plot::page(&table.json()) } else { table.svg() };
-        plot::write(&path, &text)?;
-    }
     if ui.json() {
         ui.document(&table.json())?;
     } else {
         ui.line(table.to_string().trim())?;
+    }
+    if let Some(path) = plot {
+        let text = if is_page(&path) { plot::page(&table.json()) } else { table.svg() };
+        plot::write(&path, &text)?;
     }
     Ok(Exit::Success)
 }

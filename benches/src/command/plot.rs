@@ -19,7 +19,7 @@ pub(super) fn draws_itself(verb: &Verb) -> bool {
     matches!(verb, Verb::Writeback { .. })
 }
 
-/// Refuses drawings that a verb does not have. So a long run does not end without its drawing.
+/// Refuses drawings that a verb does not have.
 pub(super) fn expect_known(verb: &Verb, path: &Path) -> Result<()> {
     let refused = |why: &str| Err(Failure::new(Exit::Usage, format!("--plot: {why}")));
     if matches!(verb, Verb::Choice { .. }) {
