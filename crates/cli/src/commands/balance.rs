@@ -121,19 +121,18 @@ fn start(args: &Start, ui: &Ui) -> Result<Exit> {
     ended(client::run(&order, &args.image, &args.devices, "balance", ui)?, ui)
 }
 
-/// Refuses to go on without a balance, with the exit code that a scrub has in this case.
-fn expect_one(args: &Volume, what: &str, ui: &Ui) -> Result<()> {
-    if told(args, ui)?["status"] == "none" {
-        let what = format!("{}: no balance to {what}", args.image.display());
-        return Err(Failure::new(Exit::Usage, what));
-    }
-    Ok(())
+/// Gives an order to a balance. Without a balance, the exit code is that of a scrub in this case.
+/// Only a failed order asks for the balance: the volume was not opened before, and has its log.
+fn run_on_balance(order: &Order, args: &Volume, what: &str, ui: &Ui) -> Result<Value> {
+    client::run(order, &args.image, &args.devices, "balance", ui).map_err(|failure| {
+        let is_idle = told(args, ui).is_ok_and(|found| found["status"] == "none");
+        let what = || format!("{}: no balance to {what}", args.image.display());
+        if is_idle { Failure::new(Exit::Usage, what()) } else { failure }
+    })
 }
 
 fn resume(args: &Volume, ui: &Ui) -> Result<Exit> {
-    expect_one(args, "resume", ui)?;
-    let order = Order::BalanceResume;
-    ended(client::run(&order, &args.image, &args.devices, "balance", ui)?, ui)
+    ended(run_on_balance(&Order::BalanceResume, args, "resume", ui)?, ui)
 }
 
 fn ended(done: Value, ui: &Ui) -> Result<Exit> {
@@ -215,8 +214,7 @@ fn pause(args: &Volume, ui: &Ui) -> Result<Exit> {
 }
 
 fn cancel(args: &Volume, ui: &Ui) -> Result<Exit> {
-    expect_one(args, "cancel", ui)?;
-    client::run(&Order::BalanceCancel, &args.image, &args.devices, "balance", ui)?;
+    run_on_balance(&Order::BalanceCancel, args, "cancel", ui)?;
     if !ui.json() {
         let name = args.image.display();
         ui.line(format!("{name}: the balance is forgotten; what it moved stays"))?;
