@@ -73,9 +73,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
     /// Passes the records in front of the next group, or all that are left. No group owns them.
     ///
     /// Before 6.16.1, mkfs.btrfs leaves the records of the empty groups that it began with. In
-    /// front of a group they do no harm. A new group, which lies behind the last one, can meet such
-    /// a record only if the groups behind it were removed. A commit then deletes the record, and so
-    /// does newer Linux when it mounts the volume.
+    /// front of a group they do no harm. A commit that adds a group there deletes them.
     fn skip_unowned(&mut self, next: Option<Logical>) {
         let last = self.group.checked_sub(1).and_then(|last| self.groups.get(last));
         let from = last.map_or(0, |last| last.extent.end().0);

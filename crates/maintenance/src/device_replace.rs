@@ -198,7 +198,10 @@ impl Maintenance {
         let id = item.devid;
         let lost = Error::Busy("the old device fails: replace it as one that is missing");
         let pair = self.engine().commit_after(|| {
-            let pair = target.pair.take().or_else(|| self.volume().pair_device(id, target));
+            let pair = target
+                .pair
+                .take()
+                .or_else(|| self.volume().pair_device(id, &target.device, target.uuid));
             self.record(*record);
             pair
         })?;

@@ -19,7 +19,7 @@ use buttress_format::{DeviceId, Extent, ReplaceItem, Superblock, limits};
 
 use crate::device::VolumeDevice;
 use crate::error::Error;
-use crate::replace::Pair;
+use crate::pair::Pair;
 use crate::target_item::{as_target, cursor_of};
 use crate::volume::Volume;
 
@@ -115,7 +115,7 @@ impl Volume {
             tracing::warn!(%error, "the new device of a replacement cannot be written");
             return;
         }
-        target.pair = self.pair_device(id, &target);
+        target.pair = self.pair_device(id, &target.device, target.uuid);
         if let Some(pair) = &target.pair {
             pair.set_cursor(cursor);
             pair.set_marked();

@@ -215,8 +215,8 @@ fn a_target_that_missed_an_fsync_loses_nothing() {
     }
 }
 
-/// The target has another history of the volume, whose last commit has the same generation: it was
-/// ahead at a power cut, and then the old device was used alone. The old device decides.
+/// The target has another history of the volume, and the last commit of both has one generation: it
+/// was ahead at a power cut, and then the old device was used alone. The old device decides.
 #[test]
 fn another_history_with_the_same_generation_counts_for_nothing() {
     let Half { old, new, .. } = half();
