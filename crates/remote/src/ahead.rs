@@ -35,7 +35,7 @@ pub(crate) const REQUESTS: usize = 4;
 /// The memory of a piece that is being read: its lines, and the answers of the store.
 const PIECE_BYTES: u64 = 2 * PIECE_LINES as u64 * LINE_BYTES as u64;
 /// The part of the whole memory that pieces may take while they are read.
-const MEMORY_PART: u64 = 6;
+const MEMORY_PART: u64 = 8;
 
 /// The most readers that are tracked at the same time.
 const STREAMS: usize = 64;
@@ -102,8 +102,7 @@ impl Ahead {
         let fit = (memory / MEMORY_PART / PIECE_BYTES) as usize;
         let threads = match cache / PIECE_BYTES {
             0 | 1 => 0,
-            // Some check and copy what has come, while the others wait for the store.
-            _ => fit.clamp(1, 5 * in_flight.max(1) / 2),
+            _ => fit.clamp(1, 2 * in_flight.max(1)),
         };
         let windows = (cache / WINDOW_PART / SECTOR).clamp(WINDOW_MIN, WINDOW_MAX);
         let inside = Ranked::new(Rank::Leaf, Inside::default());
@@ -313,8 +312,8 @@ mod tests {
     #[test]
     fn windows_share_the_memory() {
         let ahead = Ahead::new(64 << 20, 24 << 20, 4);
-        assert_eq!(ahead.threads, 3);
-        assert!(ahead.memory() <= (64 << 20) / MEMORY_PART);
+        assert_eq!(ahead.threads, 2);
+        assert!(ahead.memory() <= 8 << 20);
         let mut to = [0; 32];
         for number in 0..100 {
             for reader in 0..32 {

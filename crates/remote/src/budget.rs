@@ -8,10 +8,8 @@
 //!   With a local log a store that does not answer stops no writer before the log is full.
 
 use crate::options::Options;
-use crate::spare::Spare;
 
-/// The part of the memory that segments may take, without the spare one, if it has room for more
-/// than two.
+/// The part of the memory that segments may take, if it has room for more than two.
 const SEGMENTS_PART: u64 = 4;
 
 /// The parts in bytes, and the number of segments and of threads that send them.
@@ -37,11 +35,7 @@ impl Budget {
         let wanted = 2 * options.in_flight.max(1) as u64;
         let fit = (memory / SEGMENTS_PART / object_len).max(2) - 1;
         let sealed = wanted.min(fit);
-        let segments = if options.write {
-            (sealed + 1 + Spare::MAX as u64).saturating_mul(object_len)
-        } else {
-            0
-        };
+        let segments = if options.write { (sealed + 1).saturating_mul(object_len) } else { 0 };
         let rest = memory.saturating_sub(segments).max(memory / 4);
         Self {
             lines: rest / 2,
@@ -72,7 +66,7 @@ mod tests {
                          in_flight in 1_usize..65, write: bool) {
             let options = Options { memory, in_flight, write, ..Options::default() };
             let budget = Budget::new(&options, object_len);
-            let segments = if write { (budget.sealed as u64 + 1 + Spare::MAX as u64) * object_len } else { 0 };
+            let segments = if write { (budget.sealed as u64 + 1) * object_len } else { 0 };
             let whole = budget.lines + budget.map + budget.index + segments;
             prop_assert!(whole <= memory || memory < 4 * object_len);
             prop_assert!(budget.sealed >= 1 && budget.senders >= 1);

@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **SP1** The spare memory has no content. At most [`Spare::MAX`] segments are kept, and the
-//!   budget of the volume counts them (`budget`).
+//! - **SP1** No memory is made while there is spare memory. It is that of a segment which was one
+//!   of those that the budget counts (`budget`), and it becomes the next of them. At most one is
+//!   kept, without content.
 
 use buttress_base::sync::Mutex;
 
@@ -16,18 +17,16 @@ use crate::envelope::LEN;
 use crate::segment::{EXTENT, FRAME};
 use crate::units::SECTOR;
 
-/// Memory for segments.
+/// Memory for a segment.
 #[derive(Debug)]
 pub(crate) struct Spare {
     /// Bytes of a full segment.
     full: usize,
     /// Unranked: nothing is taken under it.
-    kept: Mutex<Vec<Vec<u8>>>,
+    kept: Mutex<Option<Vec<u8>>>,
 }
 
 impl Spare {
-    /// Segments that are kept at most.
-    pub(crate) const MAX: usize = 1;
     /// Extents for which a full segment has room. Segments with more of them grow.
     const EXTENTS: usize = 1024;
 
@@ -40,18 +39,15 @@ impl Spare {
 
     /// Returns empty memory with room for a full segment.
     pub(crate) fn take(&self) -> Vec<u8> {
-        let kept = self.kept.lock().pop();
+        let kept = self.kept.lock().take();
         kept.unwrap_or_else(|| Vec::with_capacity(self.full))
     }
 
-    /// Keeps the memory of a segment, if it is of use and there is a place for it.
+    /// Keeps the memory of a segment, if it has about the size of a full one.
     pub(crate) fn put(&self, mut memory: Vec<u8>) {
-        if (self.full..=2 * self.full).contains(&memory.capacity()) {
+        if (self.full..=self.full + self.full / 8).contains(&memory.capacity()) {
             memory.clear();
-            let mut kept = self.kept.lock();
-            if kept.len() < Self::MAX {
-                kept.push(memory);
-            }
+            *self.kept.lock() = Some(memory);
         }
     }
 }
@@ -67,11 +63,11 @@ mod tests {
         let (mut first, second) = (spare.take(), spare.take());
         first.extend([7; 4096]);
         let at = first.as_ptr();
-        spare.put(Vec::with_capacity(64));
-        spare.put(first);
         spare.put(second);
+        spare.put(first);
+        spare.put(Vec::with_capacity(64));
         let again = spare.take();
         assert_eq!((again.as_ptr(), again.len()), (at, 0));
-        assert_eq!(spare.kept.lock().len(), 0);
+        assert!(spare.kept.lock().is_none());
     }
 }
