@@ -48,7 +48,7 @@ impl Maintenance {
             let mut run = Run { id, pair, progress, watch: &mut *watch, bytes };
             let from = pair.cursor();
             self.copy_from(&mut run, from)?;
-            self.copy_unsummed(&mut run, from)?;
+            self.copy_again(&mut run, from)?;
             self.volume().turn_pair(pair);
             // The scrub finds and repairs data that the old device could not read.
             let is_well = || self.expect_pair(id, pair).is_ok();
@@ -110,7 +110,7 @@ impl Maintenance {
 
     /// Copies all metadata, and all data without checksums, that lies before `until` on the device
     /// (DC1).
-    fn copy_unsummed(&self, run: &mut Run<'_>, until: u64) -> Result<()> {
+    fn copy_again(&self, run: &mut Run<'_>, until: u64) -> Result<()> {
         let sector = u64::from(self.geometry().sectorsize);
         for chunk in self.volume().chunks().iter() {
             let lies_before =
@@ -127,14 +127,14 @@ impl Maintenance {
                 let view = self.engine().view();
                 let (found, next) = extents(&view, at, end)?;
                 for piece in &pieces(&found) {
-                    let bare = if piece.level.is_some() {
+                    let unsummed = if piece.level.is_some() {
                         (0..(piece.extent.len / sector) as usize).collect()
                     } else {
                         let sums = self.engine().read_csums(&view, piece.extent)?;
                         let all = 0..sums.sectors();
                         all.filter(|index| sums.sector(*index).is_none()).collect::<Vec<_>>()
                     };
-                    for part in runs_of(bare.into_iter()) {
+                    for part in runs_of(unsummed.into_iter()) {
                         let start = piece.extent.start.end(part.start as u64 * sector);
                         let extent = Extent::new(start, part.len() as u64 * sector);
                         for (offset, len) in self.volume().places_on(run.id, extent)? {
