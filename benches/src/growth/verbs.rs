@@ -7,6 +7,7 @@ use buttress_send::SendOptions;
 use super::Done;
 use super::bed::{Bed, SECTOR, name};
 use super::names::fill_files;
+use super::whole::balance;
 
 /// A folder of small files on the host, and no image.
 pub(super) fn folder(bed: &Bed, size: u64) -> Done {
@@ -56,8 +57,10 @@ pub(super) fn files_and_device(bed: &Bed, size: u64) -> Done {
     Ok(fs::File::create(bed.dir().join("img1"))?.set_len(4 << 30)?)
 }
 
-/// Files on a volume of two devices.
+/// Files on a volume of two devices. The balance moves all of them to the second, which has more
+/// room.
 pub(super) fn files_on_two(bed: &Bed, size: u64) -> Done {
-    bed.add_device(4)?;
-    fill_files(bed, size)
+    fill_files(bed, size)?;
+    bed.add_device(16)?;
+    balance(bed, size)
 }
