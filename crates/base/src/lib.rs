@@ -22,6 +22,7 @@ pub mod nearest;
 pub mod range_set;
 pub mod rank;
 pub mod rng;
+pub mod sector_set;
 #[cfg(any(debug_assertions, buttress_seeded))]
 pub mod seeded;
 pub mod sets;
@@ -39,3 +40,4 @@ pub use latch::Latch;
 pub use range_set::RangeSet;
 pub use rank::{Held, Rank, Ranked};
 pub use rng::Rng;
+pub use sector_set::SectorSet;

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_base::{Rank, Ranked};
+use buttress_base::{Rank, Ranked, SectorSet};
 use buttress_format::{
     BlockGroupItem, CompatRo, Extent, Generation, Key, Logical, Superblock, TreeId, ids,
 };
 use buttress_tree::{Geometry, Node, NodePtr};
 use buttress_volume::Volume;
 
-use crate::bits::AddressSet;
 use crate::facts::{Group, OwnedBytes};
 use crate::issue::Issue;
 use crate::owned_nodes::OwnedNodes;
@@ -34,16 +33,16 @@ pub(crate) struct Context<'c> {
     /// Block groups met so far.
     pub(crate) groups: Ranked<Vec<Group>>,
     /// Nodes met so far.
-    pub(crate) visited_nodes: AddressSet,
+    pub(crate) visited_nodes: SectorSet,
     /// Nodes that refer to their children by their own address, according to the extent tree.
-    pub(crate) full_backrefs: AddressSet,
+    pub(crate) full_backrefs: SectorSet,
     /// In a rebuild: the nodes that are still reached by the tree that they were written for. If
     /// this field is set, it is used instead of the extent tree.
     pub(crate) owned_nodes: std::sync::OnceLock<OwnedNodes>,
     /// In a rebuild: whether the walk also records the data that needs checksums.
     pub(crate) rebuilds_sums: AtomicBool,
     /// Nodes with more than one reference, as the extent tree says.
-    pub(crate) shared: AddressSet,
+    pub(crate) shared: SectorSet,
     /// Bytes that each subvolume owns, if simple quotas count them.
     pub(crate) owned: std::sync::OnceLock<OwnedBytes>,
     /// Whether there are trees of an unfinished balance. A node may still be in such a tree,
@@ -71,11 +70,11 @@ impl<'c> Context<'c> {
             source: Source::new(volume, geometry, findings, options.check_data_csum),
             threads,
             groups: Ranked::new(Rank::Leaf, Vec::new()),
-            visited_nodes: AddressSet::default(),
-            full_backrefs: AddressSet::default(),
+            visited_nodes: SectorSet::default(),
+            full_backrefs: SectorSet::default(),
             owned_nodes: std::sync::OnceLock::new(),
             rebuilds_sums: AtomicBool::new(false),
-            shared: AddressSet::default(),
+            shared: SectorSet::default(),
             owned: std::sync::OnceLock::new(),
             has_leftovers: AtomicBool::new(false),
         }
@@ -148,13 +147,13 @@ impl Context<'_> {
     pub(crate) fn refers_by_address(&self, node: &Node) -> bool {
         match self.owned_nodes.get() {
             Some(owned) => !owned.has(node),
-            None => self.full_backrefs.contains(node.logical()),
+            None => self.full_backrefs.contains(node.logical().0),
         }
     }
 
     /// Returns whether the root of an unfinished balance's tree is recorded by its own address.
     pub(crate) fn is_own_parent(&self, root: Logical) -> bool {
-        self.owned_nodes.get().is_some() || self.full_backrefs.contains(root)
+        self.owned_nodes.get().is_some() || self.full_backrefs.contains(root.0)
     }
 }
 

@@ -89,10 +89,10 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     // than the chunks allow.
     let is_mapped = context.volume.mirrors(start) > 0;
     if is_mapped && is_node && found.flags & ExtentFlags::FULL_BACKREF != 0 {
-        context.full_backrefs.insert(start);
+        context.full_backrefs.insert(start.0);
     }
     if is_mapped && is_node && found.refs > 1 {
-        context.shared.insert(start);
+        context.shared.insert(start.0);
     }
     let mut records = Vec::with_capacity(1 + found.inline.len());
     records.push(record::item(extent, found.refs, found.flags, level, found.generation));

@@ -24,7 +24,6 @@
 
 #![forbid(unsafe_code)]
 
-mod bits;
 mod chunks;
 mod context;
 mod csums;
@@ -62,7 +61,6 @@ mod sharing;
 mod source;
 mod stripes;
 mod superblock;
-mod supers;
 mod users;
 mod verity;
 mod walk;

@@ -8,16 +8,15 @@
 
 use std::collections::BTreeSet;
 
+use buttress_base::SectorSet;
 use buttress_format::TreeId;
 use buttress_format::header::FLAG_RELOC;
 use buttress_tree::Node;
 
-use crate::bits::AddressSet;
-
 /// The nodes that are still reached by the tree that they were written for.
 #[derive(Default)]
 pub(crate) struct OwnedNodes {
-    pub(crate) met: AddressSet,
+    pub(crate) met: SectorSet,
     /// Trees that were never shared: no other tree reaches their nodes.
     pub(crate) unshared: BTreeSet<TreeId>,
 }
@@ -26,6 +25,6 @@ impl OwnedNodes {
     /// Whether the references of a node to its children name its tree (O1).
     pub(crate) fn has(&self, node: &Node) -> bool {
         node.header().flags & FLAG_RELOC == 0
-            && (self.unshared.contains(&node.owner()) || self.met.contains(node.logical()))
+            && (self.unshared.contains(&node.owner()) || self.met.contains(node.logical().0))
     }
 }

@@ -23,20 +23,19 @@ mod pack;
 mod place;
 mod roots;
 mod sources;
-mod spool;
 mod sums;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use buttress_base::RangeSet;
+use buttress_base::{RangeSet, SectorSet};
 use buttress_block::Device;
 use buttress_format::{CompatRo, Extent, Generation, Incompat, Kind, Superblock, TreeId};
 use buttress_sorter::Sorter;
+use buttress_sorter::spool::Item;
 use buttress_tree::{Expect, Geometry};
 use buttress_volume::{OpenOptions, Volume};
 
-use crate::bits::AddressSet;
 use crate::context::{Context, Tree};
 use crate::error::{Error, Result};
 use crate::issue::Issue;
@@ -49,7 +48,6 @@ use collect::{Collected, Collector};
 use pack::NodeWriter;
 use place::{Room, anew};
 use sources::{Sources, own_items};
-use spool::Item;
 use sums::{Sums, Wanted};
 
 /// The result of a rebuild: the superblock to write, and the changes.
@@ -163,7 +161,7 @@ impl Work {
 
         let mut avoid = RangeSet::default();
         for tree in all.iter().filter(|tree| anew.contains(&tree.id)) {
-            old_nodes(context, &Expect::root(tree.root), &AddressSet::default(), &mut avoid);
+            old_nodes(context, &Expect::root(tree.root), &SectorSet::default(), &mut avoid);
         }
         // The log is valid until the new superblocks are written.
         let mut keep = |extent: Extent| avoid.insert(extent.start.0..extent.end().0);
@@ -279,9 +277,9 @@ fn blocks(issue: &Issue, anew: &[TreeId]) -> bool {
 }
 
 /// The places of the nodes of a replaced tree (RB2), as far as the tree can be read.
-fn old_nodes(context: &Context<'_>, expect: &Expect, met: &AddressSet, out: &mut RangeSet) {
+fn old_nodes(context: &Context<'_>, expect: &Expect, met: &SectorSet, out: &mut RangeSet) {
     let at = expect.ptr.logical;
-    if !met.insert(at) {
+    if !met.insert(at.0) {
         return;
     }
     let extent = Extent::new(at, context.nodesize());

@@ -29,6 +29,7 @@ use buttress_format::{
     header,
 };
 use buttress_tree::{Cursor, Geometry, Node, NodePtr, Store, boot};
+use buttress_volume::patch::{BYTES_USED_AT, COMPAT_RO_AT, Change, write_superblocks};
 use buttress_volume::{OpenOptions, Volume};
 use serde::Serialize;
 
@@ -40,7 +41,6 @@ use crate::options::{NoProgress, Options};
 use crate::rebuild::rebuild;
 use crate::report::Report;
 use crate::run::check_devices;
-use crate::supers::{BYTES_USED_AT, COMPAT_RO_AT, Change, write_superblocks};
 
 /// The changes that were made, and the problems that remain, as sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

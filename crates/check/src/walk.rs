@@ -306,7 +306,7 @@ pub(crate) fn record_node(
     first: usize,
 ) -> io::Result<bool> {
     let at = node.logical();
-    if !context.visited_nodes.insert(at) {
+    if !context.visited_nodes.insert(at.0) {
         if !tree.may_share() {
             context.add(Issue::NodeShared { tree: tree.id, logical: at });
         }
@@ -387,7 +387,7 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
     if !is_whole {
         tree.cut();
     }
-    if is_whole && remembers && (!is_new || context.shared.contains(node.logical())) {
+    if is_whole && remembers && (!is_new || context.shared.contains(node.logical().0)) {
         memo.keep(node.ptr(), &whole);
     }
     Ok(whole)
@@ -396,7 +396,7 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
 /// Whether the result of a leaf is remembered: the leaf was met before, or will be met again.
 fn is_remembered(context: &Context<'_>, tree: &Tree, ptr: &NodePtr) -> bool {
     let at = ptr.logical;
-    tree.has_files() && (context.shared.contains(at) || context.visited_nodes.contains(at))
+    tree.has_files() && (context.shared.contains(at.0) || context.visited_nodes.contains(at.0))
 }
 
 /// The result of a leaf that was walked before (W3).

@@ -1,5 +1,5 @@
 //! Sorts more records than memory can hold: full buffers become sorted runs in temporary files, and
-//! one merge reads all runs.
+//! one merge reads all runs. A [`spool`] keeps the items that a pass over sorted records makes.
 //!
 //! # Invariants
 //!
@@ -29,6 +29,7 @@
 //! all their records (E1).
 
 mod merge;
+pub mod spool;
 
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -20,6 +20,7 @@ mod open;
 mod pair;
 mod params;
 mod parity;
+pub mod patch;
 pub mod place;
 mod read;
 mod read_many;

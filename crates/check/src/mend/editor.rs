@@ -15,13 +15,13 @@ use buttress_block::Device;
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
 use buttress_format::{DirEntry, Key, Kind, Logical, RootItem, Superblock, TreeId};
 use buttress_tree::{Cursor, Geometry, Node, NodePtr, NodeSource, Store, boot};
+use buttress_volume::patch::write_superblocks;
 use buttress_volume::{OpenOptions, Volume, VolumeDevice};
 
 use crate::error::Result;
 use crate::mend::extents::Record;
 use crate::mend::listing::{self, Kept};
 use crate::options::Options;
-use crate::supers::write_superblocks;
 
 /// Items with their keys.
 pub(super) type Items = Vec<(Key, Vec<u8>)>;

@@ -21,11 +21,11 @@ use buttress_format::{
 };
 use buttress_tree::{Node, NodePtr, NodeSource};
 use buttress_volume::Volume;
+use buttress_volume::patch::{BYTES_USED_AT, CACHE_GENERATION_AT, COMPAT_RO_AT, write_superblocks};
 
 use crate::error::Result;
 use crate::mend::editor::{Editor, Items, leaf_of};
 use crate::rebuild;
-use crate::supers::{BYTES_USED_AT, CACHE_GENERATION_AT, COMPAT_RO_AT, write_superblocks};
 
 /// The most new nodes of one round.
 const PLACES_MAX: usize = 4096;

@@ -18,8 +18,8 @@ use buttress_format::{
     Kind, Logical, Superblock, TreeId, header::ITEM_LEN, limits::MAX_EXTENT,
 };
 use buttress_sorter::Merge;
+use buttress_sorter::spool::Spool;
 
-use super::spool::Spool;
 use super::sums::Wanted;
 use crate::error::{Error, Result};
 use crate::record::{self, Entry, User, WORDS};

@@ -8,9 +8,9 @@
 //!   bitmaps of a group bound the size of its items, however many free ranges it has.
 
 use buttress_format::{Extent, FreeSpaceInfo, Key, Kind, Logical, header::ITEM_LEN};
+use buttress_sorter::spool::{Sizes, Spool};
 
 use super::collect::GroupUse;
-use super::spool::{Sizes, Spool};
 use crate::error::Result;
 
 /// The largest sizes that the items of all groups may reach, if `more` further free ranges appear.

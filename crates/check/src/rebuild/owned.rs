@@ -55,7 +55,7 @@ impl Search<'_, '_> {
             let is_new = |(expect, _): &&(Expect, bool)| {
                 let at = expect.ptr.logical;
                 let foreign = self.foreign.get(&at).is_some_and(|owner| *owner != tree.id);
-                !foreign && !self.owned.met.contains(at)
+                !foreign && !self.owned.met.contains(at.0)
             };
             let (wanted, paths): (Vec<Expect>, Vec<bool>) =
                 expects.iter().filter(is_new).copied().unzip();
@@ -69,7 +69,7 @@ impl Search<'_, '_> {
                     self.foreign.insert(node.logical(), node.owner());
                     continue;
                 }
-                if !self.owned.met.insert(node.logical()) || node.level() == 0 {
+                if !self.owned.met.insert(node.logical().0) || node.level() == 0 {
                     continue;
                 }
                 let drop = tree.drop.filter(|(_, level)| on_path && node.level() >= *level);

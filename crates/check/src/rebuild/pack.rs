@@ -9,10 +9,10 @@
 use std::io;
 
 use buttress_format::{Generation, Key, Logical, TreeId};
+use buttress_sorter::spool::{Item, Sizes};
 use buttress_tree::{Geometry, LeafBuilder, Node, NodePtr, NodeStamp, PtrBuilder};
 use buttress_volume::Volume;
 
-use super::spool::{Item, Sizes};
 use crate::error::{Error, Result};
 
 /// Nodes that are written together.

@@ -9,12 +9,12 @@
 use buttress_format::{
     CompatRo, ExtentItem, Generation, Incompat, Key, Logical, RootItem, Superblock, TreeId,
 };
+use buttress_sorter::spool::{Item, Sizes};
 use buttress_tree::Geometry;
 
 use super::collect::Collected;
 use super::free;
 use super::pack::{Builder, Shape};
-use super::spool::{Item, Sizes};
 use super::sums::Sums;
 use crate::error::{Error, Result};
 

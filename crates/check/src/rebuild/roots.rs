@@ -7,10 +7,10 @@
 use buttress_format::{
     CompatRo, Generation, InodeItem, Key, Kind, Logical, RootBackup, RootItem, Superblock, TreeId,
 };
+use buttress_sorter::spool::Item;
 use buttress_tree::{Expect, boot};
 
 use super::place::{NewTree, Room};
-use super::spool::Item;
 use crate::context::{Context, Tree};
 use crate::error::{Error, Result};
 use crate::roots::Roots;

@@ -11,11 +11,11 @@ use buttress_format::{
     BackRef, BlockGroupItem, CompatRo, Extent, ExtentFlags, ExtentItem, Generation, Incompat, Key,
     Kind, Logical, Superblock, TreeId, header::ITEM_LEN, ids,
 };
+use buttress_sorter::spool::{Item, Spool, merged};
 
 use super::collect::Collected;
 use super::free::FreeItems;
 use super::place::{NewTree, Room};
-use super::spool::{Item, Spool, merged};
 use super::sums::Sums;
 use crate::error::Result;
 

@@ -9,10 +9,10 @@
 
 use buttress_base::{AlignedBuf, RangeSet};
 use buttress_format::{CsumType, Extent, Key, Kind, Logical, header::ITEM_LEN, ids};
+use buttress_sorter::spool::Spool;
 use buttress_tree::Geometry;
 use buttress_volume::Volume;
 
-use super::spool::Spool;
 use crate::error::Result;
 
 /// Bytes of one read of data.

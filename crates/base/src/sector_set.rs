@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_format::Logical;
 use parking_lot::RwLock;
 
 /// Addresses are multiples of 2 to the power of this number.
@@ -19,22 +18,22 @@ const PAGE_SHIFT: u32 = PAGE_WORDS.trailing_zeros() + 6;
 
 type Page = [AtomicU64; PAGE_WORDS];
 
-/// A set of sector addresses.
-#[derive(Default)]
-pub(crate) struct AddressSet {
+/// A set of addresses of sectors, which are multiples of 4096.
+#[derive(Debug, Default)]
+pub struct SectorSet {
     /// Unranked: many threads take read locks. No other lock is taken under it.
     pages: RwLock<HashMap<u64, Arc<Page>>>,
 }
 
-impl AddressSet {
-    fn place(at: Logical) -> (u64, usize, u64) {
-        let index = at.0 >> GRAIN_SHIFT;
+impl SectorSet {
+    fn place(at: u64) -> (u64, usize, u64) {
+        let index = at >> GRAIN_SHIFT;
         let word = (index >> 6) as usize % PAGE_WORDS;
         (index >> PAGE_SHIFT, word, 1 << (index & 63))
     }
 
     /// Adds an address. Returns false if the set had it already.
-    pub(crate) fn insert(&self, at: Logical) -> bool {
+    pub fn insert(&self, at: u64) -> bool {
         let (page, word, bit) = Self::place(at);
         let found = self.pages.read().get(&page).map(Arc::clone);
         let found = found.unwrap_or_else(|| {
@@ -45,7 +44,9 @@ impl AddressSet {
         found[word].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    pub(crate) fn contains(&self, at: Logical) -> bool {
+    /// Whether the set has an address.
+    #[must_use]
+    pub fn contains(&self, at: u64) -> bool {
         let (page, word, bit) = Self::place(at);
         let pages = self.pages.read();
         pages.get(&page).is_some_and(|page| page[word].load(Ordering::Relaxed) & bit != 0)
@@ -59,14 +60,14 @@ mod tests {
     /// The set holds exactly the inserted addresses, at both ends of the address space.
     #[test]
     fn holds_what_was_put_in() {
-        let set = AddressSet::default();
+        let set = SectorSet::default();
         for at in [0, 4096, 1 << 40, u64::MAX - 4095] {
-            assert!(!set.contains(Logical(at)));
-            assert!(set.insert(Logical(at)));
-            assert!(!set.insert(Logical(at)));
-            assert!(set.contains(Logical(at)));
+            assert!(!set.contains(at));
+            assert!(set.insert(at));
+            assert!(!set.insert(at));
+            assert!(set.contains(at));
         }
-        assert!(!set.contains(Logical(8192)));
+        assert!(!set.contains(8192));
         assert_eq!(set.pages.read().len(), 3, "B1");
     }
 }

@@ -15,25 +15,26 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use buttress_format::{Key, header::ITEM_LEN};
 
 /// Items that are being collected.
-pub(crate) struct Spool {
+#[derive(Debug)]
+pub struct Spool {
     file: BufWriter<File>,
     sizes: Sizes,
 }
 
 /// The sizes of a list of items, as a leaf counts them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// The number of items.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Bytes of all items, their heads included.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Bytes of the largest item, its head included.
-    pub(crate) largest: u64,
+    pub largest: u64,
 }
 
 impl Sizes {
     /// Counts `count` items with payloads of `payload` bytes.
-    pub(crate) fn add(&mut self, count: u64, payload: usize) {
+    pub fn add(&mut self, count: u64, payload: usize) {
         let len = (payload + ITEM_LEN) as u64;
         self.count += count;
         self.bytes += len * count;
@@ -44,15 +45,25 @@ impl Sizes {
 }
 
 /// An item: its key and its payload.
-pub(crate) type Item = (Key, Vec<u8>);
+pub type Item = (Key, Vec<u8>);
 
 impl Spool {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// An empty spool.
+    ///
+    /// # Errors
+    ///
+    /// When no temporary file can be made.
+    pub fn new() -> io::Result<Self> {
         let file = BufWriter::with_capacity(256 << 10, tempfile::tempfile()?);
         Ok(Self { file, sizes: Sizes::default() })
     }
 
-    pub(crate) fn push(&mut self, key: &Key, payload: &[u8]) -> io::Result<()> {
+    /// Adds an item after all others.
+    ///
+    /// # Errors
+    ///
+    /// When the temporary file cannot be written.
+    pub fn push(&mut self, key: &Key, payload: &[u8]) -> io::Result<()> {
         let len = u16::try_from(payload.len()).map_err(io::Error::other)?;
         self.file.write_all(&key.to_bytes())?;
         self.file.write_all(&len.to_le_bytes())?;
@@ -61,12 +72,18 @@ impl Spool {
         Ok(())
     }
 
-    pub(crate) fn sizes(&self) -> Sizes {
+    /// The sizes of all items.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
         self.sizes
     }
 
     /// Reads the items from the first on.
-    pub(crate) fn items(&mut self) -> io::Result<Items> {
+    ///
+    /// # Errors
+    ///
+    /// When the temporary file cannot be written or read.
+    pub fn items(&mut self) -> io::Result<Items> {
         self.file.flush()?;
         let mut file = self.file.get_ref().try_clone()?;
         file.seek(SeekFrom::Start(0))?;
@@ -75,7 +92,8 @@ impl Spool {
 }
 
 /// Reads a spool.
-pub(crate) struct Items {
+#[derive(Debug)]
+pub struct Items {
     file: BufReader<File>,
     left: u64,
 }
@@ -102,13 +120,18 @@ impl Iterator for Items {
 }
 
 /// Merges items of two sources, both in key order.
-pub(crate) struct Merged<A: Iterator, B: Iterator> {
-    pub(crate) a: std::iter::Peekable<A>,
-    pub(crate) b: std::iter::Peekable<B>,
+#[derive(Debug)]
+pub struct Merged<A, B>
+where
+    A: Iterator<Item = io::Result<Item>>,
+    B: Iterator<Item = io::Result<Item>>,
+{
+    a: std::iter::Peekable<A>,
+    b: std::iter::Peekable<B>,
 }
 
 /// Merges two sources.
-pub(crate) fn merged<A, B>(a: A, b: B) -> Merged<A, B>
+pub fn merged<A, B>(a: A, b: B) -> Merged<A, B>
 where
     A: Iterator<Item = io::Result<Item>>,
     B: Iterator<Item = io::Result<Item>>,
@@ -129,5 +152,52 @@ where
             (None, _) | (_, Some(Err(_))) => self.b.next(),
             _ => self.a.next(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_format::Kind;
+
+    use super::*;
+
+    fn key(number: u64) -> Key {
+        Key::new(number, Kind::EXTENT_ITEM, 4096)
+    }
+
+    /// SP1, also for items that come after a reading, and the sizes count all of them.
+    #[test]
+    fn gives_items_back_in_order() {
+        let mut spool = Spool::new().expect("a temporary file");
+        let mut expected = Vec::new();
+        for number in 0..2000_u64 {
+            let payload = vec![number as u8; (number % 500) as usize];
+            spool.push(&key(number), &payload).expect("a write");
+            expected.push((key(number), payload));
+            if number % 700 == 0 {
+                let found: Vec<Item> =
+                    spool.items().expect("a reading").map(|item| item.expect("an item")).collect();
+                assert!(found == expected, "SP1 after {number}");
+            }
+        }
+        let found = spool.items().expect("a reading").map(|item| item.expect("an item"));
+        assert!(found.eq(expected.iter().cloned()), "SP1");
+        let bytes: usize = expected.iter().map(|(_, payload)| payload.len() + ITEM_LEN).sum();
+        let sizes = spool.sizes();
+        assert_eq!((sizes.count, sizes.bytes), (2000, bytes as u64));
+        assert_eq!(sizes.largest, (499 + ITEM_LEN) as u64);
+    }
+
+    /// Two sources become one, in the order of the keys.
+    #[test]
+    fn merges_two_sources() {
+        let items = |numbers: &[u64]| {
+            let items: Vec<io::Result<Item>> =
+                numbers.iter().map(|number| Ok((key(*number), Vec::new()))).collect();
+            items.into_iter()
+        };
+        let both = merged(items(&[1, 4, 5]), items(&[2, 3, 9]));
+        let found: Vec<u64> = both.map(|item| item.expect("an item").0.objectid).collect();
+        assert_eq!(found, [1, 2, 3, 4, 5, 9]);
     }
 }

@@ -1,34 +1,38 @@
-//! Writes superblocks: the newest good copy, with changes of single fields.
+//! Writes superblocks of a device that no engine uses: the newest good copy, with changes of
+//! single fields.
 //!
 //! # Invariants
 //!
-//! - **SU2** A superblock is written by patching the bytes of a good copy. So fields that this
+//! - **PA1** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
-//! - **SU1** Each copy is flushed before the next copy is written, so a power cut tears at most one
+//! - **PA2** Each copy is flushed before the next copy is written, so a power cut tears at most one
 //!   copy.
 
-use buttress_block::Device;
+use buttress_block::{Device, Error};
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{CompatRo, CsumType, Generation};
-use buttress_volume::Volume;
 
-use crate::error::Result;
+use crate::volume::Volume;
 
 const BYTENR_AT: usize = 48;
 /// The offset of the flags that tell whether the free-space tree is valid.
-pub(crate) const COMPAT_RO_AT: usize = 180;
+pub const COMPAT_RO_AT: usize = 180;
 
 /// The offset of the field with the number of bytes that all extents use.
-pub(crate) const BYTES_USED_AT: usize = 120;
-/// Where the generation of the old free-space cache lies.
-pub(crate) const CACHE_GENERATION_AT: usize = 555;
+pub const BYTES_USED_AT: usize = 120;
+/// The offset of the generation of the old free-space cache.
+pub const CACHE_GENERATION_AT: usize = 555;
 
 /// A change of a superblock: its offset and the new bytes. An empty change at the offset of the
 /// flags marks the free-space tree as invalid.
-pub(crate) type Change = (usize, Vec<u8>);
+pub type Change = (usize, Vec<u8>);
 
-/// Writes every copy of a device's superblock: the newest good copy, with changes (SU2).
-pub(crate) fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
+/// Writes every copy of a device's superblock: the newest good copy, with changes (PA1).
+///
+/// # Errors
+///
+/// When the device cannot be read or written.
+pub fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<(), Error> {
     let mut best: Option<(Generation, CsumType, Vec<u8>, u64)> = None;
     for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
         let Ok(copy) = Volume::read_superblock_mirror(device, mirror) else { continue };
@@ -60,7 +64,7 @@ pub(crate) fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Resu
         let digest = csum.digest(&bytes[32..]);
         bytes[..32].copy_from_slice(&digest);
         device.write_at(offset, &bytes)?;
-        // Flushes after each copy, so a power cut tears at most one copy.
+        // One copy after the other (PA2).
         device.flush()?;
     }
     Ok(())
