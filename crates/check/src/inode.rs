@@ -340,6 +340,9 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
         if item.nlink > 1 {
             self.odd(ino, "a directory with more than one link");
         }
+        if whole.names > 1 {
+            self.context.add(Issue::DirNames { tree, ino, names: whole.names });
+        }
         let expected = whole.name_bytes.saturating_mul(2);
         if item.size != expected {
             let found = item.size;

@@ -398,6 +398,16 @@ issues! {
     InodeRefMissing { tree: TreeId, dir: Ino, ino: Ino, name: Name }
         = "inode-ref-missing", Error,
         "{tree}: directory {dir} has \"{name}\" for inode {ino}, which does not know this name";
+    /// A directory has several names. Only one is possible.
+    DirNames { tree: TreeId, ino: Ino, names: u64 }
+        = "dir-names", Error, "{tree}: directory {ino} states {names} names for itself";
+    /// A lookup in a directory finds a name twice, for the same inode.
+    DirItemDoubled { tree: TreeId, dir: Ino, name: Name }
+        = "dir-item-doubled", Error, "{tree}: a lookup in directory {dir} finds \"{name}\" twice";
+    /// A name of a directory leads to a second inode.
+    NameDoubled { tree: TreeId, dir: Ino, ino: Ino, name: Name }
+        = "name-doubled", Error,
+        "{tree}: \"{name}\" in directory {dir} leads to another inode and to {ino}";
     /// An entry says another file type than its inode.
     DirEntryKind { tree: TreeId, dir: Ino, ino: Ino, name: Name }
         = "dir-entry-kind", Error,

@@ -185,11 +185,13 @@ impl<'l, 'c> Leaves<'l, 'c> {
                 }
             }
             Kind::DIR_ITEM => {
-                for entry in DirEntry::parse_all(bytes)? {
+                let entries = DirEntry::parse_all(bytes)?;
+                for (index, entry) in entries.iter().enumerate() {
                     self.hashed(&key, name_hash(&entry.name), &entry.name);
-                    self.entry_kind(item, &entry);
+                    self.once(&key, &entries[..index], entry);
+                    self.entry_kind(item, entry);
                     inode.has_entries = true;
-                    inode.looked_up.add(entry_sum(&entry));
+                    inode.looked_up.add(entry_sum(entry));
                 }
             }
             Kind::DIR_INDEX => {
@@ -230,6 +232,19 @@ impl<'l, 'c> Leaves<'l, 'c> {
             _ => self.unexpected(item),
         }
         Ok(())
+    }
+
+    /// Reports an entry with a name that an entry before it has.
+    fn once(&self, key: &Key, before: &[DirEntry], entry: &DirEntry) {
+        let mut same = before.iter().filter(|other| other.name == entry.name).peekable();
+        if same.peek().is_none() {
+            return;
+        }
+        let (tree, dir, name) = (self.tree.id, Ino(key.objectid), Name(entry.name.clone()));
+        self.context.add(match same.any(|other| other.location == entry.location) {
+            true => Issue::DirItemDoubled { tree, dir, name },
+            false => Issue::NameDoubled { tree, dir, ino: Ino(entry.location.objectid), name },
+        });
     }
 
     fn hashed(&self, key: &Key, hash: u64, name: &[u8]) {

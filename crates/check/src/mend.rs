@@ -27,6 +27,7 @@
 //! must not fail, or there must be a journal, with which the old bytes can be put back.
 
 mod devices;
+mod doubles;
 mod editor;
 mod extents;
 mod inodes;
@@ -35,6 +36,7 @@ mod names;
 mod nodes;
 mod quotas;
 mod split;
+mod sums;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -194,6 +196,9 @@ fn subject(issue: &Issue) -> Option<TreeId> {
         | Issue::InodeMode { tree, .. }
         | Issue::InodeOdd { tree, .. }
         | Issue::NameHash { tree, .. }
+        | Issue::DirNames { tree, .. }
+        | Issue::DirItemDoubled { tree, .. }
+        | Issue::NameDoubled { tree, .. }
         | Issue::DirEntryMissing { tree, .. }
         | Issue::InodeRefMissing { tree, .. }
         | Issue::DirItemMissing { tree, .. }
@@ -209,6 +214,7 @@ fn subject(issue: &Issue) -> Option<TreeId> {
         Issue::DeviceUsed { .. } => Some(TreeId::DEV),
         Issue::QuotaReach { .. } => Some(TreeId::QUOTA),
         Issue::SuperField { .. } => Some(TreeId::CHUNK),
+        Issue::CsumOverlap { .. } => Some(TreeId::CSUM),
         _ => None,
     }
 }
@@ -237,8 +243,10 @@ fn stage(issue: &Issue) -> Option<u8> {
         Issue::NodeDamaged { .. } | Issue::NodeGeneration { .. } => NODES,
         Issue::InodeMissing { .. } | Issue::InodeMode { .. } | Issue::InodeOdd { .. } => 1,
         Issue::NameHash { .. } => 2,
-        Issue::DirEntryMissing { .. } | Issue::InodeRefMissing { .. } => 3,
-        Issue::DirItemMissing { .. }
+        Issue::DirEntryMissing { .. } | Issue::InodeRefMissing { .. } | Issue::DirNames { .. } => 3,
+        Issue::DirItemDoubled { .. }
+        | Issue::NameDoubled { .. }
+        | Issue::DirItemMissing { .. }
         | Issue::DirIndexMissing { .. }
         | Issue::DirEntryKind { .. } => 4,
         Issue::OrphanMissing { .. } | Issue::InodeLinks { expected: 0, .. } => 5,
@@ -249,6 +257,7 @@ fn stage(issue: &Issue) -> Option<u8> {
         Issue::DeviceUsed { .. } | Issue::SuperField { field: "num_devices", .. } => 8,
         Issue::SuperField { field: "total_bytes", .. } => 8,
         Issue::QuotaReach { .. } => 9,
+        Issue::CsumOverlap { .. } => 10,
         _ => return None,
     })
 }
@@ -283,11 +292,24 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
             inodes::mode(editor, *tree, *ino)
         }
         Issue::NameHash { tree, key, name } => names::wrong_hash(editor, *tree, *key, name),
+        Issue::DirNames { tree, ino, .. } => doubles::one_name(editor, report, *tree, *ino),
         Issue::DirEntryMissing { tree, dir, ino, name } => {
-            names::entry_missing(editor, *tree, *dir, *ino, name)
+            match doubles::one_name(editor, report, *tree, *ino)? {
+                None => names::entry_missing(editor, *tree, *dir, *ino, name),
+                fix => Ok(fix),
+            }
         }
         Issue::InodeRefMissing { tree, dir, ino, name } => {
-            names::reference_missing(editor, *tree, *dir, *ino, name)
+            match doubles::one_name(editor, report, *tree, *ino)? {
+                None => names::reference_missing(editor, *tree, *dir, *ino, name),
+                fix => Ok(fix),
+            }
+        }
+        Issue::DirItemDoubled { tree, dir, name } => {
+            doubles::found_twice(editor, *tree, *dir, name)
+        }
+        Issue::NameDoubled { tree, dir, name, .. } => {
+            doubles::second_name(editor, *tree, *dir, name)
         }
         Issue::DirItemMissing { tree, dir, name } => {
             names::lookup_missing(editor, *tree, *dir, name)
@@ -331,6 +353,7 @@ fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix
         Issue::InodeBytes { tree, ino, expected, .. } => {
             inodes::bytes(editor, *tree, *ino, *expected)
         }
+        Issue::CsumOverlap { at } => sums::overlapping(editor, *at),
         Issue::DeviceUsed { device, expected, .. } => devices::used(editor, *device, *expected),
         Issue::SuperField { field: "num_devices", expected, .. } => {
             devices::count(editor, *expected)

@@ -14,11 +14,12 @@ use buttress_format::{
 
 use crate::error::Result;
 use crate::issue::Name;
+use crate::mend::doubles;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::listing;
 
 /// The first index that a name can have.
-const FIRST_INDEX: u64 = 2;
+pub(super) const FIRST_INDEX: u64 = 2;
 
 /// A name as an inode states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,12 +121,18 @@ pub(super) fn free_index(editor: &Editor, tree: TreeId, dir: Ino) -> Result<u64>
     Ok(last.map_or(FIRST_INDEX, |key| key.offset.saturating_add(1).max(FIRST_INDEX)))
 }
 
-fn leads_to(entry: &DirEntry, ino: Ino) -> bool {
+pub(super) fn leads_to(entry: &DirEntry, ino: Ino) -> bool {
     entry.location.kind == Kind::INODE_ITEM && entry.location.objectid == ino.0
 }
 
 /// Whether a lookup of this name finds this inode.
-fn is_found(editor: &Editor, tree: TreeId, dir: Ino, ino: Ino, name: &[u8]) -> Result<bool> {
+pub(super) fn is_found(
+    editor: &Editor,
+    tree: TreeId,
+    dir: Ino,
+    ino: Ino,
+    name: &[u8],
+) -> Result<bool> {
     let key = Key::new(dir.0, Kind::DIR_ITEM, name_hash(name));
     let entries = editor.entries(tree, &key)?;
     Ok(entries.iter().any(|entry| entry.name == name && leads_to(entry, ino)))
@@ -158,9 +165,9 @@ pub(super) fn entry_missing(
     }
     let lists = listing::of(editor, tree, dir)?;
     if lists.named(name_bytes).any(|(_, entry)| leads_to(entry, ino)) {
-        // The directory has such an entry under another index. `reference_missing` corrects the
-        // index.
-        return Ok(None);
+        // The name is stated twice, or the directory has the entry under another index.
+        // `reference_missing` corrects the index.
+        return doubles::stated_twice(editor, tree, dir, ino, name);
     }
     let mut edits = Vec::new();
     let mut index = own.index;
@@ -279,7 +286,13 @@ pub(super) fn lookup_missing(
             Kind::ROOT_ITEM => editor.root_item(TreeId(entry.location.objectid))?.is_some(),
             _ => false,
         };
-        if is_right {
+        let key = Key::new(dir.0, Kind::DIR_ITEM, name_hash(&name.0));
+        let found = editor.entries(tree, &key)?;
+        let is_it = |one: &DirEntry| one.location == entry.location && one.kind == entry.kind;
+        if is_right && !found.iter().any(|one| one.name == name.0 && is_it(one)) {
+            if let Some(fix) = doubles::second_name(editor, tree, dir, name)? {
+                return Ok(Some(fix));
+            }
             let edits = vec![put_lookup(editor, tree, dir, entry)?];
             let says = format!("{tree}: a lookup of \"{name}\" in directory {dir} finds it again");
             return Ok(Some(Fix { says, edits }));

@@ -9,8 +9,10 @@ use buttress_check::{Issue, NoProgress, Options, Report, Severity, check_devices
 use buttress_format::TreeId;
 use buttress_volume::journal::{Journal, undo};
 
+use crate::doubles::double;
+use crate::mend::{contents, devices, is_fine_for_progs};
 use crate::patch::Patch;
-use crate::victim::{old_victim, victim};
+use crate::victim::{nested_victim, old_victim, victim};
 
 /// The number of flips of a test: `BUTTRESS_FLIPS`, or as many as the test has time for. The number
 /// of a flip is its seed.
@@ -97,6 +99,38 @@ fn repairs_of_flipped_bits() {
     }
     println!("{mended} of {damaged} are mended");
     assert!(mended > 0 && mended < damaged);
+}
+
+/// Directories with several names, names with several inodes, and checksums that overlap are mended
+/// in any combination. All contents stay, and an undo gives the damaged bytes back.
+#[test]
+fn repairs_of_what_is_there_twice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut damaged = 0;
+    for seed in flips(40) {
+        let patch = Patch::new(nested_victim());
+        let before: BTreeSet<Vec<u8>> =
+            contents(&patch).into_values().map(|(_, bytes)| bytes).collect();
+        double(&patch, &mut Rng::new(seed));
+        let report = patch.report();
+        let blocks = patch.device.blocks();
+        let path = folder.path().join(seed.to_string());
+        let (_, journaled) = Journal::create(&path, &devices(&patch)).expect("a journal");
+        let repairs = repair(&journaled, &report).expect("a repair");
+        let after = patch.report();
+        let says =
+            || format!("seed {seed}: {repairs:?}\n{}\n{}", report.to_text(), after.to_text());
+        assert!(after.is_clean() && repairs.left.is_empty(), "{}", says());
+        assert!(is_fine_for_progs(&patch, folder.path()), "{}", says());
+        let kept: BTreeSet<Vec<u8>> =
+            contents(&patch).into_values().map(|(_, bytes)| bytes).collect();
+        assert!(kept == before, "a file is lost: {}", says());
+        damaged += u32::from(!report.is_clean());
+        undo(&devices(&patch), &path).expect("an undo");
+        patch.device.expect_blocks(&blocks);
+    }
+    println!("{damaged} were damaged");
+    assert!(damaged > 25);
 }
 
 /// Each check of flipped bits ends, and reports something sensible.

@@ -4,6 +4,7 @@ mod caution;
 mod damage;
 mod deep;
 mod devices;
+mod doubles;
 mod files;
 mod free_space;
 mod log;

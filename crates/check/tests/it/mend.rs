@@ -23,9 +23,9 @@ pub(crate) fn devices(patch: &Patch) -> Vec<Arc<dyn Device>> {
 }
 
 /// The kinds and contents of files, by path, which must be equal before and after the repair.
-type Contents = BTreeMap<String, (Type, Vec<u8>)>;
+pub(crate) type Contents = BTreeMap<String, (Type, Vec<u8>)>;
 
-fn contents(patch: &Patch) -> Contents {
+pub(crate) fn contents(patch: &Patch) -> Contents {
     let options = MountOptions::parse("ro").expect("options");
     let fs = Filesystem::open(devices(patch), options).expect("a mount");
     let mut all = Contents::new();
@@ -77,7 +77,7 @@ pub(crate) fn is_entry(name: &'static str, kind: Kind) -> impl Fn(&Key, &[u8]) -
 }
 
 /// Whether `btrfs check` reports no error. Returns true if that program is not installed.
-fn is_fine_for_progs(patch: &Patch, folder: &Path) -> bool {
+pub(crate) fn is_fine_for_progs(patch: &Patch, folder: &Path) -> bool {
     let path = folder.join("image");
     patch.device.write_image(&path);
     let Ok(outcome) = Command::new("btrfs").arg("check").arg(&path).output() else { return true };
@@ -87,9 +87,15 @@ fn is_fine_for_progs(patch: &Patch, folder: &Path) -> bool {
 }
 
 /// Damages a volume, repairs it, and asserts the results that the header of this file names.
-/// `is_same` says whether all contents must have their former names.
+/// `is_same` says whether all contents must have their former names. Returns the contents after the
+/// repair.
 #[track_caller]
-pub(crate) fn mends(what: &str, patch: &Patch, is_same: bool, damage: impl FnOnce(&Patch)) {
+pub(crate) fn mends(
+    what: &str,
+    patch: &Patch,
+    is_same: bool,
+    damage: impl FnOnce(&Patch),
+) -> Contents {
     let folder = tempfile::tempdir().expect("a folder");
     let before = contents(patch);
     damage(patch);
@@ -120,6 +126,7 @@ pub(crate) fn mends(what: &str, patch: &Patch, is_same: bool, damage: impl FnOnc
         lines
     };
     assert_eq!(lines(&patch.report()), lines(&damaged), "{what}");
+    after
 }
 
 #[test]

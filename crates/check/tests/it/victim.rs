@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use buttress_block::{Device, Error, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFlags};
+use buttress_fs::{FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, XattrFlags};
 
 const BLOCK: u64 = 4096;
 
@@ -135,6 +135,13 @@ pub(crate) fn old_victim() -> Arc<Overlay> {
     Arc::new(Overlay::new(Arc::clone(base)))
 }
 
+/// A volume with directories in each other: `a/b/c`, and `z` beside them. Each has a file.
+pub(crate) fn nested_victim() -> Arc<Overlay> {
+    static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
+    let base = BASE.get_or_init(|| make_with(&MakeOptions::default(), fill_nested));
+    Arc::new(Overlay::new(Arc::clone(base)))
+}
+
 /// A volume with nodes of 4 KiB and files enough that the tree has three levels.
 pub(crate) fn deep_victim() -> Arc<Overlay> {
     static BASE: OnceLock<Arc<dyn Device>> = OnceLock::new();
@@ -158,6 +165,23 @@ pub(crate) fn flat_victim() -> Arc<Overlay> {
 
 fn small_nodes() -> MakeOptions {
     MakeOptions { nodesize: 4096, ..MakeOptions::default() }
+}
+
+fn fill_nested(fs: &Filesystem) {
+    let root = fs.root();
+    let file = |dir: &Inode, name: &str| {
+        let file = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        file.write_at(0, name.repeat(30_000).as_bytes()).expect("a write");
+    };
+    let dir = |above: &Inode, name: &str| {
+        let dir = above.mkdir(name.as_bytes(), 0o755, 0, 0).expect("a directory");
+        file(&dir, &format!("in {name}"));
+        dir
+    };
+    file(&root, "one");
+    file(&root, "two");
+    dir(&dir(&dir(&root, "a"), "b"), "c");
+    dir(&root, "z");
 }
 
 fn fill_deep(fs: &Filesystem) {
