@@ -24,10 +24,7 @@
 //! After an error the old tree is unchanged, and the fresh set is unusable. The calling commit must
 //! abort.
 
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use buttress_format::{
     Generation, Key, Logical, TreeId,
@@ -38,6 +35,7 @@ use buttress_format::{
 use crate::{
     Error, Result,
     builder::{LeafBuilder, PtrBuilder},
+    fresh::Fresh,
     geometry::NodeStamp,
     node::{Expect, Node, NodePtr},
     overlay::Payload,
@@ -74,77 +72,6 @@ pub trait NodeAlloc {
     fn cancel(&mut self, tree: TreeId, logical: Logical, level: u8) -> Result<()>;
 }
 
-/// Nodes made in the transaction being committed, not yet on disk.
-#[derive(Debug, Default)]
-pub struct Fresh {
-    nodes: HashMap<Logical, Arc<Node>>,
-    /// Fresh nodes that a snapshot of this transaction may also use. They do not change any more.
-    kept: HashSet<Logical>,
-}
-
-impl Fresh {
-    /// Whether a node was made in this transaction. Costs O(1).
-    #[must_use]
-    pub fn contains(&self, logical: Logical) -> bool {
-        self.nodes.contains_key(&logical)
-    }
-
-    /// Number of nodes. Costs O(1).
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// Whether there are no nodes. Costs O(1).
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-
-    /// The node at an address. Costs O(1).
-    #[must_use]
-    pub fn get(&self, logical: Logical) -> Option<&Arc<Node>> {
-        self.nodes.get(&logical)
-    }
-
-    /// All nodes, in no order. Costs O(n) for n nodes.
-    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.nodes.values()
-    }
-
-    /// Adds a node that no merge made. Costs O(1).
-    pub fn insert(&mut self, node: Arc<Node>) {
-        self.nodes.insert(node.logical(), node);
-    }
-
-    /// Protects all nodes of a tree except the root from changes, because a snapshot of the tree
-    /// was made. A later change of the tree makes new nodes, as with committed nodes. Costs O(n) in
-    /// the nodes of the transaction.
-    pub fn protect_tree(&mut self, tree: TreeId, root: Logical) {
-        let mine = self.nodes.values().filter(|node| node.owner() == tree);
-        self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
-    }
-
-    /// Protects one node from changes, because several trees may use it. Costs O(1).
-    pub fn protect_node(&mut self, logical: Logical) {
-        self.kept.insert(logical);
-    }
-
-    /// Removes a node that no tree uses. Costs O(1).
-    pub fn forget(&mut self, logical: Logical) {
-        self.nodes.remove(&logical);
-        self.kept.remove(&logical);
-    }
-
-    /// Returns all nodes, in the order of their addresses. Costs O(n log n) for n nodes.
-    #[must_use]
-    pub fn into_sorted(self) -> Vec<Arc<Node>> {
-        let mut nodes: Vec<_> = self.nodes.into_values().collect();
-        nodes.sort_unstable_by_key(|n| n.logical());
-        nodes
-    }
-}
-
 /// The sources of nodes for a merge: first the fresh nodes, then the committed nodes.
 pub struct Merge<'a> {
     /// The committed nodes.
@@ -157,7 +84,7 @@ pub struct Merge<'a> {
 
 impl NodeSource for Merge<'_> {
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>> {
-        match self.fresh.nodes.get(&expect.ptr.logical) {
+        match self.fresh.get(expect.ptr.logical) {
             Some(node) if node.ptr() == expect.ptr && node.has_keys_of(expect) => {
                 Ok(Arc::clone(node))
             }
@@ -279,8 +206,7 @@ impl Walk<'_, '_> {
 
     fn consume(&mut self, node: &Node) -> Result<()> {
         let (at, level) = (node.logical(), usize::from(node.level()));
-        let fresh = &mut self.merge.fresh;
-        if !fresh.kept.contains(&at) && fresh.nodes.remove(&at).is_some() {
+        if self.merge.fresh.take_changeable(at) {
             self.spare[level].push(at);
             return Ok(());
         }
@@ -436,7 +362,7 @@ impl Walk<'_, '_> {
 
     fn adopt(&mut self, first: Key, node: Node) -> Result<()> {
         let ptr = node.ptr();
-        self.merge.fresh.nodes.insert(ptr.logical, Arc::new(node));
+        self.merge.fresh.insert(Arc::new(node));
         self.emit(first, ptr)
     }
 
@@ -512,7 +438,7 @@ impl Walk<'_, '_> {
         let stamp = self.stamp(0)?;
         let node = LeafBuilder::new(&geometry).finish(&geometry, &stamp);
         let ptr = node.ptr();
-        self.merge.fresh.nodes.insert(ptr.logical, Arc::new(node));
+        self.merge.fresh.insert(Arc::new(node));
         Ok(ptr)
     }
 }
