@@ -13,7 +13,7 @@
 //! | a block of `sh` in a comment | commands that are run, and that readers do not see |
 //! | `not run: REASON` | the next block is not run |
 //! | `needs: PROGRAM, ...` | the next block is run only where these programs are |
-//! | `prints: TEXT` | the last block has printed this text |
+//! | `prints: TEXT` | the last block, if it was run, has printed this text |
 //! | `run with: A => B` | `B` stands for `A` in the commands from here on |
 //! | `after each block: COMMAND` | the command is run after each of the following blocks |
 
@@ -61,7 +61,7 @@ impl Page {
         let mut page = Self::default();
         let mut places: Vec<(String, String)> = Vec::new();
         let (mut next, mut is_run, mut is_code, mut is_hidden) = (Next::Run, false, false, false);
-        let (mut named, mut after) = (0, String::new());
+        let (mut named, mut after, mut was_run) = (0, String::new(), false);
         for (index, line) in text.lines().enumerate() {
             let at = index + 1;
             let mut command = String::new();
@@ -79,10 +79,10 @@ impl Page {
                     }
                 }
             } else if line == OPEN {
-                is_code = true;
+                (is_code, was_run) = (true, false);
                 match std::mem::replace(&mut next, Next::Run) {
                     Next::Run => {
-                        is_run = true;
+                        (is_run, was_run) = (true, true);
                         page.blocks += usize::from(!is_hidden);
                         "begin".clone_into(&mut command);
                     }
@@ -104,7 +104,10 @@ impl Page {
                         let lacks = programs.split(", ").find(|program| !has(program));
                         next = lacks.map_or(Next::Run, |program| Next::Lacking(program.to_owned()));
                     }
-                    Some(("prints", words)) => command = format!("prints {}", quoted(words)),
+                    Some(("prints", words)) if was_run => {
+                        command = format!("prints {}", quoted(words));
+                    }
+                    Some(("prints", _)) => {}
                     Some(("run with", place)) => {
                         let (a, b) = place.split_once(" => ").ok_or(format!("{at}: A => B"))?;
                         places.push((a.to_owned(), b.to_owned()));
@@ -150,7 +153,8 @@ mod tests {
     const TEXT: &str = "# A page\n\n<!--\n```sh\nmkdir a && cd a\n```\n-->\n\n\
         <!-- run with: /mnt => /srv -->\n```sh\nls /mnt   # a mount\n```\n<!-- prints: it's -->\n\n\
         <!-- not run: needs a moon -->\n```sh\nfly\n```\n\n\
-        <!-- needs: sh, moon -->\n```sh\nland\n```\n\n```text\nnot this\n```\n";
+        <!-- needs: sh, moon -->\n```sh\nland\n```\n<!-- prints: dust -->\n\nWords.\n\n\
+        ```text\nnot this\n```\n";
 
     #[test]
     fn commands_keep_their_lines() {
