@@ -509,16 +509,17 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
     if args.runs == 0 || args.scale.is_nan() || args.scale <= 0.0 {
         return Err(Failure::new(Exit::Usage, "--runs and --scale must be above zero"));
     }
+    if let Some(path) = &args.plot {
+        if args.verb.experiment().is_none() {
+            plot::expect_known(&args.verb, path)?;
+        }
+        plot::expect_writable(path)?;
+    }
     let options = added(&args.options)?;
     let Some(experiment) = args.verb.experiment() else {
         if !options.is_empty() {
             let which = "nocow, cow, enospc, read and allocate";
             return Err(Failure::new(Exit::Usage, format!("--options is for {which} alone")));
-        }
-        if let Some(path) = &args.plot {
-            plot::expect_known(&args.verb, path)?;
-            // A long run must not end without its drawing.
-            plot::write(path, "")?;
         }
         let progress = ui.count_bar("bench", 0);
         let done = alone(&args, &mut |what| progress.print_above(what));

@@ -274,12 +274,20 @@ pub fn measure(
         }
     };
     bed.close()?;
-    // A rolled back conversion leaves no volume.
     let images = bed.images();
-    if is_last && !images.is_empty() {
+    if is_last && !leaves_none(&case.work) {
+        if images.is_empty() {
+            return Err(format!("{}: the volume is gone", case.name).into());
+        }
         (plan.look)(&images)?;
     }
     Ok(counts)
+}
+
+/// Whether there is no volume behind the work: a conversion that was rolled back, and a rescue from
+/// a device without superblocks.
+fn leaves_none(work: &Work) -> bool {
+    matches!(work, Work::Verb("convert --rollback IMG" | "restore --dry-run IMG"))
 }
 
 /// Checks that our checker finds no fault on a volume, including its data.

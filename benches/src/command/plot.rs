@@ -50,6 +50,12 @@ fn about(figures: &Value) -> Vec<String> {
     }
 }
 
+/// Fails if a drawing cannot be written, before a long run. A drawing that is there stays.
+pub(super) fn expect_writable(path: &Path) -> Result<()> {
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    file.map(|_| ()).context(|| path.display().to_string())
+}
+
 /// Writes a drawing.
 pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).context(|| path.display().to_string())
