@@ -176,7 +176,7 @@ impl Writing {
     }
 }
 
-/// Sets owner, mode, attributes and times of an open file. Returns the settings that failed.
+/// Sets owner, attributes, mode and times of an open file. Returns the settings that failed.
 fn attributes(
     fd: &OwnedFd,
     item: Option<&InodeItem>,
@@ -190,7 +190,6 @@ fn attributes(
         // the user that restores them.
         let own = rustix::fs::fchown(fd, Some(owner), Some(group));
         note(&mut notes, "owner", own);
-        note(&mut notes, "mode", rustix::fs::fchmod(fd, Mode::from(item.mode & 0o7777)));
     }
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     for (name, value) in xattrs {
@@ -200,9 +199,27 @@ fn attributes(
         note(&mut notes, &what, set);
     }
     if let Some(item) = item {
+        // With a list of rights, the group's bits of the mode are the mask of the list. So the mode
+        // comes behind the lists.
+        let mode = rustix::fs::fstat(fd).map(|found| mode_of(item, (found.st_uid, found.st_gid)));
+        let set = mode.and_then(|mode| rustix::fs::fchmod(fd, Mode::from(mode)));
+        note(&mut notes, "mode", set);
         note(&mut notes, "times", rustix::fs::futimens(fd, &times(item)));
     }
     notes
+}
+
+/// The mode of a restored file with this owner and group. A program that ran as its owner or group
+/// does so only if it has the same one.
+fn mode_of(item: &InodeItem, (uid, gid): (u32, u32)) -> u32 {
+    let mut mode = item.mode & 0o7777;
+    if uid != item.uid {
+        mode &= !0o4000;
+    }
+    if gid != item.gid {
+        mode &= !0o2000;
+    }
+    mode
 }
 
 fn by_name(dir: &OwnedFd, name: &[u8], item: &InodeItem) -> Vec<String> {
@@ -232,4 +249,18 @@ fn times(item: &InodeItem) -> Timestamps {
         tv_nsec: i64::from(time.nsec.min(999_999_999)),
     };
     Timestamps { last_access: time(item.atime), last_modification: time(item.mtime) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program of another owner does not run as its new one.
+    #[test]
+    fn programs_keep_their_owner_or_run_as_none() {
+        let item = InodeItem { mode: 0o106_755, uid: 7, gid: 8, ..InodeItem::default() };
+        assert_eq!(mode_of(&item, (7, 8)), 0o6755);
+        assert_eq!(mode_of(&item, (7, 1)), 0o4755);
+        assert_eq!(mode_of(&item, (1, 1)), 0o755);
+    }
 }
