@@ -86,11 +86,12 @@ impl Inode {
         let (source, cell) = (&self.cell, &target.cell);
         source.expect_regular()?;
         cell.expect_regular()?;
-        cell.expect_writable(&self.mount().status)?;
         let mount = self.mount();
+        // The volume of the source may be one that is only read. So this comes first.
         if !std::sync::Arc::ptr_eq(mount, target.mount()) {
             return Err(NameError::CrossDevice.into());
         }
+        cell.expect_writable(&mount.status)?;
         // Holding both locks keeps snapshots of either subvolume from being made. These locks are
         // taken in the order of the trees.
         let (first, second) =
