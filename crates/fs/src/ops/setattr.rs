@@ -11,6 +11,8 @@ impl Inode {
     /// Changes attributes, all of them or none. Flags are an exception, because they are set before
     /// the other attributes. Returns the new attributes.
     ///
+    /// The length that a file already has changes no times, as in Linux. Space past the end goes.
+    ///
     /// # Errors
     ///
     /// `ReadOnly`, `NoSpace`, `FileTooBig`. `Invalid` for a length of anything but a regular file.
@@ -42,7 +44,8 @@ impl Inode {
         if set.size.is_some() {
             cell.expect_changeable()?;
         }
-        let change = |item: &mut InodeItem| apply(item, set);
+        let same_size = set.size == Some(cell.file.size());
+        let change = |item: &mut InodeItem| apply(item, set, same_size);
         match set.size {
             Some(size) => {
                 let truncate = || self.mount().files.truncate(&cell.file, size, change);
@@ -85,7 +88,9 @@ fn is_of_times(set: &SetAttr) -> bool {
     mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && flags.is_none()
 }
 
-fn apply(item: &mut InodeItem, set: &SetAttr) {
+/// `same_size` says that the file already has the length. The kernel's write-back cache then sends
+/// no times, and shows the old ones.
+fn apply(item: &mut InodeItem, set: &SetAttr, same_size: bool) {
     let stamp = now();
     if let Some(bits) = set.mode {
         item.mode = item.mode & mode::TYPE | bits & mode::PERMISSIONS;
@@ -93,9 +98,12 @@ fn apply(item: &mut InodeItem, set: &SetAttr) {
     item.uid = set.uid.unwrap_or(item.uid);
     item.gid = set.gid.unwrap_or(item.gid);
     item.atime = set.atime.unwrap_or(item.atime);
-    if set.size.is_some() {
+    if set.size.is_some() && !same_size {
         item.mtime = stamp;
     }
     item.mtime = set.mtime.unwrap_or(item.mtime);
-    item.ctime = set.ctime.unwrap_or(stamp);
+    let changes_nothing = same_size && SetAttr { size: None, ..set.clone() } == SetAttr::default();
+    if !changes_nothing {
+        item.ctime = set.ctime.unwrap_or(stamp);
+    }
 }

@@ -146,7 +146,9 @@ impl Door {
             return Ok(());
         }
         let node = self.node(id)?;
-        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        // An empty file gets new times, too.
+        let mtime = Some(buttress_fs::now());
+        let set = SetAttr { size: Some(0), mtime, ..SetAttr::default() };
         // The answer to an open has no attributes (S5 of `privileges`). A truncation forgets dirty
         // data before it reads, so it does not give up.
         if interrupt::keeping_devices(|| self.apply(&node, set, caller))? {
@@ -241,6 +243,11 @@ impl Door {
         }
         set.uid = set.uid.map(|id| users.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         set.gid = set.gid.map(|id| groups.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
+        // Without its cache for writes the kernel leaves the times of `ftruncate` to the server. It
+        // changes them also if the file has the length already; `truncate` does not.
+        if !self.keeps_writes() && asked.has_handle && set.size.is_some() {
+            set.mtime = set.mtime.or_else(|| Some(buttress_fs::now()));
+        }
         self.apply(&node, set, caller)?;
         Ok(self.wire_attr(&node.inode.attr()))
     }

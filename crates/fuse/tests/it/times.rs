@@ -194,6 +194,64 @@ fn times_lie_between_looks_at_the_clock() {
     }
 }
 
+/// Which times a truncation changes, by path, by descriptor and by opening, to the same length and
+/// to another one.
+fn truncations(top: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (from, to) in [(0_u64, 0), (1, 1), (5000, 5000), (4096, 4096), (5000, 0), (0, 5000)] {
+        for how in ["truncate", "ftruncate", "O_TRUNC"] {
+            let path = top.join(format!("cut-{from}-{to}-{how}"));
+            fs::write(&path, vec![b'x'; from as usize]).expect("a file");
+            let times = Timestamps { last_access: PAST, last_modification: PAST };
+            utimensat(CWD, &path, &times, AtFlags::empty()).expect("times");
+            let look = || {
+                let found = fs::metadata(&path).expect("attributes");
+                [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()]
+            };
+            let before = look();
+            wait_for_tick();
+            match how {
+                "truncate" => truncate(&path, to),
+                "ftruncate" => open(&path).set_len(to).expect("a length"),
+                _ => drop(File::create(&path).expect("empty")),
+            }
+            let [mtime, ctime] = [0, 2].map(|at| look()[at..at + 2] != before[at..at + 2]);
+            lines.push(format!("{from} {to} {how}: {mtime} {ctime}"));
+        }
+    }
+    lines
+}
+
+/// Calls truncate(2), which std does not have.
+fn truncate(path: &Path, len: u64) {
+    let mut command = std::process::Command::new("perl");
+    command.args(["-e", "truncate($ARGV[0], $ARGV[1]) or exit 1"]).arg(path).arg(len.to_string());
+    assert!(command.status().expect("perl runs").success());
+}
+
+/// A truncation changes the times that Linux changes. The kernel and the volume agree on them.
+#[test]
+fn truncations_change_times_as_linux_does() {
+    let Some(linux) = Linux::mounted("defaults") else { return };
+    let theirs = truncations(linux.path());
+    for options in ["writeback_cache", "nowriteback_cache"] {
+        let Some(mount) = mounted_with(options) else { return };
+        assert_eq!(truncations(&mount.path("")), theirs, "{options}");
+        let shown = |top: &Path| {
+            let entries = fs::read_dir(top).expect("a directory").map(|entry| entry.expect("it"));
+            let mut found: Vec<_> = entries
+                .map(|entry| (entry.file_name(), entry.metadata().expect("attributes")))
+                .map(|(name, attr)| (name, attr.mtime(), attr.mtime_nsec(), attr.ctime()))
+                .collect();
+            found.sort();
+            found
+        };
+        let before = shown(&mount.path(""));
+        let mount = mount.again();
+        assert_eq!(shown(&mount.path("")), before, "{options}");
+    }
+}
+
 /// The number of blocks that `stat` shows after a preallocation, and after a write into it.
 fn blocks(top: &Path) -> Vec<String> {
     let kinds = [
