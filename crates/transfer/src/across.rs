@@ -17,11 +17,12 @@ use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use super::host::{
-    Attributes, link_again, make_directory, make_file, make_room, set_xattrs, write_all, xattrs,
+    link_again, make_directory, make_file, make_room, open_made, write_all, xattrs_at, xattrs_of,
 };
-use super::import::{FILE_FLAGS, kind, length, next_data, open_child, stat};
+use super::import::{kind, length, next_data, open_child, open_file, stat};
 use super::names::Names;
-use super::{CHUNK, Job, Reflink, needs_recursive, through};
+use super::rights::Attributes;
+use super::{CHUNK, Job, Reflink, needs_recursive};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
 
@@ -86,10 +87,13 @@ impl<'a, 'b> Across<'a, 'b> {
         while let Some(mut level) = self.stack.pop() {
             let Some(name) = level.left.next()? else {
                 // Lists of rights come last: entries would inherit them, or not be allowed.
-                let (this, keep) = (OsStr::new("."), self.job.keep);
-                level.attributes.set_owner(keep, &level.target, this)?;
-                self.xattrs(&level.source, this, &level.target, this)?;
-                level.attributes.set(keep, &level.target, this, level.is_new)?;
+                let (keep, text) = (self.job.keep, || level.path.display().to_string());
+                let xattrs = match keep.modes() {
+                    true => xattrs_of(&level.source).context(text)?,
+                    false => Vec::new(),
+                };
+                let set = level.attributes.set_on_host(keep, &level.target, &xattrs, level.is_new);
+                set.context(text)?;
                 continue;
             };
             // If the entry is a directory, `copy` puts it onto the stack. This level goes back
@@ -129,27 +133,38 @@ impl<'a, 'b> Across<'a, 'b> {
             }
             self.links.insert(id(&found), to.path.join(to.name));
         }
-        match kind {
+        let (keep, attributes) = (self.job.keep, Attributes::from(&found));
+        let mode = attributes.mode_at_first(keep);
+        let mut xattrs = Vec::new();
+        let made = match kind {
             FileKind::Regular => {
-                self.content(source, name, to)?;
+                let file = open_file(source, name, &found)?;
+                let copy = make_file(to.dir, to.name, mode).context(text)?;
+                self.content(&file, &copy, length(&found), &text())?;
                 self.job.tally.files += 1;
+                if keep.modes() {
+                    xattrs = xattrs_of(&file).context(text)?;
+                }
+                copy
             }
             FileKind::Symlink => {
                 let link = rustix::fs::readlinkat(source, name, Vec::new()).context(text)?;
                 rustix::fs::symlinkat(&*link, to.dir, to.name).context(text)?;
                 self.job.tally.others += 1;
+                open_made(to.dir, to.name, kind).context(text)?
             }
             _ => {
-                let kind = FileType::from_raw_mode(found.st_mode);
-                let mode = Mode::from(found.st_mode & 0o777);
-                rustix::fs::mknodat(to.dir, to.name, kind, mode, found.st_rdev).context(text)?;
+                let raw = FileType::from_raw_mode(found.st_mode);
+                let mode = Mode::from(mode & 0o777);
+                rustix::fs::mknodat(to.dir, to.name, raw, mode, found.st_rdev).context(text)?;
                 self.job.tally.others += 1;
+                open_made(to.dir, to.name, kind).context(text)?
             }
+        };
+        if kind != FileKind::Regular && keep.modes() {
+            xattrs = xattrs_at(source, name).context(text)?;
         }
-        let attributes = Attributes::from(&found);
-        attributes.set_owner(self.job.keep, to.dir, to.name)?;
-        self.xattrs(source, name, to.dir, to.name)?;
-        attributes.set(self.job.keep, to.dir, to.name, true)
+        attributes.set_on_host(keep, &made, &xattrs, true).context(text)
     }
 
     fn directory(
@@ -178,31 +193,24 @@ impl<'a, 'b> Across<'a, 'b> {
         Ok(())
     }
 
-    fn content(&mut self, source: &OwnedFd, name: &OsStr, to: To<'_>) -> Result<()> {
-        let text = || show(name.as_bytes());
-        let file = rustix::fs::openat(source, name, FILE_FLAGS, Mode::empty()).context(text)?;
-        let found = rustix::fs::fstat(&file).context(text)?;
-        if kind(&found) != Some(FileKind::Regular) {
-            return Err(Failure::new(Exit::Failure, format!("{}: changed its kind", text())));
-        }
-        let copy = make_file(to.dir, to.name, found.st_mode).context(text)?;
-        let len = length(&found);
+    fn content(&mut self, file: &OwnedFd, copy: &OwnedFd, len: u64, what: &str) -> Result<()> {
+        let text = || what.to_owned();
         let reflink = self.job.reflink;
-        if reflink != Reflink::Never && rustix::fs::ioctl_ficlone(&copy, &file).is_ok() {
+        if reflink != Reflink::Never && rustix::fs::ioctl_ficlone(copy, file).is_ok() {
             self.job.bar.add(len);
             self.job.tally.bytes += len;
             return Ok(());
         }
-        if reflink == Reflink::Always && !shares(&file, &copy).context(text)? {
+        if reflink == Reflink::Always && !shares(file, copy).context(text)? {
             let what = format!("{}: its data cannot be shared; --reflink=auto copies it", text());
             return Err(Failure::new(Exit::Failure, what));
         }
-        let mut end = self.ranges(&file, &copy, len).context(text)?;
+        let mut end = self.ranges(file, copy, len).context(text)?;
         if len == 0 {
             // Files that the kernel makes up have no length before they are read.
-            end = self.copy_unmeasured(&file, &copy).context(text)?;
+            end = self.copy_unmeasured(file, copy).context(text)?;
         }
-        rustix::fs::ftruncate(&copy, end).context(text)
+        rustix::fs::ftruncate(copy, end).context(text)
     }
 
     /// Copies what can be read of a file without a length. Returns the length.
@@ -258,14 +266,6 @@ impl<'a, 'b> Across<'a, 'b> {
         }
         self.job.bar.add(len.saturating_sub(offset));
         Ok(len)
-    }
-
-    fn xattrs(&self, from: &OwnedFd, name: &OsStr, to: &OwnedFd, target: &OsStr) -> Result<()> {
-        if !self.job.keep.everything {
-            return Ok(());
-        }
-        let all = xattrs(&through(from, Path::new(name)))?;
-        set_xattrs(&through(to, Path::new(target)), &all)
     }
 }
 

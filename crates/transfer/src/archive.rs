@@ -24,7 +24,7 @@ use buttress_fs::{
 use super::acl;
 use super::import::write_data;
 use super::tar::{Archive, Entry, Kind};
-use super::{CHUNK, Census, Job, Search, within};
+use super::{CHUNK, Census, Job, Search, Within};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
 
@@ -191,7 +191,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
             Err(error) => return Err(error),
         }
         let special = |job: &mut Job<'_>, copy: &Inode| job.special.file(&at, name, copy);
-        if let Err(failure) = within::copy_file(self.job, target, dir, name, &special) {
+        let copied = Within::new(self.job, self.fs).file(target, dir, name, &special);
+        if let Err(failure) = copied {
             return Ok(Err(failure));
         }
         self.copies.insert(key, dir.lookup(name)?.id());

@@ -5,10 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use buttress_format::CsumType;
 use buttress_fs::FileKind;
-use rustix::fs::Mode;
 
 use super::CHUNK;
-use super::import::{FILE_FLAGS, kind, length, open_child, stat};
+use super::import::{kind, length, open_child, open_file, stat};
 use super::names::Names;
 use buttress_control::exit::{Context, Result};
 use buttress_control::location::show;
@@ -86,8 +85,7 @@ pub fn digest(dir: OwnedFd, images: &[(u64, u64)], chain: &mut Chain) -> Result<
                 stack.push((child, left));
             }
             Some(FileKind::Regular) => {
-                let file =
-                    rustix::fs::openat(&*dir, &name, FILE_FLAGS, Mode::empty()).context(text)?;
+                let file = open_file(dir, &name, &stat)?;
                 let (len, mut offset) = (length(&stat), 0);
                 chain.add(&len.to_le_bytes());
                 while offset < len {

@@ -13,11 +13,10 @@ use std::path::Path;
 use buttress_fs::{Attr, ErrorKind, FileKind, Inode, InodeId, NameError};
 use rustix::fs::{FileType, Mode};
 
-use super::{CHUNK, Job, needs_recursive, through};
-use crate::host::{
-    Attributes, link_again, make_directory, make_file, make_room, set_xattrs, write_all,
-};
+use super::{CHUNK, Job, needs_recursive};
+use crate::host::{link_again, make_directory, make_file, make_room, open_made, write_all};
 use crate::listing::{self, Entry};
+use crate::rights::{Attributes, Xattrs, xattrs_of};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
 
@@ -54,11 +53,10 @@ impl<'a, 'b> Export<'a, 'b> {
         while let Some(mut level) = self.stack.pop() {
             let Some(entry) = level.left.next() else {
                 // Lists of rights come last: entries would inherit them, or not be allowed.
-                let (this, keep) = (OsStr::new("."), self.job.keep);
                 let attributes = Attributes::from(&level.source.attr());
-                attributes.set_owner(keep, &level.target, this)?;
-                self.xattrs(&level.source, &through(&level.target, Path::new(this)))?;
-                attributes.set(keep, &level.target, this, level.is_new)?;
+                let (keep, xattrs) = (self.job.keep, self.xattrs(&level.source)?);
+                let set = attributes.set_on_host(keep, &level.target, &xattrs, level.is_new);
+                set.context(|| level.path.display().to_string())?;
                 continue;
             };
             let name = checked_name(&entry.name)?;
@@ -90,7 +88,9 @@ impl<'a, 'b> Export<'a, 'b> {
             }
             self.links.insert(attr.id, path.join(name));
         }
-        match attr.kind {
+        let attributes = Attributes::from(attr);
+        let mode = attributes.mode_at_first(self.job.keep);
+        let made = match attr.kind {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
                 let (target, is_new) = make_directory(dir, name).context(text)?;
@@ -101,32 +101,33 @@ impl<'a, 'b> Export<'a, 'b> {
                 return Ok(());
             }
             FileKind::Regular => {
-                self.content(inode, attr, dir, name)?;
+                let file = make_file(dir, name, mode).context(text)?;
+                self.content(inode, attr, &file, name)?;
                 self.job.tally.files += 1;
+                file
             }
             FileKind::Symlink => {
                 let link = inode.read_link().context(text)?;
                 rustix::fs::symlinkat(OsStr::from_bytes(&link), dir, name).context(text)?;
                 self.job.tally.others += 1;
+                open_made(dir, name, attr.kind).context(text)?
             }
             FileKind::Character | FileKind::Block | FileKind::Fifo | FileKind::Socket => {
                 let kind = FileType::from_raw_mode(attr.mode);
                 let (major, minor) = ((attr.rdev >> 20) as u32, (attr.rdev & 0xf_ffff) as u32);
                 let device = rustix::fs::makedev(major, minor);
-                let mode = Mode::from(attr.mode & 0o777);
+                let mode = Mode::from(mode & 0o777);
                 rustix::fs::mknodat(dir, name, kind, mode, device).context(text)?;
                 self.job.tally.others += 1;
+                open_made(dir, name, attr.kind).context(text)?
             }
-        }
-        let attributes = Attributes::from(attr);
-        attributes.set_owner(self.job.keep, dir, name)?;
-        self.xattrs(inode, &through(dir, Path::new(name)))?;
-        attributes.set(self.job.keep, dir, name, true)
+        };
+        let xattrs = self.xattrs(inode)?;
+        attributes.set_on_host(self.job.keep, &made, &xattrs, true).context(text)
     }
 
-    fn content(&mut self, inode: &Inode, attr: &Attr, dir: &OwnedFd, name: &OsStr) -> Result<()> {
+    fn content(&mut self, inode: &Inode, attr: &Attr, file: &OwnedFd, name: &OsStr) -> Result<()> {
         let text = || show(name.as_bytes());
-        let file = make_file(dir, name, attr.mode).context(text)?;
         let mut offset = 0;
         while offset < attr.size {
             let start = match inode.seek_data(offset) {
@@ -143,27 +144,19 @@ impl<'a, 'b> Export<'a, 'b> {
                 if read == 0 {
                     break;
                 }
-                write_all(&file, &self.buffer[..read], offset).context(text)?;
+                write_all(file, &self.buffer[..read], offset).context(text)?;
                 offset += read as u64;
                 self.job.bar.add(read as u64);
                 self.job.tally.bytes += read as u64;
             }
         }
         self.job.bar.add(attr.size.saturating_sub(offset));
-        rustix::fs::ftruncate(&file, attr.size).context(text)
+        rustix::fs::ftruncate(file, attr.size).context(text)
     }
 
-    fn xattrs(&self, inode: &Inode, path: &Path) -> Result<()> {
-        if !self.job.keep.everything {
-            return Ok(());
-        }
-        let text = || path.display().to_string();
-        let mut all = Vec::new();
-        for name in inode.list_xattrs().context(text)? {
-            let value = inode.xattr(&name).context(text)?;
-            all.push((name, value));
-        }
-        set_xattrs(path, &all)
+    /// Reads the extended attributes that the copy keeps.
+    fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
+        xattrs_of(inode, self.job.keep).context(|| "extended attributes")
     }
 }
 

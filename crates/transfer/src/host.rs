@@ -5,63 +5,70 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use buttress_control::exit::{Context, Result};
-use buttress_control::location::show;
-use buttress_fs::{Attr, FileKind};
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags};
+use buttress_fs::FileKind;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use crate::{Keep, acl};
+use crate::rights::{Attributes, LISTS, Xattrs};
+use crate::{Keep, through};
 
 /// How a directory is opened on the way down.
 pub(crate) const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// The bits of a mode by which a program runs as the owner, or as the group, of its file.
-pub(crate) const SET_USER: u32 = 0o4000;
-pub(crate) const SET_GROUP: u32 = 0o2000;
-
-/// The lists of rights that a new object may inherit.
-pub(crate) const LISTS: [&[u8]; 2] = [acl::ACCESS, acl::DEFAULT];
-
-/// The attributes of an object that a copy may get.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes {
-    pub(crate) kind: Option<FileKind>,
-    pub(crate) mode: u32,
-    uid: u32,
-    gid: u32,
-    times: (Timespec, Timespec),
-}
-
-impl From<&Attr> for Attributes {
-    fn from(attr: &Attr) -> Self {
-        let time =
-            |time: buttress_fs::Timespec| Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() };
-        let times = (time(attr.atime), time(attr.mtime));
-        Self { kind: Some(attr.kind), mode: attr.mode, uid: attr.uid, gid: attr.gid, times }
-    }
-}
-
-impl From<&Stat> for Attributes {
-    fn from(stat: &Stat) -> Self {
-        let times =
-            (time(stat.st_atime, stat.st_atime_nsec), time(stat.st_mtime, stat.st_mtime_nsec));
-        let kind = FileKind::from_mode(stat.st_mode);
-        Self { kind, mode: stat.st_mode, uid: stat.st_uid, gid: stat.st_gid, times }
-    }
-}
-
 impl Attributes {
-    /// Sets the owner, before attributes that a change of the owner removes.
-    pub(crate) fn set_owner(&self, keep: Keep, dir: &OwnedFd, name: &OsStr) -> Result<()> {
-        if !keep.everything {
+    /// Gives a copy on the host its owner, lists and other extended attributes, mode and times, in
+    /// an order in which none takes another away. `file` is open at the copy: its name may lead to
+    /// another object by now, if the folder belongs to another user.
+    pub(crate) fn set_on_host(
+        &self,
+        keep: Keep,
+        file: &OwnedFd,
+        xattrs: &Xattrs,
+        is_new: bool,
+    ) -> rustix::io::Result<()> {
+        if keep.everything {
+            self.set_owner(file)?;
+        }
+        if keep.modes() {
+            set_xattrs(keep, file, xattrs)?;
+        }
+        let found = rustix::fs::fstat(file)?;
+        let owner = (found.st_uid, found.st_gid);
+        if let Some(mode) = self.mode_at_last(keep, owner, (found.st_mode, is_new)) {
+            rustix::fs::chmod(path_of(file), Mode::from(mode))?;
+        }
+        if !keep.modes() {
             return Ok(());
+        }
+        let time = |time: buttress_fs::Timespec| Timespec {
+            tv_sec: time.sec,
+            tv_nsec: i64::from(time.nsec),
+        };
+        let times =
+            Timestamps { last_access: time(self.atime), last_modification: time(self.mtime) };
+        rustix::fs::utimensat(CWD, path_of(file), &times, AtFlags::empty())
+    }
+
+    /// Sets the owner, if this user may.
+    fn set_owner(&self, file: &OwnedFd) -> rustix::io::Result<()> {
+        let found = rustix::fs::fstat(file)?;
+        if (found.st_uid, found.st_gid) == (self.uid, self.gid) {
+            return Ok(());
+        }
+        // The permissions of an object that was there are not meant for the new group.
+        let is_open = found.st_mode & 0o077 != 0 && self.kind != Some(FileKind::Symlink);
+        if is_open {
+            let mode = Mode::from(found.st_mode & self.mode & 0o700);
+            match rustix::fs::chmod(path_of(file), mode) {
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(errno) => return Err(errno),
+            }
         }
         let change = |owner: Option<u32>| {
             let owner = owner.map(rustix::fs::Uid::from_raw);
             let group = Some(rustix::fs::Gid::from_raw(self.gid));
-            rustix::fs::chownat(dir, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)
+            rustix::fs::chownat(file, "", owner, group, AtFlags::EMPTY_PATH)
         };
         // A change of the owner needs a privilege. Without the privilege, the files belong to this
         // user, as with `cp -a`, and to the group if this user is in it.
@@ -70,57 +77,30 @@ impl Attributes {
             other => other,
         };
         match changed {
-            Ok(()) | Err(Errno::PERM) => Ok(()),
-            Err(errno) => Err(errno).context(|| show(name.as_bytes())),
+            Err(Errno::PERM) => Ok(()),
+            other => other,
         }
-    }
-
-    /// Sets mode and times, after everything that would change them. `is_new` says that the copy
-    /// made the object.
-    pub(crate) fn set(&self, keep: Keep, dir: &OwnedFd, name: &OsStr, is_new: bool) -> Result<()> {
-        let text = || show(name.as_bytes());
-        let found = || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).context(text);
-        if !keep.attributes && !keep.everything {
-            // Until the directory was filled, only this user could access it. It keeps the bit that
-            // it inherited from its parent.
-            if self.kind == Some(FileKind::Directory) && is_new {
-                let umask = rustix::process::umask(Mode::empty());
-                rustix::process::umask(umask);
-                let mode = self.mode & 0o777 & !umask.bits() | found()?.st_mode & SET_GROUP;
-                change_mode(dir, name, Mode::from(mode)).context(text)?;
-            }
-            return Ok(());
-        }
-        if self.kind != Some(FileKind::Symlink) {
-            // A program that runs as its owner must not get another owner.
-            let (mut mode, found) = (self.mode & 0o7777, found()?);
-            if found.st_uid != self.uid {
-                mode &= !SET_USER;
-            }
-            if found.st_gid != self.gid {
-                mode &= !SET_GROUP;
-            }
-            change_mode(dir, name, Mode::from(mode)).context(text)?;
-        }
-        let times = Timestamps { last_access: self.times.0, last_modification: self.times.1 };
-        rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).context(text)
     }
 }
 
-/// Converts a time. Nanoseconds from the kernel are below a billion.
-fn time(tv_sec: i64, nsec: impl TryInto<i64>) -> Timespec {
-    Timespec { tv_sec, tv_nsec: nsec.try_into().unwrap_or(0) }
+/// The path of an open object, for system calls without descriptors. It leads to the object itself,
+/// also if that is a symbolic link.
+fn path_of(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Sets the mode of an object, unless it is a symbolic link (`transfer::X1`).
-fn change_mode(dir: &OwnedFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()> {
+/// Opens an object that was just made, for its attributes.
+pub(crate) fn open_made(
+    dir: &OwnedFd,
+    name: &OsStr,
+    kind: FileKind,
+) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-    if FileKind::from_mode(rustix::fs::fstat(&file)?.st_mode) == Some(FileKind::Symlink) {
-        return Err(Errno::LOOP);
+    match FileKind::from_mode(rustix::fs::fstat(&file)?.st_mode) {
+        Some(found) if found == kind => Ok(file),
+        _ => Err(Errno::STALE),
     }
-    // The descriptor is used, because the name may lead to another object by now.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
 }
 
 /// Makes `name` a name of a file that was created below `top`. An object that has the name already
@@ -132,11 +112,18 @@ pub(crate) fn link_again(
     name: &OsStr,
 ) -> rustix::io::Result<()> {
     match link_within(top, first, dir, name) {
-        Err(Errno::EXIST) => {
-            rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
-            link_within(top, first, dir, name)
-        }
-        other => other,
+        Err(Errno::EXIST) => {}
+        other => return other,
+    }
+    // The new name replaces the old object at once, so no failure leaves the name without one. If
+    // both are names of one file, the rename does nothing, and the first name stays.
+    let temporary = format!(".buttress-{}", std::process::id());
+    let temporary = OsStr::new(&temporary);
+    link_within(top, first, dir, temporary)?;
+    let renamed = rustix::fs::renameat(dir, temporary, dir, name);
+    match rustix::fs::unlinkat(dir, temporary, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => renamed,
+        Err(errno) => renamed.and(Err(errno)),
     }
 }
 
@@ -207,46 +194,63 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Sets an extended attribute. The last component of `path` is an entry of an open directory
-/// (`transfer::X1`).
-pub(crate) fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> Result<()> {
-    match rustix::fs::lsetxattr(path, OsStr::from_bytes(name), value, XattrFlags::empty()) {
+/// Sets an extended attribute of an open object.
+fn set_xattr(path: &str, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
+    match rustix::fs::setxattr(path, OsStr::from_bytes(name), value, XattrFlags::empty()) {
         // Attributes of `trusted` and `security` need a privilege, and not every filesystem
         // has extended attributes.
-        Ok(()) | Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(()),
-        Err(errno) => Err(errno).context(|| path.display().to_string()),
+        Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(()),
+        other => other,
     }
 }
 
-/// Sets all extended attributes of an object, and takes lists of rights away that it has inherited
-/// and its source lacks. The last component of `path` is an entry of an open directory
-/// (`transfer::X1`).
-pub(crate) fn set_xattrs(path: &Path, all: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+/// Sets the extended attributes of an open object that its copy keeps, and takes lists of rights
+/// away that it has inherited and its source lacks.
+fn set_xattrs(keep: Keep, file: &OwnedFd, all: &Xattrs) -> rustix::io::Result<()> {
+    let path = path_of(file);
     for list in LISTS.into_iter().filter(|list| all.iter().all(|(name, _)| name != list)) {
         // Most objects have none, and some file systems know none.
-        let _ = rustix::fs::lremovexattr(path, OsStr::from_bytes(list));
+        let _ = rustix::fs::removexattr(path.as_str(), OsStr::from_bytes(list));
     }
-    all.iter().try_for_each(|(name, value)| set_xattr(path, name, value))
+    let mut kept = all.iter().filter(|(name, _)| keep.has_xattr(name));
+    kept.try_for_each(|(name, value)| set_xattr(&path, name, value))
 }
 
-/// Reads extended attributes, including access control lists, in the order of their names. The
-/// last component of `path` is an entry of an open directory (`transfer::X1`).
-pub(crate) fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let text = || path.display().to_string();
-    let mut list = vec![0_u8; 64 * 1024];
-    let len = match rustix::fs::llistxattr(path, &mut list[..]) {
+/// Reads the extended attributes of an open object, including access control lists, in the order of
+/// their names.
+pub(crate) fn xattrs_of(file: &OwnedFd) -> rustix::io::Result<Xattrs> {
+    let path = path_of(file);
+    let list = |list: &mut [u8]| rustix::fs::listxattr(path.as_str(), list);
+    xattrs_by(list, |name, value| rustix::fs::getxattr(path.as_str(), name, value))
+}
+
+/// As [`xattrs_of`], of an entry of an open directory, which may be a symbolic link
+/// (`transfer::X1`).
+pub(crate) fn xattrs_at(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<Xattrs> {
+    let path = through(dir, Path::new(name));
+    let list = |list: &mut [u8]| rustix::fs::llistxattr(&path, list);
+    xattrs_by(list, |name, value| rustix::fs::lgetxattr(&path, name, value))
+}
+
+/// Reads extended attributes by calls that list names and get a value.
+fn xattrs_by(
+    list: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&OsStr, &mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Xattrs> {
+    let mut names = vec![0_u8; 64 * 1024];
+    let len = match list(&mut names) {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        other => other.context(text)?,
+        other => other?,
     };
-    let names = list[..len].split(|&byte| byte == 0).filter(|name| is_portable(name));
+    let names = names[..len].split(|&byte| byte == 0).filter(|name| is_portable(name));
     let mut names: Vec<&[u8]> = names.collect();
     names.sort_unstable();
     let mut found = Vec::with_capacity(names.len());
     for name in names {
         let mut value = vec![0_u8; 64 * 1024];
-        let len = match rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
+        let len = match get(OsStr::from_bytes(name), &mut value) {
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => continue,
-            other => other.context(text)?,
+            other => other?,
         };
         value.truncate(len);
         found.push((name.to_vec(), value));

@@ -1,24 +1,23 @@
 //! Copies from the host into a volume.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use buttress_fs::{FileKind, Filesystem, Inode, SetAttr, Timespec, XattrFlags};
+use buttress_fs::{FileKind, Filesystem, Inode, SetAttr, Timespec};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::acl;
-use super::host::{self, DIR_FLAGS};
+use super::host::{DIR_FLAGS, xattrs_at, xattrs_of};
 use super::links::Links;
 use super::names::Names;
-use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing, through};
+use super::rights::{Attributes, Xattrs};
+use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
-
-pub(super) const FILE_FLAGS: OFlags =
-    OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// The size of a tree, counted before it is copied.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,8 +90,10 @@ struct Level {
     source: OwnedFd,
     left: Names,
     target: Inode,
-    /// The attributes to set after the directory is filled, because filling changes its times.
-    attributes: Stat,
+    /// The attributes to set after the directory is filled, because filling changes its times. New
+    /// entries would inherit its lists.
+    attributes: Attributes,
+    is_new: bool,
 }
 
 impl<'a, 'b> Import<'a, 'b> {
@@ -119,10 +120,9 @@ impl<'a, 'b> Import<'a, 'b> {
     /// Copies the content of a host directory into `dir`. Also sets the preserved attributes of the
     /// directory.
     pub fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
-        let attributes = rustix::fs::fstat(&source).context(|| "the folder")?;
-        self.xattrs(Path::new(&format!("/proc/self/fd/{}/.", raw(&source))), dir)?;
+        let attributes = self.of(&rustix::fs::fstat(&source).context(|| "the folder")?);
         self.may_inherit |= dir.xattr(acl::DEFAULT).is_ok();
-        self.enter(source, dir.clone(), attributes)?;
+        self.enter(source, dir.clone(), attributes, false)?;
         self.descend()
     }
 
@@ -138,7 +138,10 @@ impl<'a, 'b> Import<'a, 'b> {
                     self.stack.insert(at, level);
                 }
                 None => {
-                    self.attributes(&level.target, &level.attributes, "directory")?;
+                    let xattrs =
+                        self.xattrs(|| xattrs_of(&level.source)).context(|| "directory")?;
+                    let set = (&level.attributes, &xattrs, level.is_new);
+                    self.finish(&level.target, set, "directory")?;
                     self.at.pop();
                 }
             }
@@ -146,9 +149,15 @@ impl<'a, 'b> Import<'a, 'b> {
         Ok(())
     }
 
-    fn enter(&mut self, source: OwnedFd, target: Inode, attributes: Stat) -> Result<()> {
+    fn enter(
+        &mut self,
+        source: OwnedFd,
+        target: Inode,
+        attributes: Attributes,
+        is_new: bool,
+    ) -> Result<()> {
         let left = Names::of(&source, self.job.skip)?;
-        self.stack.push(Level { source, left, target, attributes });
+        self.stack.push(Level { source, left, target, attributes, is_new });
         Ok(())
     }
 
@@ -167,24 +176,33 @@ impl<'a, 'b> Import<'a, 'b> {
         }
         let (uid, gid) =
             if self.job.keep.everything { (stat.st_uid, stat.st_gid) } else { caller() };
-        let mode = stat.st_mode;
+        let attributes = self.of(&stat);
+        let mode = attributes.mode_at_first(self.job.keep);
+        let mut opened = None;
         let inode = match kind {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
                 let child = open_child(source, name)?;
                 self.at.push(OsStr::from_bytes(target));
-                let make = || directory(dir, target, mode, (uid, gid));
+                let is_new = Cell::new(true);
+                let make = || {
+                    let (inode, made) = directory(dir, target, mode, (uid, gid))?;
+                    is_new.set(made);
+                    Ok(inode)
+                };
                 let made = self.job.special.directory(&self.at, dir, (mode, uid, gid), make);
                 let inode = made.context(text)?;
+                self.may_inherit |= !is_new.get() && inode.xattr(acl::DEFAULT).is_ok();
                 self.job.tally.directories += 1;
-                self.xattrs(&through(source, Path::new(name)), &inode)?;
-                return self.enter(child, inode, stat);
+                return self.enter(child, inode, attributes, is_new.get());
             }
             FileKind::Regular => {
+                let file = open_file(source, name, &stat)?;
                 let inode = regular(dir, target, mode, (uid, gid)).context(text)?;
                 self.job.special.file(&self.at, target, &inode).context(text)?;
-                self.content(source, name, &inode)?;
+                self.content(&file, &text(), &inode)?;
                 self.job.tally.files += 1;
+                opened = Some(file);
                 inode
             }
             FileKind::Symlink => {
@@ -205,8 +223,11 @@ impl<'a, 'b> Import<'a, 'b> {
         if self.job.keep.everything && stat.st_nlink > 1 {
             self.links.first(&stat, inode.id());
         }
-        self.xattrs(&through(source, Path::new(name)), &inode)?;
-        self.attributes(&inode, &stat, &text())
+        let xattrs = self.xattrs(|| match &opened {
+            Some(file) => xattrs_of(file),
+            None => xattrs_at(source, name),
+        });
+        self.finish(&inode, (&attributes, &xattrs.context(text)?, true), &text())
     }
 
     /// Makes one more name of a file that has been copied already.
@@ -222,19 +243,17 @@ impl<'a, 'b> Import<'a, 'b> {
     }
 
     /// Copies the data of a file and leaves its holes out.
-    fn content(&mut self, source: &OwnedFd, name: &OsStr, inode: &Inode) -> Result<()> {
-        let text = || show(name.as_bytes());
-        let file = rustix::fs::openat(source, name, FILE_FLAGS, Mode::empty()).context(text)?;
-        let stat = rustix::fs::fstat(&file).context(text)?;
-        if kind(&stat) != Some(FileKind::Regular) {
-            return Err(Failure::new(Exit::Failure, format!("{}: changed its kind", text())));
+    fn content(&mut self, file: &OwnedFd, what: &str, inode: &Inode) -> Result<()> {
+        let text = || what.to_owned();
+        let mut len = length(&rustix::fs::fstat(file).context(text)?);
+        if len == 0 {
+            return self.unmeasured(file, inode, what);
         }
-        let len = length(&stat);
         let (mut offset, mut is_shareable) = (0, false);
         while offset < len {
             let next = match self.job.canonical {
-                Some(_) => next_data(&file, offset, len).map(|next| next.map(whole_pieces(len))),
-                None => next_data(&file, offset, len),
+                Some(_) => next_data(file, offset, len).map(|next| next.map(whole_pieces(len))),
+                None => next_data(file, offset, len),
             };
             let Some((start, end)) = next.context(text)? else { break };
             self.job.bar.add(start - offset);
@@ -242,22 +261,23 @@ impl<'a, 'b> Import<'a, 'b> {
             while offset < end {
                 let want = usize::try_from(end - offset).map_or(CHUNK, |left| left.min(CHUNK));
                 let read =
-                    rustix::io::pread(&file, &mut self.buffer[..want], offset).context(text)?;
+                    rustix::io::pread(file, &mut self.buffer[..want], offset).context(text)?;
                 if read == 0 {
-                    // The file was truncated during the copy. The rest of the copy reads as zeros.
-                    offset = len;
+                    // The file was truncated during the copy, or is shorter than it seemed.
+                    self.job.bar.add(len - offset);
+                    len = offset;
                     break;
                 }
                 let piece = &self.buffer[..read];
                 let whole = if self.job.clones.is_some() { read / BLOCK * BLOCK } else { 0 };
                 if let Some(clones) = self.job.clones.filter(|_| whole > 0) {
                     if !is_shareable {
-                        clones.expect_shareable(&file, &text())?;
+                        clones.expect_shareable(file, what)?;
                         is_shareable = true;
                     }
                     let (first, rest) = piece.split_at(whole);
                     let write = || inode.write_direct(offset, first);
-                    clones.write(&file, (offset, first), write).context(text)?.context(text)?;
+                    clones.write(file, (offset, first), write).context(text)?.context(text)?;
                     if !rest.is_empty() {
                         inode.write_at(offset + whole as u64, rest).context(text)?;
                     }
@@ -279,65 +299,54 @@ impl<'a, 'b> Import<'a, 'b> {
         Ok(())
     }
 
-    /// Sets owner, mode and times, after everything that would change them.
-    fn attributes(&self, inode: &Inode, stat: &Stat, what: &str) -> Result<()> {
-        let keep = self.job.keep;
-        if !keep.attributes && !keep.everything {
-            return Ok(());
-        }
-        let is_link = kind(stat) == Some(FileKind::Symlink);
-        let mtime = time(stat.st_mtime, stat.st_mtime_nsec);
-        // A program that runs as its owner must not get another owner.
-        let (mut mode, found) = (stat.st_mode & 0o7777, inode.attr());
-        if !keep.everything && found.uid != stat.st_uid {
-            mode &= !host::SET_USER;
-        }
-        if !keep.everything && found.gid != stat.st_gid {
-            mode &= !host::SET_GROUP;
-        }
-        let set = SetAttr {
-            mode: (!is_link).then_some(mode),
-            uid: keep.everything.then_some(stat.st_uid),
-            gid: keep.everything.then_some(stat.st_gid),
-            atime: Some(self.time(match self.job.canonical {
-                Some(_) => mtime,
-                None => time(stat.st_atime, stat.st_atime_nsec),
-            })),
-            mtime: Some(self.time(mtime)),
-            ..SetAttr::default()
-        };
-        inode.set_attr(&set).context(|| what.to_owned())?;
-        Ok(())
-    }
-
-    /// Returns a time, or the latest time that is allowed.
-    fn time(&self, time: Timespec) -> Timespec {
-        match self.job.canonical {
-            Some(last) if time.sec >= last => Timespec { sec: last, nsec: 0 },
-            _ => time,
-        }
-    }
-
-    /// Copies extended attributes, including access control lists. The last component of `path` is
-    /// an entry of an open directory (`transfer::X1`).
-    fn xattrs(&mut self, path: &Path, inode: &Inode) -> Result<()> {
-        if !self.job.keep.everything {
-            return Ok(());
-        }
-        let text = || path.display().to_string();
-        let all = host::xattrs(path)?;
-        let has = |list: &[u8]| all.iter().any(|(name, _)| name == list);
-        if self.may_inherit {
-            for list in host::LISTS.into_iter().filter(|list| !has(list)) {
-                if inode.xattr(list).is_ok() {
-                    inode.remove_xattr(list).context(text)?;
-                }
+    /// Copies what can be read of a file without a length: the kernel makes some up when they are
+    /// read.
+    fn unmeasured(&mut self, file: &OwnedFd, inode: &Inode, what: &str) -> Result<()> {
+        let text = || what.to_owned();
+        let mut offset = 0;
+        loop {
+            let read = rustix::io::pread(file, &mut self.buffer[..], offset).context(text)?;
+            if read == 0 {
+                return Ok(());
             }
+            inode.write_at(offset, &self.buffer[..read]).context(text)?;
+            offset += read as u64;
+            self.job.tally.bytes += read as u64;
         }
-        self.may_inherit |= has(acl::DEFAULT);
-        for (name, value) in &all {
-            inode.set_xattr(name, value, XattrFlags::default()).context(text)?;
+    }
+
+    /// The attributes of a source. If equal trees must become equal volumes, no time is later than
+    /// the last one allowed, and access times are not used.
+    fn of(&self, stat: &Stat) -> Attributes {
+        let mut found = Attributes::from(stat);
+        if let Some(last) = self.job.canonical {
+            if found.mtime.sec >= last {
+                found.mtime = Timespec { sec: last, nsec: 0 };
+            }
+            found.atime = found.mtime;
         }
+        found
+    }
+
+    /// Reads the extended attributes of a source, if the copy keeps any.
+    fn xattrs(
+        &self,
+        read: impl FnOnce() -> rustix::io::Result<Xattrs>,
+    ) -> rustix::io::Result<Xattrs> {
+        if self.job.keep.modes() { read() } else { Ok(Xattrs::new()) }
+    }
+
+    /// Sets the attributes of a copy, after everything that would change them.
+    fn finish(
+        &mut self,
+        inode: &Inode,
+        (attributes, xattrs, is_new): (&Attributes, &Xattrs, bool),
+        what: &str,
+    ) -> Result<()> {
+        let inherits = self.may_inherit;
+        let set = attributes.set_in_volume(self.job.keep, inode, (xattrs, inherits), is_new);
+        set.context(|| what.to_owned())?;
+        self.may_inherit |= xattrs.iter().any(|(name, _)| name == acl::DEFAULT);
         Ok(())
     }
 }
@@ -402,6 +411,19 @@ pub(super) fn open_child(dir: &OwnedFd, name: &OsStr) -> Result<OwnedFd> {
     rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty()).context(|| show(name.as_bytes()))
 }
 
+/// Opens a regular file that `stat` found. The attributes of one file never come to the content of
+/// another, if the name leads to another file by now.
+pub(super) fn open_file(dir: &OwnedFd, name: &OsStr, found: &Stat) -> Result<OwnedFd> {
+    let text = || show(name.as_bytes());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(dir, name, flags, Mode::empty()).context(text)?;
+    let now = rustix::fs::fstat(&file).context(text)?;
+    if (now.st_dev, now.st_ino, kind(&now)) != (found.st_dev, found.st_ino, kind(found)) {
+        return Err(Failure::new(Exit::Failure, format!("{}: was replaced meanwhile", text())));
+    }
+    Ok(file)
+}
+
 pub(super) fn stat(dir: &OwnedFd, name: &OsStr) -> Result<Stat> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).context(|| show(name.as_bytes()))
 }
@@ -412,14 +434,4 @@ pub(super) fn kind(stat: &Stat) -> Option<FileKind> {
 
 pub(super) fn length(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
-}
-
-/// Converts a time. Seconds may be negative; nanoseconds from the kernel are below a billion.
-fn time(sec: i64, nsec: impl TryInto<u32>) -> Timespec {
-    Timespec { sec, nsec: nsec.try_into().unwrap_or(0) }
-}
-
-fn raw(fd: &OwnedFd) -> i32 {
-    use std::os::fd::AsRawFd;
-    fd.as_raw_fd()
 }

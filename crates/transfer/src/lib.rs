@@ -21,6 +21,7 @@ mod links;
 pub mod listing;
 pub mod mounted;
 mod names;
+mod rights;
 mod special;
 mod tar;
 mod within;
@@ -40,7 +41,7 @@ pub use self::digest::{Chain, digest, digest_archive};
 pub use self::export::Export;
 pub use self::import::{Census, Import, open_dir, survey};
 pub use self::special::{Flags, Search, Special};
-pub use self::within::copy_within;
+pub use self::within::Within;
 
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
@@ -169,19 +170,19 @@ fn replacing<T>(
     }
 }
 
-/// Makes a directory, or returns the existing directory.
+/// Makes a directory, or returns the existing directory. Returns whether it is new.
 fn directory(
     dir: &Inode,
     name: &[u8],
     mode: u32,
     (uid, gid): (u32, u32),
-) -> buttress_fs::Result<Inode> {
+) -> buttress_fs::Result<(Inode, bool)> {
     match dir.mkdir(name, mode & 0o7777, uid, gid) {
         Err(error) if error.kind() == ErrorKind::Name(NameError::Exists) => {
             let found = dir.lookup(name)?;
-            if found.attr().kind == FileKind::Directory { Ok(found) } else { Err(error) }
+            if found.attr().kind == FileKind::Directory { Ok((found, false)) } else { Err(error) }
         }
-        other => other,
+        other => other.map(|made| (made, true)),
     }
 }
 

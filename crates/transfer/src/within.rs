@@ -1,102 +1,153 @@
 //! Copies from a volume to the same volume or to another volume.
 
-use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr, XattrFlags};
+use std::collections::HashMap;
 
-use super::{CHUNK, Job, Reflink, caller, directory, needs_recursive, regular, replacing};
+use buttress_fs::{ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr};
+
+use super::rights::{Attributes, xattrs_of};
+use super::{CHUNK, Job, Reflink, acl, caller, directory, needs_recursive, regular, replacing};
 use crate::listing::{self, Entry};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
+
+/// Copies into one volume from one volume, which may be the same.
+pub struct Within<'a, 'b> {
+    job: &'a mut Job<'b>,
+    /// The volume with the copies.
+    fs: &'a Filesystem,
+    /// The first copy of every file with several names.
+    links: HashMap<InodeId, InodeId>,
+    buffer: Vec<u8>,
+    stack: Vec<Level>,
+    /// Whether a directory of the copy may have a list of rights that new entries inherit.
+    may_inherit: bool,
+}
 
 /// A directory being copied.
 struct Level {
     left: std::vec::IntoIter<Entry>,
     source: Inode,
     target: Inode,
-}
-
-/// Copies `inode` to the name `target` in `dir`.
-pub fn copy_within(job: &mut Job<'_>, inode: &Inode, dir: &Inode, target: &[u8]) -> Result<()> {
-    let mut stack = Vec::new();
-    let mut buffer = vec![0_u8; CHUNK];
-    copy(job, inode, dir, target, &mut stack, &mut buffer, &|_, _| Ok(()))?;
-    while let Some(mut level) = stack.pop() {
-        let Some(entry) = level.left.next() else {
-            keep(job, &level.source, &level.target).context(|| show(target))?;
-            continue;
-        };
-        let at = stack.len();
-        let made = &|_: &mut Job<'_>, _: &Inode| Ok(());
-        copy(job, &entry.inode, &level.target, &entry.name, &mut stack, &mut buffer, made)?;
-        stack.insert(at, level);
-    }
-    Ok(())
+    is_new: bool,
 }
 
 /// A function that changes a new regular file before it has content.
 type Made<'m> = &'m dyn Fn(&mut Job<'_>, &Inode) -> buttress_fs::Result<()>;
 
-/// Copies anything but a directory to the name `target` in `dir`. A new regular file is shown to
-/// `made` before it has content.
-pub(super) fn copy_file(
-    job: &mut Job<'_>,
-    inode: &Inode,
-    dir: &Inode,
-    target: &[u8],
-    made: Made<'_>,
-) -> Result<()> {
-    copy(job, inode, dir, target, &mut Vec::new(), &mut vec![0_u8; CHUNK], made)
-}
+impl<'a, 'b> Within<'a, 'b> {
+    /// Prepares a copy into `fs`.
+    pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
+        let (links, stack) = (HashMap::new(), Vec::new());
+        Self { job, fs, links, buffer: vec![0; CHUNK], stack, may_inherit: false }
+    }
 
-fn copy(
-    job: &mut Job<'_>,
-    inode: &Inode,
-    dir: &Inode,
-    name: &[u8],
-    stack: &mut Vec<Level>,
-    buffer: &mut [u8],
-    made: Made<'_>,
-) -> Result<()> {
-    let text = || show(name);
-    let attr = inode.attr();
-    let (uid, gid) = if job.keep.everything { (attr.uid, attr.gid) } else { caller() };
-    job.bar.set_message(&text());
-    let copied = match attr.kind {
-        FileKind::Directory => {
-            needs_recursive(job, &text())?;
-            if stack.first().is_some_and(|top| top.target.id() == inode.id()) {
-                let what = format!("{}: a directory cannot be copied into itself", text());
-                return Err(Failure::new(Exit::Failure, what));
-            }
-            // The source is listed before the copy may appear in it.
-            let left = listing::entries(inode).context(text)?.into_iter();
-            let target = directory(dir, name, attr.mode, (uid, gid)).context(text)?;
-            job.tally.directories += 1;
-            stack.push(Level { left, source: inode.clone(), target });
-            return Ok(());
+    /// Copies `inode` to the name `target` in `dir`.
+    pub fn entry(&mut self, inode: &Inode, dir: &Inode, target: &[u8]) -> Result<()> {
+        let made = &|_: &mut Job<'_>, _: &Inode| Ok(());
+        self.may_inherit |= dir.xattr(acl::DEFAULT).is_ok();
+        self.copy(inode, dir, target, made)?;
+        while let Some(mut level) = self.stack.pop() {
+            let Some(entry) = level.left.next() else {
+                self.finish(&level.source, &level.target, level.is_new).context(|| show(target))?;
+                continue;
+            };
+            let at = self.stack.len();
+            self.copy(&entry.inode, &level.target, &entry.name, made)?;
+            self.stack.insert(at, level);
         }
-        FileKind::Symlink => {
-            let link = inode.read_link().context(text)?;
-            job.tally.others += 1;
-            replacing(dir, name, || dir.symlink(name, &link, uid, gid)).context(text)?
-        }
-        FileKind::Regular => {
+        Ok(())
+    }
+
+    /// Copies anything but a directory to the name `target` in `dir`. A new regular file is shown
+    /// to `made` before it has content.
+    pub(super) fn file(
+        &mut self,
+        inode: &Inode,
+        dir: &Inode,
+        target: &[u8],
+        made: Made<'_>,
+    ) -> Result<()> {
+        self.may_inherit |= dir.xattr(acl::DEFAULT).is_ok();
+        self.copy(inode, dir, target, made)
+    }
+
+    fn copy(&mut self, inode: &Inode, dir: &Inode, name: &[u8], made: Made<'_>) -> Result<()> {
+        let text = || show(name);
+        let attr = inode.attr();
+        let keep = self.job.keep;
+        let (uid, gid) = if keep.everything { (attr.uid, attr.gid) } else { caller() };
+        let mode = Attributes::from(&attr).mode_at_first(keep);
+        self.job.bar.set_message(&text());
+        if attr.kind != FileKind::Directory {
             if dir.lookup(name).is_ok_and(|found| found.id() == inode.id()) {
                 let what = format!("{}: is the same file on both sides", text());
                 return Err(Failure::new(Exit::Failure, what));
             }
-            let copied = regular(dir, name, attr.mode, (uid, gid)).context(text)?;
-            made(job, &copied).context(text)?;
-            content(job, inode, &copied, attr.size, buffer).context(text)?;
-            job.tally.files += 1;
-            copied
+            if self.linked(inode.id(), dir, name).context(text)? {
+                return Ok(());
+            }
         }
-        FileKind::Character | FileKind::Block | FileKind::Fifo | FileKind::Socket => {
-            job.tally.others += 1;
-            replacing(dir, name, || dir.create(name, attr.mode, uid, gid, attr.rdev))
-                .context(text)?
+        let copied = match attr.kind {
+            FileKind::Directory => {
+                needs_recursive(self.job, &text())?;
+                if self.stack.first().is_some_and(|top| top.target.id() == inode.id()) {
+                    let what = format!("{}: a directory cannot be copied into itself", text());
+                    return Err(Failure::new(Exit::Failure, what));
+                }
+                // The source is listed before the copy may appear in it.
+                let left = listing::entries(inode).context(text)?.into_iter();
+                let (target, is_new) = directory(dir, name, mode, (uid, gid)).context(text)?;
+                self.may_inherit |= !is_new && target.xattr(acl::DEFAULT).is_ok();
+                self.job.tally.directories += 1;
+                self.stack.push(Level { left, source: inode.clone(), target, is_new });
+                return Ok(());
+            }
+            FileKind::Symlink => {
+                let link = inode.read_link().context(text)?;
+                self.job.tally.others += 1;
+                replacing(dir, name, || dir.symlink(name, &link, uid, gid)).context(text)?
+            }
+            FileKind::Regular => {
+                let copied = regular(dir, name, mode, (uid, gid)).context(text)?;
+                made(self.job, &copied).context(text)?;
+                content(self.job, inode, &copied, attr.size, &mut self.buffer).context(text)?;
+                self.job.tally.files += 1;
+                copied
+            }
+            FileKind::Character | FileKind::Block | FileKind::Fifo | FileKind::Socket => {
+                self.job.tally.others += 1;
+                replacing(dir, name, || dir.create(name, mode, uid, gid, attr.rdev))
+                    .context(text)?
+            }
+        };
+        if keep.everything && attr.nlink > 1 {
+            self.links.insert(inode.id(), copied.id());
         }
-    };
-    keep(job, inode, &copied).context(text)
+        self.finish(inode, &copied, true).context(text)
+    }
+
+    /// Makes one more name of a file that has been copied already. Links do not lead from one
+    /// subvolume to another.
+    fn linked(&mut self, source: InodeId, dir: &Inode, name: &[u8]) -> buttress_fs::Result<bool> {
+        let Some(copy) = self.links.get(&source).copied() else { return Ok(false) };
+        if copy.tree != dir.id().tree || !self.job.keep.everything {
+            return Ok(false);
+        }
+        if dir.lookup(name).is_ok_and(|found| found.id() == copy) {
+            return Ok(true);
+        }
+        let copy = self.fs.inode(copy)?;
+        replacing(dir, name, || dir.link(&copy, name))?;
+        Ok(true)
+    }
+
+    fn finish(&mut self, source: &Inode, copy: &Inode, is_new: bool) -> buttress_fs::Result<()> {
+        let (keep, attributes) = (self.job.keep, Attributes::from(&source.attr()));
+        let xattrs = xattrs_of(source, keep)?;
+        attributes.set_in_volume(keep, copy, (&xattrs, self.may_inherit), is_new)?;
+        self.may_inherit |= xattrs.iter().any(|(name, _)| name == acl::DEFAULT);
+        Ok(())
+    }
 }
 
 fn content(
@@ -149,24 +200,5 @@ fn shared(job: &mut Job<'_>, source: &Inode, target: &Inode, size: u64) -> buttr
     source.clone_range(0, target, 0, 0)?;
     job.bar.add(size);
     job.tally.bytes += size;
-    Ok(())
-}
-
-fn keep(job: &Job<'_>, source: &Inode, target: &Inode) -> buttress_fs::Result<()> {
-    let attr = source.attr();
-    if job.keep.everything {
-        for name in source.list_xattrs()? {
-            target.set_xattr(&name, &source.xattr(&name)?, XattrFlags::default())?;
-        }
-    }
-    if job.keep.everything || job.keep.attributes {
-        let is_link = attr.kind == FileKind::Symlink;
-        target.set_attr(&SetAttr {
-            mode: (!is_link).then_some(attr.mode & 0o7777),
-            atime: Some(attr.atime),
-            mtime: Some(attr.mtime),
-            ..SetAttr::default()
-        })?;
-    }
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::location::{Location, VolumePath};
 use crate::transfer::{Across, Export, Import, Job, Keep, Reflink};
-use crate::transfer::{copy_within, mounted, open_dir, survey};
+use crate::transfer::{Within, mounted, open_dir, survey};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Copy directories with everything in them.
     #[arg(long, short)]
     recursive: bool,
-    /// Preserve modes and times.
+    /// Preserve modes, access control lists and times.
     #[arg(long, short)]
     preserve: bool,
     /// Copy recursively and preserve owners, modes, times, extended attributes and hard links.
@@ -262,9 +262,10 @@ fn to(
                 export.entry(&inode, dir, OsStr::from_bytes(&name))?;
             }
         }
-        Target::Volume { dir, .. } => {
+        Target::Volume { fs, dir, .. } => {
+            let mut within = Within::new(job, fs);
             for (inode, name) in inodes {
-                copy_within(job, &inode, dir, &name)?;
+                within.entry(&inode, dir, &name)?;
             }
         }
     }

@@ -348,3 +348,116 @@ fn copies_give_no_more_rights_and_can_be_repeated() {
     mounted.end();
     check(&bench.path("image"));
 }
+
+/// The ways to copy, and what the copies of four objects have: mode and owner of each, and whether
+/// `listed` has the list of its source.
+const WAYS: [(&[&str], [(u32, u32); 4], bool); 3] = [
+    (&["-r"], [(0o755, 0), (0o640, 0), (0o640, 0), (0o755, 0)], false),
+    (&["-r", "--preserve"], [(0o755, 0), (0o640, 0), (0o660, 0), (0o1777, 0)], true),
+    (&["-a"], [(0o6755, 1000), (0o640, 0), (0o660, 0), (0o7777, 1000)], true),
+];
+const OBJECTS: [&str; 4] = ["program", "private", "listed", "open"];
+
+/// Copies between all kinds of places, below a folder with a list for new objects. No copy has
+/// rights that its source lacks, in any place, also when it replaces a copy.
+#[test]
+fn no_place_gives_a_copy_more_rights() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !has(&["umount", "setfacl", "getfacl"], Some("/dev/fuse")) || !is_root {
+        return;
+    }
+    let bench = crate::bench();
+    let source = bench.path("source");
+    fs::create_dir_all(source.join("open")).expect("folders");
+    for (name, (mode, owner)) in OBJECTS.iter().zip(WAYS[2].1) {
+        if *name != "open" {
+            fs::write(source.join(name), name).expect("a file");
+        }
+        std::os::unix::fs::chown(source.join(name), Some(owner), Some(owner)).expect("root");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(source.join(name), mode).expect("a mode");
+    }
+    fs::hard_link(source.join("private"), source.join("too")).expect("a link");
+    let list = "user::rw-,group::---,user:1234:rw-,mask::rw-,other::---";
+    run("setfacl", &["--set", list, text(&source.join("listed"))]);
+    fs::create_dir(bench.path("lists")).expect("a folder");
+    run("setfacl", &["--default", "-m", "user:1234:rwx", text(&bench.path("lists"))]);
+
+    for image in ["image", "plain", "other"] {
+        bench.volume(image, "300M");
+    }
+    bench.ok(&["mkdir", "plain:/empty"]);
+    bench.ok(&["cp", "-a", "source", "plain:/"]);
+    bench.ok(&["cp", "-a", "lists", "plain:/empty"]);
+    let mounted = Mounted::new(&bench, &[]);
+    fs::create_dir(bench.path("host")).expect("a folder");
+    bench.ok(&["cp", "-a", "source", "mnt/"]);
+    let places = ["host/", "mnt/", "plain:/", "other:/"];
+    for place in places {
+        bench.ok(&["cp", "-a", "plain:/empty/lists", place]);
+        for (at, from) in ["source", "plain:/source", "mnt/source"].into_iter().enumerate() {
+            // Nothing is copied from the host to the host.
+            let from = if place == "host/" && at == 0 { "plain:/source" } else { from };
+            for (way, (flags, ..)) in WAYS.iter().enumerate() {
+                let to = format!("{place}lists/{at}{way}");
+                match place {
+                    "host/" => fs::create_dir(bench.path(&to)).expect("a folder"),
+                    _ => _ = bench.ok(&["mkdir", &to]),
+                }
+                // Twice: the second copy finds everything there.
+                for _ in 0..2 {
+                    bench.ok(&[&["cp"], *flags, &[from, to.as_str()]].concat());
+                }
+            }
+        }
+        // A program of another owner replaces the content of a file of root.
+        bench.ok(&["cp", "plain:/source/private", &format!("{place}once")]);
+        bench.ok(&["cp", "--preserve", "plain:/source/program", &format!("{place}once")]);
+        if place != "host/" {
+            bench.ok(&["cp", "/proc/cpuinfo", &format!("{place}made-up")]);
+        }
+    }
+    mounted.end();
+
+    expect_rights(&bench.path("host"), "host");
+    for image in ["image", "plain", "other"] {
+        let mounted = Mounted::of(&bench, image, &[]);
+        expect_rights(&bench.path("mnt"), image);
+        mounted.end();
+        check(&bench.path(image));
+    }
+}
+
+/// Looks at the copies of the three sources, made in all ways.
+fn expect_rights(place: &Path, what: &str) {
+    let lists = |path: &Path| {
+        let args = ["--numeric", "--absolute-names", "--omit-header", text(path)];
+        let output = std::process::Command::new("getfacl").args(args).output();
+        String::from_utf8(output.expect("getfacl runs").stdout).expect("text")
+    };
+    for at in 0..3 {
+        for (way, (flags, wanted, has_list)) in WAYS.iter().enumerate() {
+            let folder = place.join(format!("lists/{at}{way}/source"));
+            let when = format!("{what}, source {at}, {flags:?}");
+            for (name, wanted) in OBJECTS.iter().zip(wanted) {
+                let found = fs::metadata(folder.join(name)).expect("it");
+                // A list that a new object inherits, without any option, is no right of the source.
+                let mask = if *flags == ["-r"] { 0o7700 } else { 0o7777 };
+                let got = (found.mode() & mask, found.uid());
+                assert_eq!(got, (wanted.0 & mask, wanted.1), "{when}: {name}");
+                if *flags != ["-r"] {
+                    let is_listed = lists(&folder.join(name)).contains("user:1234");
+                    assert_eq!(is_listed, *has_list && *name == "listed", "{when}: {name}");
+                }
+            }
+            let ino = |name: &str| fs::metadata(folder.join(name)).expect("it").ino();
+            assert_eq!(ino("private") == ino("too"), *flags == ["-a"], "{when}: names");
+        }
+    }
+    let once = fs::metadata(place.join("once")).expect("it");
+    assert_eq!((once.mode() & 0o7777, once.uid()), (0o755, 0), "{what}");
+    if what != "host" {
+        let made_up = fs::read(place.join("made-up")).expect("it");
+        assert!(!made_up.is_empty() && !made_up.contains(&0), "{what}");
+    }
+}
