@@ -147,7 +147,8 @@ fn repair_leaves_a_directory_one_name() {
     assert!(after.contains_key("/z/older/c/in c") && !after.contains_key("/a/b"), "{after:?}");
 }
 
-/// What would be lost is not given up: a directory whose only sure name is below itself keeps all.
+/// What would be lost is not given up: a directory keeps all names if its only sure one is below
+/// itself.
 #[test]
 fn repair_cuts_off_no_directory() {
     let patch = Patch::new(nested_victim());
