@@ -19,8 +19,8 @@ use buttress_volume::{Error as VolumeError, Volume};
 
 use crate::context::{Context, Tree};
 use crate::facts::Group;
-use crate::issue::Issue;
 use crate::walk::each_leaf;
+use buttress_issue::Issue;
 
 /// Words of a record: device, offset, 0 for a stripe and 1 for an extent, chunk, length.
 const PART_WORDS: usize = 5;

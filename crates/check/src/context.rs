@@ -11,11 +11,11 @@ use buttress_tree::{Geometry, Node, NodePtr};
 use buttress_volume::Volume;
 
 use crate::facts::{Group, OwnedBytes};
-use crate::issue::Issue;
 use crate::owned_nodes::OwnedNodes;
 use crate::report::Findings;
 use crate::source::Source;
 use crate::{Options, Progress};
+use buttress_issue::Issue;
 
 /// The largest number of threads. More threads would mostly wait for the device.
 const THREADS_MAX: usize = 8;

@@ -17,8 +17,8 @@ use buttress_format::{Extent, Ino, Key, Kind, Logical, TreeId, ids, limits::MAX_
 use buttress_tree::Cursor;
 
 use crate::context::{Context, Tree};
-use crate::issue::Issue;
 use crate::source::Source;
+use buttress_issue::Issue;
 
 /// Iterates over the ranges that checksum items cover, in order.
 pub(crate) struct Ranges<'r, 'c> {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
 use crate::csums::Ranges;
-use crate::issue::Issue;
+use buttress_issue::Issue;
 
 /// Bytes of one read.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -10,8 +10,8 @@ use buttress_sorter::Writer;
 
 use crate::context::Context;
 use crate::facts::Item;
-use crate::issue::Issue;
 use crate::record::{self, User, WORDS};
+use buttress_issue::Issue;
 
 /// The largest distance of a reference's key from its hash. References with colliding hashes lie at
 /// the next offsets.

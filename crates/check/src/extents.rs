@@ -16,11 +16,11 @@ use crate::context::{Context, Tree};
 use crate::csums::Csums;
 use crate::facts::Group;
 use crate::free_space::FreeSpace;
-use crate::issue::Issue;
 use crate::log_space::LogSpace;
 use crate::reach::reaches;
 use crate::record::{self, Entry, Record, User, WORDS};
 use crate::stripes::Stripes;
+use buttress_issue::Issue;
 
 /// Records between two progress reports.
 const STRIDE: u64 = 1 << 14;

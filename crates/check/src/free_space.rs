@@ -13,8 +13,8 @@ use buttress_tree::Cursor;
 
 use crate::context::{Context, Tree};
 use crate::facts::Group;
-use crate::issue::Issue;
 use crate::source::Source;
+use buttress_issue::Issue;
 
 /// Compares the recorded free space with the space that extents leave.
 pub(crate) struct FreeSpace<'f, 'c> {

@@ -14,8 +14,8 @@ use buttress_format::{FileKind, Incompat, Ino, InodeFlags, InodeItem, Key, Kind}
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::context::{Context, Tree};
-use crate::issue::Issue;
 use crate::verity;
+use buttress_issue::Issue;
 
 /// A sum of hashes: equal for equal multisets, in whatever order the hashes were added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

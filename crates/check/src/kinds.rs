@@ -7,7 +7,7 @@
 
 use buttress_format::TreeId;
 
-use crate::issue::Issue;
+use buttress_issue::Issue;
 
 /// The tree with the damage, for an issue about damaged nodes or items.
 pub(crate) fn damaged_tree(issue: &Issue) -> Option<TreeId> {

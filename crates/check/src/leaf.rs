@@ -17,8 +17,8 @@ use crate::context::{Context, Tree};
 use crate::extent_leaf;
 use crate::facts::Item;
 use crate::inode::{Fragment, InodeChecker, Run, Span, Sum};
-use crate::issue::{Issue, Name};
 use crate::record::{self, User, WORDS};
+use buttress_issue::{Issue, Name};
 
 /// The mode of a file of the old free-space cache.
 const CACHE_MODE: u32 = 0o100_600;

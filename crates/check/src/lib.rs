@@ -34,7 +34,6 @@ mod extents;
 mod facts;
 mod free_space;
 mod inode;
-mod issue;
 mod joined_walk;
 mod kinds;
 mod leaf;
@@ -65,8 +64,8 @@ mod users;
 mod verity;
 mod walk;
 
+pub use buttress_issue::{Issue, Name, Severity};
 pub use error::{Error, Result};
-pub use issue::{Issue, Name, Severity};
 pub use options::{NoProgress, Options, Progress, Step};
 pub use repair::{RepairOptions, Repairs, repair, repair_with};
 pub use report::{Report, Totals};

@@ -8,7 +8,7 @@ use buttress_format::{Extent, FileExtent, Kind, RootItem, TreeId};
 use buttress_tree::{Expect, Node, NodePtr};
 
 use crate::context::Context;
-use crate::issue::Issue;
+use buttress_issue::Issue;
 
 /// The log trees. No extent item covers their space yet.
 #[derive(Debug, Default)]

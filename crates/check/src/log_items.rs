@@ -35,10 +35,10 @@ use buttress_tree::{Cursor, Expect, Node, NodePtr};
 use crate::context::{Context, Tree};
 use crate::facts::Item;
 use crate::inode::Fragment;
-use crate::issue::Issue;
 use crate::leaf::Leaves;
 use crate::log_sums::LogSums;
 use crate::report::Findings;
+use buttress_issue::Issue;
 
 /// Words of a record of data: its start and its length.
 pub(crate) const DATA_WORDS: usize = 2;

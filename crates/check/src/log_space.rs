@@ -16,8 +16,8 @@ use buttress_sorter::{Merge, Sorter};
 
 use crate::context::Context;
 use crate::facts::Group;
-use crate::issue::Issue;
 use crate::log_items::DATA_WORDS;
+use buttress_issue::Issue;
 
 /// Space in use, by a log or as the extent tree has it.
 #[derive(Clone, Copy, PartialEq, Eq)]

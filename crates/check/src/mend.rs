@@ -47,11 +47,11 @@ use buttress_format::{Ino, Kind, TreeId};
 use buttress_volume::Volume;
 
 use crate::error::Result;
-use crate::issue::{Issue, Severity};
 use crate::kinds::{damaged_tree, is_of_extents};
 use crate::options::{NoProgress, Options};
 use crate::report::Report;
 use crate::run::check_devices;
+use buttress_issue::{Issue, Severity};
 use editor::{Editor, Fix};
 
 /// The most rounds. Each round mends at most a thousand issues of a kind.

@@ -22,8 +22,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::context::{Context, Tree};
 use crate::inode::Sums;
-use crate::issue::{Issue, Name};
 use crate::walk::each_leaf;
+use buttress_issue::{Issue, Name};
 
 /// Words of a record: relation ([`LINK`] and so on), directory, index, inode, hash of the name,
 /// side, file type. [`LOOKUP`] and [`NAMELESS`] use some of these words differently.

@@ -29,8 +29,8 @@ use parking_lot::Mutex;
 use crate::context::{Context, Tree};
 use crate::csums::Ranges;
 use crate::facts::Group;
-use crate::issue::Issue;
 use crate::source::Source;
+use buttress_issue::Issue;
 
 /// The most rows that wait for a thread.
 const ROWS_AHEAD: usize = 32;

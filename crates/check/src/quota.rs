@@ -11,9 +11,9 @@ use buttress_tree::Node;
 
 use crate::context::{Context, Tree};
 use crate::facts::OwnedBytes;
-use crate::issue::Issue;
 use crate::quota_full::{self, Parents};
 use crate::walk::each_leaf;
+use buttress_issue::Issue;
 
 /// Full quotas that could not be counted.
 pub(crate) const NOT_COUNTED: &str = "the counts of quota groups";

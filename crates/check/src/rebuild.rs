@@ -38,12 +38,12 @@ use buttress_volume::{OpenOptions, Volume};
 
 use crate::context::{Context, Tree};
 use crate::error::{Error, Result};
-use crate::issue::Issue;
 use crate::memo::Memo;
 use crate::options::{NoProgress, Options};
 use crate::record::WORDS;
 use crate::report::Findings;
 use crate::walk::{Counts, Walk};
+use buttress_issue::Issue;
 use collect::{Collected, Collector};
 use pack::NodeWriter;
 use place::{Room, anew};

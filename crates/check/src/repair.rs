@@ -34,13 +34,13 @@ use buttress_volume::{OpenOptions, Volume};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::issue::{Issue, Severity};
 use crate::kinds::{is_of_extents, is_of_sums};
 use crate::mend::mend;
 use crate::options::{NoProgress, Options};
 use crate::rebuild::rebuild;
 use crate::report::Report;
 use crate::run::check_devices;
+use buttress_issue::{Issue, Severity};
 
 /// The changes that were made, and the problems that remain, as sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

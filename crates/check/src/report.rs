@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use buttress_base::{Rank, Ranked};
 use serde::Serialize;
 
-use crate::issue::{Issue, Severity};
+use buttress_issue::{Issue, Severity};
 
 /// Issues of one kind that are kept.
 const KEPT_PER_CODE: usize = 1000;

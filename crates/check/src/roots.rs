@@ -15,8 +15,8 @@ use buttress_format::{
 use buttress_tree::{Cursor, NodePtr, boot};
 
 use crate::context::{Context, Tree};
-use crate::issue::{Issue, Name};
 use crate::walk::each_leaf;
+use buttress_issue::{Issue, Name};
 
 /// The content of the root tree.
 #[derive(Default)]

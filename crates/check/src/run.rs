@@ -16,7 +16,6 @@ use crate::extents::{Extents, Others};
 use crate::facts::Group;
 use crate::free_space::FreeSpace;
 use crate::inode::{InodeChecker, Span, Sums};
-use crate::issue::Issue;
 use crate::log_space::LogSpace;
 use crate::memo::Memo;
 use crate::options::{NoProgress, Options, Progress, Step};
@@ -26,6 +25,7 @@ use crate::roots::Roots;
 use crate::stripes::Stripes;
 use crate::walk::{Counts, Walk};
 use crate::{chunks, data, log, log_items, names, parity, quota, record, roots, superblock};
+use buttress_issue::Issue;
 
 /// Checks a volume of one device, in a file or on a block device. This is mainly for tests. The
 /// function takes no lock, so a test may call it while the test has the idle volume open. If

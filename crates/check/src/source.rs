@@ -17,8 +17,8 @@ use buttress_format::{Logical, TreeId};
 use buttress_tree::{Error as TreeError, Expect, Geometry, Node, NodeSource};
 use buttress_volume::{Error as VolumeError, Volume};
 
-use crate::issue::Issue;
 use crate::report::Findings;
+use buttress_issue::Issue;
 
 const CACHED_NODES: usize = 64;
 

@@ -15,8 +15,8 @@ use buttress_tree::Cursor;
 
 use crate::context::{Context, Tree};
 use crate::csums::{add, first_outside};
-use crate::issue::Issue;
 use crate::source::Source;
+use buttress_issue::Issue;
 
 /// Iterates over the ranges of stripe items, in order.
 struct Ranges<'r, 'c> {

@@ -8,8 +8,8 @@ use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{Generation, Logical, RootBackup, Superblock};
 use buttress_volume::{Error, Volume};
 
-use crate::issue::Issue;
 use crate::report::Findings;
+use buttress_issue::Issue;
 
 /// How often a superblock copy is read if it may be half written, and the pause between two reads.
 const LIVE_READS: usize = 5;

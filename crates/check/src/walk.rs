@@ -29,10 +29,10 @@ use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
 use crate::inode::Span;
-use crate::issue::Issue;
 use crate::leaf::Leaves;
 use crate::memo::Memo;
 use crate::record::{self, User, WORDS};
+use buttress_issue::Issue;
 
 /// The largest number of units that are handed out and not taken yet.
 const UNITS_AHEAD: usize = 32;

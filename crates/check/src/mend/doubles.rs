@@ -19,11 +19,11 @@ use buttress_format::{
 };
 
 use crate::error::Result;
-use crate::issue::{Issue, Name};
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::listing;
 use crate::mend::names::{self, Stated};
 use crate::report::Report;
+use buttress_issue::{Issue, Name};
 
 /// Changes of items that build on each other. They become edits when all are made.
 struct Draft<'e> {

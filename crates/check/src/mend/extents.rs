@@ -16,11 +16,11 @@ use buttress_format::{
 };
 
 use crate::error::Result;
-use crate::issue::Issue;
 use crate::kinds::damaged_tree;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::names;
 use crate::report::Report;
+use buttress_issue::Issue;
 
 /// The most bytes of a file that one compressed extent can hold.
 const PACKED_MAX: u64 = 128 << 10;

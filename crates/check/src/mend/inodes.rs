@@ -12,10 +12,10 @@ use buttress_format::{
 };
 
 use crate::error::Result;
-use crate::issue::Name;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::listing;
 use crate::mend::names::{self, Stated};
+use buttress_issue::Name;
 
 /// The two flags that forbid changes.
 const FROZEN: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;

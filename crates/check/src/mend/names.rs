@@ -13,10 +13,10 @@ use buttress_format::{
 };
 
 use crate::error::Result;
-use crate::issue::Name;
 use crate::mend::doubles;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::mend::listing;
+use buttress_issue::Name;
 
 /// The first index that a name can have.
 pub(super) const FIRST_INDEX: u64 = 2;

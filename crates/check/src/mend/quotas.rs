@@ -10,9 +10,9 @@
 use buttress_format::{Key, Kind, QuotaGroup, QuotaInfo, QuotaStatus, TreeId};
 
 use crate::error::Result;
-use crate::issue::Issue;
 use crate::mend::editor::{Edit, Editor, Fix};
 use crate::quota::NOT_COUNTED;
+use buttress_issue::Issue;
 
 /// Whether an issue says that counts of quota groups may be wrong.
 pub(super) fn are_doubtful(issue: &Issue) -> bool {

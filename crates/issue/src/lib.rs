@@ -2,13 +2,15 @@
 //!
 //! # Place
 //!
-//! Every step of the check makes issues. The program prints them, and scripts read their codes. A
-//! released code keeps its meaning.
+//! Every step of the checker (`check`) makes issues, and its repairs answer them. The program
+//! prints them, and scripts read their codes. A released code keeps its meaning.
 //!
 //! # Invariants
 //!
 //! - **Q1** An issue only has facts: addresses, keys, names, found and expected values.
 //! - **Q2** Codes are unique.
+
+#![forbid(unsafe_code)]
 
 use std::fmt;
 
