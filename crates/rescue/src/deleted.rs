@@ -5,17 +5,22 @@
 //! - **GH1** A deleted inode is restored as it was in one version: the newest leaf in which its
 //!   inode item has a link. Newer leaves show the inode during its removal, so their items are
 //!   ignored. Items of older leaves are used only for keys that no newer leaf covers.
+//! - **GH2** A version in a log of fsync is used if it is newer than the last tree that surely had
+//!   the inode. A log has all names and attributes of an inode, and only the new extents.
 
 use std::collections::{BTreeMap, HashSet};
 
 use buttress_format::{
-    Extent, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId,
+    Extent, FileExtent, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId, ids,
 };
 use buttress_tree::{Expect, Node};
 
 use crate::files::Index;
-use crate::inode_items::InodeItems;
+use crate::inode_items::{FileItem, InodeItems};
 use crate::last_use::LastUse;
+use crate::names::parse_refs;
+use crate::old_logs::Logged;
+use crate::pieces;
 use crate::salvage::Salvage;
 use crate::scan::{self, Found};
 use crate::sums::{Life, Sum, Sums, Wanted};
@@ -122,10 +127,7 @@ impl DeletedInodes {
             covered.push((leaf.first, leaf.last));
         }
         body.parts.pieces.sort_by_key(|piece| piece.offset);
-        if !body.parts.has_all_bytes() {
-            let why = "nodes with its extents were overwritten".to_owned();
-            body.parts.unknown.push((0..u64::MAX, why));
-        }
+        body.note_gaps();
         Some(body)
     }
 
@@ -147,7 +149,72 @@ impl DeletedInodes {
     }
 }
 
-fn is_alive(index: Option<&Index>, ino: Ino) -> bool {
+impl DeletedItems {
+    /// Says that extents may be lost, unless they add up.
+    fn note_gaps(&mut self) {
+        self.parts.unknown.clear();
+        if !self.parts.has_all_bytes() {
+            let why = "nodes with its extents were overwritten".to_owned();
+            self.parts.unknown.push((0..u64::MAX, why));
+        }
+    }
+
+    /// The inode as a log of fsync has it. Extents that the log does not have come from the tree
+    /// of an earlier commit (GH2).
+    pub(crate) fn of_log(older: Option<Self>, logged: &Logged, sector: u64) -> Option<Self> {
+        let is_inode = |key: &Key| key.kind == Kind::INODE_ITEM;
+        let found = logged.items.iter().find(|(key, _)| is_inode(key));
+        let item = found.and_then(|(_, bytes)| InodeItem::parse(bytes).ok())?;
+        let until = logged.generation;
+        let mut parts = InodeItems::default();
+        let mut names = Vec::new();
+        for (key, bytes) in &logged.items {
+            if matches!(key.kind, Kind::INODE_REF | Kind::INODE_EXTREF) {
+                names.extend(parse_refs(*key, bytes).into_iter().map(|(dir, one)| (dir, one.name)));
+            }
+            parts.take(key, bytes, until);
+        }
+        let older = older.filter(|older| {
+            older.parts.item.is_some_and(|before| before.generation == item.generation)
+        });
+        if let Some(older) = older {
+            if names.is_empty() {
+                names.clone_from(&older.names);
+            }
+            parts.pieces = joined(&older.parts.pieces, parts.pieces, item.size, until, sector);
+        }
+        if logged.is_cut {
+            parts.may_lack = Some(("a leaf of its log was overwritten".to_owned(), false));
+        }
+        let mut body = Self { parts, names, until };
+        body.note_gaps();
+        Some(body)
+    }
+}
+
+/// The extents of a file: those of a tree, and over them those of a later log.
+fn joined(
+    older: &[FileItem],
+    logged: Vec<FileItem>,
+    size: u64,
+    until: Generation,
+    sector: u64,
+) -> Vec<FileItem> {
+    let parsed = |one: &FileItem| Some((one.offset, one.extent.as_ref().ok()?.clone()));
+    let mut all: BTreeMap<u64, FileExtent> = older.iter().filter_map(parsed).collect();
+    pieces::cut(&mut all, pieces::ceil(size, sector)..u64::MAX, sector);
+    for (offset, extent) in logged.iter().filter_map(parsed) {
+        pieces::cut(&mut all, offset..pieces::end(offset, &extent, sector), sector);
+        all.insert(offset, extent);
+    }
+    let piece = |(offset, extent): (u64, FileExtent)| {
+        let life = Life { from: extent.generation, until };
+        FileItem { offset, extent: Ok(extent), life }
+    };
+    all.into_iter().map(piece).collect()
+}
+
+pub(crate) fn is_alive(index: Option<&Index>, ino: Ino) -> bool {
     let known = index.and_then(|index| index.inodes.get(&ino));
     known.is_some_and(|known| known.item.is_none_or(|item| item.nlink > 0))
 }
@@ -170,11 +237,11 @@ fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
     }
 }
 
-/// Checksums from leaves of any age. For an extent, only leaves are used that were written while
+/// Checksums from leaves of any age, also from those of logs of fsync. For an extent, only leaves are used that were written while
 /// the extent was in use. Other leaves may hold checksums of another extent at the same address.
 pub(crate) struct OldSums {
-    /// Sorted by the first address.
-    leaves: Vec<Found>,
+    /// Leaves, and the first address that each describes. Sorted by that address.
+    leaves: Vec<(u64, Found)>,
     /// For each leaf, an upper bound of the addresses that this leaf and all leaves before it
     /// describe.
     ends: Vec<u64>,
@@ -182,15 +249,26 @@ pub(crate) struct OldSums {
 
 impl OldSums {
     pub(crate) fn new(salvage: &Salvage) -> Self {
-        let wanted = |node: &&Found| node.level == 0 && node.owner == TreeId::CSUM;
-        let mut leaves: Vec<Found> = salvage.scan().each().filter(wanted).copied().collect();
-        leaves.sort_by_key(|leaf| leaf.first);
+        let first = |leaf: &Found| match leaf.owner {
+            TreeId::CSUM => Some(leaf.first.offset),
+            // The checksums are the last items of a log.
+            TreeId::TREE_LOG if leaf.last.objectid == ids::EXTENT_CSUM => {
+                let node = read(salvage, leaf)?;
+                let mut keys = (0..node.len()).map(|slot| node.key(slot));
+                keys.find(|key| key.objectid == ids::EXTENT_CSUM).map(|key| key.offset)
+            }
+            _ => None,
+        };
+        let leaves = salvage.scan().each().filter(|node| node.level == 0);
+        let mut leaves: Vec<(u64, Found)> =
+            leaves.filter_map(|leaf| Some((first(leaf)?, *leaf))).collect();
+        leaves.sort_by_key(|(first, _)| *first);
         let geometry = &salvage.geometry;
         let sums = u64::from(geometry.nodesize) / geometry.csum.size() as u64;
         let most = sums * u64::from(geometry.sectorsize);
         let mut ends = Vec::with_capacity(leaves.len());
         let mut end = 0;
-        for leaf in &leaves {
+        for (_, leaf) in &leaves {
             end = end.max(leaf.last.offset.saturating_add(most));
             ends.push(end);
         }
@@ -201,12 +279,12 @@ impl OldSums {
 impl Sums for OldSums {
     fn of(&self, salvage: &Salvage, extent: Extent, life: Life) -> Vec<Option<Sum>> {
         let mut wanted = Wanted::new(salvage, extent);
-        let stop = self.leaves.partition_point(|leaf| leaf.first.offset < extent.end().0);
+        let stop = self.leaves.partition_point(|(first, _)| *first < extent.end().0);
         for at in (0..stop).rev() {
             if self.ends[at] <= extent.start.0 || wanted.is_whole() {
                 break;
             }
-            let leaf = &self.leaves[at];
+            let (_, leaf) = &self.leaves[at];
             if leaf.generation < life.from || leaf.generation > life.until {
                 continue;
             }

@@ -38,6 +38,7 @@ mod log;
 mod mend;
 mod names;
 mod nodes;
+mod old_logs;
 mod pattern;
 mod pieces;
 mod progress;

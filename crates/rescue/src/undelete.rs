@@ -6,7 +6,7 @@
 //!   while its extent was in use. Content without checksums is recovered, and marked as unverified,
 //!   if its space was not allocated again.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use buttress_format::{
@@ -15,12 +15,13 @@ use buttress_format::{
 use buttress_tree::Expect;
 
 use crate::content::Copier;
-use crate::deleted::{DeletedInodes, DeletedItems, LiveSubvolume, OldSums};
+use crate::deleted::{DeletedInodes, DeletedItems, LiveSubvolume, OldSums, is_alive};
 use crate::error::{Error, Result};
 use crate::extents::Use;
 use crate::files::{Child, Index};
 use crate::glob::Glob;
 use crate::last_use::LastUse;
+use crate::old_logs::OldLogs;
 use crate::progress::Step;
 use crate::report::{Condition, Entry, Kind as FileType, Summary};
 use crate::restore::{host_name, joined};
@@ -68,31 +69,50 @@ pub fn undelete(
         path: target.map(|path| path.display().to_string()).unwrap_or_default(),
         source,
     })?;
-    let state = State::newest(salvage)?;
+    let mut state = State::newest(salvage)?;
+    // What the next mount replays is not deleted, and what the log removes is.
+    state.replay_log(salvage);
     salvage.progress().step(Step::Index, 0);
     let mut living = BTreeMap::new();
     for (id, tree) in state.trees.iter().filter(|(id, _)| id.is_fs_tree()) {
-        let leaves = Leaves::walk(salvage, *id, tree.root, state.extents.as_ref());
+        let mut leaves = Leaves::walk(salvage, *id, tree.root, state.extents.as_ref());
+        leaves.over = state.log.over(*id);
         let index = Index::read(salvage, &leaves);
         let places = leaves.leaves().iter().map(|leaf| (leaf.ptr.logical.0, leaf.ptr.generation));
-        let leaves = places.collect();
+        // Leaves below a log may have inodes that the log removes.
+        let is_final = leaves.over.items.is_empty();
+        let leaves = if is_final { places.collect() } else { HashSet::new() };
         living.insert(*id, LiveSubvolume { index, leaves });
     }
     let deleted = DeletedInodes::find(salvage, &living);
+    let only = living.keys().copied().next().filter(|_| living.len() == 1);
+    let logs = OldLogs::find(salvage, only, &|id, ino| {
+        !is_alive(living.get(&id).map(|one| &one.index), ino)
+    });
     let last_use = LastUse::new(salvage);
     let sums = OldSums::new(salvage);
     let since = options.since.map(|since| generation_of(salvage, since));
-    let names = Names::new(salvage, &state, &living, &deleted);
+    let names = Names::new(salvage, &state, &living, (&deleted, &logs));
     let copier = Copier { salvage, sums: &sums, unverified: options.unverified };
     let mut summary = Summary::default();
     let mut made = Made { top, links: HashMap::new(), folders: Vec::new() };
     salvage.progress().step(Step::Files, 0);
-    for at in deleted.inodes() {
+    let sector = u64::from(salvage.superblock().sectorsize);
+    let inodes: BTreeSet<(TreeId, Ino)> = deleted.inodes().chain(logs.inodes()).collect();
+    for at in inodes {
         if !salvage.progress().goes_on() {
             summary.stopped = true;
             break;
         }
-        let Some(body) = deleted.body(salvage, &last_use, at) else { continue };
+        let older = deleted.body(salvage, &last_use, at);
+        let logged = logs
+            .logged(salvage, at)
+            .filter(|logged| older.as_ref().is_none_or(|older| older.until < logged.generation));
+        let body = match logged {
+            Some(logged) => DeletedItems::of_log(older, &logged, sector),
+            None => older,
+        };
+        let Some(body) = body else { continue };
         if since.is_some_and(|since| body.until < since) {
             continue;
         }
@@ -157,6 +177,7 @@ impl NamePath {
 struct Names<'n> {
     salvage: &'n Salvage,
     deleted: &'n DeletedInodes,
+    logs: &'n OldLogs,
     /// The folder and name of each live inode and subvolume.
     above: HashMap<(TreeId, Child), (Ino, Vec<u8>)>,
     places: BTreeMap<TreeId, (TreeId, Ino, Vec<u8>)>,
@@ -168,7 +189,7 @@ impl<'n> Names<'n> {
         salvage: &'n Salvage,
         state: &State,
         living: &BTreeMap<TreeId, LiveSubvolume>,
-        deleted: &'n DeletedInodes,
+        (deleted, logs): (&'n DeletedInodes, &'n OldLogs),
     ) -> Self {
         let mut above = HashMap::new();
         for (id, one) in living {
@@ -190,7 +211,7 @@ impl<'n> Names<'n> {
                 places.entry(TreeId(key.objectid)).or_insert(place);
             }
         });
-        Self { salvage, deleted, above, places, living: living.keys().copied().collect() }
+        Self { salvage, deleted, logs, above, places, living: living.keys().copied().collect() }
     }
 
     /// All paths of a deleted file.
@@ -214,18 +235,20 @@ impl<'n> Names<'n> {
         names.into_iter().map(path).collect()
     }
 
+    /// The folder above a folder, and the name in it.
+    fn name_of(&self, tree: TreeId, dir: Ino) -> Option<(Ino, Vec<u8>)> {
+        let live = self.above.get(&(tree, Child::Inode(dir))).cloned();
+        let old = || self.deleted.name_of(self.salvage, (tree, dir));
+        live.or_else(old).or_else(|| self.logs.name_of((tree, dir)))
+    }
+
     /// The path of a folder.
     fn folder(&self, tree: TreeId, dir: Ino) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
         let mut names = Vec::new();
         let mut at = dir;
         while at != Ino::ROOT_DIR {
-            let found = if seen.insert(at) {
-                let live = self.above.get(&(tree, Child::Inode(at))).cloned();
-                live.or_else(|| self.deleted.name_of(self.salvage, (tree, at)))
-            } else {
-                None
-            };
+            let found = if seen.insert(at) { self.name_of(tree, at) } else { None };
             let Some((above, name)) = found else {
                 names.push(format!("folder-{at}").into_bytes());
                 names.push(b"lost+found".to_vec());
@@ -256,9 +279,7 @@ impl<'n> Names<'n> {
             let mut folder = *dir;
             let mut passed = HashSet::new();
             while folder != Ino::ROOT_DIR && passed.insert(folder) {
-                let live = self.above.get(&(*parent, Child::Inode(folder))).cloned();
-                let found = live.or_else(|| self.deleted.name_of(self.salvage, (*parent, folder)));
-                let Some((above, name)) = found else { break };
+                let Some((above, name)) = self.name_of(*parent, folder) else { break };
                 names.push(host_name(&name, Child::Inode(folder)));
                 folder = above;
             }

@@ -13,13 +13,13 @@ use buttress_rescue::{
 
 use crate::volume::{noise, opened};
 
-fn made() -> Vec<Arc<MemoryDevice>> {
+pub(crate) fn made() -> Vec<Arc<MemoryDevice>> {
     let device = Arc::new(MemoryDevice::new(300 << 20));
     Filesystem::make(&*device, &MakeOptions::default()).expect("an empty volume");
     vec![device]
 }
 
-fn undeleted(
+pub(crate) fn undeleted(
     devices: &[Arc<MemoryDevice>],
     options: &UndeleteOptions,
     folder: Option<&Path>,

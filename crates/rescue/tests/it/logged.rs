@@ -14,7 +14,7 @@ use crate::facts::Facts;
 use crate::volume::{noise, opened};
 
 /// A volume that was cut off after several calls of fsync.
-fn cut_off() -> Vec<Arc<MemoryDevice>> {
+pub(crate) fn cut_off() -> Vec<Arc<MemoryDevice>> {
     let devices = small();
     let fs = opened(&devices, "rw,noatime,commit=3000");
     let root = fs.root();

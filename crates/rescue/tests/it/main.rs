@@ -6,5 +6,6 @@ mod deleted;
 mod facts;
 mod logged;
 mod mended;
+mod old_logs;
 mod striped;
 mod volume;
