@@ -11,7 +11,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use buttress_format::{
-    Extent, FileExtent, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId, ids,
+    Extent, FileExtent, FileKind, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind,
+    TreeId, ids,
 };
 use buttress_tree::{Expect, Node};
 
@@ -24,29 +25,36 @@ use crate::pieces;
 use crate::salvage::Salvage;
 use crate::scan::{self, Found};
 use crate::sums::{Life, Sum, Sums, Wanted};
+use crate::tree::Leaves;
 
 /// The live files of one subvolume, and its leaves.
 pub(crate) struct LiveSubvolume {
     pub(crate) index: Index,
+    pub(crate) tree: Leaves,
+    /// Leaves that need no second look, since none of their inodes is deleted.
     pub(crate) leaves: HashSet<(u64, Generation)>,
 }
 
 /// The items that were found of one inode.
 #[derive(Debug, Default)]
-struct DeletedInode {
+struct OldInode {
     /// Indices of the leaves that have items of the inode, newest first.
     leaves: Vec<u32>,
-    /// Index of the newest leaf in which the inode item has a link count above 0.
-    version: Option<u32>,
+    /// The leaves in which the inode item has a link count above 0, newest first: the last
+    /// transaction that changed the inode, and the index of the newest leaf with that item. Of a
+    /// deleted inode only the first one.
+    versions: Vec<(Generation, u32)>,
 }
 
-/// All inodes that exist in old nodes only.
+/// All inodes that exist in old nodes only, and on request the older versions of live files.
 pub(crate) struct DeletedInodes {
     leaves: Vec<Found>,
-    inodes: BTreeMap<(TreeId, Ino), DeletedInode>,
+    inodes: BTreeMap<(TreeId, Ino), OldInode>,
+    living: BTreeMap<(TreeId, Ino), OldInode>,
 }
 
 /// A deleted inode with its collected items.
+#[derive(Clone)]
 pub(crate) struct DeletedItems {
     pub(crate) parts: InodeItems,
     /// The folders that hold its names, and the names.
@@ -56,45 +64,63 @@ pub(crate) struct DeletedItems {
 }
 
 impl DeletedInodes {
-    /// Looks through all old leaves.
-    pub(crate) fn find(salvage: &Salvage, living: &BTreeMap<TreeId, LiveSubvolume>) -> Self {
+    /// Looks through all old leaves. With `versions` also through the present ones, since an older
+    /// version of a file may share them.
+    pub(crate) fn find(
+        salvage: &Salvage,
+        living: &BTreeMap<TreeId, LiveSubvolume>,
+        versions: bool,
+    ) -> Self {
         let all: HashSet<_> = living.values().flat_map(|one| &one.leaves).collect();
         let old = |node: &&Found| {
             node.level == 0
                 && node.owner.is_fs_tree()
-                && !all.contains(&(node.logical.0, node.generation))
+                && (versions || !all.contains(&(node.logical.0, node.generation)))
         };
         let mut leaves: Vec<Found> = salvage.scan().each().filter(old).copied().collect();
         leaves.sort_by_key(|leaf| std::cmp::Reverse(leaf.generation));
-        let mut inodes: BTreeMap<(TreeId, Ino), DeletedInode> = BTreeMap::new();
+        let mut found =
+            Self { leaves: Vec::new(), inodes: BTreeMap::new(), living: BTreeMap::new() };
         for (number, leaf) in (0_u32..).zip(&leaves) {
             let Some(node) = read(salvage, leaf) else { continue };
             let index = living.get(&leaf.owner).map(|one| &one.index);
             for slot in 0..node.len() {
                 let key = node.key(slot);
                 let ino = Ino(key.objectid);
-                if ino < Ino::FIRST_FREE || ino > Ino::LAST_FREE || is_alive(index, ino) {
+                let is_inode = (Ino::FIRST_FREE..=Ino::LAST_FREE).contains(&ino);
+                let is_alive = is_alive(index, ino);
+                if !is_inode || is_alive && !(versions && is_regular(index, ino)) {
                     continue;
                 }
+                let inodes = if is_alive { &mut found.living } else { &mut found.inodes };
                 let inode = inodes.entry((leaf.owner, ino)).or_default();
                 if inode.leaves.last() != Some(&number) {
                     inode.leaves.push(number);
                 }
-                if inode.version.is_none()
-                    && key.kind == Kind::INODE_ITEM
-                    && InodeItem::parse(node.item(slot)).is_ok_and(|item| item.nlink > 0)
+                if key.kind == Kind::INODE_ITEM
+                    && (is_alive || inode.versions.is_empty())
+                    && let Ok(item) = InodeItem::parse(node.item(slot))
+                    && item.nlink > 0
+                    && inode.versions.last().is_none_or(|(last, _)| *last != item.transid)
                 {
-                    inode.version = Some(number);
+                    inode.versions.push((item.transid, number));
                 }
             }
         }
         // Without an inode item, no content can be restored under the name.
-        inodes.retain(|_, inode| inode.version.is_some());
-        Self { leaves, inodes }
+        found.inodes.retain(|_, inode| !inode.versions.is_empty());
+        found.living.retain(|_, inode| !inode.versions.is_empty());
+        found.leaves = leaves;
+        found
     }
 
     pub(crate) fn inodes(&self) -> impl Iterator<Item = (TreeId, Ino)> + '_ {
         self.inodes.keys().copied()
+    }
+
+    /// Live files of which older leaves have items.
+    pub(crate) fn living(&self) -> impl Iterator<Item = (TreeId, Ino)> + '_ {
+        self.living.keys().copied()
     }
 
     /// Collects the items of a deleted inode.
@@ -105,7 +131,34 @@ impl DeletedInodes {
         at: (TreeId, Ino),
     ) -> Option<DeletedItems> {
         let inode = self.inodes.get(&at)?;
-        let version = inode.version?;
+        self.version(salvage, last_use, at.1, inode, inode.versions.first()?.1)
+    }
+
+    /// The versions of a live file, the newest first: the last transaction that changed each, and
+    /// its items.
+    pub(crate) fn versions<'v>(
+        &'v self,
+        salvage: &'v Salvage,
+        last_use: &'v LastUse,
+        at: (TreeId, Ino),
+    ) -> impl Iterator<Item = (Generation, DeletedItems)> + 'v {
+        let inode = self.living.get(&at);
+        let all =
+            inode.into_iter().flat_map(|inode| inode.versions.iter().map(move |v| (inode, v)));
+        all.filter_map(move |(inode, (changed, number))| {
+            Some((*changed, self.version(salvage, last_use, at.1, inode, *number)?))
+        })
+    }
+
+    /// Collects the items of an inode as they were when a leaf was in use (GH1).
+    fn version(
+        &self,
+        salvage: &Salvage,
+        last_use: &LastUse,
+        ino: Ino,
+        inode: &OldInode,
+        version: u32,
+    ) -> Option<DeletedItems> {
         let mut body =
             DeletedItems { parts: InodeItems::default(), names: Vec::new(), until: Generation(0) };
         let mut covered: Vec<(Key, Key)> = Vec::new();
@@ -119,7 +172,7 @@ impl DeletedInodes {
             for slot in 0..node.len() {
                 let key = node.key(slot);
                 let is_new = covered.iter().all(|(low, high)| key < *low || key > *high);
-                if key.objectid == at.1.0 && is_new {
+                if key.objectid == ino.0 && is_new {
                     take_names(&key, node.item(slot), &mut body.names);
                     body.parts.take(&key, node.item(slot), until);
                 }
@@ -134,7 +187,7 @@ impl DeletedInodes {
     /// For a deleted inode that is a folder: the folder above, and the name in that folder.
     pub(crate) fn name_of(&self, salvage: &Salvage, at: (TreeId, Ino)) -> Option<(Ino, Vec<u8>)> {
         let inode = self.inodes.get(&at)?;
-        let version = inode.version?;
+        let version = inode.versions.first()?.1;
         let mut names = Vec::new();
         for number in inode.leaves.iter().filter(|number| **number >= version) {
             let node = read(salvage, self.leaves.get(*number as usize)?)?;
@@ -219,6 +272,10 @@ pub(crate) fn is_alive(index: Option<&Index>, ino: Ino) -> bool {
     known.is_some_and(|known| known.item.is_none_or(|item| item.nlink > 0))
 }
 
+fn is_regular(index: Option<&Index>, ino: Ino) -> bool {
+    index.and_then(|index| index.kind(ino)) == Some(FileKind::Regular)
+}
+
 fn read(salvage: &Salvage, leaf: &Found) -> Option<Node> {
     scan::read_copy(&salvage.devices, &salvage.geometry, leaf, &Expect::root(leaf.ptr()))
 }
@@ -237,8 +294,9 @@ fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
     }
 }
 
-/// Checksums from leaves of any age, also from those of logs of fsync. For an extent, only leaves are used that were written while
-/// the extent was in use. Other leaves may hold checksums of another extent at the same address.
+/// Checksums from leaves of any age, also from those of logs of fsync. For an extent, only leaves
+/// are used that were written while the extent was in use. Other leaves may hold checksums of
+/// another extent at the same address.
 pub(crate) struct OldSums {
     /// Leaves, and the first address that each describes. Sorted by that address.
     leaves: Vec<(u64, Found)>,

@@ -53,6 +53,7 @@ mod sums;
 mod target;
 mod tree;
 mod undelete;
+mod versions;
 
 pub use error::{Error, Result};
 pub use glob::Glob;

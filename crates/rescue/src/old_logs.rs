@@ -8,9 +8,9 @@
 //!
 //! # Invariants
 //!
-//! - **OL1** A leaf is used only if pointers lead to it from the log of exactly one subvolume, or
-//!   if no pointer leads to it and the volume has one subvolume only. A place may have had several
-//!   nodes in one transaction, and a pointer then leads to the last of them.
+//! - **OL1** A leaf is used only if pointers lead to it from the log of exactly one subvolume. If
+//!   no pointer leads to a leaf, it is used only where the volume has one subvolume. A place may
+//!   have had several nodes in one transaction. A pointer then leads to the last of them.
 //! - **OL2** The items of an inode come from one log: the newest one that has its inode item. If
 //!   logs of several moments lead to other items behind the first leaf, the rest counts as lost.
 
@@ -58,7 +58,8 @@ pub(crate) struct OldLogs {
     roots: HashSet<At>,
     /// The nodes with a pointer to a node.
     parents: HashMap<At, Vec<At>>,
-    inodes: BTreeMap<(TreeId, Ino), Newest>,
+    /// The newest of each transaction.
+    inodes: BTreeMap<(TreeId, Ino), BTreeMap<Generation, Newest>>,
     /// The folders and names that logs state for inodes, of the newest leaf that has any.
     names: BTreeMap<(TreeId, Ino), (Generation, Names)>,
 }
@@ -102,7 +103,7 @@ impl OldLogs {
         logs
     }
 
-    /// The subvolumes whose logs lead to each node. Fills the parents of nodes.
+    /// For each node the subvolumes with a log that leads to it. Fills the parents of nodes.
     fn subvolumes(&mut self, salvage: &Salvage) -> HashMap<At, BTreeSet<TreeId>> {
         let mut all: HashMap<At, BTreeSet<TreeId>> = HashMap::new();
         let mut order: Vec<At> = self.nodes.keys().copied().collect();
@@ -158,7 +159,8 @@ impl OldLogs {
                     return;
                 }
                 let age = (leaf.1, item.ctime.sec, item.ctime.nsec, item.sequence);
-                let newest = self.inodes.entry(id).or_insert(Newest { age, leaf });
+                let of_inode = self.inodes.entry(id).or_default();
+                let newest = of_inode.entry(leaf.1).or_insert(Newest { age, leaf });
                 if newest.age < age {
                     *newest = Newest { age, leaf };
                 }
@@ -185,9 +187,26 @@ impl OldLogs {
         self.names.get(&id)?.1.first().cloned()
     }
 
+    /// The transactions with a log that has an inode, the newest first.
+    pub(crate) fn generations(&self, id: (TreeId, Ino)) -> Vec<Generation> {
+        let all = self.inodes.get(&id).into_iter().flatten();
+        all.rev().map(|(generation, _)| *generation).collect()
+    }
+
     /// All items that the newest log has of an inode (OL2).
-    pub(crate) fn logged(&self, salvage: &Salvage, id: (TreeId, Ino)) -> Option<Logged> {
-        let newest = self.inodes.get(&id)?;
+    pub(crate) fn newest(&self, salvage: &Salvage, id: (TreeId, Ino)) -> Option<Logged> {
+        let newest = *self.inodes.get(&id)?.last_key_value()?.0;
+        self.logged(salvage, id, newest)
+    }
+
+    /// All items that the last log of a transaction has of an inode.
+    pub(crate) fn logged(
+        &self,
+        salvage: &Salvage,
+        id: (TreeId, Ino),
+        generation: Generation,
+    ) -> Option<Logged> {
+        let newest = self.inodes.get(&id)?.get(&generation)?;
         let mut logged = Logged { generation: newest.age.0, items: BTreeMap::new(), is_cut: false };
         let mut next = Some(newest.leaf);
         let mut passed = BTreeSet::new();

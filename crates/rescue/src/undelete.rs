@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use buttress_format::limits::NAME_MAX;
 use buttress_format::{
     FileKind, Generation, Ino, InodeFlags, InodeItem, Kind, RootItem, RootRef, TreeId,
 };
@@ -30,6 +31,7 @@ use crate::scan;
 use crate::state::State;
 use crate::target::Dir;
 use crate::tree::Leaves;
+use crate::versions::Versions;
 
 /// A point in the past. A file is wanted only if it still existed at this point or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,9 @@ pub struct UndeleteOptions {
     pub paths: Vec<Glob>,
     /// Recover only files that still existed at this time.
     pub since: Option<Since>,
+    /// Recover also older versions of files that still exist. A version gets the name of its file
+    /// and the transaction that wrote it: `name.~17~`.
+    pub versions: bool,
     /// Recover also data that should have a checksum, but has none. Data that fails its checksum is
     /// never recovered.
     pub unverified: bool,
@@ -81,13 +86,13 @@ pub fn undelete(
         let places = leaves.leaves().iter().map(|leaf| (leaf.ptr.logical.0, leaf.ptr.generation));
         // Leaves below a log may have inodes that the log removes.
         let is_final = leaves.over.items.is_empty();
-        let leaves = if is_final { places.collect() } else { HashSet::new() };
-        living.insert(*id, LiveSubvolume { index, leaves });
+        let places = if is_final { places.collect() } else { HashSet::new() };
+        living.insert(*id, LiveSubvolume { index, tree: leaves, leaves: places });
     }
-    let deleted = DeletedInodes::find(salvage, &living);
+    let deleted = DeletedInodes::find(salvage, &living, options.versions);
     let only = living.keys().copied().next().filter(|_| living.len() == 1);
     let logs = OldLogs::find(salvage, only, &|id, ino| {
-        !is_alive(living.get(&id).map(|one| &one.index), ino)
+        options.versions || !is_alive(living.get(&id).map(|one| &one.index), ino)
     });
     let last_use = LastUse::new(salvage);
     let sums = OldSums::new(salvage);
@@ -98,7 +103,9 @@ pub fn undelete(
     let mut made = Made { top, links: HashMap::new(), folders: Vec::new() };
     salvage.progress().step(Step::Files, 0);
     let sector = u64::from(salvage.superblock().sectorsize);
-    let inodes: BTreeSet<(TreeId, Ino)> = deleted.inodes().chain(logs.inodes()).collect();
+    let is_gone = |at: &(TreeId, Ino)| !is_alive(living.get(&at.0).map(|one| &one.index), at.1);
+    let mut inodes: BTreeSet<(TreeId, Ino)> = deleted.inodes().chain(logs.inodes()).collect();
+    inodes.retain(is_gone);
     for at in inodes {
         if !salvage.progress().goes_on() {
             summary.stopped = true;
@@ -106,7 +113,7 @@ pub fn undelete(
         }
         let older = deleted.body(salvage, &last_use, at);
         let logged = logs
-            .logged(salvage, at)
+            .newest(salvage, at)
             .filter(|logged| older.as_ref().is_none_or(|older| older.until < logged.generation));
         let body = match logged {
             Some(logged) => DeletedItems::of_log(older, &logged, sector),
@@ -122,6 +129,33 @@ pub fn undelete(
                 continue;
             }
             let entry = made.bring_back(&copier, &state, at, &body, &path);
+            summary.count(&entry);
+            each(&entry);
+        }
+    }
+    let older = Versions {
+        salvage,
+        deleted: &deleted,
+        logs: &logs,
+        last_use: &last_use,
+        now: state.generation,
+    };
+    let files: BTreeSet<(TreeId, Ino)> = deleted.living().chain(logs.inodes()).collect();
+    for at in files.into_iter().filter(|at| options.versions && !is_gone(at)) {
+        if !salvage.progress().goes_on() {
+            summary.stopped = true;
+            break;
+        }
+        let Some((path, subvolume)) = names.present(at).zip(living.get(&at.0)) else { continue };
+        let is_wanted = |glob: &Glob| glob.matches(&path.concat_with_slashes());
+        if !options.paths.is_empty() && !options.paths.iter().any(is_wanted) {
+            continue;
+        }
+        for (generation, body) in older.of(subvolume, at) {
+            if since.is_some_and(|since| body.until < since) {
+                break;
+            }
+            let entry = made.bring_back(&copier, &state, at, &body, &path.of_version(generation));
             summary.count(&entry);
             each(&entry);
         }
@@ -170,6 +204,17 @@ struct NamePath(Vec<Vec<u8>>);
 impl NamePath {
     fn concat_with_slashes(&self) -> Vec<u8> {
         self.0.iter().fold(Vec::new(), |path, name| joined(&path, name))
+    }
+
+    /// The path of a version that a transaction wrote.
+    fn of_version(&self, generation: Generation) -> Self {
+        let mut path = self.clone();
+        if let Some(name) = path.0.last_mut() {
+            let end = format!(".~{generation}~");
+            name.truncate(NAME_MAX - end.len());
+            name.extend_from_slice(end.as_bytes());
+        }
+        path
     }
 }
 
@@ -240,6 +285,14 @@ impl<'n> Names<'n> {
         let live = self.above.get(&(tree, Child::Inode(dir))).cloned();
         let old = || self.deleted.name_of(self.salvage, (tree, dir));
         live.or_else(old).or_else(|| self.logs.name_of((tree, dir)))
+    }
+
+    /// The path of a live file, by one of its names.
+    fn present(&self, at: (TreeId, Ino)) -> Option<NamePath> {
+        let (dir, name) = self.above.get(&(at.0, Child::Inode(at.1)))?;
+        let mut path = self.folder(at.0, *dir);
+        path.push(host_name(name, Child::Inode(at.1)));
+        Some(NamePath(path))
     }
 
     /// The path of a folder.

@@ -8,4 +8,5 @@ mod logged;
 mod mended;
 mod old_logs;
 mod striped;
+mod versions;
 mod volume;
