@@ -30,6 +30,10 @@ pub(crate) struct Args {
     /// 2026-11-27T18:30 (UTC) means the first transaction after it.
     #[arg(long, value_name = "GENERATION|TIME", value_parser = since)]
     since: Option<Since>,
+    /// Also older versions of files that still exist. A version is named after its file and the
+    /// transaction that wrote it: `thesis.~17~`.
+    #[arg(long)]
+    versions: bool,
     /// Include data that has lost its checksums.
     #[arg(long)]
     unverified: bool,
@@ -58,6 +62,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let mut options = UndeleteOptions::default();
     options.paths = args.path.iter().map(|glob| Glob::new(glob.as_bytes())).collect();
     options.since = args.since;
+    options.versions = args.versions;
     options.unverified = args.unverified;
     let mut files = Vec::new();
     let mut each = |entry: &Entry| {
