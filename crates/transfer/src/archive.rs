@@ -8,6 +8,8 @@
 //!   keep the content of that entry.
 //! - **A3** A hard link across a subvolume is a copy of the file. More links from the same
 //!   subvolume to the file are links to the copy.
+//! - **A5** A list with names that the archive has not shown yet is read again at its end, when all
+//!   names are known. So the order of the entries does not matter.
 //! - **A4** Whiteouts of container layers are copied like any other file or device.
 
 use std::collections::BTreeMap;
@@ -30,6 +32,10 @@ use buttress_control::location::show;
 
 /// The most lines about what was left out.
 const NOTES_MAX: usize = 50;
+/// The most lists that wait for names, and the most bytes of all of them. Further lists are read
+/// with the names that were shown before.
+const WAITING_MAX: usize = 1 << 16;
+const WAITING_BYTES_MAX: usize = 16 << 20;
 /// The mode of a folder that has no entry of its own.
 const IMPLIED: u32 = 0o755;
 
@@ -54,6 +60,20 @@ pub fn survey_archive(input: impl Read, search: &mut Search<'_>) -> Result<Censu
     Ok(census)
 }
 
+/// The lists of an entry with names that have no number yet.
+struct Waiting {
+    path: Vec<u8>,
+    access: Option<Vec<u8>>,
+    default: Option<Vec<u8>>,
+}
+
+impl Waiting {
+    fn len(&self) -> usize {
+        let list = |list: &Option<Vec<u8>>| list.as_ref().map_or(0, Vec::len);
+        self.path.len() + list(&self.access) + list(&self.default)
+    }
+}
+
 /// Copies an archive into one volume.
 pub struct Unpack<'a, 'b> {
     job: &'a mut Job<'b>,
@@ -66,6 +86,9 @@ pub struct Unpack<'a, 'b> {
     copies: BTreeMap<(InodeId, TreeId), InodeId>,
     /// The names of owners that the archive has shown, for its access control lists.
     names: acl::Names,
+    /// Lists that are read again at the end (A5), and their bytes.
+    waiting: BTreeMap<InodeId, Waiting>,
+    waiting_bytes: usize,
     /// What was left out.
     notes: Vec<String>,
 }
@@ -76,7 +99,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
         let buffer = vec![0; CHUNK];
         let (directories, copies) = (BTreeMap::new(), BTreeMap::new());
         let (names, notes) = (acl::Names::default(), Vec::new());
-        Self { job, fs, buffer, directories, copies, names, notes }
+        let (waiting, waiting_bytes) = (BTreeMap::new(), 0);
+        Self { job, fs, buffer, directories, copies, names, waiting, waiting_bytes, notes }
     }
 
     /// Copies all entries. Returns what was left out of them, a line for each.
@@ -86,6 +110,9 @@ impl<'a, 'b> Unpack<'a, 'b> {
             let (user, group) = &entry.names;
             self.names.note((user, entry.uid), (group, entry.gid));
             self.entry(&entry, &mut archive)?;
+        }
+        for (id, waiting) in std::mem::take(&mut self.waiting) {
+            self.named(id, &waiting)?;
         }
         for (id, (set, list)) in std::mem::take(&mut self.directories) {
             let done = self.fs.inode(id).and_then(|inode| {
@@ -310,44 +337,94 @@ impl<'a, 'b> Unpack<'a, 'b> {
     fn lists(&mut self, inode: &Inode, entry: &Entry) -> Result<(SetAttr, Option<Vec<u8>>)> {
         let mut set = self.attributes(entry);
         if entry.has_other_acl {
-            self.note(entry, "a list that is not of POSIX");
+            self.note(&entry.path, "a list that is not of POSIX");
         }
         if entry.kind == Kind::Symlink {
             return Ok((set, None));
         }
-        if let Some(list) = self.list(entry, entry.acl.as_deref()) {
-            set.mode = Some(entry.mode & !0o777 | list.mode);
-            if !list.is_minimal {
-                let put = inode.set_xattr(acl::ACCESS, &list.value, XattrFlags::default());
-                put.context(|| show(&entry.path))?;
-            }
-        }
         let default = entry.default_acl.as_deref().filter(|_| entry.kind == Kind::Directory);
+        let lists = [entry.acl.as_deref(), default];
+        let lists = lists.map(|text| self.list(&entry.path, text));
+        let is_unknown =
+            |list: &Option<acl::List>| list.as_ref().is_some_and(|list| !list.unknown.is_empty());
+        if let Some(earlier) = self.waiting.remove(&inode.id()) {
+            self.waiting_bytes -= earlier.len();
+        }
+        if lists.iter().any(is_unknown) {
+            let (access, default) = (entry.acl.clone(), default.map(<[u8]>::to_vec));
+            self.wait(inode.id(), Waiting { path: entry.path.clone(), access, default });
+        }
+        let [access, default] = lists;
+        if let Some(list) = access {
+            set.mode = Some(entry.mode & !0o777 | list.mode);
+            put_access(inode, &list).context(|| show(&entry.path))?;
+        }
         let plain = entry.xattrs.iter().find(|(name, _)| name == acl::DEFAULT);
-        let list = self.list(entry, default).map(|list| list.value);
+        let list = default.map(|list| list.value);
         Ok((set, list.or_else(|| plain.map(|(_, value)| value.clone()))))
     }
 
+    /// Keeps lists for the end, if there is room for them.
+    fn wait(&mut self, id: InodeId, lists: Waiting) {
+        if self.waiting.len() < WAITING_MAX && self.waiting_bytes + lists.len() <= WAITING_BYTES_MAX
+        {
+            self.waiting_bytes += lists.len();
+            self.waiting.insert(id, lists);
+            return;
+        }
+        for text in [&lists.access, &lists.default] {
+            self.tell_unknown(&lists.path, text.as_deref());
+        }
+    }
+
+    /// Sets lists again, when all names are known (A5).
+    fn named(&mut self, id: InodeId, lists: &Waiting) -> Result<()> {
+        let inode = match self.fs.inode(id) {
+            // A later entry replaced the file.
+            Err(error) if error.kind() == ErrorKind::Name(NameError::NotFound) => return Ok(()),
+            inode => inode.context(|| show(&lists.path))?,
+        };
+        let both = [&lists.access, &lists.default];
+        let [access, default] = both.map(|text| self.parsed(text.as_deref()).and_then(Result::ok));
+        if let Some(list) = access {
+            put_access(&inode, &list).context(|| show(&lists.path))?;
+        }
+        if let Some((list, late)) = default.zip(self.directories.get_mut(&id)) {
+            late.1 = Some(list.value);
+        }
+        for text in both {
+            self.tell_unknown(&lists.path, text.as_deref());
+        }
+        Ok(())
+    }
+
+    /// Tells of each name in a list that has no number.
+    fn tell_unknown(&mut self, path: &[u8], text: Option<&[u8]>) {
+        let list = self.parsed(text).and_then(Result::ok);
+        for name in list.map(|list| list.unknown).unwrap_or_default() {
+            self.note(path, &format!("{name}, of which the archive has no number"));
+        }
+    }
+
     /// Reads a list; none if it is empty or wrong.
-    fn list(&mut self, entry: &Entry, text: Option<&[u8]>) -> Option<acl::List> {
-        let text = text.filter(|text| !text.trim_ascii().is_empty())?;
-        match acl::parse(text, &self.names) {
-            Ok(list) => {
-                for name in &list.unknown {
-                    self.note(entry, &format!("{name}, of which the archive has no number"));
-                }
-                Some(list)
-            }
+    fn list(&mut self, path: &[u8], text: Option<&[u8]>) -> Option<acl::List> {
+        match self.parsed(text)? {
+            Ok(list) => Some(list),
             Err(why) => {
-                self.note(entry, &format!("a list for access control: {why}"));
+                self.note(path, &format!("a list for access control: {why}"));
                 None
             }
         }
     }
 
-    fn note(&mut self, entry: &Entry, what: &str) {
+    fn parsed(&self, text: Option<&[u8]>) -> Option<Result<acl::List, String>> {
+        let text = text.filter(|text| !text.trim_ascii().is_empty())?;
+        Some(acl::parse(text, &self.names))
+    }
+
+    fn note(&mut self, path: &[u8], what: &str) {
         match self.notes.len() {
-            0..NOTES_MAX => self.notes.push(format!("{}: left out {what}", show(&entry.path))),
+            0..NOTES_MAX => self.notes.push(format!("{}: left out {what}", show(path))),
             NOTES_MAX => self.notes.push("more of that kind was left out".to_owned()),
             _ => {}
         }
@@ -385,6 +462,14 @@ fn found(dir: &Inode, name: &[u8]) -> buttress_fs::Result<Option<Inode>> {
         Ok(inode) => Ok(Some(inode)),
         Err(error) if error.kind() == ErrorKind::Name(NameError::NotFound) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Sets the list of a file, unless its mode says as much.
+fn put_access(inode: &Inode, list: &acl::List) -> buttress_fs::Result<()> {
+    match list.is_minimal {
+        true => Ok(()),
+        false => inode.set_xattr(acl::ACCESS, &list.value, XattrFlags::default()),
     }
 }
 

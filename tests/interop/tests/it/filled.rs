@@ -108,6 +108,49 @@ fn archives_become_what_they_hold() {
     run("cmp", [images.path(), &first]);
 }
 
+/// Access control lists are as `tar --acls` unpacks them. Lists come before the first entry that
+/// shows the number of a name, and after it; an entry with a list is replaced by a later one.
+#[test]
+fn lists_of_archives_are_as_tar_unpacks_them() {
+    if !has_linux_btrfs() || !has_program("tar") || !has_program("setfacl") {
+        return;
+    }
+    let images = Images::new(1, 0);
+    let scratch = images.scratch().to_path_buf();
+    let (source, archive) = (scratch.join("lists"), scratch.join("lists.tar"));
+    let unpacked = scratch.join("unpacked");
+    let make = format!(
+        "set -eu; mkdir '{0}' '{1}'; cd '{0}'; mkdir a-dir a-dir/below; echo one > a-file; \
+         setfacl -m u:daemon:r,u:games:rwx,g:mail:r-x,u:54321:w a-file; \
+         setfacl -m u:games:x,g:54321:r a-dir; setfacl -d -m u:daemon:rwx,g:mail:r,m::r-x a-dir; \
+         setfacl -d -m u:games:r a-dir/below; echo mode > b-mode; chmod 640 b-mode; \
+         echo again > c-again; setfacl -m u:daemon:r c-again; ln -s a-file d-link; \
+         echo owned > x-owned; chown daemon:mail x-owned; echo owned > y-owned; \
+         chown games y-owned; echo late > z-late; setfacl -m u:daemon:rw,g:mail:x z-late; \
+         touch -d @1700000000.5 a-file a-dir; chmod u+s a-file",
+        source.display(),
+        unpacked.display()
+    );
+    run("bash", ["-c", &make]);
+    for form in ["--acls", "--acls --numeric-owner", "--acls --xattrs --xattrs-include='*'"] {
+        // The second member of one name wins, and has another list.
+        let pack = format!(
+            "set -eu; cd '{0}'; tar --format=posix --sort=name {form} -cf '{1}' .; \
+             cp -a c-again '{2}/keep'; setfacl -b -m g:mail:rwx c-again; \
+             tar --format=posix {form} -rf '{1}' ./c-again; cp -a '{2}/keep' c-again; \
+             rm -r '{2}'; mkdir '{2}'; tar -C '{2}' --acls -xpf '{1}'",
+            source.display(),
+            archive.display(),
+            unpacked.display()
+        );
+        run("bash", ["-c", &pack]);
+        let lists = run("bash", ["-c", &format!("getfacl -nRp '{}'", unpacked.display())]);
+        assert!(lists.contains("user:1:") && lists.contains("default:user:"), "{lists}");
+        made(&images, &["--from-tar", text(&archive)]);
+        same_as(&images, &unpacked);
+    }
+}
+
 /// Folders become subvolumes, files lose their checksums, and the image is cut; from a folder and
 /// from an archive.
 #[test]
