@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
@@ -95,6 +96,18 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// call.
     fn reads_at_once(&self) -> bool {
         false
+    }
+
+    /// How many bytes ahead of a sequential reader a caller should say by [`Device::expect`] what
+    /// comes. Zero if the device gains nothing by it.
+    fn ahead_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Says which ranges a reader will probably ask for soon, in this order. Returns at once. The
+    /// device may read all of them, a part, or none.
+    fn expect(&self, ranges: &[Range<u64>]) {
+        let _ = ranges;
     }
 
     /// Writes `buf` at `offset`.

@@ -8,6 +8,7 @@
 //!   So batches stay batches. A direct request stays direct if its moved range is aligned.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::{
@@ -98,6 +99,18 @@ impl Device for Window {
 
     fn reads_at_once(&self) -> bool {
         self.behind.reads_at_once()
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.behind.ahead_bytes()
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) {
+        let moved = ranges.iter().filter_map(|range| {
+            let start = self.at(Operation::Read, range.start, range.end - range.start).ok()?;
+            Some(start..start + (range.end - range.start))
+        });
+        self.behind.expect(&moved.collect::<Vec<_>>());
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
@@ -266,6 +279,15 @@ mod tests {
             true
         }
 
+        fn ahead_bytes(&self) -> u64 {
+            self.saw("ahead_bytes", 0);
+            7
+        }
+
+        fn expect(&self, ranges: &[Range<u64>]) {
+            self.saw("expect", ranges[0].start);
+        }
+
         fn write_at(&self, offset: u64, _buf: &[u8]) -> Result<(), Error> {
             self.saw("write_at", offset);
             Ok(())
@@ -349,6 +371,7 @@ mod tests {
         part.begin_writing().expect("a spy");
         part.read_at(512, &mut [0; 512]).expect("a spy");
         part.read_many(&mut [Read { offset: 512, buf: &mut [0; 512] }]).expect("a spy");
+        part.expect(&[512..1024, LEN..LEN + 1]);
         part.write_at(512, &buf).expect("a spy");
         part.write_vectored_at(512, &bufs).expect("a spy");
         part.write_classed_at(512, &bufs, Class::Data).expect("a spy");
@@ -361,6 +384,7 @@ mod tests {
         part.write_zeroes(512, 512, Space::Free).expect("a spy");
         part.extent_at(512, 512).expect("a spy");
         assert!(part.writable() && part.reads_at_once() && part.writes_at_once());
+        assert_eq!(part.ahead_bytes(), 7);
         let newer = part.newer().expect("a spy").expect("it has one");
         assert_eq!((newer.name(), newer.len()), ("part".to_owned(), LEN));
         let source = include_str!("device.rs").split_once("pub trait Device").expect("a trait").1;

@@ -11,7 +11,11 @@
 //! - **A3** A request ahead that fails does not fail a read. The reader asks for the line itself.
 //! - **A4** A line that is asked for already is waited for, and not asked for a second time. Each
 //!   thread ends its own requests before it waits for requests of other threads, so no two threads
-//!   wait for each other.
+//!   wait for each other. Pages of the map are shared the same way (B3 of `map_cache`).
+//! - **A5** The pages of the map that a reader needs next are read a window before its data. They
+//!   are work of the same threads, so they add no request to those at the same time.
+//! - **A6** A caller may say what comes ([`Ahead::expect`]). That is read as a window is. Pieces
+//!   that were said and do not fit into one window are left out.
 //!
 //! # Locks
 //!
@@ -24,6 +28,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked, interrupt};
 
 use crate::lines::{Key, LINE, LINE_BYTES};
+use crate::map::PAGE_SECTORS;
 use crate::units::SECTOR;
 
 /// The sectors of one piece that is read ahead: 1 MiB.
@@ -63,6 +68,8 @@ struct Stream {
     next: u64,
     /// All sectors up to this one were asked for, or are about to be.
     ahead_to: u64,
+    /// The same for pages of the map, as the number of the first page that was not.
+    pages_to: u64,
     /// How many sectors are read ahead of the reader.
     window: u64,
     hits: u32,
@@ -70,13 +77,21 @@ struct Stream {
     at: u64,
 }
 
+/// What a thread reads at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// A range of sectors.
+    Piece(Range<u64>),
+    /// The page of the map with this number.
+    Page(u64),
+}
+
 #[derive(Debug, Default)]
 struct Inside {
     streams: Vec<Stream>,
     /// How many reads there were.
     reads: u64,
-    /// Pieces to read, as ranges of sectors.
-    queue: VecDeque<Range<u64>>,
+    queue: VecDeque<Job>,
     started: usize,
     idle: usize,
     is_closed: bool,
@@ -114,41 +129,69 @@ impl Ahead {
         self.threads as u64 * PIECE_BYTES
     }
 
-    /// Notes a read of `count` sectors of a device with `sectors`, and queues the pieces to read
-    /// ahead of its reader. Returns whether to start another thread for these pieces.
+    /// Notes a read of `count` sectors of a device with `sectors`, and queues what to read ahead of
+    /// its reader. Returns whether to start another thread for that.
     pub(crate) fn note(&self, first: u64, count: u64, sectors: u64) -> bool {
         let mut inside = self.inside.lock();
         let inside = &mut *inside;
         let Some(wanted) = inside.window_of(first, count, self.windows) else { return false };
-        let mut at = wanted.start;
         let end = wanted.end.min(sectors);
         // The queue has no more pieces than the threads can take up at once. The reader asks for
         // the other sectors itself, or a later read queues them.
-        while at < end && inside.queue.len() < self.threads {
-            let to = (at - at % PIECE + PIECE).min(end);
-            inside.queue.push_back(at..to);
-            at = to;
-        }
-        if at < end
-            && let Some(stream) = inside.streams.iter_mut().find(|s| s.ahead_to == wanted.end)
-        {
-            stream.ahead_to = at;
+        let at = inside.push(wanted.start..end, self.threads);
+        if let Some(stream) = inside.streams.iter_mut().find(|s| s.ahead_to == wanted.end) {
+            if at < end {
+                stream.ahead_to = at;
+            }
+            let pages = stream.pages_to.max(wanted.start / PAGE_SECTORS)
+                ..(wanted.end + self.windows).min(sectors).div_ceil(PAGE_SECTORS);
+            stream.pages_to = stream.pages_to.max(pages.end);
+            inside.push_pages(pages);
         }
         self.signal.notify_all();
-        let starts = inside.queue.len() > inside.idle && inside.started < self.threads;
-        inside.started += usize::from(starts && !inside.is_closed);
-        starts && !inside.is_closed
+        self.starts(inside, 1) > 0
     }
 
-    /// Waits for the next piece to read. `None` at the end.
-    pub(crate) fn next(&self) -> Option<Range<u64>> {
+    /// Queues ranges of sectors that a reader will ask for next, in their order (A6). Returns how
+    /// many threads to start for them.
+    pub(crate) fn expect(&self, ranges: impl Iterator<Item = Range<u64>>, sectors: u64) -> usize {
+        let mut inside = self.inside.lock();
+        let inside = &mut *inside;
+        let most = (self.windows / PIECE).max(1) as usize;
+        for range in ranges {
+            let range = range.start..range.end.min(sectors);
+            if self.threads == 0 || range.is_empty() {
+                continue;
+            }
+            inside.push(range.clone(), most);
+        }
+        self.signal.notify_all();
+        self.starts(inside, self.threads)
+    }
+
+    /// How many sectors ahead of one reader [`Ahead::expect`] is of use, with the readers of now.
+    pub(crate) fn window(&self) -> u64 {
+        if self.threads == 0 { 0 } else { self.inside.lock().share(self.windows) }
+    }
+
+    /// How many threads to start for the queue, at most `most`.
+    fn starts(&self, inside: &mut Inside, most: usize) -> usize {
+        let lacking = inside.queue.len().saturating_sub(inside.idle);
+        let count = lacking.min(self.threads - inside.started).min(most);
+        let count = if inside.is_closed { 0 } else { count };
+        inside.started += count;
+        count
+    }
+
+    /// Waits for the next job. `None` at the end.
+    pub(crate) fn next(&self) -> Option<Job> {
         let mut inside = self.inside.lock();
         loop {
             if inside.is_closed {
                 return None;
             }
-            if let Some(piece) = inside.queue.pop_front() {
-                return Some(piece);
+            if let Some(job) = inside.queue.pop_front() {
+                return Some(job);
             }
             inside.idle += 1;
             inside.wait(&self.signal);
@@ -193,6 +236,31 @@ impl Ahead {
 }
 
 impl Inside {
+    /// Queues the pieces of a range until the queue has `most` jobs. Returns where it stopped.
+    fn push(&mut self, range: Range<u64>, most: usize) -> u64 {
+        let mut at = range.start;
+        while at < range.end && self.queue.len() < most {
+            let to = (at - at % PIECE + PIECE).min(range.end);
+            self.queue.push_back(Job::Piece(at..to));
+            at = to;
+        }
+        at
+    }
+
+    /// Queues pages of the map before all pieces (A5).
+    fn push_pages(&mut self, pages: Range<u64>) {
+        for page in pages.rev() {
+            self.queue.push_front(Job::Page(page));
+        }
+    }
+
+    /// The window that each active reader may have at most, in sectors.
+    fn share(&self, windows: u64) -> u64 {
+        let is_active = |s: &&Stream| s.hits >= HITS && self.reads - s.at <= RECENT;
+        let active = self.streams.iter().filter(is_active).count() as u64;
+        (windows / active.max(1)).max(WINDOW_MIN)
+    }
+
     /// Finds the reader of a read, and the sectors to read ahead of it, if any (A1).
     fn window_of(&mut self, first: u64, count: u64, windows: u64) -> Option<Range<u64>> {
         self.reads += 1;
@@ -202,7 +270,7 @@ impl Inside {
             first + slack >= s.next && first <= s.next + slack
         };
         let Some(stream) = self.streams.iter_mut().find(is_near) else {
-            let new = Stream { next: end, ahead_to: 0, window: 0, hits: 0, at: now };
+            let new = Stream { next: end, ahead_to: 0, pages_to: 0, window: 0, hits: 0, at: now };
             let is_full = self.streams.len() >= STREAMS;
             match self.streams.iter_mut().min_by_key(|stream| stream.at) {
                 Some(oldest) if is_full => *oldest = new,
@@ -226,10 +294,7 @@ impl Inside {
             return None;
         }
         let (number, window) = (stream.next, stream.window);
-        let is_active = |s: &&Stream| s.hits >= HITS && now - s.at <= RECENT;
-        let active = self.streams.iter().filter(is_active).count() as u64;
-        let most = (windows / active.max(1)).max(WINDOW_MIN);
-        let window = (window * 2).clamp(WINDOW_MIN, most);
+        let window = (window * 2).clamp(WINDOW_MIN, self.share(windows));
         let stream = self.streams.iter_mut().find(|s| s.next == number && s.at == now)?;
         stream.window = window;
         let from = stream.ahead_to.max(end);
@@ -269,7 +334,12 @@ mod tests {
     const SECTORS: u64 = 1 << 30;
 
     fn queued(ahead: &Ahead) -> Vec<Range<u64>> {
-        ahead.inside.lock().queue.drain(..).collect()
+        let jobs: Vec<Job> = ahead.inside.lock().queue.drain(..).collect();
+        let pieces = jobs.into_iter().filter_map(|job| match job {
+            Job::Piece(piece) => Some(piece),
+            Job::Page(_) => None,
+        });
+        pieces.collect()
     }
 
     /// A1: a sequential reader has more and more read ahead of it, without a gap and without a

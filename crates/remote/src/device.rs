@@ -7,6 +7,7 @@
 //! - **V2** [`RemoteDevice::close`] puts everything written into a commit, or returns the error.
 
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -244,7 +245,13 @@ impl RemoteDevice {
     /// for all that it needs.
     fn look_ahead(&self, first: Sector, count: u64) {
         let sectors = self.core.len() / SECTOR;
-        if self.core.ahead.note(first.0, count, sectors) {
+        let starts = self.core.ahead.note(first.0, count, sectors);
+        self.start_ahead(usize::from(starts));
+    }
+
+    /// Starts threads that read ahead.
+    fn start_ahead(&self, count: usize) {
+        for _ in 0..count {
             let own = Arc::clone(&self.core);
             match spawn(&self.core, "remote-ahead", move || own.read_ahead()) {
                 Ok(thread) => self.threads.lock().push(thread),
@@ -360,6 +367,15 @@ impl Device for RemoteDevice {
 
     fn reads_at_once(&self) -> bool {
         true
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.core.ahead.window() * SECTOR
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) {
+        let each = ranges.iter().map(|r| r.start / SECTOR..r.end.div_ceil(SECTOR));
+        self.start_ahead(self.core.ahead.expect(each, self.core.len() / SECTOR));
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> std::result::Result<(), BlockError> {

@@ -7,6 +7,8 @@
 //! - **B2** A part is kept as lines of its object. For a part of a map object the number of a line
 //!   is the offset of its first byte in the object. The lines with the extents of a data object
 //!   count down from the highest number, where no line of frames is.
+//! - **B3** Threads that need one page at the same time cause one request for it. The page has the
+//!   key of its first line, as the requests of `ahead` have the keys of their lines (A4 there).
 
 use std::ops::Range;
 
@@ -16,7 +18,7 @@ use bytes::Bytes;
 use crate::core::{Core, State};
 use crate::disk_lines::{DiskKey, DiskLines};
 use crate::error::{Error, Result};
-use crate::lines::LINE_BYTES;
+use crate::lines::{Key, LINE_BYTES};
 use crate::map::{Missing, Page};
 use crate::units::{ObjectNumber, Sector};
 
@@ -124,13 +126,44 @@ impl Core {
         self.load_pages(&[missing])
     }
 
-    /// Reads pages of the map at once.
+    /// Reads the page of the map that has a sector, if memory lacks it.
+    pub(crate) fn load_page_of(&self, sector: Sector) -> Result<()> {
+        let missing = self.state.lock().map.missing(sector, 1);
+        missing.map_or(Ok(()), |missing| self.load_page(missing))
+    }
+
+    /// Reads pages of the map at once. Waits for pages that another thread has asked for (B3).
     pub(crate) fn load_pages(&self, wanted: &[Missing]) -> Result<()> {
-        let mut pages = Vec::with_capacity(wanted.len());
-        let mut parts = Vec::with_capacity(wanted.len());
+        let mut wanted = wanted.to_vec();
+        loop {
+            {
+                let state = self.state.lock();
+                wanted.retain(|page| state.map.missing_still(*page));
+            }
+            let (asked, others) = self.ahead.take(wanted.iter().map(key).collect());
+            let is_mine = |page: &&Missing| asked.keys.contains(&key(page));
+            self.ask_pages(wanted.iter().filter(is_mine).copied().collect())?;
+            drop(asked);
+            if others.is_empty() {
+                return Ok(());
+            }
+            if !others.iter().all(|key| self.ahead.wait(*key)) {
+                return Err(Error::Abandoned { place: self.chain.place.clone() });
+            }
+            // The request of the other thread may have failed. This thread asks again, but not for
+            // its own pages, which the budget may have evicted by now.
+            wanted.retain(|page| others.contains(&key(page)));
+        }
+    }
+
+    /// Asks for pages that no other thread asks for.
+    fn ask_pages(&self, mut pages: Vec<Missing>) -> Result<()> {
+        let mut parts = Vec::with_capacity(pages.len());
         {
             let state = self.state.lock();
-            for missing in wanted.iter().filter(|missing| state.map.missing_still(**missing)) {
+            // Another thread may have received a page after this thread looked.
+            pages.retain(|page| state.map.missing_still(*page));
+            for missing in &pages {
                 let (object, at) = (missing.at.object, missing.at.range());
                 let entry = state.map.table.get(object);
                 let Some((name, entry)) = self.object_name(&state, object).zip(entry) else {
@@ -138,7 +171,6 @@ impl Core {
                     return Err(Error::Damaged { name, why: "the map names no object".to_owned() });
                 };
                 parts.push(Part { name, object, epoch: entry.epoch, at, is_extents: false });
-                pages.push(*missing);
             }
         }
         let found = self.read_parts(&parts, |index, bytes| {
@@ -153,4 +185,9 @@ impl Core {
         state.map.shrink(self.budget.map as usize);
         Ok(())
     }
+}
+
+/// The key of a page of the map (B3).
+fn key(page: &Missing) -> Key {
+    (page.at.object, page.at.offset)
 }

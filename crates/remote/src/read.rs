@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::ahead::{PIECE_LINES, REQUESTS};
+use crate::ahead::{Job, PIECE_LINES, REQUESTS};
 use crate::core::{Core, Kept, Logged};
 use crate::disk_lines::{DiskKey, DiskLines};
 use crate::envelope::damaged;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetch, Source};
 use crate::lines::{Key, LINE, LINE_BYTES, Use};
-use crate::map::{Holds, Missing};
+use crate::map::{Holds, Missing, PAGE_SECTORS};
 use crate::segment::{FRAME, frame_at, unframe};
 use crate::units::{ObjectNumber, SECTOR, Sector};
 use crate::write::has_nodes;
@@ -260,9 +260,13 @@ impl Core {
 
     /// Reads ahead of readers until the device is closed.
     pub(crate) fn read_ahead(&self) {
-        while let Some(piece) = self.ahead.next() {
-            if let Err(error) = self.read_piece(&piece) {
-                tracing::debug!(%error, ?piece, "it was not read ahead");
+        while let Some(job) = self.ahead.next() {
+            let done = match &job {
+                Job::Piece(piece) => self.read_piece(piece),
+                Job::Page(page) => self.load_page_of(Sector(page * PAGE_SECTORS)),
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, ?job, "it was not read ahead");
             }
         }
     }

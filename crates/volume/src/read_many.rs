@@ -7,6 +7,7 @@
 //! - **M2** Batches are made only where devices gain by them. On other devices no failed batch is
 //!   repeated by single reads, and every request is counted once.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_block::Read;
@@ -73,6 +74,39 @@ impl Volume {
         self.read_at_once(
             each.map(|((extent, mirror), buf)| (extent.start, &mut buf[..], *mirror)),
         );
+    }
+
+    /// How many bytes ahead of a sequential reader a caller should say by [`Volume::expect`] what
+    /// comes. Zero if no device gains by it.
+    #[must_use]
+    pub fn ahead_bytes(&self) -> u64 {
+        let each = self.devices().iter().map(|device| device.device.ahead_bytes()).max();
+        each.unwrap_or(0)
+    }
+
+    /// Says which extents a reader will probably ask for soon, in this order. Returns at once. The
+    /// devices may read the first copies of all, of a part, or of none.
+    pub fn expect(&self, extents: &[Extent]) {
+        let mut all: Vec<(Arc<VolumeDevice>, Vec<Range<u64>>)> = Vec::new();
+        for extent in extents {
+            let map = self.map_of(*extent);
+            let (mut at, end) = (extent.start, extent.end());
+            while at < end {
+                let Ok(entry) = map.find(at) else { break };
+                let piece = entry.piece(at, end.0 - at.0);
+                if entry.layout.has_parity() {
+                    break;
+                }
+                let Ok(place) = self.place(entry, &piece, at, 0) else { break };
+                let range = place.offset..place.offset + piece.len;
+                match all.iter_mut().find(|(device, _)| device.id == place.device.id) {
+                    Some((_, ranges)) => ranges.push(range),
+                    None => all.push((Arc::clone(place.device), vec![range])),
+                }
+                at = at.end(piece.len);
+            }
+        }
+        all.iter().for_each(|(device, ranges)| device.device.expect(ranges));
     }
 
     /// Whether some device answers several reads in the time of one (M2).

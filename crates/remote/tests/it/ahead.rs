@@ -30,14 +30,16 @@ struct Far {
     now: AtomicUsize,
     most: AtomicUsize,
     bytes: AtomicUsize,
+    /// Requests for parts of the map.
+    maps: AtomicUsize,
     /// Whether the store answers no more.
     is_away: AtomicBool,
 }
 
 impl Far {
     fn new(inner: &Arc<SimStore>) -> Arc<Self> {
-        let (parts, now, most, bytes, is_away) = Default::default();
-        Arc::new(Self { inner: inner.clone(), parts, now, most, bytes, is_away })
+        let (parts, now, most, bytes, maps, is_away) = Default::default();
+        Arc::new(Self { inner: inner.clone(), parts, now, most, bytes, maps, is_away })
     }
 
     fn parts(&self) -> usize {
@@ -55,6 +57,8 @@ impl Watched for Far {
         let bytes: u64 = wants.iter().map(|(_, range)| range.end - range.start).sum();
         self.bytes.fetch_add(bytes as usize, Ordering::SeqCst);
         self.parts.fetch_add(wants.len(), Ordering::SeqCst);
+        let maps = wants.iter().filter(|(name, _)| name.contains("/map/")).count();
+        self.maps.fetch_add(maps, Ordering::SeqCst);
         let now = self.now.fetch_add(wants.len(), Ordering::SeqCst) + wants.len();
         self.most.fetch_max(now, Ordering::SeqCst);
         thread::sleep(LATENCY);
@@ -77,9 +81,14 @@ fn byte(sector: u64) -> u8 {
 
 /// A volume with [`DATA`] bytes, written one after the other.
 fn filled() -> Arc<SimStore> {
+    filled_from(0, LEN)
+}
+
+/// A volume of `len` bytes with [`DATA`] bytes from `start` on.
+fn filled_from(start: u64, len: u64) -> Arc<SimStore> {
     let store = store(1);
-    let device = Site::in_store(store.clone(), "v", large(64 << 20)).create(LEN).expect("a store");
-    for sector in 0..DATA / 4096 {
+    let device = Site::in_store(store.clone(), "v", large(64 << 20)).create(len).expect("a store");
+    for sector in start / 4096..(start + DATA) / 4096 {
         device.write_at(sector * 4096, &[byte(sector); 4096]).expect("within");
     }
     device.checkpoint().expect("a store");
@@ -100,7 +109,7 @@ fn far(
     let options = seeded::Options { leaps: false, ..seeded::Options::default() };
     let run = seeded::run(1, options, move || {
         let device = site.open().expect("a volume");
-        for count in [&far.parts, &far.most, &far.bytes] {
+        for count in [&far.parts, &far.most, &far.bytes, &far.maps] {
             count.store(0, Ordering::SeqCst);
         }
         let begun = clock::now();
@@ -199,6 +208,78 @@ fn readers_of_one_part_share_a_request() {
     // Two of the 64 lines are in the cache already.
     assert_eq!(seen.parts(), 2 + 1 + 62);
     assert_eq!(taken.as_millis() / LATENCY.as_millis(), 4);
+}
+
+/// Threads that need one page of the map cause one request for it.
+#[test]
+fn readers_of_one_page_of_the_map_share_a_request() {
+    let store = filled();
+    let (taken, seen) = far(&store, 256 << 20, |device| {
+        thread::scope(|scope| {
+            for number in 0..6 {
+                scope.spawn(move || read(device, number * (5 << 20), 4096));
+            }
+        });
+    });
+    assert_eq!((seen.parts(), seen.maps.load(Ordering::SeqCst)), (1 + 6, 1));
+    assert_eq!(taken.as_millis() / LATENCY.as_millis(), 2);
+}
+
+/// The page of the map that a sequential reader needs next is read before its data is, once.
+#[test]
+fn pages_of_the_map_are_read_ahead() {
+    let start = 40 << 20;
+    let store = Far::new(&filled_from(start, 128 << 20));
+    let options = Options { write: false, ..large(256 << 20) };
+    let site = Site::in_store(store.clone(), "v", options);
+    let seen = store.clone();
+    let work = move || {
+        let device = site.open().expect("a volume");
+        store.maps.store(0, Ordering::SeqCst);
+        let mut second = None;
+        for number in 0..DATA / READ {
+            read(&device, start + number * READ, READ);
+            if store.maps.load(Ordering::SeqCst) > 1 {
+                second.get_or_insert(start + number * READ);
+            }
+        }
+        device.close().expect("a store");
+        second
+    };
+    let options = seeded::Options { leaps: false, ..seeded::Options::default() };
+    let second = seeded::run(1, options, work).expect("it goes on").0.expect("a second page");
+    // The window ahead of the reader has 16 MiB, and a page 64 MiB.
+    assert!(second < (64 - 20) << 20, "{} MiB", second >> 20);
+    assert_eq!(seen.maps.load(Ordering::SeqCst), 2);
+    assert!(seen.most.load(Ordering::SeqCst) <= 9);
+}
+
+/// What a caller says is read in advance, and each part once. A caller that says too much is heard
+/// in part.
+#[test]
+fn what_is_said_is_read_in_advance() {
+    let store = filled();
+    let said = [3 << 20..7 << 20, 41 << 20..43 << 20];
+    let ranges = said.clone();
+    let (taken, seen) = far(&store, 256 << 20, move |device| {
+        assert!(device.ahead_bytes() >= 8 << 20);
+        device.expect(&ranges);
+        thread::sleep(LATENCY * 2);
+        for range in &ranges {
+            let len = range.end - range.start;
+            read(device, range.start, len);
+        }
+    });
+    // One wait for the page of the map, and one for the data.
+    assert_eq!(taken.as_millis() / LATENCY.as_millis(), 2);
+    assert!(seen.parts() <= 1 + 8, "{}", seen.parts());
+    assert!(seen.most.load(Ordering::SeqCst) <= 8);
+    let (_, seen) = far(&store, 256 << 20, |device| {
+        device.expect(&[0..DATA, 0..DATA]);
+        thread::sleep(LATENCY * 40);
+    });
+    let bytes = seen.bytes.load(Ordering::SeqCst) as u64;
+    assert!(bytes <= (16 << 20) + (1 << 20), "{bytes}");
 }
 
 /// While the store is away, the close of a reader does not wait until requests ahead of the reader
