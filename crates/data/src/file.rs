@@ -35,6 +35,7 @@ use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::in_place_hints::InPlaceHints;
+use crate::reader::Positions;
 use crate::streams::Streams;
 use crate::verity::VerityTree;
 
@@ -66,6 +67,8 @@ pub struct File {
     end: Ranked<Option<End>>,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
+    /// Readers that distant devices know of.
+    pub(crate) positions: Ranked<Positions>,
     /// Decides whether a read first tries without the lock `extents`.
     pub(crate) free_reads: Backoff,
     /// Decides whether reads are extended beyond the requested bytes. An extended read that meets a
@@ -157,6 +160,7 @@ impl File {
             end: Ranked::new(Rank::Leaf, None),
             dirty: Ranked::new(Rank::PageIndex, Dirty::default()),
             streams: Ranked::new(Rank::Leaf, Streams::default()),
+            positions: Ranked::new(Rank::Leaf, Positions::default()),
             free_reads: Backoff::default(),
             long_reads: Backoff::default(),
             window: OnceLock::new(),

@@ -62,7 +62,7 @@ pub use files::Files;
 pub use pages::{PageStats, ReadBatch};
 pub use params::{FilesOptions, NocowCheck};
 pub use placement::ReclaimEffort;
-pub use reader::{Ahead, DataMismatch, Reader};
+pub use reader::{Ahead, Coming, DataMismatch, Reader};
 pub use remove::Removal;
 pub use verity::VerityTree;
 pub use writeback::{PreparedData, Writeback, Written};

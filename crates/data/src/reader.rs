@@ -14,6 +14,7 @@ use self::helpers::{Helpers, Reading};
 use self::unpacked::Unpacked;
 
 mod ahead;
+mod coming;
 mod fresh;
 mod helpers;
 mod read;
@@ -25,6 +26,8 @@ mod unpacked;
 mod verity;
 
 pub use ahead::Ahead;
+pub use coming::Coming;
+pub(crate) use coming::Positions;
 pub use read::DataMismatch;
 
 /// Reads files of one volume.
@@ -37,6 +40,8 @@ pub struct Reader {
     unpacked: Unpacked,
     helpers: Arc<Helpers>,
     reading: Reading,
+    /// Whether a device gains by knowing what its readers will ask for.
+    is_distant: bool,
 }
 
 impl Reader {
@@ -51,7 +56,8 @@ impl Reader {
             helpers.stop();
         }
         let (unpacked, reading) = (Unpacked::new(), Reading::default());
-        Self { engine, volume, params, pages, unpacked, helpers, reading }
+        let is_distant = volume.ahead_bytes() > 0;
+        Self { engine, volume, params, pages, unpacked, helpers, reading, is_distant }
     }
 
     /// Drops the unpacked content that is cached for later readers.

@@ -119,7 +119,7 @@ impl<'r> Source<'r> {
 }
 
 /// Whether data of a file has checksums.
-fn is_checked(file: &File) -> bool {
+pub(super) fn is_checked(file: &File) -> bool {
     file.with_item(|item| item.flags & InodeFlags::NODATASUM == 0)
 }
 

@@ -59,6 +59,7 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn peek_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
+        self.announce(offset, buf.len());
         let (len, ahead) =
             self.mount().files.reader().read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
@@ -73,6 +74,16 @@ impl Inode {
         Ok(len)
     }
 
+    /// Says to distant devices what a reader will ask for after this read. A thread that reads
+    /// ahead says it, or none.
+    fn announce(&self, offset: u64, len: usize) {
+        let reader = self.mount().files.reader();
+        if let Some(coming) = reader.coming(&self.cell.file, offset, len) {
+            let (files, cell) = (Arc::clone(&self.mount().files), Arc::clone(&self.cell));
+            reader.offer(move || files.reader().announce(&cell.file, &coming));
+        }
+    }
+
     /// As [`Inode::read_at`], without read-ahead or caching, for callers with their own cache. The
     /// device writes straight into `buf`, where checksums are verified. Offset and length may be
     /// unaligned. Whole sectors are not copied. Compressed extents are unpacked once for several
@@ -83,6 +94,7 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
+        self.announce(offset, buf.len());
         let len = self.mount().files.reader().read_direct(&self.cell.file, offset, buf)?;
         self.note_access();
         Ok(len)

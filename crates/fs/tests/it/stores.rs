@@ -12,6 +12,7 @@
 mod away;
 mod growing;
 mod logged;
+mod reading;
 mod scrubbing;
 mod writers;
 
