@@ -314,10 +314,12 @@ impl Core {
         used: Use,
     ) -> Result<Vec<(Key, Arc<[u8]>)>> {
         let mut lines = Vec::with_capacity(request.count as usize);
+        // New memory costs more than a copy, so the cache gets the only new memory of a line.
+        let mut room = vec![0; LINE_BYTES];
         for (line, frames) in (request.first..).zip(bytes.chunks(LINE as usize * FRAME)) {
-            let mut content = vec![0; LINE_BYTES.min(frames.len() / FRAME * SECTOR as usize)];
-            unframe(&source.name, request.object, line * LINE, frames, &mut content)?;
-            let content: Arc<[u8]> = content.into();
+            let content = &mut room[..LINE_BYTES.min(frames.len() / FRAME * SECTOR as usize)];
+            unframe(&source.name, request.object, line * LINE, frames, content)?;
+            let content: Arc<[u8]> = Arc::from(&*content);
             self.to_disk(source.epoch, (request.object, line), &content, false);
             self.lines.put((request.object, line), Arc::clone(&content), used);
             lines.push(((request.object, line), content));

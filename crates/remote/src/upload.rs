@@ -74,15 +74,17 @@ impl Core {
         self.keep_part(&part, tail);
         // Data that was just written is often read soon, so its lines are cached.
         let lines = segment.sectors().div_ceil(LINE);
+        // New memory costs more than a copy, so the cache gets the only new memory of a line.
+        let mut room = vec![0; LINE_BYTES];
         for line in 0..lines {
             let frames = (segment.sectors() - line * LINE).min(LINE);
-            let mut content = vec![0; LINE_BYTES.min(frames as usize * SECTOR as usize)];
+            let content = &mut room[..LINE_BYTES.min(frames as usize * SECTOR as usize)];
             let sectors = content.chunks_exact_mut(SECTOR as usize);
             for (frame, sector) in (line * LINE..).zip(sectors) {
                 segment.read(frame, sector);
             }
-            self.to_disk(self.epoch, (segment.number, line), &content, true);
-            self.lines.put((segment.number, line), content.into(), Use::Once);
+            self.to_disk(self.epoch, (segment.number, line), content, true);
+            self.lines.put((segment.number, line), Arc::from(&*content), Use::Once);
         }
         Ok(())
     }
