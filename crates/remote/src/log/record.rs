@@ -116,12 +116,13 @@ impl Record {
         }
         bytes.extend_from_slice(&first.to_le_bytes());
         bytes.extend_from_slice(&frames.to_le_bytes());
-        let drawn = random::bytes();
-        let seal = seal.and_then(|seal| RecordSeal::new(seal, drawn, &bytes, frames));
-        if let Some(seal) = &seal {
+        let seal = seal.and_then(|seal| {
+            let drawn = random::bytes();
+            let seal = RecordSeal::new(seal, drawn, &bytes, frames)?;
             bytes.extend_from_slice(&drawn);
             extents = seal.seal_extents(&extents);
-        }
+            Some(seal)
+        });
         bytes.extend_from_slice(&extents);
         let crc = crc_fast::crc32_iscsi(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
