@@ -192,7 +192,8 @@ impl Core {
         let next_object = manifest.next_object;
         let with_log = cache.as_ref().filter(|_| options.is_local());
         let local = with_log.map(|cache| cache.mark(&writer.host));
-        let spare = Arc::new(Spare::new(manifest.object_len));
+        let budget = Budget::new(&options, manifest.object_len);
+        let spare = Arc::new(Spare::new(manifest.object_len, budget.sealed + 1));
         let mut map = Map::default();
         map.window = CommitNumber(manifest.number.0 + 1);
         let state = State {
@@ -224,7 +225,6 @@ impl Core {
             is_closing: false,
             swept: 0,
         };
-        let budget = Budget::new(&options, manifest.object_len);
         let reading = budget.lines + budget.map + budget.index;
         let ahead = Ahead::new(reading, budget.lines, options.in_flight);
         let for_lines = budget.lines.saturating_sub(ahead.memory()).max(budget.lines / 2);

@@ -523,6 +523,7 @@ fn keep(core: &Core) {
             }
             state.deferred
         };
+        core.spare.age();
         let is_long = core.log.get().is_some_and(Log::is_long);
         let is_due = deferred.is_some_and(|(_, since)| clock::since(since) >= core.options.max_lag);
         if is_due || is_long {

@@ -191,19 +191,28 @@ impl Core {
             Kept::Memory(segment) => return Ok(segment),
             Kept::Log(logged) => logged,
         };
-        let mut bytes = vec![0; LEN + logged.sectors as usize * FRAME];
-        for place in &logged.places {
-            let at = LEN + place.first_frame as usize * FRAME;
-            let raw = &mut bytes[at..at + place.frames as usize * FRAME];
-            raw.copy_from_slice(&place.read(0, place.frames).map_err(|error| self.unread(&error))?);
-        }
-        if !are_whole(logged.number, 0, &bytes[LEN..]) {
-            return Err(damaged("the local log", "the checksum of a frame is wrong".to_owned()));
-        }
+        let mut bytes = self.spare.take();
+        bytes.resize(LEN + logged.sectors as usize * FRAME, 0);
+        let filled = self.fill(&logged, &mut bytes[LEN..]);
         let (extents, sectors) = (logged.extents.clone(), logged.sectors);
-        let mut segment = Segment::of_parts(logged.number, bytes, extents, sectors);
+        let segment = Segment::of_parts(logged.number, bytes, extents, sectors);
+        let mut segment = segment.in_memory_of(&self.spare);
+        filled?;
         segment.seal(self.volume, self.epoch);
         Ok(Arc::new(segment))
+    }
+
+    /// Reads all frames of a segment that only the log has, with their checksums.
+    fn fill(&self, logged: &Logged, frames: &mut [u8]) -> Result<()> {
+        for place in &logged.places {
+            let at = place.first_frame as usize * FRAME;
+            let raw = &mut frames[at..at + place.frames as usize * FRAME];
+            raw.copy_from_slice(&place.read(0, place.frames).map_err(|error| self.unread(&error))?);
+        }
+        match are_whole(logged.number, 0, frames) {
+            true => Ok(()),
+            false => Err(damaged("the local log", "the checksum of a frame is wrong".to_owned())),
+        }
     }
 
     /// Reads frames of a segment that only the log has.

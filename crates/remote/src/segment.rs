@@ -86,9 +86,13 @@ impl Segment {
     pub(crate) fn new(number: ObjectNumber, spare: &Arc<Spare>) -> Self {
         let mut bytes = spare.take();
         bytes.resize(LEN, 0);
-        let mut segment = Self::of_parts(number, bytes, Vec::new(), 0);
-        segment.spare = Some(Arc::clone(spare));
-        segment
+        Self::of_parts(number, bytes, Vec::new(), 0).in_memory_of(spare)
+    }
+
+    /// The segment, with memory that was taken from `spare` and goes back there.
+    pub(crate) fn in_memory_of(mut self, spare: &Arc<Spare>) -> Self {
+        self.spare = Some(Arc::clone(spare));
+        self
     }
 
     /// The segment of a reader, which gets no content.
@@ -216,8 +220,8 @@ impl Segment {
 
     /// A small segment moves to memory of its size. It may wait for long to be sent, with others.
     fn give_room_back(&mut self) {
-        if let Some(spare) = &self.spare
-            && self.bytes.len() < self.bytes.capacity() / 2
+        if self.bytes.len() < self.bytes.capacity() / 2
+            && let Some(spare) = self.spare.take()
         {
             let small = self.bytes.as_slice().into();
             spare.put(std::mem::replace(&mut self.bytes, small));
@@ -356,7 +360,7 @@ mod tests {
     /// A small segment keeps no memory of a full one. A full one gives its memory back at its end.
     #[test]
     fn memory_goes_back() {
-        let spare = Arc::new(Spare::new(64 * SECTOR));
+        let spare = Arc::new(Spare::new(64 * SECTOR, 1));
         let address = |segment: &Segment| segment.bytes.as_ptr();
         let mut small = Segment::new(ObjectNumber(1), &spare);
         let first = address(&small);
