@@ -76,7 +76,8 @@ impl MemoryStore {
         1_000_000 + self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn write(&self, name: &str, body: Bytes, only_new: bool) -> Result<(), StoreError> {
+    /// Keeps a copy, since a server has memory of its own, and the writer uses its memory again.
+    fn write(&self, name: &str, body: &Bytes, only_new: bool) -> Result<(), StoreError> {
         self.wait();
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.put_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl MemoryStore {
         if only_new && objects.contains_key(name) {
             return Err(StoreError::Exists);
         }
-        objects.insert(name.to_owned(), (body, now_ms));
+        objects.insert(name.to_owned(), (Bytes::copy_from_slice(body), now_ms));
         Ok(())
     }
 
@@ -109,11 +110,11 @@ impl Store for MemoryStore {
     }
 
     fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.write(name, body, true)
+        self.write(name, &body, true)
     }
 
     fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
-        self.write(name, body, false)
+        self.write(name, &body, false)
     }
 
     fn get(&self, name: &str) -> Result<Bytes, StoreError> {
