@@ -66,6 +66,8 @@ pub(crate) struct Logged {
 pub(crate) struct Logging {
     /// Parts of segments that the log lacks, in the order of the writes.
     pub(crate) tails: VecDeque<Tail>,
+    /// Memory for the next copy of frames: new memory costs more than the copy.
+    pub(crate) room: Vec<u8>,
     /// How many sealed segments the log lacks. Such a segment stays in memory until the log has it,
     /// even if its object is in the store already.
     pub(crate) sealed: usize,

@@ -35,6 +35,8 @@ mod tests;
 
 /// The rate to which writers are slowed when the log is full, in sectors a second.
 const PACE: u64 = (32 << 20) / SECTOR;
+/// The most memory that is kept for copies of frames.
+const ROOM_MAX: usize = 1 << 20;
 
 impl Core {
     /// Makes all writes up to `wanted` durable in the log (J1). `false` if the log is given up.
@@ -105,7 +107,11 @@ impl Core {
             if is_cut { log.cut(inside, position) } else { Ok(()) }
         };
         let written = write();
-        drop(tails);
+        let copies = tails.into_iter().filter_map(|tail| match tail.body {
+            Body::Copied(copy) if copy.capacity() <= ROOM_MAX => Some(copy),
+            Body::Sealed(_) | Body::Copied(_) => None,
+        });
+        let room = copies.max_by_key(Vec::capacity);
         let mut state = self.state.lock();
         if let Err(error) = written {
             tracing::error!(%error, "the local log cannot be written; flushes wait for the store");
@@ -113,6 +119,7 @@ impl Core {
         }
         if let Some(logging) = &mut state.logging {
             logging.sealed -= sealed;
+            logging.room = room.unwrap_or(std::mem::take(&mut logging.room));
         }
         let open = state.open.number;
         let is_written = state.logging.is_some();
@@ -314,7 +321,10 @@ fn fix_open(state: &mut State) {
     if fixed.frames == 0 && fixed.extents.is_empty() {
         return;
     }
-    let body = Body::Copied(state.open.frames(fixed.first_frame, fixed.frames).to_vec());
+    let mut copy = std::mem::take(&mut logging.room);
+    copy.clear();
+    copy.extend_from_slice(state.open.frames(fixed.first_frame, fixed.frames));
+    let body = Body::Copied(copy);
     let (object, position) = (state.open.number, state.position);
     logging.tails.push_back(Tail { object, fixed, body, position });
 }

@@ -153,3 +153,24 @@ fn a_closed_device_takes_no_write() {
     device.discard(0, 4096).expect_err("closed");
     assert_eq!(sector(&device, 0), 1);
 }
+
+/// The copy of frames that a flush writes to the log takes the memory of the copy before.
+#[test]
+fn copies_of_frames_share_memory() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (_store, device) = begun(dir.path());
+    let room = || {
+        let state = device.core.state.lock();
+        let room = &state.logging.as_ref().expect("it has a log").room;
+        (room.as_ptr(), room.capacity())
+    };
+    let flush = |at: u64| {
+        device.write_at(at * 4096, &[7; 4096]).expect("within");
+        device.flush().expect("a good disk");
+        room()
+    };
+    let first = flush(0);
+    assert!(first.1 >= 4096);
+    assert!((1..8).all(|at| flush(at) == first));
+    device.close().expect("a close");
+}
