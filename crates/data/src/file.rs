@@ -35,7 +35,7 @@ use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
 use crate::in_place_hints::InPlaceHints;
-use crate::reader::Positions;
+use crate::sequential::Positions;
 use crate::streams::Streams;
 use crate::verity::VerityTree;
 

@@ -23,6 +23,7 @@ mod pack;
 mod pages;
 #[cfg(test)]
 mod pages_tests;
+mod sequential;
 mod step;
 mod streams;
 mod sync;
@@ -62,7 +63,8 @@ pub use files::Files;
 pub use pages::{PageStats, ReadBatch};
 pub use params::{FilesOptions, NocowCheck};
 pub use placement::ReclaimEffort;
-pub use reader::{Ahead, Coming, DataMismatch, Reader};
+pub use reader::{Ahead, DataMismatch, Reader};
 pub use remove::Removal;
+pub use sequential::Coming;
 pub use verity::VerityTree;
 pub use writeback::{PreparedData, Writeback, Written};

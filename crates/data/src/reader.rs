@@ -26,8 +26,6 @@ mod unpacked;
 mod verity;
 
 pub use ahead::Ahead;
-pub use coming::Coming;
-pub(crate) use coming::Positions;
 pub use read::DataMismatch;
 
 /// Reads files of one volume.

@@ -204,8 +204,8 @@ fn set_xattr(path: &str, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
     }
 }
 
-/// Sets the extended attributes of an open object that its copy keeps, and takes lists of rights
-/// away that it has inherited and its source lacks.
+/// Sets the extended attributes that a copy keeps. Lists of rights that it has inherited and its
+/// source lacks go.
 fn set_xattrs(keep: Keep, file: &OwnedFd, all: &Xattrs) -> rustix::io::Result<()> {
     let path = path_of(file);
     for list in LISTS.into_iter().filter(|list| all.iter().all(|(name, _)| name != list)) {

@@ -3,11 +3,11 @@
 //! # Invariants
 //!
 //! - **R1** A copy gives no rights that its source does not give. A program runs as its owner or
-//!   group only if the copy has the owner or group of the source. Every copy with a mode of its
-//!   source has the lists of its source, too: the group's bits of a mode with a list are its mask.
+//!   group only if the copy has the owner or group of the source. A copy with the mode of its
+//!   source has the source's lists, too: with a list, the group's bits of the mode are the mask.
 //! - **R2** Until a copy is finished, only its maker has rights to it.
-//! - **R3** Without `Keep`, a copy has the permissions of its source that the umask leaves, as a new
-//!   file.
+//! - **R3** Without `Keep`, a copy has the permissions of its source that the umask leaves, as a
+//!   new file.
 
 use std::sync::OnceLock;
 

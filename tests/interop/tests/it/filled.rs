@@ -116,7 +116,7 @@ fn lists_of_archives_are_as_tar_unpacks_them() {
         return;
     }
     let images = Images::new(1, 0);
-    let scratch = images.scratch().to_path_buf();
+    let scratch = images.scratch();
     let (source, archive) = (scratch.join("lists"), scratch.join("lists.tar"));
     let unpacked = scratch.join("unpacked");
     let make = format!(
@@ -132,7 +132,8 @@ fn lists_of_archives_are_as_tar_unpacks_them() {
         unpacked.display()
     );
     run("bash", ["-c", &make]);
-    for form in ["--acls", "--acls --numeric-owner", "--acls --xattrs --xattrs-include='*'"] {
+    // With --numeric-owner an archive has lists with names, and no number of any name.
+    for form in ["--acls", "--acls --xattrs --xattrs-include='*'"] {
         // The second member of one name wins, and has another list.
         let pack = format!(
             "set -eu; cd '{0}'; tar --format=posix --sort=name {form} -cf '{1}' .; \

@@ -53,8 +53,8 @@ fn site(store: Arc<dyn Store>, write: bool) -> Site {
     Site::in_store(store, "v", options)
 }
 
-/// A volume with the file `whole`, and the file `pieces`, of which each MiB is an extent of its own
-/// and lies apart from the others.
+/// A volume with the files `whole` and `pieces`. Each MiB of `pieces` is an extent of its own, and
+/// lies apart from the others.
 fn filled() -> Arc<SimStore> {
     let store = Arc::new(SimStore::new(1, Weather::default()));
     let device = Arc::new(site(store.clone(), true).create(LEN).expect("an honest store"));
