@@ -7,8 +7,9 @@
 //!
 //! - **C1** Only a sequential reader causes this: a long read at the front of a file, or reads that
 //!   each continue the read before. A random reader causes nothing.
-//! - **C2** While a reader goes on, each byte of the file is said once, and its checksums are read
-//!   in advance once.
+//! - **C2** While a reader goes on, each byte of the file is said at most once, and its checksums
+//!   are read in advance at most once. What is said may come to nothing: the threads that say it,
+//!   and the devices, take as much as they can.
 
 use std::ops::Range;
 
@@ -81,6 +82,8 @@ impl Position {
         if self.hits < HITS {
             return None;
         }
+        // It doubles with each read: at the front of a file, waiting costs more than reading too
+        // much.
         self.window = (self.window * 2).max(READS * (read.end - read.start)).min(most);
         let end = (self.next + self.window).min(size);
         let from = self.said_to.max(read.start);

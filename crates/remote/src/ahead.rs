@@ -52,9 +52,12 @@ const SLACK: u64 = 64;
 /// How many reads must have continued a reader's earlier reads before anything is read ahead of the
 /// reader.
 const HITS: u32 = 2;
+/// With this many jobs for each thread in the queue, no page of the map is queued.
+const QUEUE_PART: usize = 4;
 /// The first window of a reader, in sectors, and the largest: two objects of 8 MiB, so that one is
-/// under way while the other is read. All windows together take at most an eighth of the cache,
-/// since lines that were read ahead must stay until they are used.
+/// under way while the other is read. The windows of readers that are known here take at most an
+/// eighth of the cache together, since lines that were read ahead must stay until they are used.
+/// What [`Ahead::expect`] is told comes on top, and the queue alone bounds it.
 const WINDOW_MIN: u64 = 8 * LINE as u64;
 const WINDOW_MAX: u64 = (16 << 20) / SECTOR;
 const WINDOW_PART: u64 = 8;
@@ -145,8 +148,12 @@ impl Ahead {
             }
             let pages = stream.pages_to.max(wanted.start / PAGE_SECTORS)
                 ..(wanted.end + self.windows).min(sectors).div_ceil(PAGE_SECTORS);
-            stream.pages_to = stream.pages_to.max(pages.end);
-            inside.push_pages(pages);
+            // While no thread takes jobs, the queue stays as it is. A reader asks for its pages
+            // itself.
+            if self.threads > 0 && inside.queue.len() < QUEUE_PART * self.threads {
+                stream.pages_to = stream.pages_to.max(pages.end);
+                inside.push_pages(pages);
+            }
         }
         self.signal.notify_all();
         self.starts(inside, 1) > 0
@@ -400,6 +407,23 @@ mod tests {
         assert!(all * SECTOR <= 24 << 20, "{all}");
         let small = Ahead::new(1 << 20, 1 << 20, 4);
         assert_eq!((small.threads, Ahead::new(16 << 20, 8 << 20, 4).threads), (0, 1));
+    }
+
+    /// A2: pages of the map are not queued where no thread takes them.
+    #[test]
+    fn pages_are_bounded() {
+        for (ahead, most) in [
+            (Ahead::new(1 << 20, 1 << 20, 4), 0),
+            (Ahead::new(64 << 20, 24 << 20, 4), 8 * QUEUE_PART),
+        ] {
+            for reader in 0..2000 {
+                for number in 0..4 {
+                    ahead.note(reader * 400_000 + number * 32, 32, SECTORS);
+                }
+            }
+            let jobs = ahead.inside.lock().queue.len();
+            assert!(jobs <= most, "{jobs} jobs of {} threads", ahead.threads);
+        }
     }
 
     /// A4: of two threads that want a line, one asks for it. The other one waits.

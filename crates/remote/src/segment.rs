@@ -221,10 +221,10 @@ impl Segment {
     /// A small segment moves to memory of its size. It may wait for long to be sent, with others.
     fn give_room_back(&mut self) {
         if self.bytes.len() < self.bytes.capacity() / 2
-            && let Some(spare) = self.spare.take()
+            && let Some(spare) = &self.spare
         {
             let small = self.bytes.as_slice().into();
-            spare.put(std::mem::replace(&mut self.bytes, small));
+            spare.exchange(std::mem::replace(&mut self.bytes, small));
         }
     }
 
@@ -360,7 +360,7 @@ mod tests {
     /// A small segment keeps no memory of a full one. A full one gives its memory back at its end.
     #[test]
     fn memory_goes_back() {
-        let spare = Arc::new(Spare::new(64 * SECTOR, 1));
+        let spare = Arc::new(Spare::new(64 * SECTOR, 2));
         let address = |segment: &Segment| segment.bytes.as_ptr();
         let mut small = Segment::new(ObjectNumber(1), &spare);
         let first = address(&small);

@@ -8,9 +8,10 @@
 //! # Invariants
 //!
 //! - **SP1** No memory is made while there is spare memory. The memory in use and the spare memory
-//!   are at most that of the segments that the budget counts (`budget`), unless more are in use.
-//!   Spare memory has no content.
-//! - **SP2** Of memory that stays unused, all but one are given to the allocator after a while.
+//!   are at most that of the segments that the budget counts (`budget`), unless more are in use. A
+//!   small segment counts as a whole one. Spare memory has no content.
+//! - **SP2** Of memory that stays unused, all but one are given to the allocator after a while, as
+//!   long as the log is kept.
 
 use buttress_base::sync::Mutex;
 
@@ -66,11 +67,25 @@ impl Spare {
     pub(crate) fn put(&self, mut memory: Vec<u8>) {
         let mut inside = self.inside.lock();
         inside.in_use = inside.in_use.saturating_sub(1);
-        let fits = (self.full..=self.full + self.full / 8).contains(&memory.capacity());
-        if fits && inside.in_use + inside.kept.len() < self.most.max(1) {
+        if self.fits(memory.capacity()) && inside.in_use + inside.kept.len() < self.most.max(1) {
             memory.clear();
             inside.kept.push(memory);
         }
+    }
+
+    /// Takes the memory of a segment that lives on in a smaller copy, which counts as in use until
+    /// [`Spare::put`] gets it (SP1).
+    pub(crate) fn exchange(&self, mut memory: Vec<u8>) {
+        let mut inside = self.inside.lock();
+        if self.fits(memory.capacity()) && inside.in_use + inside.kept.len() < self.most {
+            memory.clear();
+            inside.kept.push(memory);
+        }
+    }
+
+    /// Whether memory has about the size of a full segment.
+    fn fits(&self, capacity: usize) -> bool {
+        (self.full..=self.full + self.full / 8).contains(&capacity)
     }
 
     /// Gives memory that stayed unused since the last call to the allocator (SP2).

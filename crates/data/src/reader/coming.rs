@@ -4,13 +4,15 @@
 //! # Invariants
 //!
 //! - **C3** No reader waits for this work, and no failure here is reported to a reader. The work
-//!   never waits for a thread that changes the file.
+//!   never waits for a thread that changes the file, and no such thread waits for it. So what it
+//!   says may be old, and only hints come of it.
+//! - **C4** What the page cache has is not said: its readers ask no device.
 //!
 //! [`Volume::expect`]: buttress_volume::Volume::expect
 
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, Extent};
+use buttress_format::{Body, Compression, Extent, Logical};
 use buttress_txn::View;
 
 use super::read_plan::is_checked;
@@ -22,6 +24,8 @@ use crate::sequential::Coming;
 
 /// The most extents that are looked at for one announcement.
 const EXTENTS_MAX: usize = 4096;
+/// Bytes of an extent that are looked up in the page cache by their beginning.
+const STEP: u64 = 128 << 10;
 
 impl Reader {
     /// Notes a read that is about to be made. Returns what its reader will ask for, if a device
@@ -43,6 +47,10 @@ impl Reader {
 
     /// Says to the devices what comes, and reads the checksums of it (C3).
     pub fn announce(&self, file: &File, coming: &Coming) {
+        // Extents that are about to be replaced, or are being changed, are of no use.
+        if file.extents.try_read().is_none() || file.dirty.lock().has_unwritten() {
+            return;
+        }
         let view = self.engine.view();
         let done = self.say(&view, file, coming).and_then(|()| self.read_sums(&view, file, coming));
         if let Err(error) = done {
@@ -52,8 +60,21 @@ impl Reader {
 
     fn say(&self, view: &View, file: &File, coming: &Coming) -> Result<()> {
         let extents = self.stored(view, file, &coming.data)?;
-        self.volume.expect(&extents);
+        self.volume.expect(&self.absent(&extents));
         Ok(())
+    }
+
+    /// The parts of extents that the page cache lacks (C4).
+    fn absent(&self, extents: &[Extent]) -> Vec<Extent> {
+        let mut absent: Vec<Extent> = Vec::new();
+        let steps = extents.iter().flat_map(steps);
+        for step in steps.filter(|step| !self.pages.is_on() || !self.pages.holds(step.start)) {
+            match absent.last_mut() {
+                Some(last) if last.end() == step.start => last.len += step.len,
+                _ => absent.push(step),
+            }
+        }
+        absent
     }
 
     /// Reads checksums, which then are in memory: leaves of the checksum tree are kept.
@@ -61,7 +82,7 @@ impl Reader {
         if self.params.options.ignore_csums || !is_checked(file) {
             return Ok(());
         }
-        for extent in self.stored(view, file, &coming.sums)? {
+        for extent in self.absent(&self.stored(view, file, &coming.sums)?) {
             self.engine.read_csums(view, extent)?;
         }
         Ok(())
@@ -70,7 +91,6 @@ impl Reader {
     /// The places on the volume of a part of a file, in the order of the file.
     fn stored(&self, view: &View, file: &File, range: &Range<u64>) -> Result<Vec<Extent>> {
         let mut found: Vec<Extent> = Vec::new();
-        let Some(_extents) = file.extents.try_read() else { return Ok(found) };
         self.params.for_each_mapping(view, file, range.clone(), |mapping| {
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
             let extent = match &mapping.extent.body {
@@ -91,4 +111,11 @@ impl Reader {
         })?;
         Ok(found)
     }
+}
+
+/// The parts of an extent that are looked up in the page cache one by one.
+fn steps(extent: &Extent) -> impl Iterator<Item = Extent> + use<> {
+    let (start, end) = (extent.start.0, extent.end().0);
+    let starts = (start..end).step_by(STEP as usize);
+    starts.map(move |at| Extent::new(Logical(at), STEP.min(end - at)))
 }

@@ -82,6 +82,38 @@ fn filled() -> Arc<SimStore> {
     store
 }
 
+/// What the page cache has is read without a request, also if the device has it no longer.
+#[test]
+fn cached_files_are_not_asked_for_again() {
+    let store = filled();
+    let (now, most, bytes) = Default::default();
+    let store = Arc::new(Far { inner: store, now, most, bytes });
+    let work = move || {
+        let options = Options { memory: 32 << 20, ..Options::default() };
+        let place = Site::in_store(store.clone(), "v", options);
+        let device = Arc::new(place.open().expect("a volume"));
+        let options = MountOptions::parse("ro,page_cache=128M").expect("options");
+        let fs = Filesystem::open(vec![device.clone()], options).expect("a mount");
+        let file = fs.resolve("whole").expect("a file");
+        let mut found = vec![0; 128 << 10];
+        for pass in 0..2 {
+            store.bytes.store(0, Ordering::SeqCst);
+            for at in (0..40 * MIB).step_by(128 << 10) {
+                file.read_at(at, &mut found).expect("a read");
+                // What is read ahead has time to come.
+                thread::sleep(LATENCY);
+            }
+            let read = store.bytes.load(Ordering::SeqCst);
+            assert!(if pass == 0 { read >= 40 * MIB } else { read == 0 }, "pass {pass}: {read}");
+        }
+        drop(file);
+        fs.close().expect("a close");
+        device.close().expect("a store");
+    };
+    let options = seeded::Options { leaps: false, ..seeded::Options::default() };
+    seeded::run(1, options, work).expect("it goes on");
+}
+
 /// Reads a file of `mib` MiB in order, by a reader that has nothing in its caches. Returns how
 /// often it waited, and the store with the counts of its requests.
 fn cold(store: &Arc<SimStore>, name: &'static str, mib: u64, piece: u64) -> (u128, Arc<Far>) {
