@@ -95,7 +95,9 @@ impl File {
     /// The errors of [`File::write_all_at`].
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.expect(self.write, "set the length of")?;
-        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        // As with std's, the length that the file has changes the times, too.
+        let set =
+            SetAttr { size: Some(len), mtime: Some(buttress_fs::now()), ..SetAttr::default() };
         self.inode.set_attr(&set).context("set the length of", &self.path)?;
         Ok(())
     }

@@ -7,9 +7,9 @@
 //!
 //! - **C1** Only a sequential reader causes this: a long read at the front of a file, or reads that
 //!   each continue the read before. A random reader causes nothing.
-//! - **C2** While a reader goes on, each byte of the file is said at most once, and its checksums
-//!   are read in advance at most once. What is said may come to nothing: the threads that say it,
-//!   and the devices, take as much as they can.
+//! - **C2** While a reader goes on, each byte of the file is said at most once. Its checksums are
+//!   read in advance at most once. What is said may come to nothing, since
+//!   threads and devices take as much as they can.
 
 use std::ops::Range;
 

@@ -55,8 +55,8 @@ const HITS: u32 = 2;
 /// With this many jobs for each thread in the queue, no page of the map is queued.
 const QUEUE_PART: usize = 4;
 /// The first window of a reader, in sectors, and the largest: two objects of 8 MiB, so that one is
-/// under way while the other is read. The windows of readers that are known here take at most an
-/// eighth of the cache together, since lines that were read ahead must stay until they are used.
+/// under way while the other is read. All windows together take at most an eighth of the cache,
+/// since lines that were read ahead must stay until they are used.
 /// What [`Ahead::expect`] is told comes on top, and the queue alone bounds it.
 const WINDOW_MIN: u64 = 8 * LINE as u64;
 const WINDOW_MAX: u64 = (16 << 20) / SECTOR;

@@ -67,6 +67,18 @@ pub(crate) struct List {
     pub(crate) unknown: Vec<String>,
 }
 
+/// The three permission bits that the value of a list gives the owning group. The bits of a mode
+/// are the mask of the list.
+pub(crate) fn group_of(value: &[u8]) -> u32 {
+    let entries = value.get(4..).unwrap_or_default().chunks_exact(8);
+    let rights = |wanted: u16| {
+        let number = |entry: &[u8], at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
+        let mut found = entries.clone().filter(|entry| number(entry, 0) == wanted);
+        found.next().map(|entry| u32::from(number(entry, 2)) & 7)
+    };
+    rights(OWNING_GROUP).unwrap_or(0) & rights(MASK).unwrap_or(7)
+}
+
 /// Reads a list.
 ///
 /// # Errors

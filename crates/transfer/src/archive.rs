@@ -388,6 +388,16 @@ impl<'a, 'b> Unpack<'a, 'b> {
         let [access, default] = both.map(|text| self.parsed(text.as_deref()).and_then(Result::ok));
         if let Some(list) = access {
             put_access(&inode, &list).context(|| show(&lists.path))?;
+            // Other subvolumes have copies (A3).
+            let copies = self.copies.range((id, TreeId(0))..=(id, TreeId(u64::MAX)));
+            for copy in copies.map(|(_, copy)| *copy) {
+                match self.fs.inode(copy) {
+                    Err(error) if error.kind() == ErrorKind::Name(NameError::NotFound) => {}
+                    copy => copy
+                        .and_then(|copy| put_access(&copy, &list))
+                        .context(|| show(&lists.path))?,
+                }
+            }
         }
         if let Some((list, late)) = default.zip(self.directories.get_mut(&id)) {
             late.1 = Some(list.value);
@@ -400,7 +410,10 @@ impl<'a, 'b> Unpack<'a, 'b> {
 
     /// Tells of each name in a list that has no number.
     fn tell_unknown(&mut self, path: &[u8], text: Option<&[u8]>) {
-        let list = self.parsed(text).and_then(Result::ok);
+        let list = match self.parsed(text) {
+            Some(Err(why)) => return self.note(path, &format!("a list for access control: {why}")),
+            list => list.and_then(Result::ok),
+        };
         for name in list.map(|list| list.unknown).unwrap_or_default() {
             self.note(path, &format!("{name}, of which the archive has no number"));
         }

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use crate::rights::{Attributes, LISTS, Xattrs};
-use crate::{Keep, through};
+use crate::{Keep, acl, through};
 
 /// How a directory is opened on the way down.
 pub(crate) const DIR_FLAGS: OFlags =
@@ -30,12 +30,15 @@ impl Attributes {
         if keep.everything {
             self.set_owner(file)?;
         }
-        if keep.modes() {
-            set_xattrs(keep, file, xattrs)?;
-        }
+        let has_lists = !keep.modes() || set_xattrs(keep, file, xattrs)?;
         let found = rustix::fs::fstat(file)?;
         let owner = (found.st_uid, found.st_gid);
-        if let Some(mode) = self.mode_at_last(keep, owner, (found.st_mode, is_new)) {
+        if let Some(mut mode) = self.mode_at_last(keep, owner, (found.st_mode, is_new)) {
+            let list = xattrs.iter().find(|(name, _)| name == acl::ACCESS);
+            if let Some((_, list)) = list.filter(|_| !has_lists) {
+                // The place has no lists. The mask of this one is no right of the group.
+                mode = mode & !0o070 | acl::group_of(list) << 3;
+            }
             rustix::fs::chmod(path_of(file), Mode::from(mode))?;
         }
         if !keep.modes() {
@@ -194,26 +197,25 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Sets an extended attribute of an open object.
-fn set_xattr(path: &str, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
-    match rustix::fs::setxattr(path, OsStr::from_bytes(name), value, XattrFlags::empty()) {
-        // Attributes of `trusted` and `security` need a privilege, and not every filesystem
-        // has extended attributes.
-        Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(()),
-        other => other,
-    }
-}
-
 /// Sets the extended attributes that a copy keeps. Lists of rights that it has inherited and its
-/// source lacks go.
-fn set_xattrs(keep: Keep, file: &OwnedFd, all: &Xattrs) -> rustix::io::Result<()> {
+/// source lacks go. Returns whether the place took all lists.
+fn set_xattrs(keep: Keep, file: &OwnedFd, all: &Xattrs) -> rustix::io::Result<bool> {
     let path = path_of(file);
     for list in LISTS.into_iter().filter(|list| all.iter().all(|(name, _)| name != list)) {
         // Most objects have none, and some file systems know none.
         let _ = rustix::fs::removexattr(path.as_str(), OsStr::from_bytes(list));
     }
-    let mut kept = all.iter().filter(|(name, _)| keep.has_xattr(name));
-    kept.try_for_each(|(name, value)| set_xattr(&path, name, value))
+    let mut has_lists = true;
+    for (name, value) in all.iter().filter(|(name, _)| keep.has_xattr(name)) {
+        let flags = XattrFlags::empty();
+        match rustix::fs::setxattr(path.as_str(), OsStr::from_bytes(name), value, flags) {
+            // Attributes of `trusted` and `security` need a privilege, and not every filesystem
+            // has extended attributes.
+            Err(Errno::PERM | Errno::OPNOTSUPP) => has_lists &= !LISTS.contains(&&name[..]),
+            other => other?,
+        }
+    }
+    Ok(has_lists)
 }
 
 /// Reads the extended attributes of an open object, including access control lists, in the order of

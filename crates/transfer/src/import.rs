@@ -1,6 +1,5 @@
 //! Copies from the host into a volume.
 
-use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -177,28 +176,28 @@ impl<'a, 'b> Import<'a, 'b> {
         let (uid, gid) =
             if self.job.keep.everything { (stat.st_uid, stat.st_gid) } else { caller() };
         let attributes = self.of(&stat);
-        let mode = attributes.mode_at_first(self.job.keep);
-        let mut opened = None;
+        let mode = attributes.mode_in_volume(self.job.keep);
+        let (mut opened, mut is_new) = (None, true);
         let inode = match kind {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
                 let child = open_child(source, name)?;
                 self.at.push(OsStr::from_bytes(target));
-                let is_new = Cell::new(true);
                 let make = || {
                     let (inode, made) = directory(dir, target, mode, (uid, gid))?;
-                    is_new.set(made);
+                    is_new = made;
                     Ok(inode)
                 };
                 let made = self.job.special.directory(&self.at, dir, (mode, uid, gid), make);
                 let inode = made.context(text)?;
-                self.may_inherit |= !is_new.get() && inode.xattr(acl::DEFAULT).is_ok();
+                self.may_inherit |= !is_new && inode.xattr(acl::DEFAULT).is_ok();
                 self.job.tally.directories += 1;
-                return self.enter(child, inode, attributes, is_new.get());
+                return self.enter(child, inode, attributes, is_new);
             }
             FileKind::Regular => {
                 let file = open_file(source, name, &stat)?;
-                let inode = regular(dir, target, mode, (uid, gid)).context(text)?;
+                let inode;
+                (inode, is_new) = regular(dir, target, mode, (uid, gid)).context(text)?;
                 self.job.special.file(&self.at, target, &inode).context(text)?;
                 self.content(&file, &text(), &inode)?;
                 self.job.tally.files += 1;
@@ -227,7 +226,7 @@ impl<'a, 'b> Import<'a, 'b> {
             Some(file) => xattrs_of(file),
             None => xattrs_at(source, name),
         });
-        self.finish(&inode, (&attributes, &xattrs.context(text)?, true), &text())
+        self.finish(&inode, (&attributes, &xattrs.context(text)?, is_new), &text())
     }
 
     /// Makes one more name of a file that has been copied already.

@@ -43,6 +43,9 @@ pub use self::import::{Census, Import, open_dir, survey};
 pub use self::special::{Flags, Search, Special};
 pub use self::within::Within;
 
+/// The attribute with what a program may do without being root.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -187,17 +190,22 @@ fn directory(
 }
 
 /// Makes a regular file, or empties an existing file. Any other object with the name is replaced.
+/// Returns whether the file is new. New content takes the capabilities of the old one away.
 fn regular(
     dir: &Inode,
     name: &[u8],
     mode: u32,
     (uid, gid): (u32, u32),
-) -> buttress_fs::Result<Inode> {
+) -> buttress_fs::Result<(Inode, bool)> {
     if let Ok(found) = dir.lookup(name)
         && found.attr().kind == FileKind::Regular
     {
-        found.set_attr(&SetAttr { size: Some(0), ..SetAttr::default() })?;
-        return Ok(found);
+        let mtime = Some(buttress_fs::now());
+        found.set_attr(&SetAttr { size: Some(0), mtime, ..SetAttr::default() })?;
+        if found.xattr(CAPABILITY).is_ok() {
+            found.remove_xattr(CAPABILITY)?;
+        }
+        return Ok((found, false));
     }
-    replacing(dir, name, || dir.create(name, mode, uid, gid, 0))
+    Ok((replacing(dir, name, || dir.create(name, mode, uid, gid, 0))?, true))
 }

@@ -5,7 +5,7 @@
 //! - **R1** A copy gives no rights that its source does not give. A program runs as its owner or
 //!   group only if the copy has the owner or group of the source. A copy with the mode of its
 //!   source has the source's lists, too: with a list, the group's bits of the mode are the mask.
-//! - **R2** Until a copy is finished, only its maker has rights to it.
+//! - **R2** Until a new copy is finished, only its maker has rights to it.
 //! - **R3** Without `Keep`, a copy has the permissions of its source that the umask leaves, as a
 //!   new file.
 
@@ -76,15 +76,24 @@ impl Keep {
 }
 
 impl Attributes {
-    /// The kind and mode with which a copy is made (R2, R3). Directories are filled before others
-    /// may enter.
+    /// The kind and mode with which a copy is made on the host (R2, R3). Directories are filled
+    /// before others may enter. A file that its owner may not write could not get attributes.
     pub(crate) fn mode_at_first(&self, keep: Keep) -> u32 {
         let permissions = match self.kind {
             Some(FileKind::Directory) => 0o700,
-            _ if keep.modes() => self.mode & 0o700,
+            _ if keep.modes() => 0o600,
             _ => self.mode & 0o777 & !umask(),
         };
         self.mode & !0o7777 | permissions
+    }
+
+    /// As [`mode_at_first`](Self::mode_at_first), in a volume, which has no other users meanwhile.
+    /// The mode of a new object limits the list that it inherits. A later mode would not.
+    pub(crate) fn mode_in_volume(&self, keep: Keep) -> u32 {
+        match keep.modes() {
+            true => self.mode & !0o7777 | self.mode & 0o700,
+            false => self.mode & !0o7777 | self.mode & 0o777 & !umask(),
+        }
     }
 
     /// The mode of a finished copy that has this owner and group, or nothing if it stays as it was
@@ -128,14 +137,16 @@ impl Attributes {
             let (uid, gid) = (Some(self.uid), Some(self.gid));
             inode.set_attr(&SetAttr { uid, gid, ..SetAttr::default() })?;
         }
-        if may_inherit {
-            remove_inherited(keep, inode, xattrs)?;
+        // An object that was there may have lists of its own.
+        if may_inherit || !is_new {
+            remove_lists(keep, inode, xattrs)?;
         }
         for (name, value) in xattrs.iter().filter(|(name, _)| keep.has_xattr(name)) {
             inode.set_xattr(name, value, XattrFlags::default())?;
         }
         let found = inode.attr();
         let mode = self.mode_at_last(keep, (found.uid, found.gid), (found.mode, is_new));
+        let mode = mode.filter(|_| keep.modes());
         let atime = keep.modes().then_some(self.atime);
         let mtime = keep.modes().then_some(self.mtime);
         if mode.is_some() || mtime.is_some() {
@@ -155,8 +166,8 @@ pub(crate) fn xattrs_of(inode: &Inode, keep: Keep) -> buttress_fs::Result<Xattrs
     kept.map(|name| inode.xattr(&name).map(|value| (name, value))).collect()
 }
 
-/// Removes lists that a copy in a volume inherited and its source lacks.
-fn remove_inherited(keep: Keep, inode: &Inode, all: &Xattrs) -> buttress_fs::Result<()> {
+/// Removes lists that a copy in a volume has and its source lacks.
+fn remove_lists(keep: Keep, inode: &Inode, all: &Xattrs) -> buttress_fs::Result<()> {
     for list in LISTS.into_iter().filter(|list| keep.has_xattr(list)) {
         if all.iter().all(|(name, _)| name != list) && inode.xattr(list).is_ok() {
             inode.remove_xattr(list)?;

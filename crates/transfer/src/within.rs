@@ -19,6 +19,8 @@ pub struct Within<'a, 'b> {
     links: HashMap<InodeId, InodeId>,
     buffer: Vec<u8>,
     stack: Vec<Level>,
+    /// The first copy of a directory.
+    first: Option<InodeId>,
     /// Whether a directory of the copy may have a list of rights that new entries inherit.
     may_inherit: bool,
 }
@@ -38,13 +40,14 @@ impl<'a, 'b> Within<'a, 'b> {
     /// Prepares a copy into `fs`.
     pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
         let (links, stack) = (HashMap::new(), Vec::new());
-        Self { job, fs, links, buffer: vec![0; CHUNK], stack, may_inherit: false }
+        Self { job, fs, links, buffer: vec![0; CHUNK], stack, first: None, may_inherit: false }
     }
 
     /// Copies `inode` to the name `target` in `dir`.
     pub fn entry(&mut self, inode: &Inode, dir: &Inode, target: &[u8]) -> Result<()> {
         let made = &|_: &mut Job<'_>, _: &Inode| Ok(());
         self.may_inherit |= dir.xattr(acl::DEFAULT).is_ok();
+        self.first = None;
         self.copy(inode, dir, target, made)?;
         while let Some(mut level) = self.stack.pop() {
             let Some(entry) = level.left.next() else {
@@ -76,10 +79,13 @@ impl<'a, 'b> Within<'a, 'b> {
         let attr = inode.attr();
         let keep = self.job.keep;
         let (uid, gid) = if keep.everything { (attr.uid, attr.gid) } else { caller() };
-        let mode = Attributes::from(&attr).mode_at_first(keep);
+        let mode = Attributes::from(&attr).mode_in_volume(keep);
         self.job.bar.set_message(&text());
+        // The numbers of two volumes say nothing about each other.
+        let is_one_volume = self.fs.is_of_present(inode);
         if attr.kind != FileKind::Directory {
-            if dir.lookup(name).is_ok_and(|found| found.id() == inode.id()) {
+            let is_it = |found: Inode| is_one_volume && found.id() == inode.id();
+            if dir.lookup(name).is_ok_and(is_it) {
                 let what = format!("{}: is the same file on both sides", text());
                 return Err(Failure::new(Exit::Failure, what));
             }
@@ -87,16 +93,18 @@ impl<'a, 'b> Within<'a, 'b> {
                 return Ok(());
             }
         }
+        let mut is_new = true;
         let copied = match attr.kind {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
-                if self.stack.first().is_some_and(|top| top.target.id() == inode.id()) {
+                if is_one_volume && self.first == Some(inode.id()) {
                     let what = format!("{}: a directory cannot be copied into itself", text());
                     return Err(Failure::new(Exit::Failure, what));
                 }
                 // The source is listed before the copy may appear in it.
                 let left = listing::entries(inode).context(text)?.into_iter();
                 let (target, is_new) = directory(dir, name, mode, (uid, gid)).context(text)?;
+                self.first.get_or_insert(target.id());
                 self.may_inherit |= !is_new && target.xattr(acl::DEFAULT).is_ok();
                 self.job.tally.directories += 1;
                 self.stack.push(Level { left, source: inode.clone(), target, is_new });
@@ -108,7 +116,8 @@ impl<'a, 'b> Within<'a, 'b> {
                 replacing(dir, name, || dir.symlink(name, &link, uid, gid)).context(text)?
             }
             FileKind::Regular => {
-                let copied = regular(dir, name, mode, (uid, gid)).context(text)?;
+                let copied;
+                (copied, is_new) = regular(dir, name, mode, (uid, gid)).context(text)?;
                 made(self.job, &copied).context(text)?;
                 content(self.job, inode, &copied, attr.size, &mut self.buffer).context(text)?;
                 self.job.tally.files += 1;
@@ -123,7 +132,7 @@ impl<'a, 'b> Within<'a, 'b> {
         if keep.everything && attr.nlink > 1 {
             self.links.insert(inode.id(), copied.id());
         }
-        self.finish(inode, &copied, true).context(text)
+        self.finish(inode, &copied, is_new).context(text)
     }
 
     /// Makes one more name of a file that has been copied already. Links do not lead from one
