@@ -349,9 +349,10 @@ fn copies_give_no_more_rights_and_can_be_repeated() {
     check(&bench.path("image"));
 }
 
-/// The ways to copy, and what the copies of four objects have: mode and owner of each, and whether
+/// Options of `cp`, and what the copies of four objects have: mode and owner of each, and whether
 /// `listed` has the list of its source.
-const WAYS: [(&[&str], [(u32, u32); 4], bool); 3] = [
+type Way = (&'static [&'static str], [(u32, u32); 4], bool);
+const WAYS: [Way; 3] = [
     (&["-r"], [(0o755, 0), (0o640, 0), (0o640, 0), (0o755, 0)], false),
     (&["-r", "--preserve"], [(0o755, 0), (0o640, 0), (0o660, 0), (0o1777, 0)], true),
     (&["-a"], [(0o6755, 1000), (0o640, 0), (0o660, 0), (0o7777, 1000)], true),
