@@ -4,9 +4,11 @@
 //!
 //! - **GH1** A deleted inode is restored as it was in one version: the newest leaf in which its
 //!   inode item has a link. Newer leaves show the inode during its removal, so their items are
-//!   ignored. Items of older leaves are used only for keys that no newer leaf covers.
+//!   ignored. An older leaf is used only if its tree still had it when that leaf was written. It
+//!   gives only keys that no newer leaf covers. So all extents are of one moment.
 //! - **GH2** A version in a log of fsync is used if it is newer than the last tree that surely had
-//!   the inode. A log has all names and attributes of an inode, and only the new extents.
+//!   the inode. A log has all names and attributes of an inode, and only the new extents. The
+//!   others come from a tree only if the commit before the log surely had that version.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -61,6 +63,10 @@ pub(crate) struct DeletedItems {
     pub(crate) names: Vec<(Ino, Vec<u8>)>,
     /// The last transaction in which the inode surely existed.
     pub(crate) until: Generation,
+    /// The transaction that wrote the leaf with its inode item.
+    pub(crate) written: Generation,
+    /// The last transaction in which its own subvolume surely had this version, or 0.
+    pub(crate) seen: Generation,
 }
 
 impl DeletedInodes {
@@ -159,25 +165,48 @@ impl DeletedInodes {
         inode: &OldInode,
         version: u32,
     ) -> Option<DeletedItems> {
-        let mut body =
-            DeletedItems { parts: InodeItems::default(), names: Vec::new(), until: Generation(0) };
+        let newest = self.leaves.get(version as usize)?;
+        let mut body = DeletedItems {
+            parts: InodeItems::default(),
+            names: Vec::new(),
+            until: last_use.until(&newest.ptr()),
+            written: newest.generation,
+            seen: last_use.until_in_own_tree(&newest.ptr()).unwrap_or_default(),
+        };
+        // Names of leaves that may be of another moment.
+        let mut former: Vec<(Ino, Vec<u8>)> = Vec::new();
         let mut covered: Vec<(Key, Key)> = Vec::new();
-        for number in inode.leaves.iter().filter(|number| **number >= version) {
+        // Other leaves of the same transaction may come before that leaf.
+        let others = inode.leaves.iter().filter(|number| **number != version);
+        for number in std::iter::once(&version).chain(others) {
             let Some(leaf) = self.leaves.get(*number as usize) else { continue };
+            if leaf.generation > newest.generation {
+                continue;
+            }
             let Some(node) = read(salvage, leaf) else { continue };
             let until = last_use.until(&leaf.ptr());
-            if *number == version {
-                body.until = until;
-            }
+            let seen = last_use.until_in_own_tree(&leaf.ptr());
+            let is_of_then = *number == version || seen >= Some(newest.generation);
             for slot in 0..node.len() {
                 let key = node.key(slot);
                 let is_new = covered.iter().all(|(low, high)| key < *low || key > *high);
-                if key.objectid == ino.0 && is_new {
+                if key.objectid != ino.0 || !is_new {
+                    continue;
+                }
+                if is_of_then {
                     take_names(&key, node.item(slot), &mut body.names);
                     body.parts.take(&key, node.item(slot), until);
+                } else if former.is_empty() {
+                    take_names(&key, node.item(slot), &mut former);
                 }
             }
-            covered.push((leaf.first, leaf.last));
+            if is_of_then {
+                covered.push((leaf.first, leaf.last));
+            }
+        }
+        // A former name is better than none.
+        if body.names.is_empty() {
+            body.names = former;
         }
         body.parts.pieces.sort_by_key(|piece| piece.offset);
         body.note_gaps();
@@ -234,37 +263,51 @@ impl DeletedItems {
             if names.is_empty() {
                 names.clone_from(&older.names);
             }
-            parts.pieces = joined(&older.parts.pieces, parts.pieces, item.size, until, sector);
+            // Between an earlier commit and the log the file may have changed.
+            let is_below = older.seen.0.saturating_add(1) >= until.0;
+            // A lost leaf of the log may have other content for any range.
+            if is_below && !logged.is_cut {
+                parts.pieces = joined(&older.parts.pieces, parts.pieces, item.size, sector);
+            }
         }
         if logged.is_cut {
             parts.may_lack = Some(("a leaf of its log was overwritten".to_owned(), false));
         }
-        let mut body = Self { parts, names, until };
+        let mut body = Self { parts, names, until, written: until, seen: until };
         body.note_gaps();
         Some(body)
     }
+
+    /// An earlier version with all its extents, if this one lacks some. It does not count as whole.
+    pub(crate) fn or_whole(self, older: Option<Self>) -> Self {
+        let is_better = |older: &Self| {
+            let ages = [&older.parts, &self.parts].map(|parts| parts.item.map(|i| i.generation));
+            let is_same = ages[0].is_some() && ages[0] == ages[1];
+            is_same && older.parts.has_all_bytes() && older.parts.bytes() > self.parts.bytes()
+        };
+        match older.filter(|older| !self.parts.has_all_bytes() && is_better(older)) {
+            Some(mut older) => {
+                let why = "it is an earlier version, and a later one lacks parts".to_owned();
+                older.parts.may_lack = Some((why, true));
+                older
+            }
+            None => self,
+        }
+    }
 }
 
-/// The extents of a file: those of a tree, and over them those of a later log.
-fn joined(
-    older: &[FileItem],
-    logged: Vec<FileItem>,
-    size: u64,
-    until: Generation,
-    sector: u64,
-) -> Vec<FileItem> {
-    let parsed = |one: &FileItem| Some((one.offset, one.extent.as_ref().ok()?.clone()));
-    let mut all: BTreeMap<u64, FileExtent> = older.iter().filter_map(parsed).collect();
+/// The extents of a file: those of a tree, and over them those of a later log. Each keeps the time
+/// in which it was provably in use.
+fn joined(older: &[FileItem], logged: Vec<FileItem>, size: u64, sector: u64) -> Vec<FileItem> {
+    let parsed = |one: &FileItem| Some((one.offset, (one.extent.as_ref().ok()?.clone(), one.life)));
+    let mut all: BTreeMap<u64, (FileExtent, Life)> = older.iter().filter_map(parsed).collect();
     pieces::cut(&mut all, pieces::ceil(size, sector)..u64::MAX, sector);
-    for (offset, extent) in logged.iter().filter_map(parsed) {
-        pieces::cut(&mut all, offset..pieces::end(offset, &extent, sector), sector);
-        all.insert(offset, extent);
+    for (offset, one) in logged.iter().filter_map(parsed) {
+        pieces::cut(&mut all, offset..pieces::end(offset, &one.0, sector), sector);
+        all.insert(offset, one);
     }
-    let piece = |(offset, extent): (u64, FileExtent)| {
-        let life = Life { from: extent.generation, until };
-        FileItem { offset, extent: Ok(extent), life }
-    };
-    all.into_iter().map(piece).collect()
+    let all = all.into_iter();
+    all.map(|(offset, (extent, life))| FileItem { offset, extent: Ok(extent), life }).collect()
 }
 
 pub(crate) fn is_alive(index: Option<&Index>, ino: Ino) -> bool {

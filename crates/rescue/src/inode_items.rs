@@ -120,8 +120,8 @@ impl InodeItems {
         }
     }
 
-    /// Whether the extents add up to the inode's `nbytes`, so that gaps hide no extent.
-    pub(crate) fn has_all_bytes(&self) -> bool {
+    /// The bytes of all extents that are no holes.
+    pub(crate) fn bytes(&self) -> u64 {
         let bytes = |piece: &FileItem| match &piece.extent {
             Ok(extent) => match extent.region() {
                 Some(region) if region.is_hole() => 0,
@@ -130,7 +130,12 @@ impl InodeItems {
             },
             Err(_) => 0,
         };
-        let found: u64 = self.pieces.iter().map(bytes).fold(0, u64::saturating_add);
+        self.pieces.iter().map(bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Whether the extents add up to the inode's `nbytes`, so that gaps hide no extent.
+    pub(crate) fn has_all_bytes(&self) -> bool {
+        let found = self.bytes();
         self.item.is_some_and(|item| item.nbytes == found)
     }
 }

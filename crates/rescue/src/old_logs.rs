@@ -9,8 +9,9 @@
 //! # Invariants
 //!
 //! - **OL1** A leaf is used only if pointers lead to it from the log of exactly one subvolume. If
-//!   no pointer leads to a leaf, it is used only where the volume has one subvolume. A place may
-//!   have had several nodes in one transaction. A pointer then leads to the last of them.
+//!   no pointer leads to a leaf, it is used only where the volume has one subvolume. Nothing of any
+//!   age may tell of another one then. A place may have had several nodes in one transaction. A
+//!   pointer then leads to the last of them.
 //! - **OL2** The items of an inode come from one log: the newest one that has its inode item. If
 //!   logs of several moments lead to other items behind the first leaf, the rest counts as lost.
 
@@ -66,7 +67,7 @@ pub(crate) struct OldLogs {
 
 impl OldLogs {
     /// Looks through all logs. `is_wanted` says of which inodes to keep something. `only` is the
-    /// subvolume if there is no other one.
+    /// subvolume if there is no other one, and never was.
     pub(crate) fn find(
         salvage: &Salvage,
         only: Option<TreeId>,
@@ -77,6 +78,8 @@ impl OldLogs {
             logs.nodes.insert((found.logical, found.generation), *found);
         }
         let subvolumes = logs.subvolumes(salvage);
+        let is_only = |id: &TreeId| subvolumes.values().flatten().all(|other| other == id);
+        let only = only.filter(is_only);
         let leaves = logs.nodes.iter().filter(|(_, node)| node.level == 0);
         let mut leaves: Vec<At> = leaves.map(|(at, _)| *at).collect();
         leaves.sort_unstable();

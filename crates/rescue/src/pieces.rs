@@ -5,6 +5,23 @@ use std::ops::Range;
 
 use buttress_format::{Body, FileExtent, Region};
 
+/// An extent in such a map, perhaps with more about it.
+pub(crate) trait Piece {
+    fn extent(&self) -> &FileExtent;
+    /// The same piece with a part of its extent.
+    fn with(&self, part: FileExtent) -> Self;
+}
+
+impl Piece for FileExtent {
+    fn extent(&self) -> &FileExtent {
+        self
+    }
+
+    fn with(&self, part: FileExtent) -> Self {
+        part
+    }
+}
+
 /// Rounds up to whole sectors.
 pub(crate) fn ceil(bytes: u64, sector: u64) -> u64 {
     bytes.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
@@ -16,7 +33,7 @@ pub(crate) fn end(offset: u64, extent: &FileExtent, sector: u64) -> u64 {
 }
 
 /// Takes a range of whole sectors out of a file's extents.
-pub(crate) fn cut(pieces: &mut BTreeMap<u64, FileExtent>, range: Range<u64>, sector: u64) {
+pub(crate) fn cut<P: Piece>(pieces: &mut BTreeMap<u64, P>, range: Range<u64>, sector: u64) {
     if range.is_empty() {
         return;
     }
@@ -24,21 +41,21 @@ pub(crate) fn cut(pieces: &mut BTreeMap<u64, FileExtent>, range: Range<u64>, sec
     let touched: Vec<u64> = pieces
         .range(..range.end)
         .rev()
-        .take_while(|(offset, extent)| end(**offset, extent, sector) > range.start)
+        .take_while(|(offset, piece)| end(**offset, piece.extent(), sector) > range.start)
         .map(|(offset, _)| *offset)
         .collect();
     for offset in touched {
-        let Some(extent) = pieces.remove(&offset) else { continue };
-        let stop = end(offset, &extent, sector);
+        let Some(piece) = pieces.remove(&offset) else { continue };
+        let stop = end(offset, piece.extent(), sector);
         if offset < range.start
-            && let Some(head) = part(&extent, 0, range.start - offset)
+            && let Some(head) = part(piece.extent(), 0, range.start - offset)
         {
-            pieces.insert(offset, head);
+            pieces.insert(offset, piece.with(head));
         }
         if stop > range.end
-            && let Some(tail) = part(&extent, range.end - offset, u64::MAX)
+            && let Some(tail) = part(piece.extent(), range.end - offset, u64::MAX)
         {
-            pieces.insert(range.end, tail);
+            pieces.insert(range.end, piece.with(tail));
         }
     }
 }

@@ -5,9 +5,10 @@
 //! - **SU1** The checksum returned for a sector was recorded for the extent in question, not for
 //!   earlier or later data at the same place.
 
-use buttress_format::{Extent, Generation, Key, Kind, Logical, TreeId, ids};
+use buttress_format::{Extent, FileExtent, Generation, Key, Kind, Logical, TreeId, ids};
 
 use crate::log::Log;
+use crate::pieces::Piece;
 use crate::salvage::Salvage;
 use crate::state::State;
 use crate::tree::Leaves;
@@ -20,6 +21,16 @@ pub(crate) type Sum = [u8; 32];
 pub(crate) struct Life {
     pub(crate) from: Generation,
     pub(crate) until: Generation,
+}
+
+impl Piece for (FileExtent, Life) {
+    fn extent(&self) -> &FileExtent {
+        &self.0
+    }
+
+    fn with(&self, part: FileExtent) -> Self {
+        (part, self.1)
+    }
 }
 
 /// A source of checksums.

@@ -90,7 +90,8 @@ pub fn undelete(
         living.insert(*id, LiveSubvolume { index, tree: leaves, leaves: places });
     }
     let deleted = DeletedInodes::find(salvage, &living, options.versions);
-    let only = living.keys().copied().next().filter(|_| living.len() == 1);
+    let only = living.keys().copied().next();
+    let only = only.filter(|id| living.len() == 1 && !has_other_file_tree(salvage, *id));
     let logs = OldLogs::find(salvage, only, &|id, ino| {
         options.versions || !is_alive(living.get(&id).map(|one| &one.index), ino)
     });
@@ -112,11 +113,12 @@ pub fn undelete(
             break;
         }
         let older = deleted.body(salvage, &last_use, at);
-        let logged = logs
-            .newest(salvage, at)
-            .filter(|logged| older.as_ref().is_none_or(|older| older.until < logged.generation));
+        let known = older.as_ref().map(|older| older.written.max(older.seen));
+        let logged = logs.newest(salvage, at);
+        let logged = logged.filter(|logged| known.is_none_or(|known| known < logged.generation));
         let body = match logged {
-            Some(logged) => DeletedItems::of_log(older, &logged, sector),
+            Some(logged) => DeletedItems::of_log(older.clone(), &logged, sector)
+                .map(|body| body.or_whole(older)),
             None => older,
         };
         let Some(body) = body else { continue };
@@ -195,6 +197,20 @@ fn each_root_item(salvage: &Salvage, visit: &mut dyn FnMut(Kind, &buttress_forma
             visit(key.kind, &key, node.item(slot));
         }
     }
+}
+
+/// Whether nodes or root trees of any age tell of a file tree other than the given one.
+fn has_other_file_tree(salvage: &Salvage, only: TreeId) -> bool {
+    let is_other = |id: TreeId| id.is_fs_tree() && id != only;
+    let mut found = salvage.scan().each().any(|node| is_other(node.owner));
+    each_root_item(salvage, &mut |kind, key, _| match kind {
+        Kind::ROOT_ITEM => found |= is_other(TreeId(key.objectid)),
+        Kind::ROOT_REF | Kind::ROOT_BACKREF => {
+            found |= is_other(TreeId(key.objectid)) || is_other(TreeId(key.offset));
+        }
+        _ => {}
+    });
+    found
 }
 
 /// Names from the top of the volume down.
@@ -380,6 +396,9 @@ impl Made {
         entry: &mut Entry,
     ) -> Result<(), String> {
         let item = body.parts.item.ok_or("its inode is lost")?;
+        if let Some((why, _)) = &body.parts.may_lack {
+            entry.worsen(Condition::Partly, why.as_str());
+        }
         if entry.kind == FileType::Directory {
             self.folders.push((path.0.clone(), item));
             return self.enter(&path.0).map(drop);

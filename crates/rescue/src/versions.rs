@@ -60,7 +60,7 @@ impl Versions<'_> {
             return Vec::new();
         }
         let mut in_use = InUse::new();
-        extend(&mut in_use, &present, self.now);
+        extend(&mut in_use, &present);
         let mut newer = Content::of(&present);
         let mut found: Vec<(Generation, DeletedItems)> = Vec::new();
         for (generation, mut body) in self.all(at) {
@@ -71,7 +71,6 @@ impl Versions<'_> {
             }
             // Each version is a file of its own.
             old.nlink = 1;
-            let until = body.until;
             for piece in &mut body.parts.pieces {
                 let Ok(extent) = &piece.extent else { continue };
                 if let Some(key) = extent.region().map(|region| (region.disk, extent.generation))
@@ -80,7 +79,7 @@ impl Versions<'_> {
                     piece.life.until = piece.life.until.max(*last);
                 }
             }
-            extend(&mut in_use, &body.parts, until);
+            extend(&mut in_use, &body.parts);
             let content = Content::of(&body.parts);
             let is_again = found.last().is_some_and(|(last, _)| *last == generation);
             if content != newer && !is_again {
@@ -101,6 +100,8 @@ impl Versions<'_> {
             let older = older.map(|(_, body)| body.clone());
             let logged = self.logs.logged(self.salvage, at, generation);
             let body = logged.and_then(|logged| DeletedItems::of_log(older, &logged, sector));
+            // Without any extent it only says that there was a version.
+            let body = body.filter(|body| body.parts.bytes() > 0 || body.parts.has_all_bytes());
             all.extend(body.map(|body| (generation, body)));
         }
         // The sort is stable: trees stay before logs.
@@ -109,11 +110,43 @@ impl Versions<'_> {
     }
 }
 
-fn extend(in_use: &mut InUse, parts: &InodeItems, until: Generation) {
-    for extent in parts.pieces.iter().filter_map(|piece| piece.extent.as_ref().ok()) {
+/// Each extent counts as in use as long as its own leaf proves it.
+fn extend(in_use: &mut InUse, parts: &InodeItems) {
+    for piece in &parts.pieces {
+        let (Ok(extent), until) = (&piece.extent, piece.life.until) else { continue };
         if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
             let last = in_use.entry((region.disk, extent.generation)).or_insert(until);
             *last = (*last).max(until);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_format::{Body, Compression, Region};
+
+    use super::*;
+    use crate::inode_items::FileItem;
+    use crate::sums::Life;
+
+    /// Pieces of one version may come from leaves with different proofs of use.
+    #[test]
+    fn each_extent_has_its_own_last_use() {
+        let piece = |disk: u64, until: u64| {
+            let region = Region { disk: Logical(disk), disk_len: 4096, offset: 0, len: 4096 };
+            let extent = FileExtent {
+                generation: Generation(3),
+                ram_bytes: 4096,
+                compression: Compression::None,
+                body: Body::Regular(region),
+            };
+            let life = Life { from: extent.generation, until: Generation(until) };
+            FileItem { offset: disk, extent: Ok(extent), life }
+        };
+        let pieces = vec![piece(4096, 5), piece(8192, 9), piece(12288, 4), piece(12288, 6)];
+        let mut in_use = InUse::new();
+        extend(&mut in_use, &InodeItems { pieces, ..InodeItems::default() });
+        let last = |disk: u64| in_use[&(Logical(disk), Generation(3))].0;
+        assert_eq!([last(4096), last(8192), last(12288)], [5, 9, 6]);
     }
 }

@@ -5,6 +5,7 @@ mod content;
 mod deleted;
 mod facts;
 mod logged;
+mod lost_nodes;
 mod mended;
 mod old_logs;
 mod striped;
