@@ -204,8 +204,13 @@ mod tests {
         assert_eq!(mode((0, 8)), Some(0o2755));
         assert_eq!(mode((7, 0)), Some(0o4755));
         assert_eq!(mode((0, 0)), Some(0o755));
-        assert_eq!(program.mode_at_first(keep), 0o700);
-        assert_eq!(program.mode_at_first(Keep::default()) & 0o7700, 0o700);
+        assert_eq!(program.mode_at_first(keep), 0o100_600);
+        assert_eq!(program.mode_in_volume(keep), 0o100_700);
+        for mode in
+            [program.mode_at_first(Keep::default()), program.mode_in_volume(Keep::default())]
+        {
+            assert_eq!(mode & 0o177_700, 0o100_700);
+        }
         assert_eq!(program.mode_at_last(Keep::default(), (7, 8), (0, true)), None);
     }
 }
