@@ -24,7 +24,7 @@ mod survey;
 mod swap;
 mod verity;
 
-use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
+use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions, Stopped};
 use buttress_fuse::KernelSync;
 use serde_json::{Value, json};
 
@@ -106,8 +106,8 @@ pub fn carry_out(
             let lost = found.uncorrectable_errors;
             Ok(json!({ "devid": id.0, "uncorrectable_errors": lost }))
         }
-        Order::DeviceRemoveCancel => Ok(cancelled(fs.cancel_removal(), fs)),
-        Order::ResizeCancel => Ok(cancelled(fs.cancel_resize(), fs)),
+        Order::DeviceRemoveCancel => Ok(cancelled(fs.cancel_removal())),
+        Order::ResizeCancel => Ok(cancelled(fs.cancel_resize())),
         Order::ScrubCancel => Ok(json!({ "canceled": fs.cancel_scrubs() })),
         Order::ReplaceCancel => Ok(json!({ "canceled": fs.cancel_replace().context(|| name)? })),
         Order::ReplaceStatus => device::replacement(fs).context(|| name),
@@ -190,8 +190,8 @@ pub fn access(order: &Order) -> Access {
 }
 
 /// The answer to a request to cancel work on devices.
-fn cancelled(was_running: bool, fs: &Filesystem) -> Value {
-    json!({ "canceled": was_running, "other_work": !was_running && fs.is_busy() })
+fn cancelled(found: Stopped) -> Value {
+    json!({ "canceled": found == Stopped::Work, "other_work": found == Stopped::OtherWork })
 }
 
 /// The progress of a balance.

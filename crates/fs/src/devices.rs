@@ -11,7 +11,7 @@ use buttress_maintenance::BalanceProgress;
 use buttress_volume::Volume;
 
 use crate::filesystem::Filesystem;
-use crate::upkeep::Work;
+use crate::upkeep::{Stopped, Work};
 
 /// The rule that a removal breaks.
 const TOO_FEW: &str = "too few devices would be left for the profiles: add one first, or convert";
@@ -27,22 +27,16 @@ impl Filesystem {
     }
 
     /// Stops the running removal of a device, and waits until it has stopped. The device stays, and
-    /// moved content stays at its new place. Returns whether a removal was running.
+    /// moved content stays at its new place.
     #[must_use]
-    pub fn cancel_removal(&self) -> bool {
+    pub fn cancel_removal(&self) -> Stopped {
         self.mount().upkeep.cancel(Work::Remove)
-    }
-
-    /// Whether work on the volume as a whole is running: a balance, or a change of devices.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.mount().upkeep.is_busy()
     }
 
     /// Stops the running change of a device's size as [`Filesystem::cancel_removal`] does. Unless
     /// the change was over, the device keeps its size.
     #[must_use]
-    pub fn cancel_resize(&self) -> bool {
+    pub fn cancel_resize(&self) -> Stopped {
         self.mount().upkeep.cancel(Work::Resize)
     }
 

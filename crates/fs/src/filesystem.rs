@@ -19,7 +19,7 @@ use crate::open;
 use crate::options::MountOptions;
 use crate::sprout;
 use crate::statfs::{DeviceInfo, Info, StatFs};
-use crate::upkeep::{BalanceStatus, Work};
+use crate::upkeep::{BalanceStatus, Stopped, Work};
 
 /// One mounted volume. Cheap to clone; all clones show the same state. If the last clone drops
 /// without [`Filesystem::close`], the drop still commits, and can only log a failure.
@@ -411,7 +411,7 @@ impl Filesystem {
     /// `Busy` when there is no balance.
     pub fn cancel_balance(&self) -> Result<()> {
         let mount = self.mount();
-        let ran = mount.upkeep.cancel(Work::Balance);
+        let ran = mount.upkeep.cancel(Work::Balance) == Stopped::Work;
         let _turn = mount.upkeep.begin_work(Work::Balance)?;
         if ran && mount.maintenance.paused_balance()?.is_none() {
             // The balance has completed.

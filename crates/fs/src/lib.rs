@@ -127,4 +127,4 @@ pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, QuotaUse, Quotas
 pub use space_stats::SpaceStats;
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::Received;
-pub use upkeep::{BalanceStatus, ReplaceState, ReplaceStatus};
+pub use upkeep::{BalanceStatus, ReplaceState, ReplaceStatus, Stopped};

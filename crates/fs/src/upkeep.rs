@@ -81,6 +81,17 @@ pub struct ReplaceStatus {
     pub write_errors: u64,
 }
 
+/// What a request to stop one kind of work on the whole volume found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The work ran, and has stopped.
+    Work,
+    /// Other work was running, and goes on.
+    OtherWork,
+    /// No work was running that was asked for.
+    Nothing,
+}
+
 /// A balance, as an operator sees it.
 #[derive(Clone, Debug)]
 pub struct BalanceStatus {
@@ -175,24 +186,22 @@ impl Upkeep {
 
     /// Stops a balance after its current group. Returns whether a balance was running.
     pub(crate) fn pause_balance(&self) -> bool {
-        self.stop_running(Work::Balance, false)
+        self.stop_running(Work::Balance, false) == Stopped::Work
     }
 
-    /// Stops work of this kind at once. Returns whether such work was running.
-    pub(crate) fn cancel(&self, work: Work) -> bool {
+    /// Stops work of this kind at once.
+    pub(crate) fn cancel(&self, work: Work) -> Stopped {
         self.stop_running(work, true)
     }
 
-    /// Whether work is running that was asked for.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.state.lock().work.is_some_and(|work| work != Work::Reclaim)
-    }
-
-    /// Stops work of this kind, and waits until it has stopped.
-    fn stop_running(&self, work: Work, at_once: bool) -> bool {
+    /// Stops work of this kind, and waits until it has stopped. The answer is of one moment: with a
+    /// second look, work of this kind that just begins would be taken for other work.
+    fn stop_running(&self, work: Work, at_once: bool) -> Stopped {
         let mut state = self.state.lock();
-        if state.work != Some(work) {
-            return false;
+        match state.work {
+            None | Some(Work::Reclaim) => return Stopped::Nothing,
+            Some(running) if running != work => return Stopped::OtherWork,
+            Some(_) => {}
         }
         self.pause.store(true, Ordering::Relaxed);
         if at_once {
@@ -201,7 +210,7 @@ impl Upkeep {
         while state.work == Some(work) {
             self.changed.wait(&mut state);
         }
-        true
+        Stopped::Work
     }
 
     /// Stops any work, and refuses all later work (U2).

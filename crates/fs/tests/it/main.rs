@@ -7,6 +7,7 @@ mod alone;
 mod begin_writing;
 mod behind;
 mod bounds;
+mod cancelled;
 mod checker;
 mod content;
 mod contention;
