@@ -370,11 +370,6 @@ impl Device for RemoteDevice {
     }
 
     fn ahead_bytes(&self) -> u64 {
-        // With a cache on the local disk, such hints made every other warm restart ten times as
-        // slow: requests were made for what the disk should have had.
-        if self.core.disk.is_some() {
-            return 0;
-        }
         self.core.ahead.window() * SECTOR
     }
 

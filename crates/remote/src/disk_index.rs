@@ -41,6 +41,19 @@ pub(crate) struct Index {
 }
 
 impl Index {
+    /// The index of slots that were kept. New lines get the free slots behind the last used slot
+    /// first: from the first slot on, they would replace kept lines while other slots are free. A
+    /// line with nodes of trees has a chance from the start, as the clock began anew.
+    pub(crate) fn new(mut slots: Vec<Slot>) -> Self {
+        let used = slots.iter().zip(0_u32..).filter(|(slot, _)| slot.len > 0);
+        let places = used.map(|(slot, place)| (slot.key, place)).collect();
+        let bytes = slots.iter().map(|slot| u64::from(slot.len)).sum();
+        let behind = slots.iter().rposition(|slot| slot.len > 0).map_or(0, |last| last + 1);
+        let hand = if behind == slots.len() { 0 } else { behind };
+        slots.iter_mut().for_each(|slot| slot.chances = u8::from(slot.is_node));
+        Self { places, slots, bytes, hand }
+    }
+
     /// Notes the checksum of a line in its slot, unless the slot has another line by now.
     pub(crate) fn note_crc(&mut self, place: u32, slot: Slot) {
         if let Some(here) = self.slots.get_mut(place as usize).filter(|here| here.key == slot.key) {

@@ -114,10 +114,7 @@ impl DiskLines {
         let head = wrap_lines(is_sealed, volume, &body);
         index_file.write_all_at(&head, 0)?;
         slots.resize(count, Slot::default());
-        let used = slots.iter().zip(0_u32..).filter(|(slot, _)| slot.len > 0);
-        let places = used.map(|(slot, place)| (slot.key, place)).collect();
-        let bytes = slots.iter().map(|slot| u64::from(slot.len)).sum();
-        let index = Ranked::new(Rank::Leaf, Index { places, slots, bytes, hand: 0 });
+        let index = Ranked::new(Rank::Leaf, Index::new(slots));
         let (is_broken, hits) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Some(Self { volume, seal, lines, index_file, index, is_broken, hits, lock }))
     }
@@ -271,6 +268,30 @@ mod tests {
         let other =
             DiskLines::open(dir.path(), VolumeId([1; 16]), None, budget, u64::MAX).expect("a disk");
         assert!(!other.expect("not in use").has(key(15)), "of another volume");
+    }
+
+    /// After a restart, new lines take the free slots first. When all slots are used, lines with
+    /// nodes stay longer than lines with data, also if nothing used them since the restart.
+    #[test]
+    fn kept_lines_stay_while_slots_are_free() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let budget = 12 * (SLOT + ENTRY as u64);
+        let open = || {
+            let lines = DiskLines::open(dir.path(), VolumeId::default(), None, budget, u64::MAX);
+            lines.expect("a disk").expect("not in use")
+        };
+        for round in 0..3 {
+            let lines = open();
+            for number in round * 4..round * 4 + 4 {
+                lines.put(key(number), &[number as u8; 1000], number == 0);
+            }
+            let kept = 0..round * 4 + 4;
+            assert!(kept.into_iter().all(|number| lines.has(key(number))), "round {round}");
+        }
+        let lines = open();
+        (12..23).for_each(|number| lines.put(key(number), &[number as u8; 1000], false));
+        assert_eq!(lines.get(key(0)).expect("a line with nodes"), [0; 1000]);
+        assert!((12..23).all(|number| lines.has(key(number))), "no new line replaces another");
     }
 
     /// After a change of the budget, the lines in the remaining slots are kept, and the sum of
