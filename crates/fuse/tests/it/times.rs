@@ -35,10 +35,16 @@ fn set_flags(path: &Path, flags: IFlags) {
     ioctl_setflags(File::open(path).expect("it opens"), flags).expect("root may");
 }
 
-/// Waits until the clock for the times of files has moved on.
+/// Waits until the coarse clock has passed every stamp that a file may have so far. A stamp may be
+/// a reading of the fine clock. After a late tick, the coarse clock moves on to a time before it,
+/// and the next stamp is the same.
 fn wait_for_tick() {
-    let tick = clock_gettime(ClockId::RealtimeCoarse);
-    while clock_gettime(ClockId::RealtimeCoarse) == tick {
+    let clock = |id| {
+        let now = clock_gettime(id);
+        (now.tv_sec, now.tv_nsec)
+    };
+    let fine = clock(ClockId::Realtime);
+    while clock(ClockId::RealtimeCoarse) <= fine {
         std::thread::yield_now();
     }
 }
@@ -241,7 +247,9 @@ fn truncations_change_times_as_linux_does() {
             let entries = fs::read_dir(top).expect("a directory").map(|entry| entry.expect("it"));
             let mut found: Vec<_> = entries
                 .map(|entry| (entry.file_name(), entry.metadata().expect("attributes")))
-                .map(|(name, attr)| (name, attr.mtime(), attr.mtime_nsec(), attr.ctime()))
+                .map(|(name, attr)| {
+                    (name, [attr.mtime(), attr.mtime_nsec(), attr.ctime(), attr.ctime_nsec()])
+                })
                 .collect();
             found.sort();
             found
