@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use buttress_base::Rng;
 use buttress_block::{Device, Error};
-use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, MakeOptions, SetAttr};
+use buttress_fs::{
+    ErrorKind, FallocateMode, Filesystem, FlushState, Inode, MakeOptions, SetAttr, SpaceKind,
+    StepFigures,
+};
 
 use crate::checker::check;
 use crate::devices::{Hook, Hooked};
@@ -121,6 +124,16 @@ fn e5_compressed_data_is_waited_for() {
     check(&device);
 }
 
+/// How often dirty data was written, or waited for, to make room, and the bytes of such writes.
+fn written_for_room(fs: &Filesystem) -> (u64, u64) {
+    let stats = fs.space_stats();
+    let times = |(_, step, figures): (SpaceKind, FlushState, StepFigures)| {
+        let writes = [FlushState::Dirty, FlushState::AllDirty, FlushState::Ordered];
+        if writes.contains(&step) { figures.times } else { 0 }
+    };
+    (stats.engine.steps.rows().map(times).sum(), stats.flushed)
+}
+
 /// The space of removed chunks becomes free again without another commit. A request that needs this
 /// space earlier gets it without any writeback of dirty data.
 #[test]
@@ -134,10 +147,12 @@ fn removed_chunks_come_back_by_themselves() {
     fs.sync().expect("durable");
     let left = fs.space_stats().accounts.data;
     assert!(left.total < 12 << 20, "all but one group went: {left}");
+    let before = written_for_room(&fs);
     for i in 0..6 {
         file_with(&fs.root(), &format!("f{i}"), &pattern(i, 2 << 20));
     }
-    assert_eq!(fs.space_stats().dirty, 12 << 20, "nothing had to be written");
+    // The threads that write back may write anyway, because there is much dirty data.
+    assert_eq!(written_for_room(&fs), before, "nothing had to be written");
     fs.root().unlink(b"filler").expect("removing always works");
     fs.sync().expect("durable");
     while fs.space_stats().accounts.unallocated < 300 << 20 {
