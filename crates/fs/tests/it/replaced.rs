@@ -13,7 +13,9 @@ use buttress_volume::Volume;
 
 use crate::checker::{expect_cut_sound, expect_sound, find_faults_of};
 use crate::moving::beside_writes;
-use crate::volume::{content, copy, file_with, mount, nocow, pattern, recorded};
+use crate::volume::{
+    content, copy, file_with, mount, nocow, pattern, recorded, wait_until_closing,
+};
 
 const LEN: u64 = 256 << 20;
 /// Bytes that a power cut leaves or loses together ([`recorded`]).
@@ -181,7 +183,8 @@ fn suspended() -> (Arc<dyn Device>, Arc<dyn Device>) {
         let work = scope.spawn(move || {
             fs.replace_device(DeviceId(1), new, &mut |_| {
                 let _ = begun.send(());
-                std::thread::sleep(Duration::from_millis(5));
+                // The copy must not end before the close begins.
+                wait_until_closing(&fs);
                 true
             })
         });

@@ -13,7 +13,7 @@ use buttress_volume::Volume;
 
 use crate::checker::{expect_cut_sound, expect_sound};
 use crate::moving::beside_writes;
-use crate::volume::{content, copy, file_with, mount, nocow, pattern};
+use crate::volume::{content, copy, file_with, mount, nocow, pattern, wait_until_closing};
 
 const LEN: u64 = 512 << 20;
 const FILES: u64 = 6;
@@ -102,8 +102,10 @@ fn half() -> Half {
     let fs = mount(&old);
     let mut closing = None;
     let (all, done) = replaced_by_half(&fs, &new, |fs| {
-        closing = Some(std::thread::spawn(move || fs.close().expect("a close")));
-        std::thread::sleep(Duration::from_millis(50));
+        let closed = fs.clone();
+        closing = Some(std::thread::spawn(move || closed.close().expect("a close")));
+        // A copy that stops before the close has begun is cancelled.
+        wait_until_closing(&fs);
     });
     closing.expect("it was begun").join().expect("no panic");
     let found = Volume::read_superblock(&*new).expect("a superblock");

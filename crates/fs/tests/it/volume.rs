@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
+use buttress_format::DeviceId;
 use buttress_fs::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 use buttress_sim::{Log, Recorder};
 
@@ -84,6 +85,14 @@ pub(crate) fn nocow(fs: &Filesystem, name: &str) -> Inode {
     let flags = Some(InodeFlags::NODATACOW);
     file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
     file
+}
+
+/// Waits until another thread's [`Filesystem::close`] refuses new work. Work that runs ends then.
+pub(crate) fn wait_until_closing(fs: &Filesystem) {
+    let begin = || fs.resize_device(DeviceId(1), 0, &mut |_| true).expect_err("no such length");
+    while !begin().to_string().contains("being closed") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Waits until deleted subvolumes are gone from the trees.
