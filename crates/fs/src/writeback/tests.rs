@@ -16,10 +16,17 @@ const PATIENCE: Duration = Duration::from_millis(150);
 /// A volume of `mib` MiB on a device that holds back writes of one repeated byte value, for the
 /// values in `doors`.
 fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
+    volume_with(mib, doors, MountOptions::parse(options).expect("options"))
+}
+
+fn volume_with(
+    mib: u64,
+    doors: &[u8],
+    options: MountOptions,
+) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
     let below = MemoryDevice::new(mib << 20);
     Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
     let device = Doors::new(Arc::new(below), doors);
-    let options = MountOptions::parse(options).expect("options");
     let shown: Arc<dyn Device> = Arc::clone(&device) as _;
     (device, Filesystem::open(vec![shown], options).expect("a mount"))
 }
@@ -100,7 +107,10 @@ fn a_sync_waits_for_more_than_a_round() {
     const FIRST: u8 = 0xB0;
     const SECOND: u8 = 0xC0;
     const ROUND: u64 = 128 << 20;
-    let (device, fs) = volume(1024, &[FIRST, SECOND], "rw,dirty=1G");
+    // Threads of the mount would write the file themselves.
+    let options =
+        MountOptions { background: false, dirty_bytes_max: 1 << 30, ..MountOptions::default() };
+    let (device, fs) = volume_with(1024, &[FIRST, SECOND], options);
     let large = file(&fs, "large");
     large.write_at(0, &vec![FIRST; ROUND as usize]).expect("a write");
     large.write_at(ROUND, &[SECOND; 1 << 20]).expect("a write");
