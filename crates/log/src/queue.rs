@@ -138,6 +138,11 @@ impl Queue {
         mine.wait()
     }
 
+    /// How many threads wait for the next log.
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.lock().waiting
+    }
+
     /// Whether the leader is alone, although other threads asked during or just before the last
     /// log. These threads may join if the leader yields its processor once.
     pub(crate) fn expects_others(&self) -> bool {

@@ -39,6 +39,8 @@ impl Default for LogOptions {
 pub struct SyncStats {
     /// Requests to make an inode durable.
     pub syncs: u64,
+    /// Requests that wait now for a log that another thread leads.
+    pub waiting: u64,
     /// Logs written for these requests. Requests that arrive together share one log.
     pub logs: u64,
     /// Inodes with data that was written with a log, or with a commit instead of a log.
@@ -123,6 +125,7 @@ impl SyncLog {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SyncStats {
             syncs: load(&self.counters.syncs),
+            waiting: self.queue.waiting() as u64,
             logs: load(&self.counters.logs),
             data_with_log: load(&self.counters.data_with_log),
             log_copies: load(&self.counters.log_copies),
