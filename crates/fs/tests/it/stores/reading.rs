@@ -54,8 +54,14 @@ fn site(store: Arc<dyn Store>, write: bool) -> Site {
 }
 
 /// A volume with the files `whole` and `pieces`. Each MiB of `pieces` is an extent of its own, and
-/// lies apart from the others.
+/// lies apart from the others. The seed decides when data is written back, and so where it lies.
 fn filled() -> Arc<SimStore> {
+    seeded::run(1, seeded::Options { leaps: false, ..seeded::Options::default() }, fill)
+        .expect("it goes on")
+        .0
+}
+
+fn fill() -> Arc<SimStore> {
     let store = Arc::new(SimStore::new(1, Weather::default()));
     let device = Arc::new(site(store.clone(), true).create(LEN).expect("an honest store"));
     let make = MakeOptions { seed: Some(1), ..MakeOptions::default() };
