@@ -43,6 +43,8 @@ pub struct Figures {
     pub written_bytes: u64,
     /// Flushes asked for, by themselves or with a write.
     pub flushes: u64,
+    /// Flushes that wait now until the device has ended another flush.
+    pub flushes_waiting: u64,
 }
 
 impl Export {
@@ -100,6 +102,7 @@ impl Export {
             read_bytes: of(&self.counters.read_bytes),
             written_bytes: of(&self.counters.written_bytes),
             flushes: of(&self.counters.flushes),
+            flushes_waiting: self.flusher.waiting(),
         }
     }
 

@@ -31,12 +31,19 @@ pub(crate) struct Flusher {
 struct Turns {
     begun: u64,
     ended: u64,
+    /// The number of threads that wait for a running flush.
+    waiting: u64,
 }
 
 impl Flusher {
     pub(crate) fn new() -> Self {
         let turns = Ranked::new(Rank::Leaf, Turns::default());
         Self { turns, over: Condvar::new(), failed: Latch::new() }
+    }
+
+    /// The number of requests that wait for the next flush of the device.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.turns.lock().waiting
     }
 
     /// Makes durable all data that was written before this call.
@@ -50,7 +57,9 @@ impl Flusher {
                 return Ok(());
             }
             if turns.begun > turns.ended {
+                turns.waiting += 1;
                 turns.wait(&self.over);
+                turns.waiting -= 1;
                 continue;
             }
             turns.begun += 1;

@@ -114,6 +114,12 @@ impl Server {
         self.listeners.iter().map(|listener| listener.uri(self.export.name())).collect()
     }
 
+    /// The device on its addresses, for its figures while it is served.
+    #[must_use]
+    pub fn export(&self) -> Arc<Export> {
+        Arc::clone(&self.export)
+    }
+
     /// The handle that ends this server.
     #[must_use]
     pub fn stopper(&self) -> Stopper {

@@ -19,6 +19,7 @@ use crate::client::Client;
 /// A server on a unix socket of its own.
 struct Served {
     folder: tempfile::TempDir,
+    export: Arc<Export>,
     stopper: Stopper,
     thread: Option<JoinHandle<Result<Figures, Error>>>,
 }
@@ -33,9 +34,9 @@ impl Served {
         let address = Address::Unix(folder.path().join("socket"));
         let export = Export::new(device, "disk", read_only).expect("a short name");
         let server = Server::bind(export, &[address], options).expect("a new socket");
-        let stopper = server.stopper();
+        let (export, stopper) = (server.export(), server.stopper());
         let thread = Some(std::thread::spawn(move || server.serve()));
-        Self { folder, stopper, thread }
+        Self { folder, export, stopper, thread }
     }
 
     fn socket(&self) -> PathBuf {
