@@ -9,7 +9,7 @@ use buttress_tree::{Cursor, Geometry, NodePtr, Store, boot};
 use buttress_volume::Volume;
 
 use crate::checker::{check, expect_sound, find_faults};
-use crate::volume::{copy, drop_all, file_with, memory, memory_with, mount, pattern};
+use crate::volume::{copy, drop_all, file_with, memory, memory_with, mount, mount_with, pattern};
 
 /// A group above the groups of subvolumes.
 fn above(number: u64) -> QuotaGroup {
@@ -104,7 +104,7 @@ fn changes_of_limits_lose_none() {
 fn subvolumes_join_groups_as_they_are_made() {
     for simple in [true, false] {
         let device = memory(256);
-        let fs = mount(&device);
+        let fs = mount_with(&device, "commit=3000");
         fs.enable_quotas(simple).expect("quotas");
         for number in [1, 2] {
             fs.make_quota_group(above(number)).expect("a group");
