@@ -36,6 +36,18 @@ pub fn since(then: Instant) -> Duration {
 /// readings.
 #[must_use]
 pub fn wall() -> Duration {
+    wall_of(ClockId::RealtimeCoarse)
+}
+
+/// Returns the time since 1970 between the ticks of the kernel. Linux takes some stamps of files
+/// from this clock (`CLOCK_REALTIME`), and no later stamp is before them. After a late tick,
+/// [`wall`] is.
+#[must_use]
+pub fn fine_wall() -> Duration {
+    wall_of(ClockId::Realtime)
+}
+
+fn wall_of(clock: ClockId) -> Duration {
     #[cfg(any(debug_assertions, buttress_seeded))]
     if let Some(wall) = crate::seeded::wall() {
         return wall;
@@ -44,7 +56,7 @@ pub fn wall() -> Duration {
         u64::MAX => {}
         second => return Duration::from_secs(second),
     }
-    let now = clock_gettime(ClockId::RealtimeCoarse);
+    let now = clock_gettime(clock);
     let (sec, nsec) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
     sec.ok().zip(nsec.ok()).map_or(Duration::ZERO, |(sec, nsec)| Duration::new(sec, nsec))
 }

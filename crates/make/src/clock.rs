@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use buttress_base::{clock, thread};
 use buttress_format::Timespec;
@@ -10,7 +11,23 @@ use buttress_format::Timespec;
 /// and synced many times in a tick has one stamp, and its inode need not be written again.
 #[must_use]
 pub fn now() -> Timespec {
-    let since = clock::wall();
+    timespec(clock::wall())
+}
+
+/// The time for a change of an inode that has the stamp `last`. The kernel's write-back cache may
+/// have stamped the inode with a time that [`now`] reaches with the next tick. Then this is a later
+/// time, so that the change can be seen. A stamp in the future has no effect, as in Linux.
+#[must_use]
+pub fn now_after(last: Timespec) -> Timespec {
+    let now = now();
+    if now >= last {
+        return now;
+    }
+    let fine = timespec(clock::fine_wall());
+    if fine >= last { fine } else { now }
+}
+
+fn timespec(since: Duration) -> Timespec {
     let sec = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     Timespec { sec, nsec: since.subsec_nanos() }
 }
@@ -41,4 +58,23 @@ pub fn new_uuid() -> [u8; 16] {
         None => uuid::Uuid::new_v4(),
     };
     uuid.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change behind a stamp of the fine clock has a later stamp. A change behind a stamp in the
+    /// future has the present time.
+    #[test]
+    fn times_go_back_only_from_the_future() {
+        for _ in 0..10_000 {
+            let last = timespec(clock::fine_wall());
+            let stamp = now_after(last);
+            let later = timespec(clock::fine_wall());
+            assert!(last <= stamp && stamp <= later, "{last:?} {stamp:?} {later:?}");
+        }
+        let future = Timespec { sec: i64::MAX, nsec: 0 };
+        assert!(now_after(future) <= timespec(clock::fine_wall()));
+    }
 }

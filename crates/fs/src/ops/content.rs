@@ -10,7 +10,7 @@ use buttress_items::{Error, FileKind, NameError, Result};
 use crate::aside::aside;
 use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
-use buttress_make::clock::now;
+use buttress_make::clock::{now, now_after};
 
 /// In relative mode, an access time older than this many seconds is updated: a day.
 const AGE_MAX: i64 = 86_400;
@@ -19,7 +19,7 @@ const AGE_MAX: i64 = 86_400;
 pub(super) type Stamp = fn(&mut InodeItem);
 
 pub(super) fn changed(item: &mut InodeItem) {
-    let stamp = now();
+    let stamp = now_after(item.ctime);
     item.mtime = stamp;
     item.ctime = stamp;
 }

@@ -16,7 +16,7 @@ use buttress_txn::ReserveClass;
 
 use crate::cell::InodeCell;
 use crate::inode::Inode;
-use buttress_make::clock::now;
+use buttress_make::clock::now_after;
 
 /// Flags that callers may change. The other flags describe how the content is stored.
 const SETTABLE: u64 = InodeFlags::NODATACOW
@@ -74,7 +74,7 @@ impl Inode {
         cell.file.set_codec(codec);
         cell.file.update(&handle, |item| {
             item.flags = flags;
-            item.ctime = now();
+            item.ctime = now_after(item.ctime);
         });
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Inode {
         let handle = mount.engine.begin(mount.space.reserve(cost, ReserveClass::Normal)?);
         cell.file.update(&handle, |item| {
             item.flags |= InodeFlags::NODATASUM;
-            item.ctime = now();
+            item.ctime = now_after(item.ctime);
         });
         Ok(())
     }

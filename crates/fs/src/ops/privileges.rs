@@ -9,7 +9,7 @@ use buttress_items::{ErrorKind, NameError, Result, mode};
 use buttress_txn::ReserveClass;
 
 use crate::inode::Inode;
-use buttress_make::clock::now;
+use buttress_make::clock::now_after;
 
 /// The attribute that holds file capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -30,7 +30,7 @@ impl Inode {
         }
         self.mount().space.put_item(&self.cell, ReserveClass::Normal, |item| {
             item.mode &= !lost;
-            item.ctime = now();
+            item.ctime = now_after(item.ctime);
         })
     }
 

@@ -22,7 +22,7 @@ use buttress_txn::{Cost, Handle, ReserveClass};
 
 use crate::cell::InodeCell;
 use crate::inode::Inode;
-use buttress_make::clock::now;
+use buttress_make::clock::now_after;
 
 /// Bytes of content that are read at once: a whole number of blocks of any size.
 const READ_BYTES: usize = 1 << 20;
@@ -237,7 +237,7 @@ impl Inode {
         }
         cell.file.update(&handle, |item| {
             item.flags |= InodeFlags::RO_VERITY;
-            item.ctime = now();
+            item.ctime = now_after(item.ctime);
         });
         cell.file.note_verity();
         Ok(())
