@@ -39,14 +39,18 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Divisor: the smallest part of the dirty data that a first attempt writes back.
 const DIRTY_PART: u64 = 8;
 
-/// Longest waits without a finished ordered extent: `STILL` if no ordered extent is being written,
-/// `ORDERED` if some are being written. Ordered extents always finish before the second limit,
-/// because a thread that writes back makes its own room and does not wait for this thread.
-const STILL: Duration = Duration::from_millis(20);
+/// Pause between looks at what other threads change.
+const LOOK: Duration = Duration::from_millis(1);
+/// Most looks in a row without a change, before what is watched counts as still. Time alone does
+/// not count: where other programs keep the processors from this one, no thread can change anything.
+const STILL: u32 = 20;
+/// The longest wait for ordered extents that are being written, without a finished one. They always
+/// finish before that, because a thread that writes back makes its own room and does not wait for
+/// this thread.
 const ORDERED: Duration = Duration::from_secs(30);
 
-/// The longest wait for reservations to be used or given back, while they change.
-const SETTLING: Duration = Duration::from_millis(200);
+/// Most looks at reservations that are used or given back, while they change.
+const SETTLING: u32 = 200;
 /// Number of further runs after a wait for reservations, if no waiter is served.
 const MORE_RUNS: u32 = 3;
 
@@ -153,18 +157,17 @@ impl Space {
             (reserved, self.files.counters().dirty_bytes())
         };
         let first = look();
-        let (begun, mut since, mut seen) = (clock::now(), clock::now(), first);
+        let (mut looks, mut still, mut seen) = (0, 0, first);
         while seen.0 != (0, 0)
-            && clock::since(since) < STILL
-            && clock::since(begun) < SETTLING
+            && still < STILL
+            && looks < SETTLING
             && self.engine.has_waiters(kind)
             && !stop.is_set()
         {
-            buttress_base::thread::sleep(Duration::from_millis(1));
+            buttress_base::thread::sleep(LOOK);
             let now = look();
-            if now != seen {
-                (seen, since) = (now, clock::now());
-            }
+            (looks, still) = (looks + 1, if now == seen { still + 1 } else { 0 });
+            seen = now;
         }
         seen != first
     }
@@ -198,7 +201,7 @@ impl Space {
     fn wait_for_ordered(&self, stop: &StopSignal, kind: SpaceKind, bytes: u64, write: &dyn Fn()) {
         let target = self.files.counters().finished_bytes() + bytes;
         let mut seen = self.files.counters().finished_bytes();
-        let mut since = clock::now();
+        let (mut since, mut still) = (clock::now(), 0);
         loop {
             write();
             let finished = self.files.counters().finished_bytes();
@@ -208,13 +211,14 @@ impl Space {
             }
             if finished != seen {
                 seen = finished;
-                since = clock::now();
+                (since, still) = (clock::now(), 0);
             }
-            let patience = if self.files.counters().ordered_bytes() > 0 { ORDERED } else { STILL };
-            if clock::since(since) > patience {
+            // A row of looks with nothing in flight counts, as well as the time with something.
+            still = if self.files.counters().ordered_bytes() > 0 { 0 } else { still + 1 };
+            if still > STILL || clock::since(since) > ORDERED {
                 return;
             }
-            buttress_base::thread::sleep(Duration::from_millis(1));
+            buttress_base::thread::sleep(LOOK);
         }
     }
 }
