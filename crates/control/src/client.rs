@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::background;
 use crate::closing;
 use crate::execute;
 use crate::exit::{Context, Result};
@@ -44,6 +45,7 @@ pub fn run(
     let (mut bar, mut shown) = (None, 0);
     let mut watch = |step: &Step| {
         drop(waiting.take());
+        background::begun();
         let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));
         if step.total > 0 {
             bar.set_total(step.total);
