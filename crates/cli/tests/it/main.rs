@@ -5,6 +5,7 @@ mod at_once;
 mod away;
 mod background;
 mod bad_input;
+mod bars;
 mod block_device;
 mod cache;
 mod changing;
