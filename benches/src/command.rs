@@ -15,7 +15,9 @@ use serde_json::Value;
 
 use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use crate::writeback::{self, Files, Writeback};
-use crate::{choice, foreground, fsync, growth, mount, remote, scale, setup, stall, volume, work};
+use crate::{
+    choice, foreground, fsync, growth, mount, programs, remote, scale, setup, stall, volume, work,
+};
 
 pub(crate) use self::plot::is_page;
 
@@ -224,6 +226,13 @@ enum Verb {
         /// A former `buttress` program, to be measured beside this one.
         #[arg(long, value_name = "PROGRAM")]
         before: Option<PathBuf>,
+    },
+    /// Commands beside those of btrfs-progs and compsize on equal images: images of trees, checks,
+    /// repairs, restores, sums of space, streams.
+    Programs {
+        /// Files of the tree, of 4 KiB on average.
+        #[arg(long, default_value_t = 30_000)]
+        files: usize,
     },
     /// Serves the empty server.
     #[command(hide = true)]
@@ -440,6 +449,15 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
                 overwritten_mib: *overwritten_mib,
             };
             remote::run(&plan, say)
+        }
+        Verb::Programs { files } => {
+            let plan = programs::Plan {
+                dir: args.dir.clone(),
+                runs: args.runs,
+                files: (*files).max(1),
+                only: args.only.clone(),
+            };
+            programs::run(&plan, say)
         }
         Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
         Verb::Mount { files, mib, transactions, grown, loads, before } => {

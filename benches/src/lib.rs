@@ -24,6 +24,7 @@ mod mount;
 mod nocow;
 mod plan;
 mod processors;
+mod programs;
 pub mod published;
 mod read;
 pub mod remote;

@@ -33,6 +33,7 @@ use server::{Server, Spent};
 use sources::Sources;
 
 pub(crate) use server::serve_empty;
+pub(crate) use sources::drop_caches;
 
 /// Bytes of each image.
 const SIZE: u64 = 8 << 30;

@@ -144,7 +144,7 @@ fn script(transactions: usize) -> String {
 }
 
 /// Makes the kernel drop its caches of all file systems.
-pub(super) fn drop_caches() -> Result<(), String> {
+pub(crate) fn drop_caches() -> Result<(), String> {
     rustix::fs::sync();
     let switch = Path::new("/proc/sys/vm/drop_caches");
     fs::write(switch, "3").map_err(|error| format!("{}: {error}", switch.display()))

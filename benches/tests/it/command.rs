@@ -174,3 +174,27 @@ fn published_experiments_are_measured() {
         }
     }
 }
+
+/// Commands are measured beside those of btrfs-progs, all cases of them.
+#[test]
+fn programs_are_measured_beside_btrfs_progs() {
+    let programs = ["btrfs", "mkfs.btrfs", "compsize", "losetup", "mount"];
+    if !crate::has(&programs, Some("/dev/loop-control")) {
+        return;
+    }
+    let bench = crate::bench();
+    let text = bench.ok(&["--json", "programs", "--files", "300", "--runs", "1", "--dir", "."]);
+    let figures: Value = serde_json::from_str(&text).expect("JSON");
+    let rows = figures.as_array().expect("rows");
+    assert_eq!(rows.len(), 18, "{figures}");
+    let is_measured = |row: &&Value| row["median"].as_f64().is_some_and(|seconds| seconds > 0.0);
+    let measured: Vec<_> = rows.iter().filter(is_measured).collect();
+    let of = |subject: &str| measured.iter().filter(|row| row["subject"] == subject).count();
+    assert_eq!((of("buttress"), of("compsize")), (9, 1), "{figures}");
+    assert!(of("btrfs-progs") >= 7, "{figures}");
+    let left = std::fs::read_dir(bench.folder()).expect("a folder");
+    let names = left.map(|entry| entry.expect("a name").file_name().into_string().expect("plain"));
+    let images: Vec<_> = names.filter(|name| name.starts_with("buttress-bench")).collect();
+    assert!(images.is_empty(), "they are removed: {images:?}");
+    bench.fails(&["programs", "--only", "no such work"], 1, &["no case"]);
+}
