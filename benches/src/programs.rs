@@ -30,8 +30,8 @@ pub(crate) struct Plan {
     pub(crate) only: Vec<String>,
 }
 
-/// Work that both programs do. Words in capitals stand for paths: `TREE`, `IMAGE`, `COPY` (a copy of
-/// the image that the case may change), `MOUNT`, `OUT` (a place that does not exist before).
+/// Work that both programs do. Words in capitals stand for paths: `TREE`, `IMAGE`, `COPY` (a copy
+/// of the image that the case may change), `MOUNT`, `OUT` (a place that does not exist before).
 struct Case {
     name: &'static str,
     ours: &'static [&'static str],

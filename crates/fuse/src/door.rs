@@ -242,8 +242,8 @@ impl Door {
         };
         let place = self.nodes.place_of(id).ok_or(Errno::ESTALE)?;
         let inode = InodeId { tree: TreeId(place.tree), ino: Ino(place.ino) };
-        // The kernel named a node, not a name. After this error it looks the name up again, which may
-        // lead to another inode by now: the volume of a follower has moved on.
+        // The kernel named a node, not a name. After this error it looks the name up again. The
+        // name may lead to another inode by now: the volume of a follower has moved on.
         let inode = self.fs.inode(inode).map_err(|error| match refuse(error) {
             Errno::ENOENT => Errno::ESTALE,
             errno => errno,

@@ -42,7 +42,7 @@ const DIRTY_PART: u64 = 8;
 /// Pause between looks at what other threads change.
 const LOOK: Duration = Duration::from_millis(1);
 /// Most looks in a row without a change, before what is watched counts as still. Time alone does
-/// not count: where other programs keep the processors from this one, no thread can change anything.
+/// not count: where other programs keep the processors from this one, no thread changes anything.
 const STILL: u32 = 20;
 /// The longest wait for ordered extents that are being written, without a finished one. They always
 /// finish before that, because a thread that writes back makes its own room and does not wait for
