@@ -77,7 +77,7 @@ const AARCH64: Machine = Machine {
 };
 
 /// A program may have at most this many bytes.
-const PROGRAM_MAX: u64 = 20 << 20;
+const PROGRAM_MAX: u64 = 20_000_000;
 
 pub(crate) fn run(options: &Options) -> ExitCode {
     match make(options) {

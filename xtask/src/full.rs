@@ -61,7 +61,7 @@ const PARTS: [Part; 15] = [
     ("unmount", "env", UNMOUNT),
     ("containers", ".ci/containers", &[]),
     ("machine", ".ci/machine", &[]),
-    ("dist", "cargo", &["xtask", "dist", "--try"]),
+    ("dist", ".ci/dist", &[]),
     ("package", "cargo", &["xtask", "package"]),
     ("deny", "packaging/deny", &[]),
     ("msrv", ".ci/msrv", &[]),

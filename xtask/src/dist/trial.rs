@@ -45,6 +45,9 @@ const SHELLS: [(&str, &str, &str); 2] = [
     ("fish", "--no-execute", "fish/vendor_completions.d/buttress.fish"),
 ];
 
+/// With this variable, a shell that is missing is a failure.
+const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
+
 /// The first page of the guide: a new user copies and pastes its commands.
 const PAGE: &str = "docs/guide/first-volume.md";
 
@@ -180,6 +183,9 @@ pub(super) fn completions(tree: &Path) -> Result<()> {
         match Command::new(shell).arg(option).arg(&file).status() {
             Ok(status) if status.success() => {}
             Ok(status) => return Err(format!("{shell}: {}: {status}", file.display())),
+            Err(error) if std::env::var_os(REQUIRE).is_some() => {
+                return Err(format!("{REQUIRE} is set: {shell}: {error}"));
+            }
             Err(error) => println!("SKIPPED: {shell}: {error}"),
         }
     }
