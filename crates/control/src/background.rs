@@ -2,22 +2,26 @@
 //!
 //! # Invariants
 //!
-//! - **B1** The process in the background has no terminal and none of the pipes of its caller. So a
-//!   shell or a script that reads the caller's output does not wait for the process in the
-//!   background.
-//! - **B2** The caller ends when the work has begun, or with the message of work that failed before
-//!   that. No time decides. So a status that is asked for next knows of the work.
+//! - **B1** Once its work has begun, the process in the background has no terminal and none of the
+//!   pipes of its caller. So a shell or a script that reads the caller's output does not wait for
+//!   the process in the background.
+//! - **B2** The caller ends when the work has begun, or as work that failed before that. No time
+//!   decides. So a status that is asked for next knows of the work.
+//! - **B3** A caller that is interrupted before the work has begun takes the work with it. The
+//!   process in the background is in the process group of its caller until then. It ends if it
+//!   finds no caller any more.
 
 use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use std::sync::Once;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::ui::Ui;
 
 /// This variable is set only for the process in the background.
 const MARK: &str = "BUTTRESS_BACKGROUND";
@@ -31,8 +35,8 @@ const BEGUN: u8 = 0;
 ///
 /// # Errors
 ///
-/// The message of the new process, if that process fails before its work has begun.
-pub fn begin() -> Result<Option<u32>> {
+/// The message and the exit code of the new process, if it fails before its work has begun.
+pub fn begin(ui: &Ui) -> Result<Option<u32>> {
     if env::var_os(MARK).is_some() {
         return Ok(None);
     }
@@ -49,39 +53,80 @@ pub fn begin() -> Result<Option<u32>> {
         .stdin(Stdio::null())
         .stdout(its_end)
         .stderr(errors.try_clone().context(what)?)
-        .process_group(0)
         .spawn()
         .context(what)?;
-    let mut told = Vec::new();
-    output.read_to_end(&mut told).context(what)?;
-    if told.first() != Some(&BEGUN) {
+    let _waiting = ui.wait_bar("beginning");
+    let mut first = [0];
+    let has_begun = output.read(&mut first).context(what)? == 1 && first[0] == BEGUN;
+    if !has_begun {
+        // What it prints besides is the answer of work that has ended already.
+        io::copy(&mut output, &mut io::sink()).context(what)?;
         let status = child.wait().context(what)?;
         let mut text = String::new();
         errors.rewind().context(what)?;
         // A message that is not UTF-8 is not shown.
         let _ = errors.read_to_string(&mut text);
-        let text = text.trim().trim_start_matches("ERROR: ");
-        if !status.success() && !text.is_empty() {
-            return Err(Failure::new(Exit::Failure, text));
-        }
+        ended(status, &text, ui)?;
     }
     Ok(Some(child.id()))
 }
 
-/// Says that the work of this process has begun, if this is a process in the background. From then
-/// on it has no standard output (B1).
-pub(crate) fn begun() {
-    static ONCE: Once = Once::new();
-    if env::var_os(MARK).is_none() {
-        return;
+/// Returns the failure of a process that ended before its work had begun. The last line that it
+/// printed is the failure, and the lines in front are notes.
+fn ended(status: ExitStatus, text: &str, ui: &Ui) -> Result<()> {
+    let mut lines: Vec<_> = text.trim().lines().collect();
+    let bare = |line: &str| {
+        let line = line.strip_prefix("buttress: ").unwrap_or(line);
+        line.strip_prefix("ERROR: ").unwrap_or(line).to_owned()
+    };
+    let last = if status.success() { None } else { lines.pop() };
+    lines.into_iter().for_each(|line| ui.note(bare(line)));
+    if status.success() {
+        return Ok(());
     }
-    ONCE.call_once(|| {
-        // Without an answer the caller waits for the end of the work.
+    let exit = status.code().map_or(Exit::Failure, |code| Exit::of(&code.into()));
+    let silent = || format!("the process in the background ended with {status}");
+    Err(Failure::new(exit, last.map_or_else(silent, bare)))
+}
+
+/// Says that the work of this process has begun, if this is a process in the background. From then
+/// on it has no standard output (B1). Returns whether the work shall go on (B3).
+pub(crate) fn begun() -> bool {
+    static HAS_CALLER: OnceLock<bool> = OnceLock::new();
+    if env::var_os(MARK).is_none() {
+        return true;
+    }
+    *HAS_CALLER.get_or_init(|| {
         let told = io::stdout().write_all(&[BEGUN]).and_then(|()| io::stdout().flush());
         let null = OpenOptions::new().write(true).open("/dev/null");
         let left = null.and_then(|null| Ok(rustix::stdio::dup2_stdout(&null)?));
-        if let Err(error) = told.and(left) {
-            tracing::debug!(%error, "the caller does not know that the work has begun");
+        let alone = rustix::process::setpgid(None, None);
+        if let Err(error) = left.and(alone.map_err(io::Error::from)) {
+            tracing::debug!(%error, "the process in the background is not by itself");
         }
-    });
+        told.is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    /// A process that ended early gives its caller its last line and its exit code. One without a
+    /// word gives the signal that ended it.
+    #[test]
+    fn early_ends_are_told() {
+        let ui = Ui::new(false).quiet(true);
+        let told = |status: i32, text: &str| {
+            let failure = ended(ExitStatus::from_raw(status), text, &ui).expect_err("it failed");
+            (failure.exit, failure.to_string())
+        };
+        let (exit, what) = told(2 << 8, "buttress: waiting for a server\nbuttress: i: nothing\n");
+        assert_eq!((exit, what.as_str()), (Exit::Usage, "i: nothing"));
+        assert_eq!(told(1 << 8, "ERROR: no\n").1, "no");
+        assert!(told(9, "").1.contains("signal: 9"), "{}", told(9, "").1);
+        assert!(ended(ExitStatus::from_raw(0), "buttress: a note\n", &ui).is_ok());
+    }
 }

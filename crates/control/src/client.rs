@@ -45,7 +45,7 @@ pub fn run(
     let (mut bar, mut shown) = (None, 0);
     let mut watch = |step: &Step| {
         drop(waiting.take());
-        background::begun();
+        let has_caller = background::begun();
         let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));
         if step.total > 0 {
             bar.set_total(step.total);
@@ -53,7 +53,7 @@ pub fn run(
         bar.add(step.done.saturating_sub(shown));
         shown = step.done;
         bar.set_message(&step.text);
-        !stop.load(Ordering::Relaxed)
+        has_caller && !stop.load(Ordering::Relaxed)
     };
     if let Some((socket, _)) = live::find(image)? {
         return live::give(&socket, order, &stop, &mut watch);

@@ -117,7 +117,7 @@ pub fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         return Ok(Exit::Usage);
     }
     if !args.wait
-        && let Some(pid) = background::begin()?
+        && let Some(pid) = background::begin(ui)?
     {
         ui.line(format!("scrub started on {name}, fsid {uuid} (pid={pid})"))?;
         return Ok(Exit::Success);

@@ -50,7 +50,7 @@ struct Start {
     /// Balance all block groups without a question. There is no question in any case.
     #[arg(long)]
     full_balance: bool,
-    /// Continue in the background, and return at once.
+    /// Continue in the background, and return when the work has begun.
     #[arg(long, alias = "bg")]
     background: bool,
     /// Accepted for scripts. Work on the whole volume goes on beside other such work, in turns.

@@ -58,7 +58,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Start { waits, force, old, new, place, .. } => {
             // As in btrfs-progs, a start in the background prints nothing.
-            if !waits && background::begin()?.is_some() {
+            if !waits && background::begin(ui)?.is_some() {
                 return Ok(Exit::Success);
             }
             own::run(own::Verb::replacing(old, new, place, force), ui)

@@ -60,7 +60,7 @@ pub(crate) struct Start {
     /// Balance all block groups without a question. This is the default if no filter is given.
     #[arg(long)]
     pub(crate) full_balance: bool,
-    /// Continue in the background, and return at once.
+    /// Continue in the background, and return when the work has begun.
     #[arg(long, alias = "bg")]
     pub(crate) background: bool,
     /// Allow fewer copies of metadata than before.
@@ -108,7 +108,7 @@ fn start(args: &Start, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, what));
     }
     if args.background
-        && let Some(pid) = background::begin()?
+        && let Some(pid) = background::begin(ui)?
     {
         return super::scrub::begun(&args.image, "balance", pid, ui);
     }

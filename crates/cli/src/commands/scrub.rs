@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Also compare the copies of data without checksums.
     #[arg(long)]
     hold_groups: bool,
-    /// Continue in the background, and return at once.
+    /// Continue in the background, and return when the work has begun.
     #[arg(long)]
     background: bool,
     /// Directory for the progress file. The default is /var/lib/buttress, or a directory of the
@@ -67,7 +67,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 
 fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
     if args.background
-        && let Some(pid) = background::begin()?
+        && let Some(pid) = background::begin(ui)?
     {
         return begun(&args.image, "scrub", pid, ui);
     }
