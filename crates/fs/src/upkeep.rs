@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::sync::{Condvar, Mutex, MutexGuard};
 use buttress_data::Files;
 use buttress_format::{Extent, Ino, Logical, TreeId};
 use buttress_items::{InodeId, Result};
@@ -106,6 +106,8 @@ pub struct BalanceStatus {
 #[derive(Default)]
 struct State {
     work: Option<Work>,
+    /// The number of works that have begun.
+    turn: u64,
     progress: BalanceProgress,
     replaced: Option<ReplaceStatus>,
     is_closing: bool,
@@ -166,6 +168,7 @@ impl Upkeep {
             return Err(buttress_txn::Error::Busy(why).into());
         }
         state.work = Some(work);
+        state.turn += 1;
         state.progress = BalanceProgress::default();
         self.pause.store(false, Ordering::Relaxed);
         self.maintenance.stop_moving(false);
@@ -207,10 +210,16 @@ impl Upkeep {
         if at_once {
             self.maintenance.stop_moving(true);
         }
-        while state.work == Some(work) {
-            self.changed.wait(&mut state);
-        }
+        self.wait_for_end(&mut state);
         Stopped::Work
+    }
+
+    /// Waits until the present work has ended. Work that begins right after it is not waited for.
+    fn wait_for_end(&self, state: &mut MutexGuard<'_, State>) {
+        let turn = state.turn;
+        while state.work.is_some() && state.turn == turn {
+            self.changed.wait(state);
+        }
     }
 
     /// Stops any work, and refuses all later work (U2).
@@ -258,9 +267,7 @@ impl Upkeep {
         self.pause.store(true, Ordering::Relaxed);
         // This also stops a scrub that follows the copy.
         self.maintenance.stop_moving(true);
-        while state.work == Some(Work::Replace) {
-            self.changed.wait(&mut state);
-        }
+        self.wait_for_end(&mut state);
         Some(state.replaced.is_some_and(|replaced| replaced.state == ReplaceState::Canceled))
     }
 
