@@ -28,6 +28,9 @@ pub(crate) struct Slot {
     pub(crate) crc: u32,
     pub(crate) is_node: bool,
     pub(crate) chances: u8,
+    /// When the line was kept: the number of lines that were kept before it. Zero in indexes of
+    /// earlier programs.
+    pub(crate) kept: u64,
 }
 
 #[derive(Debug)]
@@ -38,20 +41,25 @@ pub(crate) struct Index {
     pub(crate) bytes: u64,
     /// Where the search for a slot goes on.
     pub(crate) hand: usize,
+    /// The number of the next line that is kept.
+    pub(crate) next: u64,
 }
 
 impl Index {
     /// The index of slots that were kept. New lines get the free slots behind the last used slot
-    /// first: from the first slot on, they would replace kept lines while other slots are free. A
-    /// line with nodes of trees has a chance from the start, as the clock began anew.
+    /// first. If there are none, the search goes on behind the line that was kept last. A search
+    /// from the first slot would replace what the run before has just read. A line with nodes of
+    /// trees has a chance from the start, as the clock begins anew.
     pub(crate) fn new(mut slots: Vec<Slot>) -> Self {
         let used = slots.iter().zip(0_u32..).filter(|(slot, _)| slot.len > 0);
         let places = used.map(|(slot, place)| (slot.key, place)).collect();
         let bytes = slots.iter().map(|slot| u64::from(slot.len)).sum();
         let behind = slots.iter().rposition(|slot| slot.len > 0).map_or(0, |last| last + 1);
-        let hand = if behind == slots.len() { 0 } else { behind };
+        let newest = slots.iter().zip(0..).max_by_key(|(slot, place)| (slot.kept, *place));
+        let (next, newest) = newest.map_or((0, 0), |(slot, place)| (slot.kept + 1, place));
+        let hand = if behind < slots.len() { behind } else { (newest + 1) % slots.len().max(1) };
         slots.iter_mut().for_each(|slot| slot.chances = u8::from(slot.is_node));
-        Self { places, slots, bytes, hand }
+        Self { places, slots, bytes, hand, next }
     }
 
     /// Notes the checksum of a line in its slot, unless the slot has another line by now.
@@ -63,7 +71,10 @@ impl Index {
 
     /// Finds a slot for a line. If a slot has the line already, the line keeps that slot. Otherwise
     /// the line gets the next slot, in clock order, with a line that has no chances left.
-    pub(crate) fn take(&mut self, slot: Slot) -> u32 {
+    pub(crate) fn take(&mut self, slot: &mut Slot) -> u32 {
+        slot.kept = self.next;
+        self.next += 1;
+        let slot = *slot;
         self.bytes += u64::from(slot.len);
         if let Some(&place) = self.places.get(&slot.key) {
             let was = std::mem::replace(&mut self.slots[place as usize], slot);
@@ -110,6 +121,7 @@ impl Slot {
         bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.crc.to_le_bytes());
         bytes[24..28].copy_from_slice(&u32::from(self.is_node).to_le_bytes());
+        bytes[28..36].copy_from_slice(&self.kept.to_le_bytes());
         let crc = crc_fast::crc32_iscsi(&bytes);
         bytes[36..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -128,7 +140,8 @@ impl Slot {
             line: u32_at(bytes, 12),
         };
         let is_node = u32_at(bytes, 24) != 0;
-        Some(Self { key, len, crc: u32_at(bytes, 20), is_node, chances: 0 })
+        let (crc, kept) = (u32_at(bytes, 20), u64_at(bytes, 28));
+        Some(Self { key, len, crc, is_node, chances: 0, kept })
     }
 }
 

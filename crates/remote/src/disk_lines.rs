@@ -168,10 +168,10 @@ impl DiskLines {
         if self.is_broken.load(Ordering::Relaxed) || line.is_empty() || line.len() > LINE_BYTES {
             return;
         }
-        let mut slot = Slot { key, len: line.len() as u32, crc: 0, is_node, chances: 0 };
+        let mut slot = Slot { key, len: line.len() as u32, crc: 0, is_node, chances: 0, kept: 0 };
         // A read that finds the slot before its content is written sees a wrong checksum, and goes
         // to the store.
-        let place = self.index.lock().take(slot);
+        let place = self.index.lock().take(&mut slot);
         let at = u64::from(place) * self.slot_len();
         let written = match &self.seal {
             Some(seal) => {
@@ -292,6 +292,14 @@ mod tests {
         (12..23).for_each(|number| lines.put(key(number), &[number as u8; 1000], false));
         assert_eq!(lines.get(key(0)).expect("a line with nodes"), [0; 1000]);
         assert!((12..23).all(|number| lines.has(key(number))), "no new line replaces another");
+        drop(lines);
+        // Short runs replace the oldest lines, and not what the run before has read.
+        for number in 23..29 {
+            let lines = open();
+            lines.put(key(number), &[number as u8; 1000], false);
+            let newest = number - 10..=number;
+            assert!(newest.into_iter().all(|kept| lines.has(key(kept))), "{number}");
+        }
     }
 
     /// After a change of the budget, the lines in the remaining slots are kept, and the sum of
