@@ -13,7 +13,7 @@ use buttress_txn::ReserveClass;
 
 use crate::cell::{DefaultAcl, InodeCell};
 use crate::inode::{Inode, XattrFlags};
-use buttress_make::clock::now;
+use buttress_make::clock::now_after;
 
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > limits::NAME_MAX {
@@ -131,7 +131,7 @@ impl Inode {
             cell.file.set_codec(wish.codec());
         }
         cell.file.update(&handle, |item| {
-            item.ctime = now();
+            item.ctime = now_after(item.ctime);
             item.flags = wish.map_or(item.flags, |wish| wish.flags(item.flags));
         });
         note_acl(cell, name, present);

@@ -215,7 +215,7 @@ impl Space {
             }
             // A row of looks with nothing in flight counts, as well as the time with something.
             still = if self.files.counters().ordered_bytes() > 0 { 0 } else { still + 1 };
-            if still > STILL || clock::since(since) > ORDERED {
+            if still >= STILL || clock::since(since) > ORDERED {
                 return;
             }
             buttress_base::thread::sleep(LOOK);
