@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use buttress_base::Rng;
 use buttress_block::{Device, Error, MemoryDevice};
@@ -290,14 +291,24 @@ struct Between {
 
 impl Hook for Between {
     fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        let seen = self.commits.load(Ordering::Acquire);
+        let (seen, begun) = (self.commits.load(Ordering::Acquire), Instant::now());
         while buf.len() >= 64 << 10
             && self.is_on.load(Ordering::Acquire)
             && self.commits.load(Ordering::Acquire) < seen + 2
         {
+            assert!(begun.elapsed() < Duration::from_secs(100), "no commits come");
             std::thread::yield_now();
         }
         below.read_at(offset, buf)
+    }
+}
+
+/// Ends the commits, also when the work beside them panics.
+struct Ends<'f>(&'f AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -319,6 +330,7 @@ fn recorded_tree(data: &[u8], way: &VerityOptions) -> Arc<Log> {
     is_on.store(true, Ordering::Release);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _ends = Ends(&is_on);
             while is_on.load(Ordering::Acquire) {
                 fs.commit().expect("a commit");
                 if commits.fetch_add(1, Ordering::AcqRel) == 3 {
@@ -326,9 +338,9 @@ fn recorded_tree(data: &[u8], way: &VerityOptions) -> Arc<Log> {
                 }
             }
         });
+        let _ends = Ends(&is_on);
         let file = fs.root().lookup(b"file").expect("a file");
         file.enable_verity(way).expect("it is enabled");
-        is_on.store(false, Ordering::Release);
     });
     fs.sync().expect("a sync");
     log.mark(1);
