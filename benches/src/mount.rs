@@ -142,7 +142,7 @@ fn subjects(has_before: bool) -> Vec<Subject> {
 
 fn measure(load: &Load, bench: &Bench<'_>, setup: &Setup) -> Result<Figure, String> {
     if load.is_cold {
-        sources::drop_caches()?;
+        drop_caches()?;
     }
     let server = Server::of(setup);
     let before = server.as_ref().map(Server::look).transpose()?;

@@ -30,8 +30,9 @@ pub(crate) struct Plan {
     pub(crate) only: Vec<String>,
 }
 
-/// Work that both programs do. Words in capitals stand for paths: `TREE`, `IMAGE`, `COPY` (a copy
-/// of the image that the case may change), `MOUNT`, `OUT` (a place that does not exist before).
+/// Work that both programs do. Words in capitals stand for paths: `TREE`, `IMAGE`, `MOUNT`, `COPY`,
+/// which is a copy of the image that the case may change, and `OUT`, which is new. For `mkfs.btrfs`
+/// `OUT` is an empty file, and for `restore` an empty folder.
 struct Case {
     name: &'static str,
     ours: &'static [&'static str],
@@ -133,14 +134,20 @@ impl Places {
     /// Mounts the image in Linux, if a case needs it.
     fn mount(&mut self) -> Result<(), String> {
         let device = sh("losetup", &["--find", "--show", "--read-only", &self.of("IMAGE")])?;
-        self.device = Some(device.clone());
-        sh("mount", &["-o", "ro", &device, &self.of("MOUNT")]).map(|_| ())
+        if let Err(error) = sh("mount", &["-o", "ro", &device, &self.of("MOUNT")]) {
+            sh("losetup", &["--detach", &device])?;
+            return Err(error);
+        }
+        self.device = Some(device);
+        Ok(())
     }
 
     fn unmount(&mut self) -> Result<(), String> {
-        let Some(device) = self.device.take() else { return Ok(()) };
+        let Some(device) = &self.device else { return Ok(()) };
         sh("umount", &[&self.of("MOUNT")])?;
-        sh("losetup", &["--detach", &device]).map(|_| ())
+        sh("losetup", &["--detach", device])?;
+        self.device = None;
+        Ok(())
     }
 
     fn remove_out(&self) {
