@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use buttress_block::Device;
 use buttress_remote::{Error, Options, Site};
@@ -80,7 +81,12 @@ fn one_of_two_processes() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (own, folder) = role.split_once(' ').expect("a number and a folder");
     let folder = Path::new(folder);
-    let own = own.parse().expect("a number");
+    let own: u64 = own.parse().expect("a number");
+    // With a late start, one process could have ended before the other one takes the volume.
+    std::fs::write(folder.join(format!("ready-{own}")), "").expect("a file");
+    while !folder.join(format!("ready-{}", 1 - own)).exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let known = fight(folder, own);
     let line = |(slot, (acknowledged, written)): (&u64, &(u64, u64))| {
         format!("{slot} {acknowledged} {written}\n")
