@@ -174,12 +174,19 @@ fn a_balance_is_paused() {
     buttress(["balance", "cancel", image]);
     assert!(status(image).contains("none"));
     // A running balance is also stopped by a cancel, and by the unmount.
-    let mut child = balance(image);
-    if running(&mut child, image) {
-        buttress(["balance", "cancel", image]);
-        assert!(!status(image).contains("running"));
-    }
-    drop(child.wait());
+    let cancelled = (0..50).any(|_| {
+        let mut child = balance(image);
+        let cancel = || try_run(text(program()), ["balance", "cancel", image]);
+        let asked = running(&mut child, image).then(cancel);
+        let output = child.wait_with_output().expect("it ends");
+        if let Some(Ok(_)) = asked {
+            assert!(!status(image).contains("running"));
+            return true;
+        }
+        assert!(output.status.success(), "it ended before the cancel arrived: {asked:?}");
+        false
+    });
+    assert!(cancelled, "every balance ended before it could be cancelled");
     let mut child = balance(image);
     let ran = running(&mut child, image);
     assert!(mount.shell("md5sum *") == sums);
