@@ -116,6 +116,22 @@ fn built(top: &Path) -> Result<PathBuf> {
     Ok(target.unwrap_or_else(|| top.join("target")).join("debug/buttress"))
 }
 
+/// The exclusive right to copy the table of mounts, as the standard input of `inside.sh`, which
+/// gives the right up. The tests' module `mounts` of `tests/program` has the rules of the file.
+fn copies() -> std::io::Result<fs::File> {
+    let path = std::env::temp_dir().join("buttress-mounts.lock");
+    let file = fs::File::open(&path).or_else(|_| {
+        fs::File::create(&path)?;
+        fs::File::open(&path)
+    })?;
+    // The lock belongs to the open file, so it stays when the program has ended.
+    let locked = Command::new("flock").arg("0").stdin(file.try_clone()?).status()?;
+    if !locked.success() {
+        return Err(std::io::Error::other(format!("flock: {locked}")));
+    }
+    Ok(file)
+}
+
 /// Runs a page. An error begins with the line at which the page failed.
 fn pasted(page: &Page, program: &Path, options: &Options) -> Result<()> {
     let work = std::env::temp_dir().join(format!("buttress-guide-{}", std::process::id()));
@@ -131,6 +147,7 @@ fn pasted(page: &Page, program: &Path, options: &Options) -> Result<()> {
     inside.args(["--propagation", "private", "--pid", "--fork", "--kill-child", "bash"]);
     inside.arg(work.join("inside.sh")).arg(&work).arg(program);
     inside.arg(crate::top::top().join("packaging/systemd"));
+    inside.stdin(copies().map_err(error)?);
     let before = loops::attached();
     let status = inside.status().map_err(|error| format!(" timeout: {error}"));
     loops::detach_new(&before);

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use buttress_test_program::mounts::NoCopies;
+
 use crate::linux::{run, try_run};
 
 /// Names another build of the program to test.
@@ -150,6 +152,7 @@ impl Mounted {
     fn end(&mut self) -> Result<std::process::ExitStatus, String> {
         let mut last = String::new();
         for _ in 0..20 {
+            let no_copies = NoCopies::wait();
             match try_run("umount", [self.path()]) {
                 Ok(_) => {
                     self.mounted = false;
@@ -157,6 +160,7 @@ impl Mounted {
                 }
                 Err(text) => last = text,
             }
+            drop(no_copies);
             std::thread::sleep(Duration::from_millis(100));
         }
         if self.mounted {

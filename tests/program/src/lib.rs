@@ -9,9 +9,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod mounts;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
+
+use mounts::NoCopies;
 
 /// CI sets this variable: what a test needs of Linux and does not find is then a failure.
 const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
@@ -60,14 +64,17 @@ pub fn has_fuse_uring() -> bool {
     is_met(std::fs::write(ENABLE_URING, "Y").is_ok(), "root, to switch on FUSE over io_uring")
 }
 
-/// Runs a program that unmounts. Repeats this for up to 20 seconds, as long as the mount is busy.
+/// Runs a program that unmounts, while no copy of the mount exists. Repeats this for up to 20
+/// seconds, as long as the mount is busy.
 ///
 /// # Panics
 ///
 /// If the program does not start.
 pub fn unless_busy(mut run: impl FnMut() -> std::io::Result<Output>) -> Output {
     for _ in 0..200 {
+        let no_copies = NoCopies::wait();
         let output = run().expect("the program starts");
+        drop(no_copies);
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() || !(said.contains("busy") || said.contains("programs use it")) {
             return output;

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use buttress_test_program::mounts::in_own_namespace;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -293,8 +294,8 @@ fn other_namespaces_keep_the_volume() {
     let bench = volume();
     mount(&bench, "a", "subvol=@home");
     let script = "echo in; read line; echo $line > a/late; cat a/late";
-    let mut inside = std::process::Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c", script])
+    let mut inside = std::process::Command::new("sh")
+        .args(in_own_namespace(Some(bench.folder()), script, []))
         .current_dir(bench.folder())
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use buttress_test_program::mounts::in_own_namespace;
+
 use crate::checker::check;
 use crate::live::{has, run};
 use crate::{Bench, bench, text};
@@ -45,16 +47,12 @@ pub(crate) fn script(bench: &Bench, text: &str) -> Output {
     }
     let sbin = fs::canonicalize("/sbin").expect("it is there");
     let sbin = sbin.display();
-    // The namespace has copies of the mounts of other tests. Their servers would serve until it
-    // ends.
     let whole = format!(
         "set -e
-        grep ' - fuse[blk]*.buttress ' /proc/self/mountinfo | cut -d ' ' -f 5 |
-        while read -r place; do umount -i -l \"$place\" 2>/dev/null || :; done
         mount -t overlay helpers -o lowerdir=\"$PWD/sbin\":{sbin} {sbin}\n{text}"
     );
-    Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c", &whole])
+    Command::new("sh")
+        .args(in_own_namespace(None, &whole, []))
         .current_dir(bench.folder())
         .env("BUTTRESS_RUNTIME_DIR", bench.path("run"))
         .output()

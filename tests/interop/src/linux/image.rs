@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use buttress_block::{Device, FileDevice};
+use buttress_test_program::mounts::in_own_namespace;
 
 use super::command::{run, try_run};
 use super::loop_device::Loop;
@@ -82,8 +83,8 @@ pub fn check_all(images: &[PathBuf]) {
     let loops: Vec<Loop> = images.iter().map(|path| Loop::attach(path)).collect();
     let names = loops.iter().map(|device| device.device.as_str());
     demand_clean(try_run(
-        "unshare",
-        ["--mount", "sh", "-ec", CHECK_ALONE, "sh"].into_iter().chain(names),
+        "sh",
+        in_own_namespace(None, CHECK_ALONE, ["sh"].into_iter().chain(names)),
     ));
 }
 
@@ -92,6 +93,7 @@ pub fn check_all(images: &[PathBuf]) {
 /// The tool scans all of `/dev`. Here it sees no device of a test that runs at the same time. Such
 /// a device may go between the scan and the check, and the scan would keep it from being detached.
 const CHECK_ALONE: &str = r#"
+set -e
 seen=$(stat --format="%n %t %T" "$@")
 mount -t tmpfs none /dev
 mkdir -p /run/blkid

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use buttress_test_program::mounts::NoCopies;
+
 use super::command::{run, try_run};
 use super::loop_device::Loop;
 use crate::scratch::Scratch;
@@ -116,10 +118,12 @@ pub fn unmount(place: impl AsRef<Path>) {
 fn try_unmount(place: &Path) -> Result<(), String> {
     let mut last = String::new();
     for _ in 0..50 {
+        let no_copies = NoCopies::wait();
         match try_run("umount", [place]) {
             Ok(_) => return Ok(()),
             Err(text) => last = text,
         }
+        drop(no_copies);
         std::thread::sleep(Duration::from_millis(100));
     }
     let _ = try_run("umount", ["--lazy".as_ref(), place.as_os_str()]);

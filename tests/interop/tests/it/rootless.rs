@@ -4,16 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 
 use buttress_interop::linux::{can_mount_fuse, has_program, run};
 use buttress_interop::program::program;
+use buttress_test_program::mounts::in_own_namespace;
 
 /// Commands of the user `daemon` (it must have a name), in a namespace of mounts where it may open
 /// `/dev/fuse`, as on most machines.
-///
-/// The namespace has copies of the mounts of other tests. These go first: their servers would serve
-/// until the namespace ends.
 const SCRIPT: &str = r#"
 set -eu
-grep ' - fuse[blk]*.buttress ' /proc/self/mountinfo | cut -d ' ' -f 5 |
-    while read -r place; do umount -i -l "$place" 2>/dev/null || :; done
 cd "$0"
 mknod -m 666 device c 10 229
 mount --bind device /dev/fuse
@@ -50,7 +46,7 @@ fn nosuid_and_nodev_are_not_asked_for() {
     std::fs::set_permissions(place.path(), every_user).expect("a mode");
     std::fs::copy(program(), place.path().join("buttress")).expect("a copy of the program");
     let folder = place.path().to_str().expect("ASCII");
-    let said = run("unshare", ["--mount", "bash", "-c", SCRIPT, folder]);
+    let said = run("sh", in_own_namespace(None, SCRIPT, [folder]));
     let lines: Vec<_> = said.lines().collect();
     let [options, refused, top, file] = lines[..] else { panic!("{said}") };
     let options: Vec<_> = options.split(',').collect();
