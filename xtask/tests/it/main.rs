@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 fn xtask(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xtask")).args(words).output().expect("it starts")
@@ -43,12 +44,24 @@ fn a_page_without_end_leaves_no_loop_device() {
                 sleep 1000\n```\n";
     fs::write(&page, text).expect("a page");
     let name = page.to_str().expect("a plain name");
-    let output = xtask(&["guide", "--program", "/bin/true", "--limit", "3", name]);
+    // On a busy machine the page may need longer to come to its last line.
+    let mut told = String::new();
+    for limit in ["3", "60"] {
+        let output = xtask(&["guide", "--program", "/bin/true", "--limit", limit, name]);
+        assert!(!output.status.success(), "{output:?}");
+        told = String::from_utf8_lossy(&output.stdout).into_owned();
+        if told.contains(":4: ") {
+            break;
+        }
+    }
     fs::remove_file(&page).expect("removed");
-    assert!(!output.status.success(), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout);
     assert!(told.contains(":4: "), "the page ends at its fourth line: {told}");
-    assert_eq!(loops(), 0, "{told}");
+    // A device goes when the last program that looks at it has closed it.
+    let begun = Instant::now();
+    while loops() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{told}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Impossible options are refused before anything is built.
