@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::live::run;
 use crate::unmounting::can_mount;
@@ -38,6 +39,13 @@ impl Pair {
     fn detach(&mut self, device: &str) {
         let _ = Command::new("btrfs").args(["device", "scan", "--forget", device]).output();
         run("losetup", &["--detach", device]);
+        // Linux detaches a device when the last program that looks at it has closed it.
+        let behind = std::path::Path::new("/sys/block").join(device.trim_start_matches("/dev/"));
+        let begun = Instant::now();
+        while behind.join("loop/backing_file").exists() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{device} is still in use");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         self.devices.retain(|one| one != device);
     }
 
