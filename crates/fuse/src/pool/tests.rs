@@ -64,6 +64,14 @@ fn a_large_write_calls_another_where_requests_wait() {
     while pool.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
+    {
+        // The watch may begin to read at any of its ticks. Another seat reads only when it is
+        // called.
+        let mut bench = pool.bench.lock();
+        let seat = bench.watch.take().expect("a watch");
+        seat.is_watch.store(false, Ordering::Relaxed);
+        bench.seated.push(seat);
+    }
     let duty = pool.duty(Kind::WriteLarge, 0);
     assert_eq!(pool.readers.load(Ordering::SeqCst), 0, "nothing waits, no thread is called");
     drop(duty);

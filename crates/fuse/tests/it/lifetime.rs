@@ -153,9 +153,12 @@ fn d3_full_volumes_say_so() {
             panic!("only {len} bytes before the volume was full, round {round}");
         }
         fs::remove_file(mount.path("fill")).expect("its name");
-        let mut little = File::create(mount.path("little")).expect("a file");
-        little.write_all(&piece).expect("room");
-        little.sync_all().expect("durable");
+        // On a busy machine the kernel may release the file later than any request waits.
+        let durable = (0..4).any(|_| {
+            let mut little = File::create(mount.path("little")).expect("a file");
+            little.write_all(&piece).and_then(|()| little.sync_all()).is_ok()
+        });
+        assert!(durable, "no room came, round {round}");
     }
 }
 

@@ -63,10 +63,22 @@ pub(crate) fn open(image: &Path) -> Filesystem {
     open_with(image, "")
 }
 
+/// Opens an image. Linux releases a loop device only a moment after the end of its mount.
+fn opened(image: &Path) -> FileDevice {
+    let mut tries = 0;
+    loop {
+        match FileDevice::open(image, OpenOptions::WRITE) {
+            Err(Error::Looped { .. }) if tries < 100 => tries += 1,
+            outcome => return outcome.expect("no other process has it"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Opens the volume in a file with options.
 pub(crate) fn open_with(image: &Path, options: &str) -> Filesystem {
     let options = MountOptions::parse(options).expect("right options");
-    let device = FileDevice::open(image, OpenOptions::WRITE).expect("no other process has it");
+    let device = opened(image);
     let directory = image.parent().expect("it is in a directory").to_owned();
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(Held { device, directory })];
     Filesystem::open(devices, options).expect("a sound volume")
