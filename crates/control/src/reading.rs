@@ -27,7 +27,8 @@ pub fn open_place(argument: &OsStr, others: &Devices) -> Result<(Filesystem, Vol
         false => mounted_root(&volume, &spot)?,
     };
     let fs = image::open_at(&volume, others, Access::Read, Some(root))?;
-    Ok((fs, VolumePath { image: volume, path: spot.path }))
+    let path = [b"/", spot.path.strip_prefix(b"/").unwrap_or(&spot.path)].concat();
+    Ok((fs, VolumePath { image: volume, path }))
 }
 
 /// The subvolume that a mount shows.

@@ -195,7 +195,7 @@ fn single(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Tab
             Value::String(text) => (Vec::new(), text.clone()),
             value => (vec![shown(name, value)], rate),
         };
-        Row { label: label(name), values, behind }
+        Row { label: label_in(section, name), values, behind }
     });
     (Vec::new(), rows.collect())
 }
@@ -204,6 +204,15 @@ fn single(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Tab
 fn label(name: &str) -> String {
     let plain = ["_bytes", "_us"].iter().find_map(|unit| name.strip_suffix(unit));
     plain.unwrap_or(name).replace('_', " ")
+}
+
+/// The label of a line. If a figure without the unit has the same label, the unit is added.
+fn label_in(section: &Section, name: &str) -> String {
+    let is_there = |plain: &str| section.figures.iter().any(|(other, _)| other == plain);
+    match name.strip_suffix("_bytes") {
+        Some(plain) if is_there(plain) => format!("{} in bytes", label(name)),
+        _ => label(name),
+    }
 }
 
 fn is_bytes(name: &str) -> bool {
@@ -326,5 +335,16 @@ mod tests {
                       \x20           times   max\n\
                       \x20   commit      3  7 µs\n";
         assert_eq!(text, wanted.replace("                    used", "                  used"));
+    }
+
+    /// A count and the memory of what it counts have different labels.
+    #[test]
+    fn labels_of_a_section_differ() {
+        let names = ["known_inodes", "known_inodes_bytes", "cached_bytes"];
+        let figures = names.map(|name| (name.to_owned(), Value::from(5000)));
+        let section = Section { name: "memory".to_owned(), figures: figures.to_vec() };
+        let labels: Vec<_> =
+            single(&section, None, false).1.into_iter().map(|row| row.label).collect();
+        assert_eq!(labels, ["known inodes", "known inodes in bytes", "cached"]);
     }
 }

@@ -69,9 +69,14 @@ impl HostMount {
     fn listed(list: &[Listed], id: u64, device: u64, path: &Path) -> Option<Self> {
         let mount = list.iter().find(|mount| mount.id == id)?;
         let below = path.strip_prefix(&mount.point).ok()?;
-        let within = mount.top.strip_prefix("/").ok()?.join(below);
+        let within = joined([mount.top.strip_prefix("/").ok()?, below]);
         Some(Self { device, kind: mount.kind.clone(), point: mount.point.clone(), within })
     }
+}
+
+/// Joins the parts of a path. An empty part adds no slash.
+fn joined<const N: usize>(parts: [&Path; N]) -> PathBuf {
+    parts.into_iter().filter(|part| !part.as_os_str().is_empty()).collect()
 }
 
 /// Returns the newest mount of ours from this image or block device.
@@ -159,7 +164,7 @@ pub fn served(path: &Path) -> Result<Option<Served>> {
             "its mount at {target} was taken away or covered: mount the volume anew"
         ));
     }
-    served.within = top.join(&host_mount.within).join(name);
+    served.within = joined([&top, &host_mount.within, &name]);
     Ok(Some(served))
 }
 
@@ -227,6 +232,9 @@ mod tests {
         is(40, "/mnt/with space/x/y", TYPES[0], "/mnt/with space", "x/y");
         is(41, "/mnt/with space/there/x", "tmpfs", "/mnt/with space/there", "x");
         is(42, "/other/x", TYPES[0], "/other", "dir/more/x");
+        is(42, "/other", TYPES[0], "/other", "dir/more");
+        // Paths are compared without regard to a slash at their end.
+        assert_eq!(joined([Path::new("a/b"), Path::new("")]).as_os_str(), "a/b");
         assert_eq!(HostMount::listed(&Listed::parse(LIST), 4, 7, Path::new("/other/x")), None);
     }
 
