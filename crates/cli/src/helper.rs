@@ -191,7 +191,7 @@ impl Line {
             umount::How { lazy: self.has('l'), force: self.has('f'), read_only: self.has('r') };
         let mut failures = 0;
         for place in self.places.iter().map(PathBuf::from) {
-            match umount::unmount(&place, how) {
+            match umount::unmount(&place, how, &ui::Ui::new(false)) {
                 Ok(()) if self.has('v') => println!("{} unmounted", place.display()),
                 Ok(()) => {}
                 Err(failure) => {

@@ -23,10 +23,10 @@ use buttress_fuse::Listed;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use crate::closing;
 use crate::exit::{Exit, Failure, Result};
 use crate::live::{self, Answer, CloseWait, MountUse};
-use crate::ui::Ui;
-use crate::{closing, ui};
+use crate::ui::{Ui, note};
 
 /// The program that may unmount for users other than root.
 const FUSERMOUNT: &str = "fusermount3";
@@ -55,9 +55,9 @@ pub(crate) struct How {
     pub read_only: bool,
 }
 
-pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<Exit> {
+pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     for target in &args.targets {
-        unmount(target, args.how)?;
+        unmount(target, args.how, ui)?;
     }
     Ok(Exit::Success)
 }
@@ -68,13 +68,13 @@ pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<Exit> {
 /// # Errors
 ///
 /// If there is no Buttress mount, or the mount is in use, or closing the volume fails.
-pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
+pub(crate) fn unmount(target: &Path, how: How, ui: &Ui) -> Result<()> {
     let mounted = match find(target) {
         Err(failure) if how.force => return live::give_up(target).unwrap_or(Err(failure)),
         found => found?,
     };
     let name = mounted.point.display().to_string();
-    let say = |what: &str| ui::note(format!("{name}: {what}"));
+    let say = |what: &str| note(format!("{name}: {what}"));
     let server = server_of(&mounted);
     // The wait begins before the unmount, because a server ends once it has closed its volume.
     let close_wait = server.as_ref().and_then(|(socket, answer)| {
@@ -110,6 +110,8 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
         }
         return Ok(());
     }
+    let bar = ui.wait_bar("writing");
+    let say = |what: &str| bar.suspend(|| say(what));
     close_wait.wait(say).map_err(|failure| Failure::new(failure.exit, format!("{name}: {failure}")))
 }
 
