@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** If a command line has a path on a mount of the kernel's btrfs, btrfs-progs must serve
-//!   it. This program passes the whole line on unchanged ([`linux`]).
+//! - **B1** If a command line has a place on a mount of the kernel's btrfs, btrfs-progs must serve
+//!   it. This program passes the whole line on unchanged ([`places`]).
 //! - **B2** As with btrfs-progs, the exit status is 0 or 1, or 2 if there is nothing to cancel.
 //!   Errors begin with `ERROR: `.
 
@@ -34,8 +34,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use buttress_words::{linux, scrub, subvolume};
-use clap::{CommandFactory, FromArgMatches, Parser};
+use buttress_words::{linux, places, scrub, subvolume};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 
 use crate::commands::{qgroup, quota, send};
 use crate::exit::{Exit, Failure, Result};
@@ -121,10 +121,11 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
     if Path::new(words.first()?).file_name()? != "btrfs" {
         return None;
     }
-    if linux::has_a_part(&words[1..]) {
+    let matches = Line::matches(words);
+    if places::are_of_linux(&Line::command(), words, matches.as_ref()) {
         return Some(linux::hand_over(&words[1..]));
     }
-    let line = match Line::read(words) {
+    let line = match matches.and_then(|matches| Line::of(&matches)) {
         Ok(line) => line,
         Err(error) => {
             let is_help = error.exit_code() == 0;
@@ -152,11 +153,13 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
 }
 
 impl Line {
-    fn read(words: &[OsString]) -> Result<Self, clap::Error> {
-        let matches = options::on_every_verb(Self::command())
-            .try_get_matches_from(options::with_equals(words))?;
-        let mut line = Self::from_arg_matches(&matches)?;
-        let (verbose, quiet) = options::given(&matches);
+    fn matches(words: &[OsString]) -> Result<ArgMatches, clap::Error> {
+        options::on_every_verb(Self::command()).try_get_matches_from(options::with_equals(words))
+    }
+
+    fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut line = Self::from_arg_matches(matches)?;
+        let (verbose, quiet) = options::given(matches);
         line.verbose = verbose;
         line.quiet = quiet;
         Ok(line)
@@ -224,6 +227,8 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use clap::Command;
+
     use super::*;
 
     /// Command lines, at least one for each verb.
@@ -234,25 +239,75 @@ mod tests {
     #[test]
     fn a_line_of_every_verb_is_parsed() {
         options::on_every_verb(Line::command()).debug_assert();
-        let mut verbs = Vec::new();
-        for group in Line::command().get_subcommands() {
-            let group_name = group.get_name().to_owned();
-            if group.get_subcommands().next().is_none() {
-                verbs.push(group_name);
-                continue;
-            }
-            verbs.extend(
-                group.get_subcommands().map(|verb| format!("{group_name} {}", verb.get_name())),
-            );
-        }
+        let mut verbs = verbs();
         for line in LINES.lines().filter(|line| !line.is_empty()) {
             let words: Vec<OsString> =
                 std::iter::once("btrfs").chain(line.split(' ')).map(OsString::from).collect();
-            if let Err(error) = Line::read(&words) {
+            if let Err(error) = Line::matches(&words).and_then(|matches| Line::of(&matches)) {
                 panic!("{line}: {error}");
             }
             verbs.retain(|verb| line != verb && !line.starts_with(&format!("{verb} ")));
         }
         assert!(verbs.is_empty(), "no line for {verbs:?}");
+    }
+
+    /// The names of all verbs, with their groups.
+    fn verbs() -> Vec<String> {
+        fn add(command: &Command, above: &str, verbs: &mut Vec<String>) {
+            let name = format!("{above}{}", command.get_name());
+            if !command.has_subcommands() || command.get_positionals().next().is_some() {
+                verbs.push(name.clone());
+            }
+            command.get_subcommands().for_each(|verb| add(verb, &format!("{name} "), verbs));
+        }
+        let mut verbs = Vec::new();
+        Line::command().get_subcommands().for_each(|group| add(group, "", &mut verbs));
+        verbs
+    }
+
+    /// A new verb must say which of its arguments are places.
+    #[test]
+    fn every_verb_is_in_one_list() {
+        let (mut listed, mut verbs): (Vec<_>, _) = (places::listed().collect(), verbs());
+        listed.sort_unstable();
+        verbs.sort_unstable();
+        assert_eq!(verbs, listed);
+    }
+
+    #[test]
+    fn places_are_neither_verbs_nor_values() {
+        for (line, wanted) in [
+            ("balance start -dusage=5 a", "a"),
+            ("balance a", "a"),
+            ("subvolume snapshot -r a b", "a b"),
+            ("subvolume create -i 1/1 a b", "a b"),
+            ("subvolume set-default 5 a", "a"),
+            ("subvolume set-default a", "a"),
+            ("subvolume sync -s 1 a 256", "a"),
+            ("filesystem label a b", "a"),
+            ("filesystem resize -1g a", "a"),
+            ("device add -f a b", "b"),
+            ("device delete a b", "b"),
+            ("device replace start a b c", "c"),
+            ("property set a ro false", "a"),
+            ("qgroup limit 1G 0/5 a", "a"),
+            ("qgroup assign 0/5 1/1 a", "a"),
+            ("send -f b -p c -c d a", "a"),
+            ("receive -f b a", "a"),
+            ("restore -v a b", "a"),
+            ("-q --format json filesystem df a", "a"),
+            ("ins inode 257 a", "a"),
+            ("check -- a", "a"),
+            ("version", ""),
+        ] {
+            let words: Vec<OsString> =
+                std::iter::once("btrfs").chain(line.split(' ')).map(OsString::from).collect();
+            let matches = Line::matches(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!(
+                places::named(&Line::command(), &matches).1.join(" ".as_ref()),
+                wanted,
+                "{line}"
+            );
+        }
     }
 }

@@ -21,6 +21,7 @@ pub mod gather;
 pub mod json;
 pub mod linux;
 pub mod mount_check;
+pub mod places;
 pub mod resize;
 pub mod scrub;
 pub mod start;

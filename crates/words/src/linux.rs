@@ -1,45 +1,87 @@
-//! Finds command lines with paths on the kernel's btrfs, and passes these lines to btrfs-progs.
+//! Tells whether a place belongs to the kernel's btrfs, and passes command lines to btrfs-progs.
 //!
 //! # Invariants
 //!
-//! - **B1** Every word of a command line that does not begin with a dash may be a path on the
-//!   kernel's btrfs. For a path that does not exist yet, its parent directory decides.
+//! - **B1** A folder belongs to the file system that it lies on. A place that does not exist yet
+//!   belongs to the nearest folder above it, and a bare name to the current folder.
+//! - **B2** An image file is a volume of its own, so this program serves it on any file system.
+//! - **B3** A block device belongs to the kernel's btrfs while the kernel has its volume mounted.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
-/// The type that `statfs` returns for Linux's btrfs.
-const MAGIC: u64 = 0x9123_683E;
+use buttress_control::named::begins_as_volume;
+use buttress_remote::{Inside, divide, is_remote};
 
-/// Whether a part of the command line lies on Linux's btrfs.
-#[must_use]
-pub fn has_a_part(words: &[OsString]) -> bool {
-    words.iter().filter(|word| !word.as_bytes().starts_with(b"-")).any(|word| lies_there(word))
+/// The types that `statfs` returns for Linux's btrfs and for FUSE.
+const BTRFS: u64 = 0x9123_683E;
+const FUSE: u64 = 0x6573_5546;
+/// The folder with a folder for each volume that Linux has mounted.
+const MOUNTED: &str = "/sys/fs/btrfs";
+/// The device by which Linux is asked to register other devices.
+const CONTROL: &str = "/dev/btrfs-control";
+
+/// The program that serves a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The kernel's btrfs, so btrfs-progs.
+    Linux,
+    /// This project: an image, a volume in a store, or a mount by FUSE.
+    Ours,
+    /// Neither: another file system, or an unmounted device.
+    Neither,
 }
 
-fn lies_there(word: &OsStr) -> bool {
-    let path = Path::new(word);
-    let there = if path.exists() {
-        path
-    } else if word.as_bytes().contains(&b'/') {
-        match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => return false,
-        }
-    } else {
-        return false;
-    };
-    // An image file on the kernel's btrfs is a volume of its own, so this program serves it. A
-    // directory on the kernel's btrfs belongs to btrfs-progs.
-    if !there.is_dir() && there.is_file() {
-        return false;
+/// Returns the program that serves a place. `is_device` says that the command takes devices and
+/// images alone, also with a damaged superblock.
+#[must_use]
+pub fn owner(place: &OsStr, is_device: bool) -> Owner {
+    let path = Path::new(place);
+    let Ok(metadata) = path.metadata() else { return of_absent(place) };
+    let kind = metadata.file_type();
+    if kind.is_block_device() {
+        return if is_mounted(&metadata) { Owner::Linux } else { Owner::Neither };
     }
-    rustix::fs::statfs(there).is_ok_and(|found| found.f_type as u64 & 0xFFFF_FFFF == MAGIC)
+    if kind.is_file() && (is_device || begins_as_volume(path)) {
+        return Owner::Ours;
+    }
+    of_file_system(path)
+}
+
+/// A place that does not exist on the host may lie in an image.
+fn of_absent(place: &OsStr) -> Owner {
+    let volume = divide(place).volume;
+    let is_image = volume.metadata().is_ok_and(|found| !found.is_dir());
+    if is_image || is_remote(&volume) || Inside::of(&volume).is_some() {
+        return Owner::Ours;
+    }
+    let above = Path::new(place).ancestors().skip(1).find(|folder| folder.exists());
+    of_file_system(above.unwrap_or(Path::new(".")))
+}
+
+fn of_file_system(path: &Path) -> Owner {
+    match rustix::fs::statfs(path).map(|found| found.f_type as u64 & 0xFFFF_FFFF) {
+        Ok(BTRFS) => Owner::Linux,
+        Ok(FUSE) => Owner::Ours,
+        _ => Owner::Neither,
+    }
+}
+
+/// Whether Linux has mounted a volume with this device.
+fn is_mounted(device: &Metadata) -> bool {
+    let (major, minor) = (rustix::fs::major(device.rdev()), rustix::fs::minor(device.rdev()));
+    let number = format!("{major}:{minor}");
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries(Path::new(MOUNTED)).flat_map(|volume| entries(&volume.path().join("devices"))).any(
+        |one| {
+            std::fs::read_to_string(one.path().join("dev")).is_ok_and(|text| text.trim() == number)
+        },
+    )
 }
 
 /// Replaces this process by btrfs-progs. Returns the exit code if btrfs-progs is not installed.
@@ -56,14 +98,97 @@ pub fn hand_over(words: &[OsString]) -> u8 {
     1
 }
 
-/// The next `btrfs` of the search path that is not this program.
+/// Whether btrfs-progs is installed, and the kernel has a btrfs that it can ask.
+#[must_use]
+pub fn can_be_asked() -> bool {
+    Path::new(CONTROL).exists() && find().is_some()
+}
+
+/// Runs btrfs-progs, and returns its standard output. `None` if it is not installed.
+#[must_use]
+pub fn ask(words: &[OsString]) -> Option<Output> {
+    Command::new(find()?).args(words).stderr(Stdio::inherit()).output().ok()
+}
+
 fn find() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?.metadata().ok()?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own = std::env::current_exe().ok()?;
+    next(&own, &std::env::var_os("PATH").unwrap_or_default())
+}
+
+/// The next `btrfs` of a search path that is not the program `own`. A link to another copy of this
+/// program would call this one again, so it is passed over.
+fn next(own: &Path, path: &OsStr) -> Option<PathBuf> {
+    let own = own.metadata().ok()?;
     let fixed = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(fixed).map(|folder| folder.join("btrfs")).find(|program| {
+    std::env::split_paths(path).chain(fixed).map(|folder| folder.join("btrfs")).find(|program| {
         let Ok(found) = program.metadata() else { return false };
         let is_own = (found.dev(), found.ino()) == (own.dev(), own.ino());
-        !is_own && found.is_file() && found.mode() & 0o111 != 0
+        let is_copy = program
+            .canonicalize()
+            .is_ok_and(|whole| whole.file_name().is_some_and(|name| name == "buttress"));
+        !is_own && !is_copy && found.is_file() && found.mode() & 0o111 != 0
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn program(folder: &Path, name: &str, mode: u32) -> PathBuf {
+        std::fs::create_dir_all(folder).expect("a folder");
+        let path = folder.join(name);
+        std::fs::write(&path, "#!/bin/sh\n").expect("a file");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("its mode");
+        path
+    }
+
+    /// Links and copies of this program, files that nothing may run, and folders are passed over.
+    /// The first of the others is found.
+    #[test]
+    fn the_next_program_of_the_path_is_found() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let top = temp.path();
+        let own = program(&top.join("own"), "buttress", 0o755);
+        let copy = program(&top.join("copy"), "buttress", 0o755);
+        for (folder, target) in [("link", &own), ("other", &copy)] {
+            std::fs::create_dir(top.join(folder)).expect("a folder");
+            symlink(target, top.join(folder).join("btrfs")).expect("a link");
+        }
+        std::fs::create_dir(top.join("hard")).expect("a folder");
+        std::fs::hard_link(&own, top.join("hard/btrfs")).expect("a link");
+        program(&top.join("plain"), "btrfs", 0o644);
+        std::fs::create_dir_all(top.join("folder/btrfs")).expect("a folder");
+        let first = program(&top.join("first"), "btrfs", 0o755);
+        let second = program(&top.join("second"), "btrfs", 0o755);
+        let path = |folders: &[&str]| {
+            std::env::join_paths(folders.iter().map(|folder| top.join(folder))).expect("names")
+        };
+        let passed = ["nothing", "link", "hard", "other", "plain", "folder"];
+        for (last, wanted) in [(["first", "second"], &first), (["second", "first"], &second)] {
+            let folders = [&passed[..], &last].concat();
+            assert_eq!(next(&own, &path(&folders)).as_ref(), Some(wanted));
+        }
+        // Without another program in the search path, only the fixed folders are left.
+        let left = next(&own, &path(&passed));
+        assert!(left.is_none_or(|found| !found.starts_with(top)), "only fixed folders are left");
+    }
+
+    /// A place in an image belongs to this program, and a name that exists nowhere to the folder
+    /// above it.
+    #[test]
+    fn places_in_images_are_ours() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let image = temp.path().join("image");
+        std::fs::write(&image, "no superblock").expect("a file");
+        let text = |more: &str| OsString::from(format!("{}{more}", image.display()));
+        assert_eq!(owner(&text(":/a/b"), false), Owner::Ours);
+        assert_eq!(owner(&text(":/"), false), Owner::Ours);
+        assert_eq!(owner(OsStr::new("s3://bucket/volume"), false), Owner::Ours);
+        assert_eq!(owner(&text(""), true), Owner::Ours);
+        let above = of_file_system(temp.path());
+        assert_eq!(owner(&text("-new/below"), false), above);
+        assert_eq!(owner(OsStr::new("no such name"), false), of_file_system(Path::new(".")));
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use buttress_words::units::{LongUnits, Units};
 use buttress_words::usage::{self, Space};
-use buttress_words::{resize, swap, table};
+use buttress_words::{linux, resize, swap, table};
 
 use super::{defragment, du};
 use crate::client;
@@ -46,7 +46,7 @@ pub(super) enum Verb {
     },
     /// Show the label, identifier and devices of a volume.
     Show {
-        /// Show the volumes that this user has mounted. This is the default.
+        /// Show mounted volumes alone.
         #[arg(short, long)]
         mounted: bool,
         /// Accepted for scripts; has no effect.
@@ -84,7 +84,7 @@ pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
                 }
             }
         }
-        Verb::Show { place, units, .. } => show(place.as_deref(), units.into(), ui)?,
+        Verb::Show { place, units, .. } => return show(place.as_deref(), units.into(), ui),
         Verb::Sync { place } => {
             client::run(&Order::Commit, &place, &Devices::default(), "sync", ui)?;
         }
@@ -99,24 +99,77 @@ pub(super) fn run(verb: Verb, is_verbose: bool, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Shows one volume, or all volumes that this user has mounted. Mounted volumes are also found by
-/// their label or their identifier.
-fn show(place: Option<&Path>, units: Units, ui: &Ui) -> Result<()> {
+/// Shows one volume, or all volumes that this user has mounted and all that btrfs-progs know.
+/// Mounted volumes are also found by their label or their identifier.
+fn show(place: Option<&Path>, units: Units, ui: &Ui) -> Result<Exit> {
     let mounted = || live::reachable().into_iter().map(|(_, answer)| answer.subject.image);
     let Some(place) = place else {
-        return mounted().try_for_each(|image| usage::show(&Space::of(&image, ui)?, units, ui));
+        let mut shown = Vec::new();
+        for image in mounted() {
+            let space = Space::of(&image, ui)?;
+            usage::show(&space, units, ui)?;
+            shown.push(space.document.uuid);
+        }
+        return show_others(&shown, ui);
     };
     let is_path = place.exists() || buttress_remote::is_remote(place);
     if is_path || place.as_os_str().as_encoded_bytes().contains(&b'/') {
-        return usage::show(&Space::of(place, ui)?, units, ui);
+        usage::show(&Space::of(place, ui)?, units, ui)?;
+        return Ok(Exit::Success);
     }
     for image in mounted() {
         let space = Space::of(&image, ui)?;
         if [space.label(), space.document.uuid.clone()].iter().any(|name| place == Path::new(name))
         {
-            return usage::show(&space, units, ui);
+            usage::show(&space, units, ui)?;
+            return Ok(Exit::Success);
         }
+    }
+    if linux::can_be_asked() {
+        return show_others(&[], ui);
     }
     let what = format!("not a valid btrfs filesystem: {}", place.display());
     Err(Failure::new(Exit::Failure, what))
+}
+
+/// Prints what btrfs-progs say to the same command line, without the volumes that were shown.
+fn show_others(shown: &[String], ui: &Ui) -> Result<Exit> {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let output = linux::can_be_asked().then(|| linux::ask(&words)).flatten();
+    let Some(output) = output else { return Ok(Exit::Success) };
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in others(&text, shown) {
+        ui.line(line)?;
+    }
+    let is_told = output.status.success() || !shown.is_empty();
+    Ok(if is_told { Exit::Success } else { Exit::Failure })
+}
+
+/// The lines of btrfs-progs about volumes that were not shown. A volume begins with its label.
+fn others<'a>(text: &'a str, shown: &'a [String]) -> impl Iterator<Item = &'a str> {
+    let mut is_new = true;
+    text.lines().filter(move |line| {
+        if line.starts_with("Label:") {
+            is_new = !shown.iter().any(|uuid| line.ends_with(uuid.as_str()));
+        }
+        is_new
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_shown_once() {
+        let text = "Label: none  uuid: a1\n\tdevid 1\n\nLabel: 'x'  uuid: b2\n\tdevid 2\n\n";
+        let left = |shown: &[&str]| {
+            let shown: Vec<_> = shown.iter().map(|&uuid| uuid.to_owned()).collect();
+            others(text, &shown).collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(left(&["a1"]), "Label: 'x'  uuid: b2|\tdevid 2|");
+        assert_eq!(left(&["b2"]), "Label: none  uuid: a1|\tdevid 1|");
+        assert_eq!(left(&["a1", "b2"]), "");
+        assert_eq!(left(&[]).matches("devid").count(), 2);
+    }
 }

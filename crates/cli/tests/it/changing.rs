@@ -178,7 +178,7 @@ fn changing_verbs_do_on_a_mount_what_they_do_on_an_image() {
 /// that lies on a mount, and links to a mount.
 #[test]
 fn changing_verbs_keep_to_the_mount() {
-    if !has(&["umount", "mount"], Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&["umount", "mount"], Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use buttress_test_program::unless_busy;
+use buttress_test_program::{is_met, unless_busy};
 use serde_json::Value;
 
 use crate::checker::check;
@@ -26,6 +26,12 @@ pub(crate) fn has(programs: &[&str], device: Option<&str>) -> bool {
         eprintln!("SKIPPED: lacking: {what}");
     }
     is_all
+}
+
+/// Whether the test runs as root. In CI it must.
+#[track_caller]
+pub(crate) fn is_root() -> bool {
+    is_met(rustix::process::geteuid().is_root(), "root")
 }
 
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
@@ -110,6 +116,24 @@ fn figure<'a>(document: &'a Value, section: &str, name: &str) -> &'a Value {
     let found = &document["sections"][section][name];
     assert!(!found.is_null(), "no {section}.{name} in {document}");
     found
+}
+
+/// The place of a file on a mount is that of the file in the volume.
+#[test]
+fn a_file_on_a_mount_is_told_by_its_path() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = crate::bench();
+    bench.ok(&["mkfs", "image", "--size", "300M"]);
+    let mounted = Mounted::new(&bench, &[]);
+    std::fs::write(bench.path("mnt/file"), "text").expect("it is written");
+    let (file, top) = (bench.ok(&["stat", "mnt/file"]), bench.ok(&["stat", "mnt"]));
+    mounted.end();
+    let first = |said: &str| said.lines().next().unwrap_or_default().to_owned();
+    assert!(first(&file).ends_with("/mnt:/file"), "{file}");
+    assert!(first(&top).ends_with("/mnt:/"), "{top}");
+    check(&bench.path("image"));
 }
 
 /// A cached mount shows the content of its cache and obeys messages. After a flush of the cache the

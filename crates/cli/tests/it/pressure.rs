@@ -124,7 +124,7 @@ fn wait(mut child: Child, bench: &Bench) {
 /// frees memory by writing to the server, which needs memory for these writes.
 #[test]
 fn a_server_with_little_memory_goes_on() {
-    if !has(&["umount", "btrfs"], Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&["umount", "btrfs"], Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let Some(group) = Group::new() else { return };

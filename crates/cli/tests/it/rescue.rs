@@ -187,7 +187,7 @@ fn linux_builds_the_uuid_tree_anew() {
     let mut words = std::process::Command::new(&btrfs);
     let output = words.args(["rescue", "clear-uuid-tree"]).arg(&image).output().expect("it starts");
     assert!(output.status.success(), "{output:?}");
-    if !has(&["mount", "umount", "btrfs"], None) || !rustix::process::geteuid().is_root() {
+    if !has(&["mount", "umount", "btrfs"], None) || !crate::live::is_root() {
         return;
     }
     let top = bench.path("top");

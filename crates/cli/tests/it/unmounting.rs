@@ -19,7 +19,7 @@ fn rounds() -> usize {
 }
 
 pub(crate) fn can_mount() -> bool {
-    has(&["umount", "btrfs", "unshare"], Some("/dev/fuse")) && rustix::process::getuid().is_root()
+    has(&["umount", "btrfs", "unshare"], Some("/dev/fuse")) && crate::live::is_root()
 }
 
 /// Makes a link with the name of a helper to the program.

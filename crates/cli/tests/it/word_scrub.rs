@@ -151,7 +151,7 @@ fn scrubs_are_told_by_device() {
     mounted.end();
     std::fs::remove_file(&file).expect("removed");
     bench.ok(&[&["check", "--check-data-csum"][..], &both, &["image"]].concat());
-    if has(&["losetup", "btrfs"], None) && rustix::process::geteuid().is_root() {
+    if has(&["losetup", "btrfs"], None) && crate::live::is_root() {
         let attach = |path: &PathBuf| run("losetup", &["--find", "--show", text(path)]);
         let loops = [&image, &second].map(attach);
         check(Path::new(loops[0].trim()));
@@ -180,7 +180,7 @@ fn outcome(output: &std::process::Output) -> (Vec<String>, String, Option<i32>) 
 #[test]
 fn uncorrectable_errors_have_an_exit_code() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
-    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&needed, Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();

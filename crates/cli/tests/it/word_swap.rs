@@ -46,7 +46,7 @@ fn expect_header(image: &Path, start: u64) {
 #[test]
 fn linux_swaps_to_files() {
     let needed = ["mount", "umount", "losetup", "swapon", "swapoff", "lsattr"];
-    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&needed, Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let Some((bench, ours)) = bench_of_words() else { return };

@@ -179,7 +179,7 @@ fn expect_equal(rows: &[(String, String)]) {
 #[test]
 fn a_volume_at_rest_is_told_with_the_same_numbers() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
-    if !has(&needed, None) || !rustix::process::geteuid().is_root() {
+    if !has(&needed, None) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();
@@ -214,7 +214,7 @@ fn a_volume_at_rest_is_told_with_the_same_numbers() {
 #[test]
 fn a_mounted_volume_is_told_with_the_same_numbers() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
-    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&needed, Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();
@@ -242,7 +242,7 @@ fn a_mounted_volume_is_told_with_the_same_numbers() {
 /// The device for programs of Linux is made as by btrfs-progs, in a `/dev` of its own.
 #[test]
 fn the_control_device_is_made() {
-    if !has(&["btrfs", "unshare", "mount", "stat"], None) || !rustix::process::geteuid().is_root() {
+    if !has(&["btrfs", "unshare", "mount", "stat"], None) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();

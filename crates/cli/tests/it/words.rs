@@ -230,7 +230,7 @@ fn answer(bench: &Bench, name: &Path, line: &str, top: &str, devices: [&str; 2])
 #[test]
 fn btrfs_says_the_same_on_both() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
-    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&needed, Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();
@@ -291,7 +291,7 @@ fn btrfs_says_the_same_on_both() {
 #[test]
 fn replacements_are_told_as_by_btrfs_progs() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup"];
-    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&needed, Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();
@@ -333,7 +333,7 @@ fn replacements_are_told_as_by_btrfs_progs() {
 #[test]
 fn addresses_lead_to_the_files_that_linux_finds() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
-    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+    if !has(&needed, Some("/dev/fuse")) || !crate::live::is_root() {
         return;
     }
     let bench = crate::bench();
