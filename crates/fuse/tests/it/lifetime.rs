@@ -140,7 +140,7 @@ fn d3_full_volumes_say_so() {
         let mut file = File::create(mount.path("fill")).expect("a file");
         let failed = (0..512).find_map(|_| file.write_all(&piece).err());
         let failed = failed.expect("512 MiB do not fit");
-        assert_eq!(failed.kind(), std::io::ErrorKind::StorageFull, "round {round}");
+        assert_eq!(failed.kind(), ErrorKind::StorageFull, "round {round}");
         drop(file);
         let len = fs::metadata(mount.path("fill")).expect("attributes").len();
         if len <= 64 << 20 {
@@ -221,7 +221,7 @@ fn open_files_keep_their_space() {
     fs::remove_file(mount.path("fill")).expect("its name");
     let mut little = File::create(mount.path("little")).expect("a file");
     let failed = little.write_all(&piece).and_then(|()| little.sync_all());
-    assert_eq!(failed.expect_err("no room").kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(failed.expect_err("no room").kind(), ErrorKind::StorageFull);
     drop(fill);
 }
 
@@ -230,7 +230,7 @@ fn open_files_keep_their_space() {
 fn read_only_mounts() {
     let Some(mount) = mounted_with("ro") else { return };
     let refused = fs::write(mount.path("file"), "").expect_err("read-only");
-    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
 }
 
 /// Inodes that the kernel knows and no program has open keep no handle. Their names and contents
