@@ -55,13 +55,14 @@ pub fn begin(ui: &Ui) -> Result<Option<u32>> {
         .stderr(errors.try_clone().context(what)?)
         .spawn()
         .context(what)?;
-    let _waiting = ui.wait_bar("beginning");
+    let waiting = ui.wait_bar("beginning");
     let mut first = [0];
     let has_begun = output.read(&mut first).context(what)? == 1 && first[0] == BEGUN;
     if !has_begun {
         // What it prints besides is the answer of work that has ended already.
         io::copy(&mut output, &mut io::sink()).context(what)?;
         let status = child.wait().context(what)?;
+        drop(waiting);
         let mut text = String::new();
         errors.rewind().context(what)?;
         // A message that is not UTF-8 is not shown.
@@ -71,37 +72,50 @@ pub fn begin(ui: &Ui) -> Result<Option<u32>> {
     Ok(Some(child.id()))
 }
 
-/// Returns the failure of a process that ended before its work had begun. The last line that it
-/// printed is the failure, and the lines in front are notes.
+/// Returns the failure of a process that ended before its work had begun. Its text is the failure
+/// from the last line on that begins as an error, and the lines in front are notes.
 fn ended(status: ExitStatus, text: &str, ui: &Ui) -> Result<()> {
-    let mut lines: Vec<_> = text.trim().lines().collect();
     let bare = |line: &str| {
         let line = line.strip_prefix("buttress: ").unwrap_or(line);
         line.strip_prefix("ERROR: ").unwrap_or(line).to_owned()
     };
-    let last = if status.success() { None } else { lines.pop() };
-    lines.into_iter().for_each(|line| ui.note(bare(line)));
+    let lines: Vec<_> = text.trim().lines().collect();
+    let begins = |line: &&str| line.starts_with("ERROR: ") || line.starts_with("buttress: ");
+    let from = match status.success() {
+        true => lines.len(),
+        false => lines.iter().rposition(begins).unwrap_or(0),
+    };
+    let (notes, failure) = lines.split_at(from);
+    notes.iter().for_each(|line| ui.note(bare(line)));
     if status.success() {
         return Ok(());
     }
     let exit = status.code().map_or(Exit::Failure, |code| Exit::of(&code.into()));
-    let silent = || format!("the process in the background ended with {status}");
-    Err(Failure::new(exit, last.map_or_else(silent, bare)))
+    let what = match failure {
+        [] => format!("the process in the background ended with {status}"),
+        lines => bare(&lines.join("\n")),
+    };
+    Err(Failure::new(exit, what))
 }
 
 /// Says that the work of this process has begun, if this is a process in the background. From then
-/// on it has no standard output (B1). Returns whether the work shall go on (B3).
+/// on it has no output (B1). Returns whether the work shall go on (B3).
 pub(crate) fn begun() -> bool {
     static HAS_CALLER: OnceLock<bool> = OnceLock::new();
     if env::var_os(MARK).is_none() {
         return true;
     }
     *HAS_CALLER.get_or_init(|| {
+        // This comes first: a caller that has its answer ends, and its session with it. The signal
+        // of that end goes to the whole process group.
+        let alone = rustix::process::setpgid(None, None).map_err(io::Error::from);
         let told = io::stdout().write_all(&[BEGUN]).and_then(|()| io::stdout().flush());
         let null = OpenOptions::new().write(true).open("/dev/null");
-        let left = null.and_then(|null| Ok(rustix::stdio::dup2_stdout(&null)?));
-        let alone = rustix::process::setpgid(None, None);
-        if let Err(error) = left.and(alone.map_err(io::Error::from)) {
+        let left = null.and_then(|null| {
+            rustix::stdio::dup2_stdout(&null)?;
+            Ok(rustix::stdio::dup2_stderr(&null)?)
+        });
+        if let Err(error) = alone.and(left) {
             tracing::debug!(%error, "the process in the background is not by itself");
         }
         told.is_ok()
@@ -126,6 +140,8 @@ mod tests {
         let (exit, what) = told(2 << 8, "buttress: waiting for a server\nbuttress: i: nothing\n");
         assert_eq!((exit, what.as_str()), (Exit::Usage, "i: nothing"));
         assert_eq!(told(1 << 8, "ERROR: no\n").1, "no");
+        let told_as = told(1 << 8, "buttress: a note\nERROR: running.\nTo cancel use 'x'\n").1;
+        assert_eq!(told_as, "running.\nTo cancel use 'x'");
         assert!(told(9, "").1.contains("signal: 9"), "{}", told(9, "").1);
         assert!(ended(ExitStatus::from_raw(0), "buttress: a note\n", &ui).is_ok());
     }
