@@ -6,10 +6,12 @@
 //!   belongs to the nearest folder above it, and a bare name to the current folder.
 //! - **B2** An image file is a volume of its own, so this program serves it on any file system.
 //! - **B3** A block device belongs to the kernel's btrfs while the kernel has its volume mounted.
+//! - **B4** No program of a chain of calls is called again. Two copies of this program under the
+//!   name `btrfs` would call each other without end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,19 @@ const FUSE: u64 = 0x6573_5546;
 const MOUNTED: &str = "/sys/fs/btrfs";
 /// The device by which Linux is asked to register other devices.
 const CONTROL: &str = "/dev/btrfs-control";
+/// This variable has the programs that have called each other, as `device:inode,` each (B4).
+const CALLERS: &str = "BUTTRESS_CALLERS";
+
+/// What a command takes as its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Volumes, and places in them. An image is a volume.
+    Volumes,
+    /// Devices and images alone, also with a damaged superblock.
+    Devices,
+    /// Files. An image is a file like others on the kernel's btrfs.
+    Files,
+}
 
 /// The program that serves a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,20 +52,22 @@ pub enum Owner {
     Neither,
 }
 
-/// Returns the program that serves a place. `is_device` says that the command takes devices and
-/// images alone, also with a damaged superblock.
+/// Returns the program that serves a place of a command.
 #[must_use]
-pub fn owner(place: &OsStr, is_device: bool) -> Owner {
+pub fn owner(place: &OsStr, takes: Takes) -> Owner {
     let path = Path::new(place);
     let Ok(metadata) = path.metadata() else { return of_absent(place) };
     let kind = metadata.file_type();
     if kind.is_block_device() {
         return if is_mounted(&metadata) { Owner::Linux } else { Owner::Neither };
     }
-    if kind.is_file() && (is_device || begins_as_volume(path)) {
-        return Owner::Ours;
-    }
-    of_file_system(path)
+    let is_image = kind.is_file()
+        && match takes {
+            Takes::Volumes => begins_as_volume(path),
+            Takes::Devices => true,
+            Takes::Files => false,
+        };
+    if is_image { Owner::Ours } else { of_file_system(path) }
 }
 
 /// A place that does not exist on the host may lie in an image.
@@ -93,7 +110,7 @@ pub fn hand_over(words: &[OsString]) -> u8 {
         let _ = writeln!(std::io::stderr(), "ERROR: {what}");
         return 1;
     };
-    let error = Command::new(&program).args(words).exec();
+    let error = Command::new(&program).args(words).env(CALLERS, callers()).exec();
     let _ = writeln!(std::io::stderr(), "ERROR: {}: {error}", program.display());
     1
 }
@@ -104,25 +121,44 @@ pub fn can_be_asked() -> bool {
     Path::new(CONTROL).exists() && find().is_some()
 }
 
-/// Runs btrfs-progs, and returns its standard output. `None` if it is not installed.
+/// Runs btrfs-progs, and returns its standard output.
+///
+/// # Errors
+///
+/// If it is not installed, or cannot be started.
+pub fn ask(words: &[OsString]) -> io::Result<Output> {
+    let program = find().ok_or(io::ErrorKind::NotFound)?;
+    Command::new(program).args(words).env(CALLERS, callers()).stderr(Stdio::inherit()).output()
+}
+
+/// Whether Linux has mounted the volume with an identifier.
 #[must_use]
-pub fn ask(words: &[OsString]) -> Option<Output> {
-    Command::new(find()?).args(words).stderr(Stdio::inherit()).output().ok()
+pub fn has_mounted(uuid: &str) -> bool {
+    Path::new(MOUNTED).join(uuid).exists()
+}
+
+/// The programs that have called each other, this one among them.
+fn callers() -> String {
+    let own = std::env::current_exe().and_then(|own| own.metadata());
+    let before = std::env::var(CALLERS).unwrap_or_default();
+    before + &own.map(|own| mark(&own)).unwrap_or_default()
+}
+
+fn mark(program: &Metadata) -> String {
+    format!("{}:{},", program.dev(), program.ino())
 }
 
 fn find() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?;
-    next(&own, &std::env::var_os("PATH").unwrap_or_default())
+    next(&callers(), &std::env::var_os("PATH").unwrap_or_default())
 }
 
-/// The next `btrfs` of a search path that is not the program `own`. A link to another copy of this
-/// program would call this one again, so it is passed over.
-fn next(own: &Path, path: &OsStr) -> Option<PathBuf> {
-    let own = own.metadata().ok()?;
+/// The next `btrfs` of a search path that is none of the `callers` (B4). A link to another copy of
+/// this program is passed over.
+fn next(callers: &str, path: &OsStr) -> Option<PathBuf> {
     let fixed = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(path).chain(fixed).map(|folder| folder.join("btrfs")).find(|program| {
         let Ok(found) = program.metadata() else { return false };
-        let is_own = (found.dev(), found.ino()) == (own.dev(), own.ino());
+        let is_own = callers.split_inclusive(',').any(|caller| caller == mark(&found));
         let is_copy = program
             .canonicalize()
             .is_ok_and(|whole| whole.file_name().is_some_and(|name| name == "buttress"));
@@ -165,13 +201,19 @@ mod tests {
         let path = |folders: &[&str]| {
             std::env::join_paths(folders.iter().map(|folder| top.join(folder))).expect("names")
         };
+        let of = |program: &Path| mark(&program.metadata().expect("it is there"));
+        let callers = of(&own);
         let passed = ["nothing", "link", "hard", "other", "plain", "folder"];
         for (last, wanted) in [(["first", "second"], &first), (["second", "first"], &second)] {
             let folders = [&passed[..], &last].concat();
-            assert_eq!(next(&own, &path(&folders)).as_ref(), Some(wanted));
+            assert_eq!(next(&callers, &path(&folders)).as_ref(), Some(wanted));
         }
+        // A program that has called this one is not called again.
+        let both = callers.clone() + &of(&first);
+        let folders = [&passed[..], &["first", "second"]].concat();
+        assert_eq!(next(&both, &path(&folders)), Some(second));
         // Without another program in the search path, only the fixed folders are left.
-        let left = next(&own, &path(&passed));
+        let left = next(&callers, &path(&passed));
         assert!(left.is_none_or(|found| !found.starts_with(top)), "only fixed folders are left");
     }
 
@@ -183,12 +225,12 @@ mod tests {
         let image = temp.path().join("image");
         std::fs::write(&image, "no superblock").expect("a file");
         let text = |more: &str| OsString::from(format!("{}{more}", image.display()));
-        assert_eq!(owner(&text(":/a/b"), false), Owner::Ours);
-        assert_eq!(owner(&text(":/"), false), Owner::Ours);
-        assert_eq!(owner(OsStr::new("s3://bucket/volume"), false), Owner::Ours);
-        assert_eq!(owner(&text(""), true), Owner::Ours);
+        assert_eq!(owner(&text(":/a/b"), Takes::Files), Owner::Ours);
+        assert_eq!(owner(&text(":/"), Takes::Volumes), Owner::Ours);
+        assert_eq!(owner(OsStr::new("s3://bucket/volume"), Takes::Volumes), Owner::Ours);
+        assert_eq!(owner(&text(""), Takes::Devices), Owner::Ours);
         let above = of_file_system(temp.path());
-        assert_eq!(owner(&text("-new/below"), false), above);
-        assert_eq!(owner(OsStr::new("no such name"), false), of_file_system(Path::new(".")));
+        assert_eq!(owner(&text("-new/below"), Takes::Volumes), above);
+        assert_eq!(owner(OsStr::new("no such name"), Takes::Files), of_file_system(Path::new(".")));
     }
 }

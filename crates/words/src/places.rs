@@ -13,7 +13,7 @@ use std::path::Path;
 
 use clap::{ArgMatches, Command};
 
-use crate::linux::{self, Owner};
+use crate::linux::{self, Owner, Takes};
 
 /// Verbs with places alone.
 const ALL: &str = "subvolume create,subvolume snapshot,subvolume delete,subvolume list,\
@@ -48,6 +48,10 @@ const DEVICES: [&str; 7] = [
     "inspect-internal tree-stats",
 ];
 
+/// Verbs that take files. So do those about properties, but for a label.
+const FILES: &str = "filesystem du,filesystem defragment,inspect-internal rootid,\
+    inspect-internal map-swapfile";
+
 /// Whether btrfs-progs must serve a command line. `line` is what the parser `command` made of it.
 #[must_use]
 pub fn are_of_linux(
@@ -64,12 +68,43 @@ pub fn are_of_linux(
     if verb == "device scan" {
         return scans_for_linux(matches, &places);
     }
-    let is_device = DEVICES.iter().any(|start| verb.starts_with(start));
+    let is_block = places.iter().any(|place| is_block(place));
+    if verb == "device ready" && is_block && linux::can_be_asked() {
+        return true;
+    }
+    let takes = takes(&verb, matches);
     // A volume may be shown by its label or its identifier.
     let is_path = |place: &OsStr| {
         verb != "filesystem show" || place.as_bytes().contains(&b'/') || Path::new(place).exists()
     };
-    places.iter().any(|place| is_path(place) && linux::owner(place, is_device) == Owner::Linux)
+    places.iter().any(|place| is_path(place) && linux::owner(place, takes) == Owner::Linux)
+}
+
+fn takes(verb: &str, matches: &ArgMatches) -> Takes {
+    if DEVICES.iter().any(|start| verb.starts_with(start)) {
+        return Takes::Devices;
+    }
+    let is_file = match verb.starts_with("property ") {
+        true => !is_about_label(matches),
+        false => FILES.split(',').any(|one| one == verb),
+    };
+    if is_file { Takes::Files } else { Takes::Volumes }
+}
+
+/// Whether a line about properties is about a label, or about volumes and devices.
+fn is_about_label(matches: &ArgMatches) -> bool {
+    let mut matches = matches;
+    while let Some((_, below)) = matches.subcommand() {
+        matches = below;
+    }
+    let first = |id: &str| matches.try_get_raw(id).ok().flatten().and_then(|mut all| all.next());
+    let is_volume = |kind: &OsStr| matches!(kind.as_bytes().first(), Some(b'f' | b'd'));
+    first("name").is_some_and(|name| name == "label") || first("kind").is_some_and(is_volume)
+}
+
+fn is_block(device: &OsString) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    Path::new(device).metadata().is_ok_and(|found| found.file_type().is_block_device())
 }
 
 /// The names of all verbs that are in a list.
@@ -113,14 +148,12 @@ fn arguments(command: &Command, matches: &ArgMatches) -> Vec<OsString> {
     found.into_iter().map(|(_, word)| word).collect()
 }
 
-/// Only Linux keeps a list of devices. It registers block devices, all of them if none is named.
+/// Only Linux keeps a list of devices. It registers block devices, all of them if none is named,
+/// and says which names lead to none. A list of images alone is for this program.
 fn scans_for_linux(matches: &ArgMatches, devices: &[OsString]) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    let is_block = |device: &OsString| {
-        let found = Path::new(device).metadata();
-        found.is_ok_and(|found| found.file_type().is_block_device())
-    };
-    matches.subcommand().is_some() && devices.iter().all(is_block) && linux::can_be_asked()
+    let is_theirs = |device: &OsString| is_block(device) || !Path::new(device).exists();
+    let is_any = devices.is_empty() || devices.iter().any(is_theirs);
+    matches.subcommand().is_some() && is_any && linux::can_be_asked()
 }
 
 /// The owner of the last place of a line that the parser does not know.
@@ -153,6 +186,6 @@ fn guess(command: &Command, words: &[OsString]) -> Owner {
         are_options &= *word != "--";
         is_place
     });
-    let owners = places.map(|word| linux::owner(word, false));
+    let owners = places.map(|word| linux::owner(word, Takes::Volumes));
     owners.filter(|owner| *owner != Owner::Neither).last().unwrap_or(Owner::Neither)
 }

@@ -109,6 +109,10 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
                 ui.line("Scanning for Btrfs filesystems")?;
             }
             for device in devices {
+                if !device.exists() {
+                    let what = format!("not a block device: {}", device.display());
+                    return Err(Failure::new(Exit::Failure, what));
+                }
                 ui.line(format!("Scanning for btrfs filesystems on '{}'", device.display()))?;
             }
             Ok(Exit::Success)

@@ -110,7 +110,9 @@ fn show(place: Option<&Path>, units: Units, ui: &Ui) -> Result<Exit> {
             usage::show(&space, units, ui)?;
             shown.push(space.document.uuid);
         }
-        return show_others(&shown, ui);
+        // A copy of a volume that Linux has mounted has the same identifier.
+        shown.retain(|uuid| !linux::has_mounted(uuid));
+        return Ok(show_others(&shown, ui)?.unwrap_or(Exit::Success));
     };
     let is_path = place.exists() || buttress_remote::is_remote(place);
     if is_path || place.as_os_str().as_encoded_bytes().contains(&b'/') {
@@ -125,24 +127,33 @@ fn show(place: Option<&Path>, units: Units, ui: &Ui) -> Result<Exit> {
             return Ok(Exit::Success);
         }
     }
-    if linux::can_be_asked() {
-        return show_others(&[], ui);
+    if let Some(exit) = show_others(&[], ui)? {
+        return Ok(exit);
     }
     let what = format!("not a valid btrfs filesystem: {}", place.display());
     Err(Failure::new(Exit::Failure, what))
 }
 
 /// Prints what btrfs-progs say to the same command line, without the volumes that were shown.
-fn show_others(shown: &[String], ui: &Ui) -> Result<Exit> {
+/// Returns `None` if btrfs-progs cannot be asked.
+fn show_others(shown: &[String], ui: &Ui) -> Result<Option<Exit>> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let output = linux::can_be_asked().then(|| linux::ask(&words)).flatten();
-    let Some(output) = output else { return Ok(Exit::Success) };
+    if !linux::can_be_asked() {
+        return Ok(None);
+    }
+    let output = match linux::ask(&words) {
+        Ok(output) => output,
+        Err(error) => {
+            ui.note(format!("btrfs-progs cannot be asked: {error}"));
+            return Ok(None);
+        }
+    };
     let text = String::from_utf8_lossy(&output.stdout);
     for line in others(&text, shown) {
         ui.line(line)?;
     }
     let is_told = output.status.success() || !shown.is_empty();
-    Ok(if is_told { Exit::Success } else { Exit::Failure })
+    Ok(Some(if is_told { Exit::Success } else { Exit::Failure }))
 }
 
 /// The lines of btrfs-progs about volumes that were not shown. A volume begins with its label.

@@ -84,8 +84,11 @@ fn expect(name: &str, kind: Option<Kind>) -> Result<()> {
     if kind.is_none_or(|kind| kinds.contains(&kind)) {
         return Ok(());
     }
-    let what = format!("object is not compatible with property: {name}");
-    Err(Failure::new(Exit::Failure, what))
+    Err(incompatible(name))
+}
+
+fn incompatible(name: &str) -> Failure {
+    Failure::new(Exit::Failure, format!("object is not compatible with property: {name}"))
 }
 
 /// A place, and whether it is a whole volume: a device, or the top of a mount.
@@ -105,6 +108,10 @@ impl Place {
     }
 
     fn act(&self, act: PropertyAct, ui: &Ui) -> Result<Map<String, Value>> {
+        if let (true, PropertyAct::Set { name, .. }) = (self.is_device, &act) {
+            // A whole volume has a label alone.
+            return Err(incompatible(name));
+        }
         if self.is_device {
             return Ok(Map::new());
         }

@@ -80,7 +80,7 @@ const VERBS: [&str; 66] = [
 ];
 /// More lines that belong to btrfs-progs. `L` is the folder on Linux's btrfs, `D` is its device,
 /// and `X` is a mount of ours.
-const THEIRS: [&str; 26] = [
+const THEIRS: [&str; 34] = [
     "subvolume create new",
     "subvolume create ./new",
     "subvolume create new/below",
@@ -107,6 +107,14 @@ const THEIRS: [&str; 26] = [
     "check D",
     "device scan",
     "device scan D",
+    "device scan image D",
+    "device scan image no-such-device",
+    "device ready U",
+    "property set image compression none",
+    "property get image",
+    "filesystem defragment image",
+    "filesystem du image",
+    "inspect-internal rootid image",
 ];
 /// More lines that belong to this program. `image` is a file on Linux's btrfs with a volume, and
 /// `broken` is one without. `U` is a device that Linux has not mounted.
@@ -233,6 +241,8 @@ fn the_place_of_a_verb_decides() {
     expect(&table, &OURS, false);
     table.names[0].1 = PathBuf::from(".");
     expect(&table, &VERBS, true);
+    let refused = table.says("property set U compression none");
+    assert!(refused.contains("ERROR: object is not compatible"), "{refused}");
     table.names[0].1 = mnt;
     expect(&table, &VERBS, false);
     // Without a path, both programs tell of their volumes. A volume may also be meant by its name.
