@@ -110,6 +110,8 @@ struct State {
     turn: u64,
     progress: BalanceProgress,
     replaced: Option<ReplaceStatus>,
+    /// The turn of the last replacement that ended, and whether it was cancelled.
+    ended: (u64, bool),
     is_closing: bool,
 }
 
@@ -245,7 +247,10 @@ impl Upkeep {
         self.state.lock().replaced = Some(begun);
         let done = work();
         let state = if done.is_ok() { ReplaceState::Finished } else { ReplaceState::Canceled };
-        self.state.lock().replaced = Some(ReplaceStatus { state, ..begun });
+        let mut shared = self.state.lock();
+        shared.replaced = Some(ReplaceStatus { state, ..begun });
+        shared.ended = (shared.turn, state == ReplaceState::Canceled);
+        drop(shared);
         // The status is set before the [`Turn`] ends, so a thread that waits for the end of the
         // work finds the new status.
         drop(turn);
@@ -267,8 +272,10 @@ impl Upkeep {
         self.pause.store(true, Ordering::Relaxed);
         // This also stops a scrub that follows the copy.
         self.maintenance.stop_moving(true);
+        let turn = state.turn;
         self.wait_for_end(&mut state);
-        Some(state.replaced.is_some_and(|replaced| replaced.state == ReplaceState::Canceled))
+        // The next replacement may have begun, and its status is another one.
+        Some(state.ended == (turn, true))
     }
 
     /// The status of the running replacement of a device.
