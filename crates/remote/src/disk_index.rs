@@ -56,7 +56,8 @@ impl Index {
         let bytes = slots.iter().map(|slot| u64::from(slot.len)).sum();
         let behind = slots.iter().rposition(|slot| slot.len > 0).map_or(0, |last| last + 1);
         let newest = slots.iter().zip(0..).max_by_key(|(slot, place)| (slot.kept, *place));
-        let (next, newest) = newest.map_or((0, 0), |(slot, place)| (slot.kept + 1, place));
+        let (next, newest) =
+            newest.map_or((0, 0), |(slot, place)| (slot.kept.saturating_add(1), place));
         let hand = if behind < slots.len() { behind } else { (newest + 1) % slots.len().max(1) };
         slots.iter_mut().for_each(|slot| slot.chances = u8::from(slot.is_node));
         Self { places, slots, bytes, hand, next }
@@ -72,15 +73,18 @@ impl Index {
     /// Finds a slot for a line. If a slot has the line already, the line keeps that slot. Otherwise
     /// the line gets the next slot, in clock order, with a line that has no chances left.
     pub(crate) fn take(&mut self, slot: &mut Slot) -> u32 {
-        slot.kept = self.next;
-        self.next += 1;
-        let slot = *slot;
         self.bytes += u64::from(slot.len);
         if let Some(&place) = self.places.get(&slot.key) {
-            let was = std::mem::replace(&mut self.slots[place as usize], slot);
-            self.bytes -= u64::from(was.len);
+            // The clock does not move, so the line keeps its number.
+            let here = &mut self.slots[place as usize];
+            slot.kept = here.kept;
+            self.bytes -= u64::from(here.len);
+            *here = *slot;
             return place;
         }
+        slot.kept = self.next;
+        self.next = self.next.saturating_add(1);
+        let slot = *slot;
         loop {
             let place = self.hand;
             self.hand = (place + 1) % self.slots.len();
