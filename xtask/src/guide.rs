@@ -119,10 +119,11 @@ fn built(top: &Path) -> Result<PathBuf> {
 /// The exclusive right to copy the table of mounts, as the standard input of `inside.sh`, which
 /// gives the right up. The tests' module `mounts` of `tests/program` has the rules of the file.
 fn copies() -> std::io::Result<fs::File> {
-    let path = std::env::temp_dir().join("buttress-mounts.lock");
-    let file = fs::File::open(&path).or_else(|_| {
-        fs::File::create(&path)?;
-        fs::File::open(&path)
+    let path = Path::new("/tmp/buttress-mounts.lock");
+    let file = fs::File::open(path).or_else(|_| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        fs::File::create(path)?.set_permissions(mode)?;
+        fs::File::open(path)
     })?;
     // The lock belongs to the open file, so it stays when the program has ended.
     let locked = Command::new("flock").arg("0").stdin(file.try_clone()?).status()?;

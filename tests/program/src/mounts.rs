@@ -10,7 +10,8 @@
 //! - A test that unmounts shares the lock meanwhile. So no copy exists, and the unmount waits for
 //!   the end of the volume.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -53,9 +54,12 @@ pub fn in_own_namespace<'a>(
     args: impl IntoIterator<Item = &'a str>,
 ) -> Vec<String> {
     let text = |path: &Path| path.to_str().expect("a path that is text").to_owned();
+    // The table has no links in its paths.
+    let kept = kept.map(|kept| kept.canonicalize().expect("the folder is there"));
     let (path, _) = lock_file();
     // Without a folder, no place begins with this text.
-    let kept = format!("KEPT_MOUNTS='{}'", kept.map_or_else(|| "none".to_owned(), text));
+    let kept =
+        format!("KEPT_MOUNTS='{}'", kept.map_or_else(|| "none".to_owned(), |kept| text(&kept)));
     let script = format!("{kept}\n{DROPPING}{script}");
     let mut all: Vec<String> =
         ["-c", COPYING, &text(&path), "sh", "-c", &script].map(str::to_owned).into();
@@ -90,11 +94,12 @@ impl Drop for NoCopies {
 
 /// The file, open for reading: another user may own it.
 fn lock_file() -> (PathBuf, File) {
-    let path = std::env::temp_dir().join(LOCK);
+    // The table belongs to the whole machine, so the place does not follow the environment.
+    let path = Path::new("/tmp").join(LOCK);
     let file = File::open(&path).or_else(|_| {
-        File::create(&path)?;
+        File::create(&path)?.set_permissions(Permissions::from_mode(0o644))?;
         File::open(&path)
     });
-    let file = file.expect("a place for temporary files");
+    let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     (path, file)
 }
