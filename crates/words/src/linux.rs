@@ -107,11 +107,11 @@ pub fn hand_over(words: &[OsString]) -> u8 {
     let Some(program) = find() else {
         let what = "the path lies on a mount of Linux, and btrfs-progs is not installed";
         // Standard error may be closed.
-        let _ = writeln!(std::io::stderr(), "ERROR: {what}");
+        let _ = writeln!(io::stderr(), "ERROR: {what}");
         return 1;
     };
     let error = Command::new(&program).args(words).env(CALLERS, callers()).exec();
-    let _ = writeln!(std::io::stderr(), "ERROR: {}: {error}", program.display());
+    let _ = writeln!(io::stderr(), "ERROR: {}: {error}", program.display());
     1
 }
 

@@ -68,7 +68,7 @@ pub fn are_of_linux(
     if verb == "device scan" {
         return scans_for_linux(matches, &places);
     }
-    let is_block = places.iter().any(|place| is_block(place));
+    let is_block = places.iter().any(is_block);
     if verb == "device ready" && is_block && linux::can_be_asked() {
         return true;
     }
