@@ -62,8 +62,13 @@ fn kept() -> BTreeMap<String, [f64; 3]> {
     text.lines().map(of_line).collect()
 }
 
+/// How often a case on a mount that seems to grow is counted in all. The threads of the server and
+/// the kernel add to the counts of any size at any time. What really grows does so each time.
+const LOOKS: usize = 3;
+
 /// Compares the exponents with the kept ones. Cases that cannot be measured here keep their lines.
-fn compare(rows: &[Row]) {
+/// `again` returns the exponents of a case from another count.
+fn compare(rows: &[Row], again: &dyn Fn(&Case) -> [f64; 3]) {
     let mut kept = kept();
     if std::env::var_os("BUTTRESS_KEEP").is_some() {
         let new: BTreeMap<String, String> =
@@ -85,7 +90,17 @@ fn compare(rows: &[Row]) {
             above.push(format!("no exponents are kept: {}", line(row)));
             continue;
         };
-        if row.exponents().iter().zip(old).any(|(new, old)| *new > old.max(0.0) + DRIFT) {
+        let is_above =
+            |found: &[f64; 3]| found.iter().zip(old).any(|(new, old)| *new > old.max(0.0) + DRIFT);
+        let mut found = row.exponents();
+        let looks = if row.case.name.contains("mounted") { LOOKS } else { 1 };
+        for _ in 1..looks {
+            if is_above(&found) {
+                let more = again(&row.case);
+                found = std::array::from_fn(|at| found[at].min(more[at]));
+            }
+        }
+        if is_above(&found) {
             above.push(format!("{}, and {old:.2?} are kept", line(row)));
         }
     }
@@ -101,12 +116,12 @@ fn costs_grow_with_the_work_and_no_faster() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { memory.to_owned() } else { folder.path().to_owned() };
-    let plan = Plan {
-        dir,
+    let plan = |only: &[&str]| Plan {
+        dir: dir.clone(),
         program: env!("CARGO_BIN_EXE_buttress-bench").into(),
         factors: vec![1, 4, 16],
         divisor: 4,
-        only: Vec::new(),
+        only: only.iter().map(|&name| name.to_owned()).collect(),
         look: &look,
     };
     let mut say = |what: &str| {
@@ -114,7 +129,7 @@ fn costs_grow_with_the_work_and_no_faster() {
             eprintln!("{what}");
         }
     };
-    let rows = run(&plan, &mut say).expect("every case runs");
+    let rows = run(&plan(&[]), &mut say).expect("every case runs");
     // A commit has each new node in memory once. A new subvolume has one new node, and an inode.
     let made = rows.iter().find(|row| row.case.name == "create_subvolume").expect("the case");
     let counts = made.counts.last().expect("a size");
@@ -122,5 +137,9 @@ fn costs_grow_with_the_work_and_no_faster() {
     assert!(counts.memory < most, "{} bytes for {} subvolumes", counts.memory, counts.size);
     let above: Vec<_> = rows.iter().filter(|row| row.is_above_by(SLACK)).cloned().collect();
     assert!(above.is_empty(), "{}", table(&above));
-    compare(&rows);
+    compare(&rows, &|case| {
+        let rows = run(&plan(&[case.name]), &mut |_| ()).expect("the case runs again");
+        let row = rows.iter().find(|row| key(&row.case) == key(case)).expect("the case");
+        row.exponents()
+    });
 }
