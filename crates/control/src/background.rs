@@ -8,8 +8,8 @@
 //! - **B2** The caller ends when the work has begun, or as work that failed before that. No time
 //!   decides. So a status that is asked for next knows of the work.
 //! - **B3** A caller that is interrupted before the work has begun takes the work with it. The
-//!   process in the background is in the process group of its caller until then. It ends if it
-//!   finds no caller any more.
+//!   process in the background is in the session and the group of its caller until then. It ends
+//!   if it finds no caller any more.
 
 use std::env;
 use std::fs::{File, OpenOptions};
@@ -107,8 +107,8 @@ pub(crate) fn begun() -> bool {
     }
     *HAS_CALLER.get_or_init(|| {
         // This comes first: a caller that has its answer ends, and its session with it. The signal
-        // of that end goes to the whole process group.
-        let alone = rustix::process::setpgid(None, None).map_err(io::Error::from);
+        // of that end goes to the whole process group. A new session has no terminal.
+        let alone = rustix::process::setsid().map(drop).map_err(io::Error::from);
         let told = io::stdout().write_all(&[BEGUN]).and_then(|()| io::stdout().flush());
         let null = OpenOptions::new().write(true).open("/dev/null");
         let left = null.and_then(|null| {
@@ -128,8 +128,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that ended early gives its caller its last line and its exit code. One without a
-    /// word gives the signal that ended it.
+    /// A process that ended early gives its caller its last error with all lines, and its exit
+    /// code. One without a word gives the signal that ended it.
     #[test]
     fn early_ends_are_told() {
         let ui = Ui::new(false).quiet(true);
