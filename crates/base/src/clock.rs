@@ -39,9 +39,9 @@ pub fn wall() -> Duration {
     wall_of(ClockId::RealtimeCoarse)
 }
 
-/// Returns the time since 1970 between the ticks of the kernel. Linux takes some stamps of files
-/// from this clock (`CLOCK_REALTIME`), and no later stamp is before them. After a late tick,
-/// [`wall`] is.
+/// Returns the time since 1970, also between the ticks of the kernel. Linux takes some stamps of
+/// files from this clock (`CLOCK_REALTIME`). Its later stamps are never before them, but after a
+/// late tick [`wall`] may be.
 #[must_use]
 pub fn fine_wall() -> Duration {
     wall_of(ClockId::Realtime)
