@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress::{CreateOptions, Filesystem, OpenOptions};
 use buttress_block::{Device, FileDevice};
-use buttress_fs::Inode;
+use buttress_fs::{Inode, be_repeatable};
 use buttress_tree::Steps;
 use buttress_volume::stats::io_of_gone_volumes;
 
@@ -28,6 +28,9 @@ const SIZE: u64 = 4 << 30;
 pub(super) const OPERATIONS: u64 = 4;
 /// Bytes of a sector.
 pub(super) const SECTOR: u64 = 4096;
+
+/// The seed of identifiers of volumes and subvolumes.
+const SEED: u64 = 1;
 
 /// The place and the value of the magic number of a volume.
 const MAGIC_AT: u64 = (64 << 10) + 64;
@@ -54,6 +57,7 @@ impl Bed {
     /// An empty volume in a new folder below `parent`.
     pub(super) fn new(parent: &Path) -> Result<Self, Box<dyn Error>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        be_repeatable(SEED, None);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("buttress-growth-{}-{next}", std::process::id()));
         fs::create_dir_all(&dir)?;
