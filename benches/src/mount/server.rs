@@ -102,7 +102,11 @@ pub(super) fn programs_time() -> Duration {
 
 /// Serves an empty server until it is unmounted. Prints a line when the mount is there, and answers
 /// each line of standard input with the counts.
+///
+/// It serves from a session of its own, as a mounted volume does. The kernel balances the threads
+/// of each session apart (`sched_autogroup_enabled`), and then moves programs more often.
 pub(crate) fn serve_empty(dir: &Path, is_ring: bool) -> Result<(), String> {
+    rustix::process::setsid().map_err(text)?;
     let options =
         Options { source: "empty".to_owned(), io_uring: Some(is_ring), ..Options::default() };
     let ready = || {

@@ -38,6 +38,8 @@ mod port;
 mod queue;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
+#[cfg(test)]
+mod unsent;
 
 pub(crate) use entry_memory::{set_limit, touched_bytes};
 pub(crate) use helpers::RequestHandler;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use buttress_base::sync::{Mutex, MutexGuard};
-use buttress_protocol::{Errno, Head, Parts};
+use buttress_protocol::{Errno, Head, Parts, opcode};
 
 use super::abi::{self, Header};
 use super::driver_term::DriverTerm;
@@ -48,7 +48,7 @@ pub(super) struct Queue {
     driver: Mutex<DriverState>,
     /// Entries with answers that were not given to the kernel yet. Unranked: nothing is taken under
     /// it.
-    answered: Mutex<Vec<u16>>,
+    answered: Mutex<Vec<Answered>>,
     bell: Box<dyn Bell>,
     /// Whether the driver waits for a completion, or is about to wait.
     is_asleep: AtomicBool,
@@ -73,7 +73,7 @@ pub(super) struct DriverState {
     waiting: VecDeque<u16>,
     /// Whether answers were queued for the kernel and not submitted yet.
     pub(super) has_unsent: bool,
-    /// How many.
+    /// How many of them wake a program.
     unsent: usize,
     /// The thread that drives.
     pub(super) thread: Thread,
@@ -84,6 +84,19 @@ impl DriverState {
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
+
+    /// How many programs the answers wake that were queued and not submitted yet.
+    #[cfg(test)]
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent
+    }
+}
+
+/// An entry with an answer.
+struct Answered {
+    index: u16,
+    /// Whether the answer wakes a program.
+    wakes: bool,
 }
 
 struct Slot {
@@ -112,6 +125,8 @@ pub(crate) struct Taken {
     queue: Arc<Queue>,
     index: u16,
     is_answered: bool,
+    /// Whether a program waits for the answer.
+    is_awaited: bool,
 }
 
 impl Queue {
@@ -180,13 +195,12 @@ impl Queue {
         loop {
             self.answer_all(driver);
             if let Some(index) = driver.waiting.pop_front() {
-                let queue = Arc::clone(self);
-                return Some(Taken { queue, index, is_answered: false });
+                return Some(Taken::new(self, index));
             }
             if self.has_ended() {
                 return None;
             }
-            // A program that is woken first would keep the other programs waiting.
+            // Of several programs, the one that is woken first would keep the others waiting.
             if driver.unsent == 1 && self.moves.should_lower() {
                 self.send_lowered(driver);
                 continue;
@@ -228,13 +242,13 @@ impl Queue {
         self.reap(driver);
     }
 
-    fn answer_all(&self, driver: &mut DriverState) {
+    pub(super) fn answer_all(&self, driver: &mut DriverState) {
         let answered = std::mem::take(&mut *self.answered.lock());
-        for index in answered {
+        for Answered { index, wakes } in answered {
             let commit_id = self.slots[usize::from(index)].commit_id();
             self.give(driver, index, abi::COMMIT_AND_FETCH, commit_id);
             driver.has_unsent = true;
-            driver.unsent += 1;
+            driver.unsent += usize::from(wakes);
         }
     }
 
@@ -346,6 +360,15 @@ impl Exchange for Taken {
 }
 
 impl Taken {
+    /// The request that has arrived in an entry.
+    fn new(queue: &Arc<Queue>, index: u16) -> Self {
+        let queue = Arc::clone(queue);
+        let mut taken = Self { queue, index, is_answered: false, is_awaited: true };
+        let opcode = taken.head().opcode;
+        taken.is_awaited = !matches!(opcode, opcode::RELEASE | opcode::RELEASEDIR);
+        taken
+    }
+
     /// Returns `None` if fewer than `left` permits would remain for other requests.
     fn permit_that_leaves(&self, left: usize) -> Option<EntryPermit> {
         let share = self.slot().share;
@@ -387,7 +410,8 @@ impl Drop for Taken {
         if !self.is_answered {
             self.set(Err(Errno::EIO));
         }
-        self.queue.answered.lock().push(self.index);
+        let answered = Answered { index: self.index, wakes: self.is_awaited };
+        self.queue.answered.lock().push(answered);
         if self.queue.is_asleep.load(Ordering::SeqCst) {
             self.queue.bell.ring();
         }
