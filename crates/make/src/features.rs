@@ -93,7 +93,11 @@ impl Features {
 
     /// Refuses a feature without another feature that it needs, because Linux refuses such a
     /// volume.
-    pub(super) fn check(self) -> Result<(), MakeError> {
+    ///
+    /// # Errors
+    ///
+    /// [`MakeError::FeatureNeeds`] names both features.
+    pub fn check(self) -> Result<(), MakeError> {
         if self.block_group_tree && !self.free_space_tree {
             return Err(MakeError::FeatureNeeds {
                 feature: "block-group-tree",

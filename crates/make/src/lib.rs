@@ -109,7 +109,7 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
     let trees = trees::build(&layout, &identity, options)?;
     if options.kept.is_empty() {
         for (device, size) in devices.iter().zip(&sizes) {
-            write::wipe(*device, *size)?;
+            write::wipe(*device, *size, options.discard)?;
         }
     }
     let bytes_used = write::volume(devices, &layout, &identity, options, &trees)?;

@@ -35,6 +35,10 @@ pub struct MakeOptions {
     pub features: Features,
     /// The volume's identifier; random when absent.
     pub fsid: Option<[u8; 16]>,
+    /// The identifier of the first device; random when absent.
+    pub device_uuid: Option<[u8; 16]>,
+    /// Whether the devices are told that their former content is not needed.
+    pub discard: bool,
     /// The seed of all other identifiers, so that two runs make equal volumes.
     pub seed: Option<u64>,
     /// The time of all inodes. `None` for the present time.
@@ -58,6 +62,8 @@ impl Default for MakeOptions {
             nodesize: 16 * 1024,
             features: Features::default(),
             fsid: None,
+            device_uuid: None,
+            discard: true,
             seed: None,
             time: None,
             kept: Vec::new(),
@@ -86,6 +92,7 @@ impl Identity {
         };
         let (fsid, chunk_tree_uuid) = (uuid(), uuid());
         let first = uuid();
+        let first = options.device_uuid.unwrap_or(first);
         let fs_tree_uuid = uuid();
         let device_uuids = std::iter::once(first).chain((1..devices).map(|_| uuid())).collect();
         Self {

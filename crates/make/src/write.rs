@@ -15,11 +15,13 @@ use super::trees::{self, ROOT_DIR, Tree};
 /// Superblock flag: this copy has been written.
 const WRITTEN: u64 = 1;
 
-/// Removes the former content: discards the device, and overwrites the ranges by which programs
-/// recognize content. These ranges are both ends of the device, and superblock copies of another
-/// volume.
-pub(super) fn wipe(device: &dyn Device, size: u64) -> Result<(), MakeError> {
-    device.discard(0, device.len())?;
+/// Removes the former content: discards the device if asked to, and overwrites the ranges by which
+/// programs recognize content. These ranges are both ends of the device, and superblock copies of
+/// another volume.
+pub(super) fn wipe(device: &dyn Device, size: u64, discards: bool) -> Result<(), MakeError> {
+    if discards {
+        device.discard(0, device.len())?;
+    }
     let zeros = vec![0_u8; DEVICE_RESERVED as usize];
     device.write_at(0, &zeros)?;
     let tail = device.len().saturating_sub(DEVICE_RESERVED).max(DEVICE_RESERVED);
