@@ -22,7 +22,6 @@ mod manual;
 mod map;
 mod metrics;
 mod mkdir;
-mod mkfs;
 pub(crate) mod mount;
 mod mv;
 mod nbd;
@@ -44,6 +43,7 @@ mod tree;
 pub(crate) mod umount;
 mod undelete;
 
+use buttress_mkfs::verb as mkfs;
 use clap::Subcommand;
 
 use crate::exit::{Exit, Result};

@@ -45,7 +45,7 @@ struct Cli {
 
 /// Runs the program with a command line. The first word is the name by which the program was
 /// called. Under the name of a helper of mount(8), the program acts as that helper. Under the name
-/// `btrfs`, the program accepts command lines of btrfs-progs.
+/// `btrfs` or `mkfs.btrfs`, the program accepts command lines of btrfs-progs.
 ///
 /// `buttress mount` starts the running executable again with the same arguments. If a caller puts
 /// words before these arguments, the new process must remove these words again.
@@ -55,7 +55,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Some(code) = helper::run(arguments.iter().cloned()) {
         return ExitCode::from(code);
     }
-    if let Some(code) = btrfs::run(&arguments) {
+    let of_progs = btrfs::run(&arguments).or_else(|| buttress_mkfs::progs::run(&arguments));
+    if let Some(code) = of_progs {
         return ExitCode::from(code);
     }
     let cli = Cli::parse_from(arguments);

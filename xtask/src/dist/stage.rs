@@ -79,9 +79,11 @@ fn install(tree: &Path, program: &Path) -> Result<()> {
     for name in HELPERS {
         symlink("../bin/buttress", helpers.join(name)).map_err(|error| error.to_string())?;
     }
-    // The link is in a folder of its own, which users can put into their search path.
+    // The links are in a folder of their own, which users can put into their search path.
     let words = folder(tree, "usr/libexec/buttress/bin")?;
-    symlink("../../../bin/buttress", words.join("btrfs")).map_err(|error| error.to_string())?;
+    for name in ["btrfs", "mkfs.btrfs"] {
+        symlink("../../../bin/buttress", words.join(name)).map_err(|error| error.to_string())?;
+    }
     let units = folder(tree, "usr/lib/systemd/system")?;
     for name in ["buttress-scrub@.service", "buttress-scrub@.timer"] {
         write(&units.join(name), &read(&Path::new("packaging/systemd").join(name))?)?;

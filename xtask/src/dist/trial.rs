@@ -16,6 +16,7 @@ cd /root
 buttress --version
 man -w buttress-mount >/dev/null 2>&1 || test -e /usr/share/man/man8/buttress-mount.8.gz
 test -L /usr/libexec/buttress/bin/btrfs
+/usr/libexec/buttress/bin/mkfs.btrfs --version
 bash -c '. /usr/share/bash-completion/completions/buttress
 COMP_WORDS=(buttress subv) COMP_CWORD=1
 _buttress buttress subv buttress

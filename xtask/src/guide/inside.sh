@@ -41,7 +41,9 @@ for type in buttress fuse.buttress fuseblk.buttress; do
     ln -sf ../bin/buttress "usr/sbin/mount.$type"
     ln -sf ../bin/buttress "usr/sbin/umount.$type"
 done
-ln -sf ../../../bin/buttress usr/libexec/buttress/bin/btrfs
+for name in btrfs mkfs.btrfs; do
+    ln -sf ../../../bin/buttress "usr/libexec/buttress/bin/$name"
+done
 mkdir -p usr/lib/systemd/system
 cp "$units"/* usr/lib/systemd/system
 

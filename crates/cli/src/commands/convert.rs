@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, short = 'L', conflicts_with = "rollback")]
     copy_label: bool,
     /// Checksum algorithm: crc32c, xxhash, sha256 or blake2.
-    #[arg(long, alias = "checksum", default_value = "crc32c", value_parser = super::mkfs::csum)]
+    #[arg(long, alias = "checksum", default_value = "crc32c", value_parser = buttress_mkfs::csum)]
     csum: CsumType,
     /// Bytes of a tree node.
     #[arg(long, short = 'N', default_value = "16K", value_parser = size::parse)]

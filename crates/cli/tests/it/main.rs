@@ -48,6 +48,7 @@ mod word_btrbk;
 mod word_cancel;
 mod word_check;
 mod word_devices;
+mod word_mkfs;
 mod word_places;
 mod word_scrub;
 mod word_streams;

@@ -18,14 +18,14 @@ struct Role {
 
 /// A folder that becomes a subvolume: `[ro:|rw:|default:|default-ro:]DIR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Subvolume {
+pub(crate) struct Subvolume {
     role: Role,
     path: PathBuf,
 }
 
 /// Flags for a path: `FLAG[,FLAG...]:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Flagged {
+pub(crate) struct Flagged {
     flags: Flags,
     path: PathBuf,
 }
@@ -47,7 +47,7 @@ fn below(text: &str) -> Result<PathBuf, String> {
 }
 
 /// Reads a word of `--subvol`.
-pub(super) fn subvolume(text: &str) -> Result<Subvolume, String> {
+pub(crate) fn subvolume(text: &str) -> Result<Subvolume, String> {
     let role = |is_read_only, is_default| Role { is_read_only, is_default };
     let words = [
         ("rw:", role(false, false)),
@@ -61,7 +61,7 @@ pub(super) fn subvolume(text: &str) -> Result<Subvolume, String> {
 }
 
 /// Reads a word of `--inode-flags`.
-pub(super) fn flagged(text: &str) -> Result<Flagged, String> {
+pub(crate) fn flagged(text: &str) -> Result<Flagged, String> {
     let (words, path) = text.split_once(':').ok_or("is written FLAG[,FLAG]:PATH")?;
     let mut flags = Flags::default();
     for word in words.split(',') {
@@ -75,7 +75,7 @@ pub(super) fn flagged(text: &str) -> Result<Flagged, String> {
 }
 
 /// Returns the paths that the copy treats specially.
-pub(super) fn special(subvolumes: &[Subvolume], flags: &[Flagged]) -> Result<Special> {
+pub(crate) fn special(subvolumes: &[Subvolume], flags: &[Flagged]) -> Result<Special> {
     if subvolumes.iter().filter(|one| one.role.is_default).count() > 1 {
         return Err(Failure::new(Exit::Usage, "--subvol: only one subvolume can be the default"));
     }
@@ -90,12 +90,12 @@ pub(super) fn special(subvolumes: &[Subvolume], flags: &[Flagged]) -> Result<Spe
 }
 
 /// The failure for a path that does not exist in the source.
-pub(super) fn nothing_at(path: &Path, exit: Exit) -> Failure {
+pub(crate) fn nothing_at(path: &Path, exit: Exit) -> Failure {
     Failure::new(exit, format!("{}: the source has nothing there for it", path.display()))
 }
 
 /// Does the work that is left after the copy. A path that was not in the source is an error.
-pub(super) fn finish(special: &Special, fs: &Filesystem, subvolumes: &[Subvolume]) -> Result<()> {
+pub(crate) fn finish(special: &Special, fs: &Filesystem, subvolumes: &[Subvolume]) -> Result<()> {
     if let Some(path) = special.unused() {
         // This case is no usage error, because the volume is already made. The source was standard
         // input, or has changed since the first check.

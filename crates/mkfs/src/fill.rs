@@ -2,7 +2,6 @@
 //!
 //! # Invariants
 //!
-//! - **F1** An archive from standard input is read once.
 //! - **F2** An image is cut only after its volume was closed, and never before the offset at which
 //!   its last chunk ends.
 
@@ -16,87 +15,30 @@ use buttress_format::DeviceId;
 use buttress_fs::{ErrorKind, Filesystem};
 use buttress_remote::{Inside, is_remote};
 
-use super::{Args, Recipe, brings};
-use crate::exit::{Context, Exit, Failure, Result};
+use crate::args::Args;
+use crate::brings;
+use crate::exit::{Context, Result};
 use crate::memory;
-use crate::transfer::{
-    Census, Chain, Clones, Import, Job, Keep, Search, Special, Unpack, digest, digest_archive,
-    open_dir, survey, survey_archive,
-};
+use crate::recipe::Recipe;
+use crate::source::{Source, open};
+use crate::transfer::{Census, Clones, Import, Job, Keep, Unpack, open_dir};
 use crate::ui::{self, Ui};
 
 /// The least size of a device in bytes.
 const LEAST: u64 = 16 << 20;
 
-/// The source that fills a volume.
-#[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
-    /// Everything in a folder.
-    Folder(&'a Path),
-    /// A tar archive in a file.
-    Archive(&'a Path),
-    /// A tar archive from standard input.
-    Stream,
-}
-
-impl<'a> Source<'a> {
-    pub(super) fn of(args: &'a Args) -> Option<Self> {
-        let archive = args.from_tar.as_deref().map(|path| match path == Path::new("-") {
-            true => Self::Stream,
-            false => Self::Archive(path),
-        });
-        archive.or(args.rootdir.as_deref().map(Self::Folder))
-    }
-
-    /// Counts the content of the source. Returns `None` for standard input, which is read only once
-    /// (F1). Refuses a path of `special` that the source does not have.
-    pub(super) fn survey(self, special: &Special) -> Result<Option<Census>> {
-        let mut search = Search::new(special);
-        let census = match self {
-            Self::Folder(dir) => {
-                search.look_below(dir);
-                survey(open_dir(dir)?, &|_| false)?
-            }
-            Self::Archive(path) => survey_archive(open(path)?, &mut search)?,
-            Self::Stream => return Ok(None),
-        };
-        match search.missing() {
-            Some(path) => Err(brings::nothing_at(path, Exit::Usage)),
-            None => Ok(Some(census)),
-        }
-    }
-
-    /// Adds the content of the source to the number from which identifiers are derived.
-    pub(super) fn add_to(self, chain: &mut Chain, images: &[(u64, u64)]) -> Result<()> {
-        match self {
-            Self::Folder(dir) => digest(open_dir(dir)?, images, chain),
-            Self::Archive(path) => digest_archive(open(path)?, chain),
-            Self::Stream => {
-                let what = "with SOURCE_DATE_EPOCH an archive from standard input needs --seed: \
-                            identifiers cannot follow from what was not read yet";
-                Err(Failure::new(Exit::Usage, what))
-            }
-        }
-    }
-}
-
-fn open(path: &Path) -> Result<BufReader<File>> {
-    let file = File::open(path).context(|| path.display().to_string())?;
-    Ok(BufReader::with_capacity(1 << 20, file))
-}
-
 /// A source, its census, and the recipe if two runs are to be equal.
-pub(super) struct Brings<'a> {
-    pub(super) source: Source<'a>,
-    pub(super) census: Census,
-    pub(super) recipe: Option<Recipe>,
+pub(crate) struct Brings<'a> {
+    pub(crate) source: Source<'a>,
+    pub(crate) census: Census,
+    pub(crate) recipe: Option<Recipe>,
     /// If set, the image shares the data of the folder's files.
-    pub(super) clones: Option<&'a Clones>,
+    pub(crate) clones: Option<&'a Clones>,
 }
 
 /// Copies the source into the volume. Returns the new size of the volume in bytes, if the volume
 /// was cut.
-pub(super) fn fill(
+pub(crate) fn fill(
     devices: Vec<Arc<dyn Device>>,
     args: &Args,
     brings: &Brings<'_>,
@@ -188,21 +130,26 @@ fn cut(image: &Path, len: u64) -> Result<()> {
 }
 
 /// Returns a size for a tree of files, with room to spare. The file is sparse, so unused space
-/// costs nothing. For each entry, an inode, two directory items, a reference and one extent with
-/// its records take about 500 bytes. The estimate doubles this number because nodes are half full,
-/// and doubles it again for DUP. A volume that is cut afterwards begins with a smaller size. Its
+/// costs nothing. A volume that is cut afterwards begins with a smaller size. Its
 /// chunks, each up to a tenth of the volume, are then smaller, too.
-pub(super) fn estimate(census: Census, is_cut: bool) -> u64 {
-    const PER_ENTRY: u64 = 2048;
+pub(crate) fn estimate(census: Census, is_cut: bool) -> u64 {
     const LEAST: u64 = 256 << 20;
     /// Bytes of the first metadata chunk and the first system chunk, with all copies.
     const FIRST: u64 = 96 << 20;
+    let total = content_bytes(census).saturating_add(if is_cut { FIRST } else { 0 });
+    let spare = if is_cut { 0 } else { LEAST };
+    total.max(LEAST).next_multiple_of(64 << 20).saturating_add(spare)
+}
+
+/// Bytes that the content of a source takes, with a quarter to spare. For each entry, an inode, two
+/// directory items, a reference and one extent with its records take about 500 bytes. The estimate
+/// doubles this number because nodes are half full, and doubles it again for DUP.
+pub(crate) fn content_bytes(census: Census) -> u64 {
+    const PER_ENTRY: u64 = 2048;
     let metadata = census.entries.saturating_mul(PER_ENTRY).saturating_add(4 * census.name_bytes);
     let checksums = census.data_bytes / 512;
     let total = census.data_bytes.saturating_add(metadata).saturating_add(checksums);
-    let total = total.saturating_add(total / 4).saturating_add(if is_cut { FIRST } else { 0 });
-    let spare = if is_cut { 0 } else { LEAST };
-    total.max(LEAST).next_multiple_of(64 << 20).saturating_add(spare)
+    total.saturating_add(total / 4)
 }
 
 #[cfg(test)]
