@@ -11,14 +11,14 @@ use std::time::Duration;
 use buttress_protocol::{Opcode, opcode};
 
 /// All opcodes of requests are below this.
-const KINDS: usize = 64;
+const OPCODES: usize = 64;
 
 /// Classes of times. Each class counts times below a power of two of microseconds, and the last
 /// class counts everything longer than about four seconds, too.
 const CLASSES: usize = 24;
 
-static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
-static TIMES: [Times; KINDS] = [const { Times::new() }; KINDS];
+static COUNTS: [AtomicU64; OPCODES] = [const { AtomicU64::new(0) }; OPCODES];
+static TIMES: [Times; OPCODES] = [const { Times::new() }; OPCODES];
 
 /// The times of the answers to one kind of request. Each `Times` is aligned to 128 bytes: threads
 /// update different kinds at once and must not share a cache line.
@@ -60,8 +60,8 @@ pub struct Latency {
     pub p99_us: u64,
 }
 
-/// Requests that have a name.
-const NAMES: [(Opcode, &str); 42] = [
+/// The kinds of requests, by the numbers that FUSE gives them, and their names.
+pub const KINDS: [(Opcode, &str); 42] = [
     (opcode::LOOKUP, "lookup"),
     (opcode::FORGET, "forget"),
     (opcode::GETATTR, "getattr"),
@@ -121,7 +121,7 @@ pub fn requests() -> Vec<(&'static str, u64)> {
         let count = COUNTS[of as usize].load(Ordering::Relaxed);
         (count > 0).then_some((name, count))
     };
-    NAMES.into_iter().filter_map(counted).collect()
+    KINDS.into_iter().filter_map(counted).collect()
 }
 
 /// Counts an answer, with the bytes of file data that the request moved.
@@ -151,7 +151,7 @@ pub fn latencies() -> Vec<(&'static str, Latency)> {
         let latency = latency(TIMES.get(of as usize)?);
         (latency.answers > 0).then_some((name, latency))
     };
-    NAMES.into_iter().filter_map(timed).collect()
+    KINDS.into_iter().filter_map(timed).collect()
 }
 
 fn latency(times: &Times) -> Latency {
@@ -186,12 +186,12 @@ fn limit_of(classes: &[u64], rank: u64, max_us: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each kind has one name, and its opcode is below `KINDS`.
+    /// Each kind has one name, and its opcode is below `OPCODES`.
     #[test]
     fn kinds_have_one_name_each() {
-        for (index, (of, name)) in NAMES.iter().enumerate() {
-            assert!((*of as usize) < KINDS);
-            assert!(NAMES[..index].iter().all(|(other, known)| other != of && known != name));
+        for (index, (of, name)) in KINDS.iter().enumerate() {
+            assert!((*of as usize) < OPCODES);
+            assert!(KINDS[..index].iter().all(|(other, known)| other != of && known != name));
         }
     }
 

@@ -60,7 +60,7 @@ mod submounts;
 mod timed;
 mod whole_mount;
 
-pub use counts::{Latency, latencies, requests};
+pub use counts::{KINDS, Latency, latencies, requests};
 #[cfg(feature = "baselines")]
 pub use empty::serve_empty;
 pub use error::Error;
