@@ -68,8 +68,12 @@ impl Report {
     #[must_use]
     pub fn errors(&self) -> u64 {
         let kept = self.issues.iter().filter(|issue| issue.severity() == Severity::Error);
-        // Only issues with severity `Error` are so numerous that some are not kept.
-        kept.count() as u64 + self.more.values().sum::<u64>()
+        let mut codes: BTreeMap<&str, u64> = BTreeMap::new();
+        for issue in kept {
+            *codes.entry(issue.code()).or_default() += 1;
+        }
+        // Of a kind with issues that were not kept, others were, and they tell its severity.
+        codes.iter().map(|(code, kept)| kept + self.more.get(code).unwrap_or(&0)).sum()
     }
 
     /// Whether an issue of this kind was met.
@@ -143,7 +147,7 @@ impl Findings {
 
 #[cfg(test)]
 mod tests {
-    use buttress_format::Logical;
+    use buttress_format::{Logical, TreeId};
 
     use super::*;
 
@@ -162,5 +166,18 @@ mod tests {
         assert!(!report.is_clean());
         assert!(report.has("log-present"));
         assert!(report.more["csum-overlap"] >= 500, "P2");
+        assert!(report.errors() >= 1500, "P2");
+    }
+
+    /// Warnings are no errors, however many there are.
+    #[test]
+    fn many_warnings_are_clean() {
+        let findings = Findings::new();
+        for number in 0..1500 {
+            findings.add(Issue::UuidMissing { tree: TreeId(256 + number) });
+        }
+        let report = findings.into_report(Totals::default(), false);
+        assert_eq!((report.more["uuid-missing"], report.errors()), (500, 0));
+        assert!(report.is_clean());
     }
 }
