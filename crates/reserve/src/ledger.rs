@@ -38,10 +38,10 @@ mod tree;
 use std::collections::{BTreeSet, hash_map::Entry};
 
 use buttress_format::{
-    Body, Extent, FileExtent, Generation, Ino, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
+    Body, Extent, FileExtent, Ino, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
 };
 use buttress_space::{Space, SpaceKind, free_space_form};
-use buttress_tree::{Expect, Geometry, Node, Roots, Store};
+use buttress_tree::{Expect, Geometry, Node};
 use rustc_hash::FxHashMap;
 
 use span::ExtentLeaves;
@@ -125,7 +125,8 @@ fn free_space_bytes(geometry: &Geometry, group: Extent) -> u64 {
 
 impl Ledger {
     /// Creates an empty ledger on the committed trees `roots`.
-    pub(crate) fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Uncountable> {
+    pub(crate) fn new(view: &View, space: &Space) -> Result<Self, Uncountable> {
+        let (store, roots) = (view.store(), view.roots());
         if roots.find(TreeId::RAID_STRIPE).is_some() {
             return Err(Uncountable);
         }
@@ -149,38 +150,40 @@ impl Ledger {
         // The records of a new group would go behind the records of all other groups.
         ledger.meta.leaves += 1;
         for group in groups {
-            ledger.free_space_meta += ledger.touch(store, roots, group)?;
+            ledger.free_space_meta += ledger.touch(view, group)?;
         }
         for group in space.groups_of(SpaceKind::System) {
-            ledger.touch(store, roots, group.range())?;
+            ledger.touch(view, group.range())?;
         }
         Ok(ledger)
     }
 
+    /// The noted changes of one tree.
     fn tree<'l>(
         trees: &'l mut FxHashMap<TreeId, Tree>,
-        store: &Store,
-        roots: &Roots,
+        view: &View,
         tree: TreeId,
-    ) -> &'l mut Tree {
-        trees
-            .entry(tree)
-            .or_insert_with(|| Tree::new(store.geometry(), tree, roots.find(tree), Generation(0)))
+    ) -> Result<&'l mut Tree, Uncountable> {
+        Ok(match trees.entry(tree) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Tree::met(view, tree)?),
+        })
     }
 
     /// Notes that the free space and the block group item of a group change (G3). Returns how many
     /// leaves of the free-space tree describe the group.
-    fn touch(&mut self, store: &Store, roots: &Roots, group: Extent) -> Result<u64, Uncountable> {
+    fn touch(&mut self, view: &View, group: Extent) -> Result<u64, Uncountable> {
         if !self.groups.insert(group.start) {
             return Ok(0);
         }
-        if roots.find(TreeId::BLOCK_GROUP).is_none() {
-            let extents = Self::tree(&mut self.trees, store, roots, TreeId::EXTENT);
+        let store = view.store();
+        if view.roots().find(TreeId::BLOCK_GROUP).is_none() {
+            let extents = Self::tree(&mut self.trees, view, TreeId::EXTENT)?;
             extents.note_range(store, at(group.start), (0, 0), 0)?;
         }
         let most = free_space_bytes(store.geometry(), group);
         let range = (at(group.start).0, at(Logical(group.end().0 - 1)).1);
-        let free = Self::tree(&mut self.trees, store, roots, TreeId::FREE_SPACE);
+        let free = Self::tree(&mut self.trees, view, TreeId::FREE_SPACE)?;
         free.note_range(store, range, (0, most), FREE_SPACE_ITEM)
     }
 
@@ -197,10 +200,7 @@ impl Ledger {
             self.root_items += u64::from(tree == TreeId::ROOT);
             self.is_mixed |= is_mixed(tree);
             let Self { trees, pointed, .. } = self;
-            let of = match trees.entry(tree) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => place.insert(Tree::met(view, tree)?),
-            };
+            let of = Self::tree(trees, view, tree)?;
             of.note(store, &key, (before, len), &mut |node| note_pointed(node, pointed))?;
         }
         let pointed = std::mem::take(&mut self.pointed);
@@ -224,7 +224,7 @@ impl Ledger {
         let removed: Vec<_> = transaction.removed.lock().clone();
         for chunk in added.into_iter().chain(removed) {
             let group = Extent { start: chunk.logical, len: chunk.len };
-            self.touch(store, view.roots(), group)?;
+            self.touch(view, group)?;
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Ledger {
         if ranges.peek().is_none() {
             return Ok(());
         }
-        let tree = Self::tree(&mut self.trees, view.store(), view.roots(), tree);
+        let tree = Self::tree(&mut self.trees, view, tree)?;
         for (range, bytes) in ranges {
             tree.note_range(view.store(), range, bytes, heaviest)?;
         }
@@ -266,7 +266,7 @@ impl Ledger {
             }
             last = space.group_at(start).map(|group| group.range());
             if let Some(group) = last {
-                self.touch(view.store(), view.roots(), group)?;
+                self.touch(view, group)?;
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ impl LedgerState {
         let mut count = Count::begin(transaction, roots.generation);
         let mut feed = || -> Result<(), Uncountable> {
             if is_anew {
-                self.ledger = Ledger::new(view.store(), roots, space)?;
+                self.ledger = Ledger::new(view, space)?;
             }
             self.ledger.feed(view, space, transaction, is_anew)
         };

@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use buttress_format::header::{FLAG_RELOC, ITEM_LEN};
 use buttress_format::{Generation, Key, Logical, TreeId, limits::MAX_LEVEL};
-use buttress_tree::{Before, Expect, Geometry, Node, NodePtr, NodeSource, Store};
+use buttress_tree::{Before, Expect, Node, NodePtr, NodeSource, Store};
 use rustc_hash::FxHashMap;
 
 use super::survey::Uncountable;
@@ -63,8 +63,8 @@ struct Leaf {
     heaviest: u64,
     /// How many nodes in a row are the last child of their parent, from the leaf upward.
     tail: u8,
-    /// Whether the leaf is under a quarter full, and the next leaf is clean (L3).
-    is_edge: bool,
+    /// Whether the next leaf is clean, or there is none.
+    ends_run: bool,
 }
 
 /// An inner node above dirty leaves.
@@ -75,8 +75,26 @@ struct Inner {
     level: u8,
 }
 
+/// Sums over the dirty leaves of a tree, or of a part of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    /// The number of dirty leaves, their weight, and the bytes put into them.
+    pub(crate) leaves: u64,
+    pub(crate) weight: u64,
+    pub(crate) put: u64,
+    /// The weight of the heaviest item.
+    heaviest: u64,
+    /// The number of leaves that the dirty leaves become, each by itself (L2).
+    becomes: u64,
+    /// The number of runs of dirty leaves.
+    runs: u64,
+    /// The number of leaves that take in a neighbour, and the sum of their `tail` (L3).
+    edges: u64,
+    tails: u64,
+}
+
 /// One tree, and sums over its dirty leaves.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tree {
     tree: TreeId,
     root: Option<NodePtr>,
@@ -92,28 +110,9 @@ pub(crate) struct Tree {
     inner: FxHashMap<Logical, Inner>,
     /// How many inner nodes are dirty, by level.
     levels: [u64; MAX_LEVEL as usize],
-    /// The number of leaves that the dirty leaves become, each by itself (L2).
-    becomes: u64,
-    /// The weight of all dirty leaves, the weight of their heaviest item, and the number of runs of
-    /// dirty leaves.
-    weight: u64,
-    heaviest: u64,
-    runs: u64,
-    /// Bytes put into the dirty leaves.
-    put: u64,
-    /// The number of dirty leaves with `is_edge`, and the sum of their `tail` (L3).
-    edges: u64,
-    tails: u64,
+    sums: Sums,
     /// Extra nodes for inner nodes that may take in a neighbour (L4).
     thin: u64,
-}
-
-/// The dirty leaves of a part of a tree: their number, their weight, and the bytes put into them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Dirty {
-    pub(crate) leaves: u64,
-    pub(crate) weight: u64,
-    pub(crate) put: u64,
 }
 
 fn weight_of(len: usize) -> u64 {
@@ -121,6 +120,26 @@ fn weight_of(len: usize) -> u64 {
 }
 
 impl Leaf {
+    /// A committed leaf, with no changes noted.
+    fn of(node: &Node, at: &Expect, tail: u8) -> Self {
+        let weight = node.used_bytes() as u64;
+        let heaviest = (0..node.len()).map(|slot| weight_of(node.item(slot).len())).max();
+        Self {
+            below: at.below,
+            at: Some(*at),
+            committed: weight,
+            weight,
+            heaviest: heaviest.unwrap_or(0),
+            tail,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the leaf may take in a clean neighbour (L3).
+    fn is_edge(&self, room: u64) -> bool {
+        self.ends_run && self.below.is_some() && self.weight < room / 4
+    }
+
     /// Whether a part of the leaf may become less than a quarter full, if the older transaction
     /// cuts the leaf in two (L5).
     fn is_thin(&self, room: u64) -> bool {
@@ -138,36 +157,23 @@ impl Leaf {
     }
 }
 
-impl Tree {
-    /// A tree without dirty leaves.
-    pub(crate) fn new(
-        geometry: &Geometry,
-        tree: TreeId,
-        root: Option<NodePtr>,
-        shared: Generation,
-    ) -> Self {
-        Self {
-            tree,
-            root,
-            shared,
-            room: geometry.leaf_room() as u64,
-            ptrs_max: geometry.ptrs_max() as u64,
-            leaves: BTreeMap::new(),
-            last: None,
-            hand: None,
-            inner: FxHashMap::default(),
-            levels: [0; MAX_LEVEL as usize],
-            becomes: 0,
-            weight: 0,
-            heaviest: 0,
-            runs: 0,
-            put: 0,
-            edges: 0,
-            tails: 0,
-            thin: 0,
-        }
+impl Sums {
+    /// Adds a leaf to the sums, or removes it. The heaviest item stays in its leaf.
+    fn change(&mut self, leaf: &Leaf, room: u64, adds: bool) {
+        let change = |sum: &mut u64, by: u64| if adds { *sum += by } else { *sum -= by };
+        let is_edge = u64::from(leaf.is_edge(room));
+        change(&mut self.leaves, 1);
+        change(&mut self.weight, leaf.weight);
+        change(&mut self.put, leaf.put);
+        change(&mut self.becomes, leaf.becomes(room));
+        change(&mut self.runs, leaf.ends_run.into());
+        change(&mut self.edges, is_edge);
+        change(&mut self.tails, is_edge * u64::from(leaf.tail));
+        self.heaviest = self.heaviest.max(leaf.heaviest);
     }
+}
 
+impl Tree {
     /// The committed tree of a view, with no changes noted.
     pub(crate) fn met(view: &View, tree: TreeId) -> Result<Self, Uncountable> {
         let root = view.committed_root(tree).map_err(|_| Uncountable)?;
@@ -177,7 +183,9 @@ impl Tree {
         {
             shared = item.last_snapshot;
         }
-        Ok(Self::new(view.store().geometry(), tree, root, shared))
+        let geometry = view.store().geometry();
+        let (room, ptrs_max) = (geometry.leaf_room() as u64, geometry.ptrs_max() as u64);
+        Ok(Self { tree, root, shared, room, ptrs_max, ..Self::default() })
     }
 
     /// Notes the new payload length of an item; `None` is a removal. `before` is the length in an
@@ -256,11 +264,7 @@ impl Tree {
             return Ok((first, None));
         }
         let Some(root) = self.root else {
-            let leaf = Leaf::default();
-            self.becomes += 1;
-            self.runs += 1;
-            self.leaves.insert(Key::MIN, leaf);
-            self.hand = Some((Key::MIN, None));
+            self.enter(Key::MIN, Leaf::default());
             return Ok((Key::MIN, None));
         };
         let (mut at, mut tail, mut first) = (Expect::root(root), 0, Key::MIN);
@@ -275,8 +279,7 @@ impl Tree {
                 meet(&node);
             }
             if at.ptr.level == 0 {
-                self.enter(first, &node, &at, tail);
-                self.hand = Some((first, at.below));
+                self.enter(first, Leaf::of(&node, &at, tail));
                 return Ok((first, Some(node)));
             }
             let slot = node.child_slot(key);
@@ -311,95 +314,51 @@ impl Tree {
         }
     }
 
-    fn enter(&mut self, first: Key, node: &Node, at: &Expect, tail: u8) {
-        let heaviest = (0..node.len()).map(|slot| weight_of(node.item(slot).len())).max();
-        let leaf = Leaf {
-            below: at.below,
-            at: Some(*at),
-            committed: node.used_bytes() as u64,
-            weight: node.used_bytes() as u64,
-            put: 0,
-            lost: 0,
-            heaviest: heaviest.unwrap_or(0),
-            tail,
-            is_edge: false,
-        };
-        self.becomes += leaf.becomes(self.room);
-        self.weight += leaf.weight;
-        self.heaviest = self.heaviest.max(leaf.heaviest);
-        self.runs += 1;
+    /// Adds a dirty leaf. The dirty leaf before it no longer ends a run.
+    fn enter(&mut self, first: Key, mut leaf: Leaf) {
         if let Some((_, before)) = self.leaves.range_mut(..first).next_back()
             && before.below == Some(first)
         {
-            self.runs -= 1;
-            if before.is_edge {
-                before.is_edge = false;
-                self.edges -= 1;
-                self.tails -= u64::from(before.tail);
-            }
+            self.sums.change(before, self.room, false);
+            before.ends_run = false;
+            self.sums.change(before, self.room, true);
         }
-        if at.below.is_some_and(|below| self.leaves.contains_key(&below)) {
-            self.runs -= 1;
-        }
+        leaf.ends_run = !leaf.below.is_some_and(|below| self.leaves.contains_key(&below));
+        self.sums.change(&leaf, self.room, true);
+        self.hand = Some((first, leaf.below));
         self.leaves.insert(first, leaf);
-        self.weigh(&first, (0, 0, 0), 0);
     }
 
     /// Replaces `before` bytes of a leaf's weight by `after`. `heaviest` is the weight of the
     /// heaviest item put; `put` is the number of bytes put.
     fn weigh(&mut self, first: &Key, (before, after, heaviest): (u64, u64, u64), put: u64) {
-        let room = self.room;
         let Some(leaf) = self.leaves.get_mut(first) else { return };
-        let becomes = leaf.becomes(room);
-        self.weight -= leaf.weight;
+        self.sums.change(leaf, self.room, false);
         // A leaf cannot lose more than it had.
         leaf.weight = (leaf.weight + after).saturating_sub(before);
         leaf.heaviest = leaf.heaviest.max(heaviest);
         leaf.put += put;
         leaf.lost += before.saturating_sub(after);
-        self.put += put;
-        self.weight += leaf.weight;
-        self.heaviest = self.heaviest.max(heaviest);
-        self.becomes = self.becomes + leaf.becomes(room) - becomes;
-        let (was_edge, below, tail) = (leaf.is_edge, leaf.below, leaf.tail);
-        let is_light = leaf.weight < room / 4;
-        if !is_light && !was_edge {
-            return;
-        }
-        let is_edge = is_light && below.is_some_and(|below| !self.leaves.contains_key(&below));
-        if is_edge != was_edge {
-            if let Some(leaf) = self.leaves.get_mut(first) {
-                leaf.is_edge = is_edge;
-            }
-            if is_edge {
-                self.edges += 1;
-                self.tails += u64::from(tail);
-            } else {
-                self.edges -= 1;
-                self.tails -= u64::from(tail);
-            }
-        }
+        self.sums.change(leaf, self.room, true);
     }
 
     /// All dirty leaves.
-    pub(crate) fn dirty(&self) -> Dirty {
-        Dirty { leaves: self.leaves.len() as u64, weight: self.weight, put: self.put }
+    pub(crate) fn dirty(&self) -> Sums {
+        self.sums
     }
 
     /// The most leaves that a merge adds to the tree.
     pub(crate) fn growth(&self) -> u64 {
-        self.made().saturating_sub(self.leaves.len() as u64)
+        self.made().saturating_sub(self.sums.leaves)
     }
 
     /// The dirty leaves in a range of keys.
-    pub(crate) fn dirty_in(&self, (first, last): (Key, Key)) -> Dirty {
+    pub(crate) fn dirty_in(&self, (first, last): (Key, Key)) -> Sums {
         let from = self.find(&first).map_or(first, |(from, _)| *from);
-        let add = |sum: Dirty, (_, leaf): (&Key, &Leaf)| Dirty {
-            leaves: sum.leaves + 1,
-            weight: sum.weight + leaf.weight,
-            put: sum.put + leaf.put,
-        };
-        self.leaves.range(from..=last).fold(Dirty::default(), add)
+        let mut sums = Sums::default();
+        let leaves = self.leaves.range(from..=last);
+        leaves.for_each(|(_, leaf)| sums.change(leaf, self.room, true));
+        sums
     }
 
     fn find(&self, key: &Key) -> Option<(&Key, &Leaf)> {
@@ -409,8 +368,9 @@ impl Tree {
 
     /// The most leaves that one merge of this tree makes (L2, L3).
     fn made(&self) -> u64 {
-        let packed = self.weight / self.room.saturating_sub(self.heaviest).max(1) + self.runs;
-        self.becomes.min(packed) + self.edges
+        let Sums { weight, heaviest, runs, becomes, edges, .. } = self.sums;
+        let packed = weight / self.room.saturating_sub(heaviest).max(1) + runs;
+        becomes.min(packed) + edges
     }
 
     /// The most nodes made in addition to the nodes that `below` makes from the same committed tree
@@ -423,14 +383,14 @@ impl Tree {
             self.leaves.iter().partition(|(first, _)| below.leaves.contains_key(first));
         let put: u64 = both.iter().map(|(_, leaf)| leaf.put).sum();
         let alone: u64 = mine.iter().map(|(_, leaf)| leaf.becomes(self.room)).sum();
-        let by_leaf = alone + 3 * made + 2 * put / self.room + 1 + self.edges;
+        let by_leaf = alone + 3 * made + 2 * put / self.room + 1 + self.sums.edges;
         let weight: u64 = mine.iter().map(|(_, leaf)| leaf.weight).sum();
         let thin = |tree: &Self| {
             tree.leaves.values().filter(|leaf| leaf.is_thin(tree.room)).count() as u64
         };
         let all = mine.iter().map(|(_, leaf)| *leaf).chain(below.leaves.values());
         let runs = all.filter(ends_run).count() as u64;
-        let room = self.room.saturating_sub(self.heaviest.max(below.heaviest)).max(1);
+        let room = self.room.saturating_sub(self.sums.heaviest.max(below.sums.heaviest)).max(1);
         let packed = (made * self.room + put + weight) / room;
         let leaves = by_leaf.min(packed + runs + 2 * (thin(self) + thin(below)));
         let inner = self.nodes() - self.made() + 3 * (below.nodes() - made);
@@ -445,8 +405,8 @@ impl Tree {
         let leaves = self.made();
         // New children of the dirty nodes, level by level (L4). Packing leaves under one inner node
         // makes no space in another.
-        let mut grown = self.becomes + self.edges - self.leaves.len() as u64;
-        let mut inner = self.tails + self.thin;
+        let mut grown = self.sums.becomes + self.sums.edges - self.sums.leaves;
+        let mut inner = self.sums.tails + self.thin;
         for dirty in self.levels.iter().skip(1).take_while(|dirty| **dirty > 0) {
             let more = grown.min(*dirty) + 2 * grown / self.ptrs_max;
             inner += dirty + more;
