@@ -38,14 +38,13 @@ mod tree;
 use std::collections::{BTreeSet, hash_map::Entry};
 
 use buttress_format::{
-    Body, Extent, FileExtent, Ino, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
+    Body, Extent, FileExtent, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
 };
 use buttress_space::{Space, SpaceKind, free_space_form};
 use buttress_tree::{Expect, Geometry, Node};
 use rustc_hash::FxHashMap;
 
-use span::ExtentLeaves;
-use survey::{Nodes, Survey};
+use survey::Nodes;
 pub(crate) use survey::{Uncountable, all_of};
 use tree::Tree;
 
@@ -87,10 +86,8 @@ pub(crate) struct Ledger {
     chunks: u64,
     /// Whether an operation changed an item of a tree that commits change, too.
     is_mixed: bool,
-    /// Addresses of the extents and nodes that shared nodes point to; not noted yet.
-    pointed: Vec<Logical>,
-    /// The nodes of each tree of [`RECORDS`]; `None` if one of these trees has too many leaves.
-    all: Option<[Nodes; 3]>,
+    /// The nodes of each tree of [`RECORDS`]; `None` for a tree with too many leaves.
+    all: [Option<Nodes>; 3],
 }
 
 fn at(start: Logical) -> (Key, Key) {
@@ -131,17 +128,11 @@ impl Ledger {
             return Err(Uncountable);
         }
         let mut ledger = Self::default();
-        let under = |tree, root| {
-            Survey { store, tree, keys: None, unshared: None }.under(&Expect::root(root))
-        };
         for tree in [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::QUOTA] {
-            if let Some(root) = roots.find(tree) {
-                ledger.small += under(tree, root)?.sum();
-            }
+            ledger.small += all_of(store, roots, tree)?.sum();
         }
-        ledger.root_nodes =
-            under(TreeId::ROOT, roots.find(TreeId::ROOT).ok_or(Uncountable)?)?.sum();
-        ledger.all = all_of(store, roots, RECORDS);
+        ledger.root_nodes = all_of(store, roots, TreeId::ROOT)?.sum();
+        ledger.all = RECORDS.map(|tree| all_of(store, roots, tree).ok());
         let root = roots.find(TreeId::EXTENT).ok_or(Uncountable)?;
         let mut groups: Vec<Extent> =
             space.groups_of(SpaceKind::Metadata).iter().map(|group| group.range()).collect();
@@ -159,12 +150,8 @@ impl Ledger {
     }
 
     /// The noted changes of one tree.
-    fn tree<'l>(
-        trees: &'l mut FxHashMap<TreeId, Tree>,
-        view: &View,
-        tree: TreeId,
-    ) -> Result<&'l mut Tree, Uncountable> {
-        Ok(match trees.entry(tree) {
+    fn tree(&mut self, view: &View, tree: TreeId) -> Result<&mut Tree, Uncountable> {
+        Ok(match self.trees.entry(tree) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => place.insert(Tree::met(view, tree)?),
         })
@@ -178,12 +165,12 @@ impl Ledger {
         }
         let store = view.store();
         if view.roots().find(TreeId::BLOCK_GROUP).is_none() {
-            let extents = Self::tree(&mut self.trees, view, TreeId::EXTENT)?;
+            let extents = self.tree(view, TreeId::EXTENT)?;
             extents.note_range(store, at(group.start), (0, 0), 0)?;
         }
         let most = free_space_bytes(store.geometry(), group);
         let range = (at(group.start).0, at(Logical(group.end().0 - 1)).1);
-        let free = Self::tree(&mut self.trees, view, TreeId::FREE_SPACE)?;
+        let free = self.tree(view, TreeId::FREE_SPACE)?;
         free.note_range(store, range, (0, most), FREE_SPACE_ITEM)
     }
 
@@ -196,14 +183,14 @@ impl Ledger {
         anew: bool,
     ) -> Result<(), Uncountable> {
         let store = view.store();
+        // Addresses of the extents and nodes that shared nodes point to.
+        let mut pointed = Vec::new();
         for (tree, key, before, len) in transaction.overlay.take_changes(anew) {
             self.root_items += u64::from(tree == TreeId::ROOT);
             self.is_mixed |= is_mixed(tree);
-            let Self { trees, pointed, .. } = self;
-            let of = Self::tree(trees, view, tree)?;
-            of.note(store, &key, (before, len), &mut |node| note_pointed(node, pointed))?;
+            let of = self.tree(view, tree)?;
+            of.note(store, &key, (before, len), &mut |node| note_pointed(node, &mut pointed))?;
         }
-        let pointed = std::mem::take(&mut self.pointed);
         self.note_records(view, space, pointed.iter().map(|start| (*start, (0, EXTENT_REFS))))?;
         let records = transaction.refs.take_changes(anew);
         let of = |change: &RecordChange| (change.extent.start, (change.before, change.bytes_max));
@@ -237,13 +224,8 @@ impl Ledger {
         ranges: impl Iterator<Item = ((Key, Key), (u64, u64))>,
         heaviest: u64,
     ) -> Result<(), Uncountable> {
-        let mut ranges = ranges.peekable();
-        if ranges.peek().is_none() {
-            return Ok(());
-        }
-        let tree = Self::tree(&mut self.trees, view, tree)?;
         for (range, bytes) in ranges {
-            tree.note_range(view.store(), range, bytes, heaviest)?;
+            self.tree(view, tree)?.note_range(view.store(), range, bytes, heaviest)?;
         }
         Ok(())
     }
@@ -304,7 +286,7 @@ impl Ledger {
     pub(crate) fn rest(&self, space: &Space, geometry: &Geometry) -> Option<u64> {
         let room = geometry.leaf_room() as u64;
         let packed = |bytes: u64, heaviest| bytes / (room - heaviest) + 1;
-        let [extents, csums, free] = self.all?;
+        let [Some(extents), Some(csums), Some(free)] = self.all else { return None };
         let groups = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System]
             .into_iter()
             .flat_map(|kind| space.groups_of(kind));
@@ -332,19 +314,6 @@ impl Ledger {
     pub(crate) fn nodes_of_items(&self) -> Option<u64> {
         let of_items = self.trees.iter().filter(|(tree, _)| !RECORDS.contains(tree));
         (!self.is_mixed).then(|| of_items.map(|(_, tree)| tree.nodes()).sum())
-    }
-
-    /// The most nodes that all dirty data of an inode can dirty, besides the nodes already noted.
-    /// `frozen` is the ledger of the commit under way (`span`).
-    pub(crate) fn nodes_of_inode(
-        &self,
-        view: &View,
-        (tree, ino): (TreeId, Ino),
-        frozen: Option<&Self>,
-        levels: u64,
-    ) -> Result<u64, Uncountable> {
-        let frozen = frozen.map(|frozen| frozen.trees.get(&tree));
-        Ok(ExtentLeaves::of(view, tree, ino)?.nodes(view, self.trees.get(&tree), frozen, levels))
     }
 
     /// The number of dirty leaves in trees that operations change, and the bytes put into them.

@@ -52,8 +52,8 @@ impl Reservations {
     }
 
     fn look_at_extents(&self, store: &Store, roots: &Roots) {
-        let nodes = ledger::all_of(store, roots, [TreeId::EXTENT]);
-        self.shares.set_extents(nodes.map(|[extents]| extents.sum()));
+        let nodes = ledger::all_of(store, roots, TreeId::EXTENT);
+        self.shares.set_extents(nodes.ok().map(|extents| extents.sum()));
     }
 
     pub(crate) fn is_shared(&self) -> bool {

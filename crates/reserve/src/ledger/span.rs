@@ -25,57 +25,46 @@
 use buttress_format::{Ino, Key, Kind, TreeId};
 use buttress_tree::Expect;
 
-use super::survey::{Nodes, Survey, Uncountable};
-use super::tree::Tree;
+use super::Ledger;
+use super::survey::{Survey, Uncountable};
 use crate::View;
 use crate::shares::EXTENT_ITEM;
 
 /// The most leaves that an outer leaf becomes: three, and the neighbour that it takes in (D1).
 const ALONE: u64 = 4;
 
-/// The leaves that hold an inode's extents, and the nodes above them.
-pub(crate) struct ExtentLeaves {
-    keys: (Key, Key),
-    nodes: Nodes,
-}
-
-impl ExtentLeaves {
-    /// The span of an inode in a committed tree.
-    pub(crate) fn of(view: &View, tree: TreeId, ino: Ino) -> Result<Self, Uncountable> {
+impl Ledger {
+    /// The most nodes that all dirty data of an inode can dirty, without the nodes that are already
+    /// noted here. During a commit, `frozen` is the ledger of the frozen transaction. A path has
+    /// `levels` nodes.
+    pub(crate) fn nodes_of_inode(
+        &self,
+        view: &View,
+        (tree, ino): (TreeId, Ino),
+        frozen: Option<&Self>,
+        levels: u64,
+    ) -> Result<u64, Uncountable> {
         let root = view.committed_root(tree).map_err(|_| Uncountable)?.ok_or(Uncountable)?;
         let item = view.committed_root_item(tree).map_err(|_| Uncountable)?.ok_or(Uncountable)?;
         let key = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
         let keys = (key(0), key(u64::MAX));
         let unshared = Some(item.last_snapshot);
         let survey = Survey { store: view.store(), tree, keys: Some(keys), unshared };
-        Ok(Self { keys, nodes: survey.under(&Expect::root(root))? })
-    }
-
-    /// The most nodes that all dirty data of the inode can dirty, without the nodes that are
-    /// already in `noted`. `noted` has the changes of the running transaction to the inode's tree.
-    /// During a commit, `frozen` has the changes of the frozen transaction. A path has `levels`
-    /// nodes.
-    pub(crate) fn nodes(
-        &self,
-        view: &View,
-        noted: Option<&Tree>,
-        frozen: Option<Option<&Tree>>,
-        levels: u64,
-    ) -> u64 {
-        let dirty = |tree: Option<&Tree>| tree.map(|tree| tree.dirty_in(self.keys));
-        let (now, then) = (dirty(noted).unwrap_or_default(), frozen.and_then(dirty));
-        let then = then.unwrap_or_default();
+        let nodes = survey.under(&Expect::root(root))?;
+        let dirty_in = |of: &Self| of.trees.get(&tree).map(|tree| tree.dirty_in(keys));
+        let now = dirty_in(self).unwrap_or_default();
+        let then = frozen.and_then(dirty_in).unwrap_or_default();
         let geometry = view.store().geometry();
         let (room, share) = (geometry.leaf_room() as u64, geometry.ptrs_max() as u64 / 2);
         let packed = |bytes: u64| bytes / (room - EXTENT_ITEM) + 1;
         let made = |leaves: u64, bytes| 3 * ALONE + packed(leaves * room + bytes);
         let (leaves, times) = match frozen {
-            None => (self.nodes.leaves, 3),
-            Some(_) => (made(self.nodes.leaves, then.put), 6),
+            None => (nodes.leaves, 3),
+            Some(_) => (made(nodes.leaves, then.put), 6),
         };
-        let all = |leaves: u64| leaves + leaves / share + 1 + times * (self.nodes.inner + levels);
+        let all = |leaves: u64| leaves + leaves / share + 1 + times * (nodes.inner + levels);
         let (first, next) = (made(leaves, 0), made(made(leaves, now.put), 0));
         let counted = (now.weight / room).saturating_sub(2).min(first);
-        all(first) - counted + all(next) - then.leaves.min(next)
+        Ok(all(first) - counted + all(next) - then.leaves.min(next))
     }
 }

@@ -68,20 +68,10 @@ impl Survey<'_> {
     }
 }
 
-/// The number of nodes of some trees; `None` if one of the trees has too many leaves.
-pub(crate) fn all_of<const N: usize>(
-    store: &Store,
-    roots: &Roots,
-    trees: [TreeId; N],
-) -> Option<[Nodes; N]> {
-    let mut all = [Nodes::default(); N];
-    for (nodes, tree) in all.iter_mut().zip(trees) {
-        if let Some(root) = roots.find(tree) {
-            let survey = Survey { store, tree, keys: None, unshared: None };
-            *nodes = survey.under(&Expect::root(root)).ok()?;
-        }
-    }
-    Some(all)
+/// The number of nodes of a tree that `roots` names; none if there is no such tree.
+pub(crate) fn all_of(store: &Store, roots: &Roots, tree: TreeId) -> Result<Nodes, Uncountable> {
+    let survey = Survey { store, tree, keys: None, unshared: None };
+    roots.find(tree).map_or(Ok(Nodes::default()), |root| survey.under(&Expect::root(root)))
 }
 
 /// Counts the nodes of the extent tree, from `at` down, that hold records of `groups`. The groups

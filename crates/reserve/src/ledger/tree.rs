@@ -67,14 +67,6 @@ struct Leaf {
     ends_run: bool,
 }
 
-/// An inner node above dirty leaves.
-#[derive(Debug)]
-struct Inner {
-    children: u64,
-    dirty: u64,
-    level: u8,
-}
-
 /// Sums over the dirty leaves of a tree, or of a part of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
@@ -107,7 +99,8 @@ pub(crate) struct Tree {
     last: Option<(Key, Arc<Node>)>,
     /// The first key of the dirty leaf that was noted last, and the first key of the next leaf.
     hand: Option<(Key, Option<Key>)>,
-    inner: FxHashMap<Logical, Inner>,
+    /// Inner nodes above dirty leaves, each with the number of its dirty children.
+    inner: FxHashMap<Logical, u64>,
     /// How many inner nodes are dirty, by level.
     levels: [u64; MAX_LEVEL as usize],
     sums: Sums,
@@ -158,17 +151,17 @@ impl Leaf {
 }
 
 impl Sums {
-    /// Adds a leaf to the sums, or removes it. The heaviest item stays in its leaf.
+    /// Adds a leaf to the sums, or takes it out so that it can change. `heaviest` never shrinks.
     fn change(&mut self, leaf: &Leaf, room: u64, adds: bool) {
         let change = |sum: &mut u64, by: u64| if adds { *sum += by } else { *sum -= by };
-        let is_edge = u64::from(leaf.is_edge(room));
+        let edge = u64::from(leaf.is_edge(room));
         change(&mut self.leaves, 1);
         change(&mut self.weight, leaf.weight);
         change(&mut self.put, leaf.put);
         change(&mut self.becomes, leaf.becomes(room));
         change(&mut self.runs, leaf.ends_run.into());
-        change(&mut self.edges, is_edge);
-        change(&mut self.tails, is_edge * u64::from(leaf.tail));
+        change(&mut self.edges, edge);
+        change(&mut self.tails, edge * u64::from(leaf.tail));
         self.heaviest = self.heaviest.max(leaf.heaviest);
     }
 }
@@ -198,15 +191,12 @@ impl Tree {
         (before, len): (Before, Option<usize>),
         meet: &mut dyn FnMut(&Node),
     ) -> Result<(), Uncountable> {
-        let (first, met) = self.leaf_of(store, key, meet)?;
+        let first = self.leaf_of(store, key, meet)?;
         let after = len.map_or(0, weight_of);
         if let Some(before) = before {
             let before = before.map_or(0, weight_of);
             self.weigh(&first, (before, after, after), after.saturating_sub(before));
             return Ok(());
-        }
-        if let Some(node) = met {
-            self.last = Some((first, node));
         }
         let is_last = self.last.as_ref().is_some_and(|(key, _)| *key == first);
         if !is_last && let Some(at) = self.leaves.get(&first).and_then(|leaf| leaf.at) {
@@ -234,7 +224,7 @@ impl Tree {
     ) -> Result<u64, Uncountable> {
         let (mut at, mut count) = (from, 0);
         loop {
-            let (first, _) = self.leaf_of(store, &at, &mut |_| ())?;
+            let first = self.leaf_of(store, &at, &mut |_| ())?;
             // Add the bytes to each leaf, since it is unknown which leaf gets them.
             self.weigh(&first, (before, after, heaviest), after.saturating_sub(before));
             count += 1;
@@ -245,27 +235,26 @@ impl Tree {
         }
     }
 
-    /// Marks the leaf of a key as dirty. Returns the first key of the leaf, and the leaf itself if
-    /// it was clean.
+    /// Marks the leaf of a key as dirty, and returns the first key of the leaf.
     fn leaf_of(
         &mut self,
         store: &Store,
         key: &Key,
         meet: &mut dyn FnMut(&Node),
-    ) -> Result<(Key, Option<Arc<Node>>), Uncountable> {
+    ) -> Result<Key, Uncountable> {
         if let Some((first, below)) = self.hand
             && first <= *key
             && below.is_none_or(|below| *key < below)
         {
-            return Ok((first, None));
+            return Ok(first);
         }
         if let Some((&first, leaf)) = self.find(key) {
             self.hand = Some((first, leaf.below));
-            return Ok((first, None));
+            return Ok(first);
         }
         let Some(root) = self.root else {
             self.enter(Key::MIN, Leaf::default());
-            return Ok((Key::MIN, None));
+            return Ok(Key::MIN);
         };
         let (mut at, mut tail, mut first) = (Expect::root(root), 0, Key::MIN);
         loop {
@@ -280,7 +269,8 @@ impl Tree {
             }
             if at.ptr.level == 0 {
                 self.enter(first, Leaf::of(&node, &at, tail));
-                return Ok((first, Some(node)));
+                self.last = Some((first, node));
+                return Ok(first);
             }
             let slot = node.child_slot(key);
             let child = node.expect_child_below(slot, at.below);
@@ -294,22 +284,19 @@ impl Tree {
     }
 
     fn enter_inner(&mut self, at: &Expect, children: u64, child: &Expect) {
-        let level = at.ptr.level;
-        let is_root = self.root.is_some_and(|root| root.level == level);
-        let above = u64::from(self.root.map_or(0, |root| root.level) - level);
+        let above = u64::from(self.root.map_or(0, |root| root.level) - at.ptr.level);
         let quarter = self.ptrs_max / 4;
         // A leaf is entered only once, but an inner child may already be known.
         let is_new_child = child.ptr.level == 0 || !self.inner.contains_key(&child.ptr.logical);
-        let levels = &mut self.levels;
-        let inner = self.inner.entry(at.ptr.logical).or_insert_with(|| {
-            levels[usize::from(level)] += 1;
-            Inner { children, dirty: 0, level }
+        let dirty = self.inner.entry(at.ptr.logical).or_insert_with(|| {
+            self.levels[usize::from(at.ptr.level)] += 1;
+            0
         });
-        let is_thin = |dirty: u64| !is_root && children.saturating_sub(dirty) < quarter;
-        let was_thin = inner.dirty > 0 && is_thin(inner.dirty);
-        inner.dirty += u64::from(is_new_child);
-        debug_assert!(inner.level == level && inner.children == children);
-        if !was_thin && is_thin(inner.dirty) {
+        let is_thin =
+            |dirty: u64| dirty > 0 && above > 0 && children.saturating_sub(dirty) < quarter;
+        let was_thin = is_thin(*dirty);
+        *dirty += u64::from(is_new_child);
+        if !was_thin && is_thin(*dirty) {
             self.thin += 1 + above;
         }
     }
