@@ -22,7 +22,7 @@ use crate::writeback::grow;
 const READ_BYTES: u64 = 1 << 20;
 
 /// A full item of the checksum tree has at least this many bytes of checksums.
-const SUMS_EACH: u32 = 8192;
+const SUMS_EACH: u64 = 8192;
 
 /// A part of a file, and the part of an extent that holds its bytes. All numbers are whole sectors.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +92,8 @@ impl Files {
             edits.insert(piece.offset, extent);
         }
         drop(view);
-        let bytes = sums.iter().map(|(_, sums): &(_, Vec<u8>)| sums.len() as u32).sum::<u32>();
-        let items = 2 * sums.len() as u32 + bytes / SUMS_EACH;
+        let bytes = sums.iter().map(|(_, sums): &(_, Vec<u8>)| sums.len() as u64).sum::<u64>();
+        let items = 2 * sums.len() as u64 + bytes / SUMS_EACH;
         let len = new.iter().map(|extent| extent.len).sum();
         let stripes = self.params.stripe_cost(len, new.len() as u32);
         let cost = edits.cost().and(Cost { items: 0, commit_items: items, bytes }).and(stripes);

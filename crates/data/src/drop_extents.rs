@@ -39,15 +39,15 @@ enum Birth {
 }
 
 /// The cost of one reference in a reservation: items, and bytes for the extent tree.
-const REF_ITEMS: u32 = 3;
-const REF_BYTES: u32 = 64;
+const REF_ITEMS: u64 = 3;
+const REF_BYTES: u64 = 64;
 
 impl Edits {
     /// The cost of one more extent.
     pub(crate) const COST_OF_ONE: Cost = Cost {
         items: 1,
         commit_items: REF_ITEMS,
-        bytes: FileExtent::REGULAR_LEN as u32 + REF_BYTES,
+        bytes: FileExtent::REGULAR_LEN as u64 + REF_BYTES,
     };
 
     /// Returns the number of items and references that the edits touch.
@@ -57,18 +57,18 @@ impl Edits {
 
     /// Returns the cost of the edits for a reservation, including the inode item.
     pub(crate) fn cost(&self) -> Cost {
-        let refs = (self.added.len() + self.dropped.len()) as u32;
+        let refs = (self.added.len() + self.dropped.len()) as u64;
         let put_bytes: usize = self.puts.iter().map(|(_, extent, _)| extent_bytes(extent)).sum();
         Cost {
-            items: 1 + (self.deletes.len() + self.puts.len()) as u32,
+            items: 1 + (self.deletes.len() + self.puts.len()) as u64,
             commit_items: refs * REF_ITEMS,
-            bytes: 160 + put_bytes as u32 + refs * REF_BYTES,
+            bytes: 160 + put_bytes as u64 + refs * REF_BYTES,
         }
     }
 
     /// Returns the cost of the dropped references alone.
     pub(crate) fn dropped_cost(&self) -> Cost {
-        let refs = self.dropped.len() as u32;
+        let refs = self.dropped.len() as u64;
         Cost { items: 0, commit_items: refs * REF_ITEMS, bytes: refs * REF_BYTES }
     }
 

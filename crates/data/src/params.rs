@@ -110,7 +110,7 @@ impl Params {
         }
         let ends = StripeItem::bytes_max(0) as u32;
         let bytes = (StripeItem::bytes_max(len) as u32).saturating_add(parts.saturating_mul(ends));
-        Cost { items: 0, commit_items: parts, bytes }
+        Cost { items: 0, commit_items: parts.into(), bytes: bytes.into() }
     }
 
     /// The most bytes that a file's content takes in the tree if the file's length is `size`.

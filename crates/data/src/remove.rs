@@ -148,7 +148,7 @@ struct Step {
 
 impl Step {
     fn cost(&self) -> Cost {
-        let (items, refs) = (self.keys.len() as u32 + 2, self.refs.len() as u32);
+        let (items, refs) = (self.keys.len() as u64 + 2, self.refs.len() as u64);
         Cost { items, commit_items: 3 * refs, bytes: 160 + 64 * refs }
     }
 }

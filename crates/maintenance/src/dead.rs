@@ -132,7 +132,8 @@ impl Maintenance {
         let mut budget = STEP_MAX;
         loop {
             // Dropping changes no items of a live tree.
-            let cost = Cost { items: 0, commit_items: budget, bytes: budget.saturating_mul(16) };
+            let commit_items = u64::from(budget);
+            let cost = Cost { items: 0, commit_items, bytes: 16 * commit_items };
             match self.engine().reserve_at_once(cost, ReserveClass::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,

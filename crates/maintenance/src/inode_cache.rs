@@ -59,7 +59,7 @@ impl Maintenance {
                 return Ok(deleted);
             }
             deleted += found.keys.len() as u64;
-            let (items, refs) = (found.keys.len() as u32, found.extents.len() as u32);
+            let (items, refs) = (found.keys.len() as u64, found.extents.len() as u64);
             let cost = Cost { items, commit_items: 3 * refs, bytes: 64 * refs };
             let handle = self.engine().begin(self.engine().reserve(cost, ReserveClass::Frees)?);
             for key in found.keys {

@@ -5,7 +5,7 @@ use std::{fmt, sync::atomic::Ordering};
 
 use buttress_space::{Account, MetadataUse, SpaceKind};
 
-use crate::Costs;
+use crate::Cost;
 use crate::reservations::Reservations;
 
 /// All accounts of a volume, and the queue of waiting requests.
@@ -21,7 +21,7 @@ pub struct Accounts {
     /// Bytes that are dirty and will be written in place, with no data space reserved.
     pub unreserved: u64,
     /// The costs that operations have reserved and have not yet put into a transaction.
-    pub outstanding: Costs,
+    pub outstanding: Cost,
     /// Items and bytes that the running transaction has in its overlay.
     pub running: (u64, u64),
     /// The level of the tallest tree that reservations take into account; a leaf has level 0.

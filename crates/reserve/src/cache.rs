@@ -32,10 +32,10 @@ use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::Mutex;
 use buttress_space::Priority;
 
+use crate::Cost;
 use crate::class::ReserveClass;
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
-use crate::{Cost, Costs};
 
 /// Number of operations in a batch.
 const BATCH: u32 = 16;
@@ -70,7 +70,7 @@ impl Reservations {
     /// Takes a reservation out of this thread's shard, or out of a new batch. `None` if the shard
     /// may keep nothing, or the batch does not fit.
     pub(crate) fn take_cached(&self, cost: Cost) -> Option<MetaReservation> {
-        if !self.may_keep(cost.into()) {
+        if !self.may_keep(cost) {
             return None;
         }
         let shard = &self.cached.0[shard()];
@@ -103,7 +103,7 @@ impl Reservations {
     }
 
     /// Whether shards may keep reservations of this size (B3, B4).
-    fn may_keep(&self, cost: Costs) -> bool {
+    fn may_keep(&self, cost: Cost) -> bool {
         !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.queue.is_waiting()
     }
 

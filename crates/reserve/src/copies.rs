@@ -55,7 +55,7 @@ const ASKED_MAX: u64 = 1 << 32;
 /// metadata, so the cost has half of `bytes`.
 #[must_use]
 pub fn cost_of_copies(bytes: u64) -> Cost {
-    Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
+    Cost { bytes: bytes / 2, ..Cost::default() }
 }
 
 impl Reservations {

@@ -42,7 +42,7 @@ use crate::class::ReserveClass;
 use crate::inode::{BoundEpoch, InodeReserve};
 use crate::reservations::Reservations;
 use crate::transaction_ledger::{Count, CountByNow, LedgerState};
-use crate::{Costs, View, transaction::Transaction};
+use crate::{Cost, View, transaction::Transaction};
 
 /// A new count is made only if it may save at least this many paths.
 const WORTH: u64 = 32;
@@ -55,7 +55,7 @@ const SLACK: u64 = 24;
 impl Reservations {
     /// The most bytes of metadata that the commit of a transaction may allocate, by its count.
     /// `to_come` is the cost of items not put yet. `None` if there is no count.
-    pub fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
+    pub fn closer_need(&self, transaction: &Transaction, to_come: Cost) -> Option<u64> {
         Some(self.need_by_count(&self.count_by_now(transaction)?, to_come, false))
     }
 
@@ -72,12 +72,7 @@ impl Reservations {
     /// The most bytes of metadata that a commit may allocate, by a count and the changes since.
     /// `to_come` is the cost of items not put yet. With `by_inodes`, `to_come` holds all
     /// reservations, and N5 limits the reservations for dirty data.
-    pub(crate) fn need_by_count(
-        &self,
-        by_now: &CountByNow,
-        to_come: Costs,
-        by_inodes: bool,
-    ) -> u64 {
+    pub(crate) fn need_by_count(&self, by_now: &CountByNow, to_come: Cost, by_inodes: bool) -> u64 {
         let CountByNow { count, since } = by_now;
         let inodes = &self.inode_reserves;
         // The bound of an inode subtracts the leaves that a commit under way will free. After that
@@ -160,7 +155,7 @@ impl Reservations {
         let known = *ledger.seen.lock();
         let below = match view.frozen() {
             None => Some(0),
-            Some(frozen) => self.closer_need(frozen, Costs::default()),
+            Some(frozen) => self.closer_need(frozen, Cost::default()),
         };
         let Some(below) = below else { return false };
         if let Some(known) = known
@@ -252,7 +247,7 @@ impl Reservations {
         count.is_whole = true;
         *ledger.seen.lock() = Some(count);
         drop(work);
-        let bytes = self.closer_need(frozen, Costs::default())?;
+        let bytes = self.closer_need(frozen, Cost::default())?;
         self.frozen_need.fetch_min(bytes, Ordering::Relaxed);
         // The frozen transaction's need may be smaller now, so a waiting ticket may fit.
         self.serve_counted();

@@ -17,7 +17,7 @@ use buttress_volume::DeviceSpace;
 use crate::class::ReserveClass;
 use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
-use crate::{Cost, Costs, Result, View, transaction::Transaction};
+use crate::{Cost, Result, View, transaction::Transaction};
 
 /// With less unallocated space than this, no chunk can be made.
 const CHUNK_MIN: u64 = 1 << 20;
@@ -28,7 +28,7 @@ const TIGHT: u64 = 500;
 
 impl Reservations {
     /// The need of a transaction and of reservations together, by the crude bound.
-    pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
+    pub(crate) fn crude_need(&self, running: &Transaction, to_come: Cost, used: u64) -> u64 {
         let mut items = running.items() + to_come.all_items();
         if self.has_stripe_tree {
             // A changed extent has a run of items in the stripe tree. The run dirties at most two
@@ -51,14 +51,14 @@ impl Reservations {
     }
 
     pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, class: ReserveClass) -> bool {
-        let excess = self.excess(outstanding.sum() + cost.into(), class, true);
+        let excess = self.excess(outstanding.sum().and(cost), class, true);
         excess == 0 || self.overcommit(excess, class)
     }
 
     /// The bytes that the running transaction and `to_come` need beyond the block groups; 0 if they
     /// fit. The smaller of the crude bound and a count applies. For `by_inodes` see
     /// [`need_by_count`](Self::need_by_count).
-    pub(crate) fn excess(&self, to_come: Costs, class: ReserveClass, by_inodes: bool) -> u64 {
+    pub(crate) fn excess(&self, to_come: Cost, class: ReserveClass, by_inodes: bool) -> u64 {
         let running = self.view.load();
         // A request of an operation that frees space does not start writeback early.
         let note_pressure = |pressure| {
@@ -104,7 +104,7 @@ impl Reservations {
         let closer = by_now.map(|by_now| self.need_by_count(&by_now, to_come, by_inodes));
         // The need of the changes already put. The pressure excludes this need, because only unused
         // reservations are given back.
-        let put = by_now.map(|by_now| self.need_by_count(&by_now, Costs::default(), false));
+        let put = by_now.map(|by_now| self.need_by_count(&by_now, Cost::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
         if let Some(by_now) = by_now {
@@ -223,14 +223,14 @@ impl Reservations {
 
     /// Bytes that reservations take under the policy `Levels`; 0 under `Counted`, where all
     /// reservations are bounded together.
-    pub(crate) fn reserved_apart(&self, reserved: Costs) -> u64 {
+    pub(crate) fn reserved_apart(&self, reserved: Cost) -> u64 {
         self.policy.alone(reserved, u64::from(self.store.geometry().nodesize))
     }
 
     /// The need of a transaction, in bytes of metadata, by the crude bound.
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
-        self.crude_need(transaction, Costs::default(), used)
+        self.crude_need(transaction, Cost::default(), used)
     }
 
     /// Whether enough metadata is left for an older commit under way, if a chunk is allocated for

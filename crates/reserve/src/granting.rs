@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use buttress_format::{Generation, Key};
 use buttress_space::{Priority, Reach};
-use buttress_transaction::{Cost, Costs};
+use buttress_transaction::Cost;
 use buttress_tree::Roots;
 
 use crate::class::{ReserveClass, TicketDemand};
@@ -76,7 +76,7 @@ impl Reservations {
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
         self.ledgers.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
-        let closer = self.closer_need(frozen, Costs::default()).unwrap_or(u64::MAX);
+        let closer = self.closer_need(frozen, Cost::default()).unwrap_or(u64::MAX);
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
 
@@ -157,7 +157,7 @@ impl Reservations {
     pub fn bytes_of(&self, cost: Cost) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let levels = self.levels();
-        Costs::from(cost).all_items().saturating_mul(levels * nodesize)
+        cost.all_items().saturating_mul(levels * nodesize)
     }
 
     fn try_reserve(&self, cost: Cost, class: ReserveClass) -> bool {
@@ -173,11 +173,11 @@ impl Reservations {
     /// `others` returns; all other reservations are ignored (`reserve::P4`).
     pub(crate) fn try_reserve_beside(
         &self,
-        others: impl Fn(&Outstanding) -> Costs,
+        others: impl Fn(&Outstanding) -> Cost,
         (cost, class): (Cost, ReserveClass),
     ) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let excess = self.excess(others(&outstanding) + cost.into(), class, false);
+        let excess = self.excess(others(&outstanding).and(cost), class, false);
         let fits = excess == 0 || self.overcommit(excess, class);
         if fits {
             self.grant(&mut outstanding, cost, class);
@@ -190,7 +190,7 @@ impl Reservations {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
         let (account, frozen) = self.account_and_frozen();
-        let crude = self.crude_need(view.running(), outstanding.sum() + cost.into(), account.used);
+        let crude = self.crude_need(view.running(), outstanding.sum().and(cost), account.used);
         let taken = crude + frozen + account.global_reserve;
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {

@@ -59,4 +59,4 @@ pub use reservations::{EngineParts, Reservations, kind_flags};
 pub use ticket::MetaTicket;
 pub use token::MetaReservation;
 
-use buttress_transaction::{Cost, Costs, Result, View, open_handles, transaction};
+use buttress_transaction::{Cost, Result, View, open_handles, transaction};

@@ -5,7 +5,7 @@
 //! - The sums and the audit of tokens change together, under one lock. So they agree whenever the
 //!   lock is free (`reserve::P3`).
 
-use buttress_transaction::{Cost, Costs};
+use buttress_transaction::Cost;
 
 use crate::class::ReserveClass;
 
@@ -16,9 +16,9 @@ pub(crate) const NOTHING: [u64; 6] = [0; 6];
 /// The sum of all reservations that operations hold.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
-    costs: Costs,
+    costs: Cost,
     /// The part of `costs` that belongs to operations which free space.
-    freeing: Costs,
+    freeing: Cost,
     /// The same sums, computed from the live tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
     audit: buttress_space::TokenAudit<6>,
@@ -26,17 +26,17 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     /// The sum of all reservations.
-    pub(crate) fn sum(&self) -> Costs {
+    pub(crate) fn sum(&self) -> Cost {
         self.costs
     }
 
     /// The part that belongs to operations which free space.
-    pub(crate) fn freeing(&self) -> Costs {
+    pub(crate) fn freeing(&self) -> Cost {
         self.freeing
     }
 
     /// Adds a reservation that no token holds yet.
-    pub(crate) fn grant(&mut self, (held, freeing): (Costs, Costs)) {
+    pub(crate) fn grant(&mut self, (held, freeing): (Cost, Cost)) {
         self.costs += held;
         self.freeing += freeing;
         #[cfg(debug_assertions)]
@@ -44,7 +44,7 @@ impl Outstanding {
     }
 
     /// Takes back a grant for which no token was made.
-    pub(crate) fn revoke(&mut self, (held, freeing): (Costs, Costs)) {
+    pub(crate) fn revoke(&mut self, (held, freeing): (Cost, Cost)) {
         self.costs -= held;
         self.freeing -= freeing;
         #[cfg(debug_assertions)]
@@ -52,7 +52,7 @@ impl Outstanding {
     }
 
     /// Subtracts the reservation that a token gives back.
-    pub(crate) fn give(&mut self, (held, freeing): (Costs, Costs)) {
+    pub(crate) fn give(&mut self, (held, freeing): (Cost, Cost)) {
         self.costs -= held;
         self.freeing -= freeing;
     }
@@ -76,14 +76,13 @@ impl Outstanding {
 }
 
 /// The amounts that a reservation adds to `costs` and to `freeing`.
-pub(crate) fn shares(cost: Cost, class: ReserveClass) -> (Costs, Costs) {
-    let all = Costs::from(cost);
-    (all, if class.frees() { all } else { Costs::default() })
+pub(crate) fn shares(cost: Cost, class: ReserveClass) -> (Cost, Cost) {
+    (cost, if class.frees() { cost } else { Cost::default() })
 }
 
 /// Both sums, as the figures that the audit counts.
 #[cfg(debug_assertions)]
-pub(crate) fn figures(all: Costs, freeing: Costs) -> [u64; 6] {
+pub(crate) fn figures(all: Cost, freeing: Cost) -> [u64; 6] {
     let ([a, b, c], [d, e, f]) = (all.figures(), freeing.figures());
     [a, b, c, d, e, f]
 }

@@ -1,6 +1,6 @@
 //! The rules by which reservations are counted: the default, and Linux's rule as a baseline.
 
-use buttress_transaction::Costs;
+use buttress_transaction::Cost;
 
 /// Levels that Linux's rule counts for each item, whatever the height of the tree.
 #[cfg(feature = "baselines")]
@@ -27,7 +27,7 @@ impl ReservePolicy {
 
     /// The bytes that reservations take on their own. Items in trees that only commits change do
     /// not count, because Linux reserves delayed references separately.
-    pub(crate) fn alone(self, costs: Costs, nodesize: u64) -> u64 {
+    pub(crate) fn alone(self, costs: Cost, nodesize: u64) -> u64 {
         let _ = (costs, nodesize);
         match self {
             Self::Counted => 0,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use buttress_base::clock;
 use buttress_space::{Priority, Reach, Ticket, Verdict};
 
-use crate::Costs;
+use crate::Cost;
 use crate::class::TicketDemand;
 use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
@@ -101,7 +101,7 @@ impl Waits for MetaTicket<'_> {
         if had_others && clock::since(since) < OTHERS_END {
             return Look::MakeRoom;
         }
-        match self.all.try_reserve_beside(|_| Costs::default(), (cost, class)) {
+        match self.all.try_reserve_beside(|_| Cost::default(), (cost, class)) {
             true => Look::Served(self.reservation()),
             false => Look::InVain,
         }

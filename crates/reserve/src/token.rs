@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 use buttress_base::CachePadded;
 use buttress_base::shard::{SHARDS, shard};
 
+use crate::Cost;
 use crate::class::ReserveClass;
 use crate::inode::InodeReserve;
 use crate::outstanding::shares;
 #[cfg(debug_assertions)]
 use crate::outstanding::{NOTHING, figures};
 use crate::reservations::Reservations;
-use crate::{Cost, Costs};
 
 /// Tokens take their reference to the volume's `Reservations` from here. Each shard has its own
 /// reference. Every operation has a token, so all processors would contend for a single reference
@@ -30,9 +30,9 @@ impl ShardRefs {
 pub struct MetaReservation {
     owner: Arc<CachePadded<Weak<Reservations>>>,
     /// The cost that the token holds; it may cover many operations.
-    held: Costs,
+    held: Cost,
     /// The part of `held` that belongs to operations which free space.
-    freeing: Costs,
+    freeing: Cost,
     /// The inode that bounds these items, if the reservation is for the inode's dirty data
     /// (`inode`).
     of: Option<Arc<InodeReserve>>,
@@ -106,13 +106,8 @@ impl MetaReservation {
 
     /// Splits off as much of `cost` as the token holds. Returns this part and the missing cost.
     pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
-        let part = self.held.map(cost.into(), u64::min);
-        let short = Cost {
-            items: cost.items - part.items as u32,
-            commit_items: cost.commit_items - part.commit_items as u32,
-            bytes: cost.bytes - part.bytes as u32,
-        };
-        (self.cut(part), short)
+        let part = self.held.map(cost, u64::min);
+        (self.cut(part), cost.beyond(part))
     }
 
     /// Gives the whole reservation back. A caller that already has `all` saves a lookup. A shard
@@ -166,17 +161,16 @@ impl MetaReservation {
         self.held.items
     }
 
-    pub(crate) fn held(&self) -> Costs {
+    pub(crate) fn held(&self) -> Cost {
         self.held
     }
 
     /// Splits off `cost`, if the token holds all of it; otherwise `None`.
     pub(crate) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
-        let cost = Costs::from(cost);
         (self.held.map(cost, u64::min) == cost).then(|| self.cut(cost))
     }
 
-    fn cut(&mut self, part: Costs) -> Self {
+    fn cut(&mut self, part: Cost) -> Self {
         self.held -= part;
         let freeing = self.freeing.map(part, u64::min);
         self.freeing -= freeing;
@@ -207,7 +201,7 @@ impl Drop for MetaReservation {
 
 impl std::fmt::Debug for MetaReservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Costs { items, commit_items, bytes } = self.held;
+        let Cost { items, commit_items, bytes } = self.held;
         write!(f, "MetaReservation({items} and {commit_items} items, {bytes} bytes)")
     }
 }

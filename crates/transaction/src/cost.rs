@@ -6,25 +6,25 @@
 //! that operations change, each item dirties a path. Trees that commits alone change (extents,
 //! checksums, free space) are counted as a whole. In such a tree an item adds only its own bytes.
 
-use std::ops::{Add, AddAssign, SubAssign};
+use std::ops::{AddAssign, SubAssign};
 
-/// The most that an operation may put.
+/// The most that an operation may put, or that many operations may put together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Items set or deleted in trees that operations change.
-    pub items: u32,
+    pub items: u64,
     /// Items that follow from `items`, in trees that commits alone change. A data reference counts
     /// as three.
-    pub commit_items: u32,
+    pub commit_items: u64,
     /// Bytes of the payloads of all items, and of checksums.
-    pub bytes: u32,
+    pub bytes: u64,
 }
 
 impl Cost {
     /// The cost of items that change no extents, checksums or free space: `commit_items` is 0.
     #[must_use]
     pub const fn of(items: u32, bytes: u32) -> Self {
-        Self { items, commit_items: 0, bytes }
+        Self { items: items as u64, commit_items: 0, bytes: bytes as u64 }
     }
 
     /// The sum of the two costs.
@@ -39,37 +39,16 @@ impl Cost {
 
     /// This cost `count` times.
     #[must_use]
-    pub const fn times(self, count: u32) -> Self {
-        Self {
-            items: self.items * count,
-            commit_items: self.commit_items * count,
-            bytes: self.bytes * count,
-        }
+    pub fn times(self, count: u32) -> Self {
+        self.map(self, |of, _| of * u64::from(count))
     }
 
     /// The part of this cost that exceeds `other`, figure by figure.
     #[must_use]
-    pub const fn beyond(self, other: Self) -> Self {
-        Self {
-            items: self.items.saturating_sub(other.items),
-            commit_items: self.commit_items.saturating_sub(other.commit_items),
-            bytes: self.bytes.saturating_sub(other.bytes),
-        }
+    pub fn beyond(self, other: Self) -> Self {
+        self.map(other, u64::saturating_sub)
     }
-}
 
-/// The cost of many operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
-    /// As in [`Cost`].
-    pub items: u64,
-    /// As in [`Cost`].
-    pub commit_items: u64,
-    /// As in [`Cost`].
-    pub bytes: u64,
-}
-
-impl Costs {
     /// Items of either kind.
     #[must_use]
     pub const fn all_items(self) -> u64 {
@@ -97,31 +76,13 @@ impl Costs {
     }
 }
 
-impl From<Cost> for Costs {
-    fn from(cost: Cost) -> Self {
-        Self {
-            items: cost.items.into(),
-            commit_items: cost.commit_items.into(),
-            bytes: cost.bytes.into(),
-        }
-    }
-}
-
-impl Add for Costs {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        self.map(other, |a, b| a + b)
-    }
-}
-
-impl AddAssign for Costs {
+impl AddAssign for Cost {
     fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
+        *self = self.and(other);
     }
 }
 
-impl SubAssign for Costs {
+impl SubAssign for Cost {
     fn sub_assign(&mut self, other: Self) {
         *self = self.map(other, |a, b| a - b);
     }

@@ -35,7 +35,7 @@ mod unread;
 pub mod view;
 pub mod written;
 
-pub use cost::{Cost, Costs};
+pub use cost::Cost;
 pub use csums::Csums;
 pub use delayed_ref::DataRef;
 pub use error::{Error, Result};

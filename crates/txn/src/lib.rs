@@ -104,7 +104,7 @@ pub use buttress_reserve::{
     Accounts, InodeReserve, MetaReservation, ReserveClass, ReservePolicy, cost_of_copies,
 };
 pub use buttress_transaction::{
-    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange, Result,
+    Cost, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange, Result,
     Snapshot, Stamp, Tracked, View,
 };
 pub use extent_tree::{data_owner, is_exclusive};

@@ -181,7 +181,7 @@ impl Writeback {
 /// The cost of an extent's checksums.
 pub(crate) fn cost_of_sums(part: &Placed) -> Cost {
     let commit_items = if part.sums.is_empty() { 0 } else { 2 };
-    Cost { items: 0, commit_items, bytes: part.sums.len() as u32 }
+    Cost { items: 0, commit_items, bytes: part.sums.len() as u64 }
 }
 
 /// Returns the item for `range` of a file. The new extent holds the range `whole`, and `range` is a

@@ -2,7 +2,7 @@
 
 use buttress_format::{Generation, header::ITEM_LEN};
 
-use crate::Costs;
+use crate::Cost;
 use crate::transaction::Transaction;
 
 /// The content of a transaction when it was counted. The later changes are the difference between
@@ -80,14 +80,14 @@ impl Count {
     /// Adds the changes since this count: items of operations, the items that commits add because
     /// of the operations, and bytes.
     pub(crate) fn with_changes(self, transaction: &Transaction) -> CountByNow {
-        let since = if self.is_settled { Costs::default() } else { self.since(transaction) };
+        let since = if self.is_settled { Cost::default() } else { self.since(transaction) };
         CountByNow { count: self, since }
     }
 
-    fn since(&self, transaction: &Transaction) -> Costs {
+    fn since(&self, transaction: &Transaction) -> Cost {
         let (then, now) = (self.held, Held::of(transaction));
         let more = |of: fn(&Held) -> u64| of(&now).saturating_sub(of(&then));
-        Costs {
+        Cost {
             items: more(|held| held.items) + more(|held| held.resized) + more(|held| held.chunks),
             commit_items: 3 * more(|held| held.records),
             bytes: more(|held| held.bytes) + more(|held| held.added) + more(|held| held.sums),
@@ -99,7 +99,7 @@ impl Count {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountByNow {
     pub(crate) count: Count,
-    pub(crate) since: Costs,
+    pub(crate) since: Cost,
 }
 
 impl CountByNow {

@@ -8,7 +8,7 @@ use buttress_base::Interrupt;
 use buttress_block::{Device, Error as DeviceError, Layer, MemoryDevice};
 use buttress_format::{Key, Kind, TreeId};
 use buttress_fs::make::{MakeOptions, make};
-use buttress_txn::{Cost, Costs, Engine, EngineOptions, Error, ReserveClass};
+use buttress_txn::{Cost, Engine, EngineOptions, Error, ReserveClass};
 use buttress_volume::Volume;
 
 use crate::reservation_cache::engine;
@@ -76,7 +76,7 @@ fn e6_interrupted_at_each_step() {
         engine.reserve_in_queue(Cost::of(5, 0), ReserveClass::Normal).expect("there is room");
     drop((reservation, all));
     engine.commit().expect("a commit");
-    assert_eq!(engine.accounts().outstanding, Costs::default());
+    assert_eq!(engine.accounts().outstanding, Cost::default());
 }
 
 /// A device with flushes that wait. When the test lets a flush go on, the test may also make the

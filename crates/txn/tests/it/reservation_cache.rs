@@ -8,7 +8,7 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Rng, thread};
 use buttress_block::MemoryDevice;
 use buttress_fs::make::{MakeOptions, make};
-use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, ReserveClass};
+use buttress_txn::{Cost, Engine, EngineOptions, MetaReservation, ReserveClass};
 use buttress_volume::Volume;
 
 /// The costs of the operations in a race.
@@ -33,7 +33,7 @@ fn ask(engine: &Arc<Engine>, cost: Cost) -> Option<MetaReservation> {
 
 fn batches(engine: &Engine) -> u64 {
     let reserved = engine.accounts().outstanding;
-    let Costs { items, commit_items, bytes } = reserved;
+    let Cost { items, commit_items, bytes } = reserved;
     assert_eq!(
         (items * 3, items * 100),
         (commit_items * 5, bytes),
@@ -62,7 +62,7 @@ fn batches_come_and_go() {
     assert_eq!(batches(&engine), 1, "one went, the other has been used once");
     drop(ask(&engine, Cost::of(7, 10)).expect("plenty"));
     engine.commit().expect("a commit");
-    assert_eq!(engine.accounts().outstanding, Costs::default());
+    assert_eq!(engine.accounts().outstanding, Cost::default());
 }
 
 /// Before a request is refused, every shard gives back its reservations (B3).
@@ -191,7 +191,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
     assert_eq!(wrong, [], "seed {seed}: steps, what was reserved, and what was held");
     engine.commit().expect("a commit");
     let _ = ask(&engine, Cost::of(1_000_000, 1 << 30));
-    assert_eq!(engine.accounts().outstanding, Costs::default(), "seed {seed}");
+    assert_eq!(engine.accounts().outstanding, Cost::default(), "seed {seed}");
 }
 
 /// E10: refills against releases, with the system's threads.
