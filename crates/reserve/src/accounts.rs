@@ -115,17 +115,19 @@ impl Reservations {
     pub fn pools(&self, dirty: u64, ordered: u64) -> MetadataUse {
         let (outstanding, running) = (self.outstanding.lock().sum(), self.running_size());
         let account = self.space.account(SpaceKind::Metadata);
-        let empty = running == (0, 0);
-        let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
-        let all = (running.0 + outstanding.all_items(), running.1 + outstanding.bytes);
-        let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
+        let need = |items, bytes| match (items, bytes) {
+            (0, 0) => 0,
+            _ => self.need(items, bytes, account.used),
+        };
+        let overlay = need(running.0, running.1);
+        let items = running.0 + outstanding.all_items();
+        let reserved = need(items, running.1 + outstanding.bytes).saturating_sub(overlay);
         // Under the policy `Levels`, reservations take `apart` bytes, and writeback of dirty data
         // gives these bytes back. So a round of flushing can free these reservations, and they do
         // not count in `MetadataUse::paths`. Only the running transaction's items count as paths.
-        let apart = self.reserved_apart(outstanding);
-        let in_paths = if apart == 0 { all.0 } else { running.0 };
-        let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };
-        let to_come = self.devices.lock().reservable(self.kind_flags(SpaceKind::Metadata));
+        let apart = self.policy.alone(outstanding, self.nodesize());
+        let paths = need(if apart == 0 { items } else { running.0 }, 0);
+        let to_come = self.devices.lock().reservable(self.metadata_flags());
         MetadataUse {
             total: account.total,
             used: account.used,
@@ -136,7 +138,7 @@ impl Reservations {
             to_come,
             overlay,
             frozen: self.frozen_left(),
-            reservations: need.saturating_sub(overlay).max(apart) + account.may_use,
+            reservations: reserved.max(apart) + account.may_use,
             paths,
             dirty: dirty.saturating_sub(ordered),
             ordered,

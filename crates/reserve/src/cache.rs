@@ -24,47 +24,49 @@
 //!   refused a batch keeps nothing for the next `REST` reservations. Without these rules, other
 //!   requests would have to count nodes and wait.
 
-use std::mem;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use buttress_base::CachePadded;
 use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::Mutex;
 use buttress_space::Priority;
 
 use crate::Cost;
-use crate::class::ReserveClass;
+use crate::class::{ReserveClass, TicketDemand};
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
 
 /// Number of operations in a batch.
 const BATCH: u32 = 16;
 
-/// The most items of a reservation that a shard keeps.
+/// The most items and bytes of a reservation that a shard keeps. Only room for copies of nodes has
+/// more bytes.
 const ITEMS_MAX: u64 = 64;
+const BYTES_MAX: u64 = 256 << 20;
 
 /// After a shard was refused a batch, it keeps nothing for this many reservations (B4).
 const REST: u32 = 256;
 
+/// The reservations that one shard keeps.
 #[derive(Debug, Default)]
-struct ShardReservations {
+pub(crate) struct Shard {
     unused: Option<MetaReservation>,
     spent: Option<MetaReservation>,
     /// Number of reservations that came back since the shard last gave `spent` back.
     came_back: u32,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Shard {
-    /// Unranked: the locks of `Outstanding` and of the queue are taken under it.
-    kept: Mutex<ShardReservations>,
     /// For how many more reservations the shard keeps nothing (B4).
-    rests: AtomicU32,
+    rests: u32,
 }
 
-/// The reservations that each shard keeps.
+impl Shard {
+    fn empty(&mut self) -> [Option<MetaReservation>; 2] {
+        self.came_back = 0;
+        [self.unused.take(), self.spent.take()]
+    }
+}
+
+/// The reservations that each shard keeps. Unranked: the locks of `Outstanding` and of the queue
+/// are taken under them.
 #[derive(Debug, Default)]
-pub(crate) struct ReservationCache([CachePadded<Shard>; SHARDS]);
+pub(crate) struct ReservationCache([CachePadded<Mutex<Shard>>; SHARDS]);
 
 impl Reservations {
     /// Takes a reservation out of this thread's shard, or out of a new batch. `None` if the shard
@@ -73,30 +75,26 @@ impl Reservations {
         if !self.may_keep(cost) {
             return None;
         }
-        let shard = &self.cached.0[shard()];
-        let rests = shard.rests.load(Ordering::Relaxed);
-        if rests > 0 {
-            // The decrement is not exact, since other threads of the shard may decrement at the
-            // same time.
-            shard.rests.store(rests - 1, Ordering::Relaxed);
+        let mut shard = self.cached.0[shard()].lock();
+        if shard.rests > 0 {
+            shard.rests -= 1;
             return None;
         }
-        let mut stock = shard.kept.lock();
-        if let Some(part) = stock.unused.as_mut().and_then(|unused| unused.cut_all_of(cost)) {
+        if let Some(part) = shard.unused.as_mut().and_then(|unused| unused.cut_all_of(cost)) {
             return Some(part);
         }
-        let batch = cost.times(BATCH);
-        if !self.queue.at_once(Priority::Normal, || self.try_reserve_batch(batch)) {
-            shard.rests.store(REST, Ordering::Relaxed);
-            let kept = mem::take(&mut *stock);
-            drop(stock);
+        let batch = TicketDemand { cost: cost.times(BATCH), class: ReserveClass::Normal };
+        if !self.queue.at_once(Priority::Normal, || self.try_reserve_batch(&batch)) {
+            shard.rests = REST;
+            let kept = shard.empty();
+            drop(shard);
             self.settle_cached(kept);
             return None;
         }
-        let mut fresh = MetaReservation::of_granted(self, batch, ReserveClass::Normal);
+        let mut fresh = MetaReservation::of_granted(self, &batch);
         let part = fresh.cut_all_of(cost);
-        let old = stock.unused.replace(fresh);
-        drop(stock);
+        let old = shard.unused.replace(fresh);
+        drop(shard);
         // Dropping a reservation takes the shard's lock again, so the lock is released first.
         drop(old);
         part
@@ -104,22 +102,22 @@ impl Reservations {
 
     /// Whether shards may keep reservations of this size (B3, B4).
     fn may_keep(&self, cost: Cost) -> bool {
-        !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.queue.is_waiting()
+        let is_small = cost.all_items() <= ITEMS_MAX && cost.bytes <= BYTES_MAX;
+        is_small && !self.policy.is_levels() && !self.queue.is_waiting()
     }
 
     /// Keeps a reservation that came back. Returns the reservation that the caller must give back
     /// now, if there is one.
     pub(crate) fn keep(&self, reservation: MetaReservation) -> Option<MetaReservation> {
-        let shard = &self.cached.0[shard()];
-        if !self.may_keep(reservation.held())
-            || shard.rests.load(Ordering::Relaxed) > 0
-            || self.is_tight_now()
-        {
+        if !self.may_keep(reservation.held()) || self.is_tight_now() {
             return Some(reservation);
         }
-        let mut stock = shard.kept.lock();
-        stock.came_back += 1;
-        let all = match stock.spent.take() {
+        let mut shard = self.cached.0[shard()].lock();
+        if shard.rests > 0 {
+            return Some(reservation);
+        }
+        shard.came_back += 1;
+        let all = match shard.spent.take() {
             None => reservation,
             Some(mut spent) => {
                 spent.merge(reservation);
@@ -128,11 +126,11 @@ impl Reservations {
         };
         // A ticket that joined the queue before this lock was taken is seen here. A later ticket
         // waits for this lock and empties the shard (B3).
-        if stock.came_back >= BATCH || self.queue.is_waiting() {
-            stock.came_back = 0;
+        if shard.came_back >= BATCH || self.queue.is_waiting() {
+            shard.came_back = 0;
             return Some(all);
         }
-        stock.spent = Some(all);
+        shard.spent = Some(all);
         None
     }
 
@@ -140,16 +138,15 @@ impl Reservations {
     pub fn give_cached_back(&self) -> bool {
         let mut found = false;
         for shard in &self.cached.0 {
-            let kept = mem::take(&mut *shard.kept.lock());
+            let kept = shard.lock().empty();
             found |= self.settle_cached(kept);
         }
         found
     }
 
-    fn settle_cached(&self, kept: ShardReservations) -> bool {
-        let ShardReservations { unused, spent, .. } = kept;
+    fn settle_cached(&self, kept: [Option<MetaReservation>; 2]) -> bool {
         let mut found = false;
-        for mut reservation in [unused, spent].into_iter().flatten() {
+        for mut reservation in kept.into_iter().flatten() {
             found |= !reservation.held().is_nothing();
             reservation.settle(self);
         }

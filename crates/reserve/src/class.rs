@@ -40,3 +40,11 @@ pub struct TicketDemand {
     /// How much of the withheld metadata the operation may use.
     pub class: ReserveClass,
 }
+
+impl TicketDemand {
+    /// The amounts that the granted demand adds to all reservations, and to those of operations
+    /// that free space.
+    pub(crate) fn shares(&self) -> (Cost, Cost) {
+        (self.cost, if self.class.frees() { self.cost } else { Cost::default() })
+    }
+}

@@ -117,7 +117,7 @@ impl Reservations {
         let there =
             account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
         let lacks = reserve.saturating_sub(there);
-        let kind = self.kind_flags(SpaceKind::Metadata);
+        let kind = self.metadata_flags();
         let to_come = devices.could_keep(kind, need.saturating_add(lacks));
         let left = (there + to_come).saturating_sub(reserve);
         known.kept = kept(need, left, known.kept);
@@ -205,7 +205,7 @@ impl Reservations {
     fn room_of(&self, account: &Account, trees: &TreesFacts, devices: &DeviceSpace) -> Room {
         let geometry = self.store.geometry();
         let is_mixed = self.space.is_mixed();
-        let kind = self.kind_flags(SpaceKind::Metadata);
+        let kind = self.metadata_flags();
         Room {
             used: (!is_mixed).then_some(account.used),
             largest: if is_mixed { trees.largest() } else { 0 },

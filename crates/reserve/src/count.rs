@@ -91,15 +91,14 @@ impl Reservations {
         let above = self.shared_nodes(self.space.account(SpaceKind::Metadata).used);
         let fills =
             2 * (since.bytes + to_come.bytes) + commit_items.saturating_mul(WHOLE_BYTES) + above;
-        let nodesize = u64::from(self.store.geometry().nodesize);
-        nodes.saturating_mul(nodesize).saturating_add(fills)
+        nodes.saturating_mul(self.nodesize()).saturating_add(fills)
     }
 
     /// Notes whether a new count should be made soon. This is the case if the count may save
     /// `WORTH` paths, and more than twice the `left` bytes.
     pub(crate) fn note_due(&self, by_now: &CountByNow, left: u64) {
         let paths = by_now.paths(self.levels());
-        let saved = paths.saturating_mul(self.levels() * u64::from(self.store.geometry().nodesize));
+        let saved = paths.saturating_mul(self.levels() * self.nodesize());
         self.ledgers.set_due(paths >= WORTH && saved / 2 > left);
     }
 
@@ -108,20 +107,19 @@ impl Reservations {
     pub(crate) fn count_ahead(&self) {
         if self.ledgers.is_due() {
             self.ledgers.set_due(false);
-            self.recount_with(WORTH - 1, false);
+            self.recount_beyond(WORTH - 1, false);
         }
     }
 
     /// Whether a count can help a request. For ordinary writers a count is useless if the
     /// reservations alone already exceed the free space. Other requests may always count.
     pub(crate) fn may_count(&self, class: ReserveClass) -> bool {
-        let nodesize = u64::from(self.store.geometry().nodesize);
         let reserved = || {
             // Reservations for dirty data are left out, since a count limits them by the bounds of
             // their inodes (N5).
             let items = self.outstanding.lock().sum().items;
             let paths = items.saturating_sub(self.inode_reserves.items());
-            paths.saturating_mul(self.levels() * nodesize)
+            paths.saturating_mul(self.levels() * self.nodesize())
         };
         class != ReserveClass::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
     }
@@ -129,17 +127,13 @@ impl Reservations {
     /// Counts the running transaction, unless the last count is still good. Returns whether there
     /// is a new count, so that a request that did not fit may fit now.
     pub fn recount(&self) -> bool {
-        self.recount_beyond(WORTH - 1)
+        self.recount_beyond(WORTH - 1, true)
     }
 
-    /// Like [`Self::recount`], but counts if a new count may save more than `few` paths.
-    pub(crate) fn recount_beyond(&self, few: u64) -> bool {
-        self.recount_with(few, true)
-    }
-
-    /// With `waits`, waits until other counts of the transaction end. Without `waits`, returns at
-    /// once if another count is running.
-    fn recount_with(&self, few: u64, waits: bool) -> bool {
+    /// Like [`Self::recount`], but counts if a new count may save more than `few` paths. With
+    /// `waits`, waits until other counts of the transaction end. Without `waits`, returns at once
+    /// if another count is running.
+    pub(crate) fn recount_beyond(&self, few: u64, waits: bool) -> bool {
         crate::open_handles::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();

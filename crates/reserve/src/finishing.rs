@@ -24,11 +24,10 @@ impl Reservations {
         if !inodes.has_spared() {
             return;
         }
+        let fits_now = || self.may_reserve(Cost::default(), ReserveClass::Finishes);
         let fits = || {
             release();
-            self.may_reserve(Cost::default(), ReserveClass::Finishes)
-                || (self.recount_beyond(0)
-                    && self.may_reserve(Cost::default(), ReserveClass::Finishes))
+            fits_now() || (self.recount_beyond(0, true) && fits_now())
         };
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {

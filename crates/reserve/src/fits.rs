@@ -15,7 +15,6 @@ use buttress_space::{Account, SpaceKind};
 use buttress_volume::DeviceSpace;
 
 use crate::class::ReserveClass;
-use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
 use crate::{Cost, Result, View, transaction::Transaction};
 
@@ -46,13 +45,26 @@ impl Reservations {
         let outstanding = self.outstanding.lock();
         let excess = self.excess(outstanding.sum(), ReserveClass::Normal, true);
         let mut devices = self.devices.lock();
-        let most = devices.available(self.kind_flags(SpaceKind::Metadata));
+        let most = devices.available(self.metadata_flags());
         devices.keep_exactly(excess.min(most));
     }
 
-    pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, class: ReserveClass) -> bool {
-        let excess = self.excess(outstanding.sum().and(cost), class, true);
-        excess == 0 || self.overcommit(excess, class)
+    /// Whether the running transaction and `to_come` fit. Chunks not allocated yet can back bytes
+    /// beyond the metadata groups, and a commit adds these chunks as it needs them. Ordinary
+    /// writers may use half of the unallocated space, and must leave the bytes kept for copies
+    /// unallocated. While bytes are kept for copies, an operation that frees space may use all
+    /// unallocated space. The space is withheld from data as long as it is reserved (F2).
+    pub(crate) fn fits(&self, to_come: Cost, class: ReserveClass, by_inodes: bool) -> bool {
+        let excess = self.excess(to_come, class, by_inodes);
+        if excess == 0 {
+            return true;
+        }
+        let mut devices = self.devices.lock();
+        let fits = devices.may_reserve(self.metadata_flags(), excess, class.frees());
+        if fits {
+            devices.keep_for_metadata(excess);
+        }
+        fits
     }
 
     /// The bytes that the running transaction and `to_come` need beyond the block groups; 0 if they
@@ -85,32 +97,29 @@ impl Reservations {
             ReserveClass::Frees => reserve / 8,
             ReserveClass::Drops => 0,
         };
-        let apart = self.reserved_apart(to_come);
         // Under the policy `Levels`, reservations are added to the transaction's own need.
-        let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
-            0 => need,
-            apart => need.max(put() + apart),
-        };
-        let crude = self.crude_need(running.running(), to_come, account.used);
-        let crude = with_apart(crude, &|| self.need_of(running.running()));
+        let apart = self.policy.alone(to_come, self.nodesize());
+        let mut need = self.crude_need(running.running(), to_come, account.used);
+        if apart > 0 {
+            need = need.max(self.need_of(running.running()) + apart);
+        }
         let taken = frozen + kept + self.row_rests(frozen);
         // In mixed groups, `may_use` has the reservations of data.
         let free = account.free().saturating_sub(account.may_use);
-        if crude + taken <= free {
+        if need + taken <= free {
             note_pressure(0);
             return 0;
         }
-        let by_now = self.count_by_now(running.running());
-        let closer = by_now.map(|by_now| self.need_by_count(&by_now, to_come, by_inodes));
         // The need of the changes already put. The pressure excludes this need, because only unused
         // reservations are given back.
-        let put = by_now.map(|by_now| self.need_by_count(&by_now, Cost::default(), false));
-        let need =
-            closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
-        if let Some(by_now) = by_now {
+        let mut put = need;
+        if let Some(by_now) = self.count_by_now(running.running()) {
+            let of_put = self.need_by_count(&by_now, Cost::default(), false);
+            let of_all = self.need_by_count(&by_now, to_come, by_inodes).max(of_put + apart);
+            need = need.min(of_all);
+            put = need.min(of_put);
             self.note_due(&by_now, free.saturating_sub(need + taken));
         }
-        let put = put.unwrap_or(need).min(need);
         let left = free.saturating_sub(put + taken);
         note_pressure((need - put).saturating_mul(1000) / left.max(1));
         (need + taken).saturating_sub(free)
@@ -140,8 +149,7 @@ impl Reservations {
     pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
         let counts = pressure > TIGHT && !self.policy.is_levels();
-        let is_last =
-            || self.devices.lock().available(self.kind_flags(SpaceKind::Metadata)) < CHUNK_MIN;
+        let is_last = || self.devices.lock().available(self.metadata_flags()) < CHUNK_MIN;
         (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
     }
 
@@ -149,10 +157,10 @@ impl Reservations {
     /// transaction becomes as large as the frozen one before the commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
-        let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
+        let next = self.need(u64::MAX, 0, account.used).max(self.need_of(frozen));
         let left = self.frozen_need.load(Ordering::Relaxed);
         let taken = left + next + account.global_reserve + account.may_use;
-        let to_come = self.devices.lock().reservable(self.kind_flags(SpaceKind::Metadata));
+        let to_come = self.devices.lock().reservable(self.metadata_flags());
         taken > account.free() + to_come
     }
 
@@ -193,38 +201,17 @@ impl Reservations {
         (account, before.max(self.frozen_left()))
     }
 
-    /// Whether chunks not allocated yet can back `excess` bytes beyond the metadata groups. A
-    /// commit adds these chunks as it needs them. Ordinary writers may use half of the unallocated
-    /// space, and must leave the bytes kept for copies unallocated. While bytes are kept for
-    /// copies, an operation that frees space may use all unallocated space. The space is withheld
-    /// from data as long as it is reserved (F2).
-    pub(crate) fn overcommit(&self, excess: u64, class: ReserveClass) -> bool {
-        let mut devices = self.devices.lock();
-        let kind = self.kind_flags(SpaceKind::Metadata);
-        if !devices.may_reserve(kind, excess, class.frees()) {
-            return false;
-        }
-        devices.keep_for_metadata(excess);
-        true
-    }
-
     /// The most bytes of metadata that a commit of `items` items with `bytes` bytes may allocate
     /// before it frees any. The need of shared nodes is not included (`shared_need`).
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
-        let nodesize = u64::from(self.store.geometry().nodesize);
+        let nodesize = self.nodesize();
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
-    /// The part of `need` for paths. The existing nodes limit this part, however large the
-    /// transaction is.
-    pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
-        self.need(items, 0, used)
-    }
-
-    /// Bytes that reservations take under the policy `Levels`; 0 under `Counted`, where all
-    /// reservations are bounded together.
-    pub(crate) fn reserved_apart(&self, reserved: Cost) -> u64 {
-        self.policy.alone(reserved, u64::from(self.store.geometry().nodesize))
+    /// Bytes that all reservations take under the policy `Levels`; 0 under `Counted`, where they
+    /// are bounded together.
+    pub(crate) fn reserved_apart(&self) -> u64 {
+        self.policy.alone(self.outstanding.lock().sum(), self.nodesize())
     }
 
     /// The need of a transaction, in bytes of metadata, by the crude bound.
@@ -241,7 +228,7 @@ impl Reservations {
         if left > 0 {
             left += self.row_rest.load(Ordering::Relaxed);
         }
-        let kind = self.kind_flags(SpaceKind::Metadata);
+        let kind = self.metadata_flags();
         if left == 0 || devices.has(kind, left) {
             return true;
         }

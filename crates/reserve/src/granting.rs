@@ -10,7 +10,7 @@ use buttress_tree::Roots;
 
 use crate::class::{ReserveClass, TicketDemand};
 use crate::copies::TreeFacts;
-use crate::outstanding::{Outstanding, shares};
+use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
 use crate::ticket::MetaTicket;
 use crate::token::MetaReservation;
@@ -30,15 +30,18 @@ impl Reservations {
         {
             return Some(reservation);
         }
+        let demand = TicketDemand { cost, class };
         let priority = priority_of(class, reach);
-        let take = || self.queue.at_once(priority, || self.try_reserve(cost, class));
+        let take = || self.queue.at_once(priority, || self.try_reserve(&demand));
         let granted = take()
             || (self.give_cached_back() && take())
             || (self.may_count(class) && self.recount() && take());
         granted.then(|| {
-            self.preempt_wakeup.look();
+            if self.policy.is_levels() {
+                self.preempt_wakeup.look(self.reserved_apart());
+            }
             self.count_ahead();
-            MetaReservation::of_granted(self, cost, class)
+            MetaReservation::of_granted(self, &demand)
         })
     }
 
@@ -49,15 +52,14 @@ impl Reservations {
         class: ReserveClass,
         reach: Reach,
     ) -> Result<MetaReservation, MetaTicket<'_>> {
+        let demand = TicketDemand { cost, class };
         let priority = priority_of(class, reach);
-        let ticket = self.queue.ask(priority, TicketDemand { cost, class }, |demand| {
-            self.try_reserve(demand.cost, demand.class)
-        });
-        let Some(ticket) = ticket else {
-            return Ok(MetaReservation::of_granted(self, cost, class));
+        let Some(ticket) = self.queue.ask(priority, demand, |demand| self.try_reserve(demand))
+        else {
+            return Ok(MetaReservation::of_granted(self, &demand));
         };
         self.give_cached_back();
-        Err(MetaTicket::new(self, ticket, TicketDemand { cost, class }, priority))
+        Err(MetaTicket::new(self, ticket, demand, priority))
     }
 
     /// Serves waiting tickets. If some still wait, makes a new count and serves again.
@@ -83,8 +85,7 @@ impl Reservations {
     /// Notes that nodes are also allocated in rows of `row` bytes, which share parity. Each commit
     /// may leave the rest of a row unused.
     pub fn note_row(&self, row: u64) {
-        let nodesize = u64::from(self.store.geometry().nodesize);
-        self.row_rest.fetch_max(row.saturating_sub(nodesize), Ordering::Relaxed);
+        self.row_rest.fetch_max(row.saturating_sub(self.nodesize()), Ordering::Relaxed);
     }
 
     /// Records bytes of metadata that the commit allocates. Called after the account was changed.
@@ -133,7 +134,8 @@ impl Reservations {
     /// policy `Counted`, the growth of reservations does not end the sleep.
     pub fn wait_for_reservations(&self, more: Option<u64>, limit: Duration) {
         let more = more.filter(|_| self.policy.is_levels());
-        self.preempt_wakeup.wait(more, limit);
+        let at = more.map(|more| self.reserved_apart().saturating_add(more));
+        self.preempt_wakeup.wait(at, limit);
     }
 
     /// From now on, reservations expect trees of this height: the level of the root.
@@ -150,71 +152,55 @@ impl Reservations {
     /// Serves the tickets that wait for metadata, first come first served. Called wherever metadata
     /// space becomes free.
     pub fn serve(&self) -> u64 {
-        self.queue.serve(|demand| self.try_reserve(demand.cost, demand.class))
+        self.queue.serve(|demand| self.try_reserve(demand))
     }
 
     /// The most bytes of free metadata that a cost needs, for display and forecasts.
     pub fn bytes_of(&self, cost: Cost) -> u64 {
-        let nodesize = u64::from(self.store.geometry().nodesize);
-        let levels = self.levels();
-        cost.all_items().saturating_mul(levels * nodesize)
+        cost.all_items().saturating_mul(self.levels() * self.nodesize())
     }
 
-    fn try_reserve(&self, cost: Cost, class: ReserveClass) -> bool {
-        let mut outstanding = self.outstanding.lock();
-        if !self.fits(&outstanding, cost, class) {
-            return false;
-        }
-        self.grant(&mut outstanding, cost, class);
-        true
+    fn try_reserve(&self, demand: &TicketDemand) -> bool {
+        self.try_reserve_beside(Outstanding::sum, true, demand)
     }
 
-    /// Reserves for an operation that frees space. The cost must fit beside the reservations that
-    /// `others` returns; all other reservations are ignored (`reserve::P4`).
+    /// Reserves if the cost fits beside the reservations that `others` returns. All other
+    /// reservations are ignored (`reserve::P4`). For `by_inodes` see
+    /// [`need_by_count`](Self::need_by_count).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Cost,
-        (cost, class): (Cost, ReserveClass),
+        by_inodes: bool,
+        demand: &TicketDemand,
     ) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let excess = self.excess(others(&outstanding).and(cost), class, false);
-        let fits = excess == 0 || self.overcommit(excess, class);
+        let fits = self.fits(others(&outstanding).and(demand.cost), demand.class, by_inodes);
         if fits {
-            self.grant(&mut outstanding, cost, class);
+            outstanding.grant(demand);
         }
         fits
     }
 
     /// Reserves a batch for several operations, if it leaves half of the free space (`cache::B4`).
-    pub(crate) fn try_reserve_batch(&self, cost: Cost) -> bool {
+    pub(crate) fn try_reserve_batch(&self, batch: &TicketDemand) -> bool {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
         let (account, frozen) = self.account_and_frozen();
-        let crude = self.crude_need(view.running(), outstanding.sum().and(cost), account.used);
+        let to_come = outstanding.sum().and(batch.cost);
+        let crude = self.crude_need(view.running(), to_come, account.used);
         let taken = crude + frozen + account.global_reserve;
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
             self.note_pressure(0);
-            self.grant(&mut outstanding, cost, ReserveClass::Normal);
+            outstanding.grant(batch);
         }
         is_plenty
     }
 
-    fn grant(&self, outstanding: &mut Outstanding, cost: Cost, class: ReserveClass) {
-        outstanding.grant(shares(cost, class));
-        if self.policy.is_levels() {
-            self.preempt_wakeup.note(self.reserved_apart(outstanding.sum()));
-        }
-    }
-
-    /// Takes back a grant that a ticket left unused.
-    pub(crate) fn revoke(&self, cost: Cost, class: ReserveClass) {
-        self.outstanding.lock().revoke(shares(cost, class));
-    }
-
     /// Whether a reservation would fit now. It reserves nothing and makes no room.
     pub fn may_reserve(&self, cost: Cost, class: ReserveClass) -> bool {
-        self.fits(&self.outstanding.lock(), cost, class)
+        let outstanding = self.outstanding.lock();
+        self.fits(outstanding.sum().and(cost), class, true)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use buttress_transaction::Cost;
 
-use crate::class::ReserveClass;
+use crate::class::TicketDemand;
 
 /// The figures of an empty token, as the audit counts them.
 #[cfg(debug_assertions)]
@@ -36,7 +36,8 @@ impl Outstanding {
     }
 
     /// Adds a reservation that no token holds yet.
-    pub(crate) fn grant(&mut self, (held, freeing): (Cost, Cost)) {
+    pub(crate) fn grant(&mut self, demand: &TicketDemand) {
+        let (held, freeing) = demand.shares();
         self.costs += held;
         self.freeing += freeing;
         #[cfg(debug_assertions)]
@@ -44,7 +45,8 @@ impl Outstanding {
     }
 
     /// Takes back a grant for which no token was made.
-    pub(crate) fn revoke(&mut self, (held, freeing): (Cost, Cost)) {
+    pub(crate) fn revoke(&mut self, demand: &TicketDemand) {
+        let (held, freeing) = demand.shares();
         self.costs -= held;
         self.freeing -= freeing;
         #[cfg(debug_assertions)]
@@ -73,11 +75,6 @@ impl Outstanding {
             "reserve::P3: what tokens hold, those of requests that free space apart, and all"
         );
     }
-}
-
-/// The amounts that a reservation adds to `costs` and to `freeing`.
-pub(crate) fn shares(cost: Cost, class: ReserveClass) -> (Cost, Cost) {
-    (cost, if class.frees() { cost } else { Cost::default() })
 }
 
 /// Both sums, as the figures that the audit counts.

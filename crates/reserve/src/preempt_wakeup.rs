@@ -8,70 +8,52 @@
 //! - **A2** However many reservations are made during one sleep of the flusher, they wake the
 //!   flusher at most once.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
 
 /// The state on which the thread of the preemptive flusher waits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PreemptWakeup {
-    /// Reserved bytes, as of the last reservation.
-    reserved: AtomicU64,
-    /// The sum at which the flusher wants to be woken; `u64::MAX` while it does not wait (A2).
-    at: AtomicU64,
-    /// Whether the flusher was woken. Unranked: nothing is taken under it.
-    called: Mutex<bool>,
+    /// Unranked: nothing is taken under it.
+    state: Mutex<State>,
     wake: Condvar,
 }
 
-impl Default for PreemptWakeup {
-    fn default() -> Self {
-        Self {
-            reserved: AtomicU64::new(0),
-            at: AtomicU64::new(u64::MAX),
-            called: Mutex::new(false),
-            wake: Condvar::new(),
-        }
-    }
+#[derive(Debug, Default)]
+struct State {
+    /// The sum of reserved bytes at which the flusher wants to be woken. `None` if reservations do
+    /// not wake it, or have woken it (A2).
+    at: Option<u64>,
+    /// Whether the flusher was woken.
+    is_called: bool,
 }
 
 impl PreemptWakeup {
-    pub(crate) fn note(&self, reserved: u64) {
-        self.reserved.store(reserved, Ordering::Relaxed);
-    }
-
     /// Wakes the flusher if the reserved bytes have reached `at`. Called after a reservation that
     /// was granted at once (A1).
-    pub(crate) fn look(&self) {
-        if self.reserved.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
-            return;
-        }
-        if self.at.swap(u64::MAX, Ordering::Relaxed) != u64::MAX {
-            *self.called.lock() = true;
+    pub(crate) fn look(&self, reserved: u64) {
+        let mut state = self.state.lock();
+        if state.at.is_some_and(|at| at <= reserved) {
+            *state = State { at: None, is_called: true };
             self.wake.notify_one();
         }
     }
 
     /// Wakes the flusher's thread so that the thread can end.
     pub(crate) fn call(&self) {
-        *self.called.lock() = true;
+        self.state.lock().is_called = true;
         self.wake.notify_one();
     }
 
-    /// Sleeps for at most `limit`. With `more`, a reservation granted at once ends the sleep if the
-    /// reserved bytes have grown by `more` since the call. With `None`, reservations do not end the
-    /// sleep.
-    pub(crate) fn wait(&self, more: Option<u64>, limit: Duration) {
-        let mut called = self.called.lock();
-        let at = more.map(|more| self.reserved.load(Ordering::Relaxed).saturating_add(more));
-        self.at.store(at.unwrap_or(u64::MAX), Ordering::Relaxed);
-        if !*called {
-            self.wake.wait_for(&mut called, limit);
+    /// Sleeps for at most `limit`. A reservation granted at once ends the sleep if the reserved
+    /// bytes have reached `at`. With `None`, reservations do not end the sleep.
+    pub(crate) fn wait(&self, at: Option<u64>, limit: Duration) {
+        let mut state = self.state.lock();
+        state.at = at;
+        if !state.is_called {
+            self.wake.wait_for(&mut state, limit);
         }
-        *called = false;
-        self.at.store(u64::MAX, Ordering::Relaxed);
+        *state = State::default();
     }
 }

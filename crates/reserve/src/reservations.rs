@@ -135,7 +135,11 @@ impl Reservations {
         self.inode_reserves.enter(tree, ino)
     }
 
-    pub(crate) fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
-        kind_flags(&self.space, kind)
+    pub(crate) fn metadata_flags(&self) -> BlockGroupFlags {
+        kind_flags(&self.space, SpaceKind::Metadata)
+    }
+
+    pub(crate) fn nodesize(&self) -> u64 {
+        self.store.geometry().nodesize.into()
     }
 }

@@ -52,8 +52,7 @@ impl<'e> MetaTicket<'e> {
     }
 
     fn reservation(&self) -> MetaReservation {
-        let TicketDemand { cost, class } = self.demand;
-        MetaReservation::of_granted(self.all, cost, class)
+        MetaReservation::of_granted(self.all, &self.demand)
     }
 
     fn others_free(&self) -> bool {
@@ -80,13 +79,12 @@ impl Waits for MetaTicket<'_> {
     }
 
     fn look_once_more(&mut self) -> Look<MetaReservation> {
-        let TicketDemand { cost, class } = self.demand;
-        if !class.frees() {
+        if !self.demand.class.frees() {
             return Look::InVain;
         }
         // The reservation has to fit beside the reservations of other operations that free space.
         // Reservations of writers that fill the volume do not count (`reserve::P4`).
-        if self.all.try_reserve_beside(Outstanding::freeing, (cost, class)) {
+        if self.all.try_reserve_beside(Outstanding::freeing, false, &self.demand) {
             return Look::Served(self.reservation());
         }
         let since = *self.waits_for_others.get_or_insert_with(clock::now);
@@ -101,7 +99,7 @@ impl Waits for MetaTicket<'_> {
         if had_others && clock::since(since) < OTHERS_END {
             return Look::MakeRoom;
         }
-        match self.all.try_reserve_beside(|_| Cost::default(), (cost, class)) {
+        match self.all.try_reserve_beside(|_| Cost::default(), false, &self.demand) {
             true => Look::Served(self.reservation()),
             false => Look::InVain,
         }
@@ -112,7 +110,7 @@ impl Drop for MetaTicket<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         if ticket.leave() == Some(Verdict::Granted) {
-            self.all.revoke(self.demand.cost, self.demand.class);
+            self.all.outstanding.lock().revoke(&self.demand);
         }
         // A later ticket may fit now (T1).
         self.all.serve();

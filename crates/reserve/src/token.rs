@@ -6,9 +6,8 @@ use buttress_base::CachePadded;
 use buttress_base::shard::{SHARDS, shard};
 
 use crate::Cost;
-use crate::class::ReserveClass;
+use crate::class::TicketDemand;
 use crate::inode::InodeReserve;
-use crate::outstanding::shares;
 #[cfg(debug_assertions)]
 use crate::outstanding::{NOTHING, figures};
 use crate::reservations::Reservations;
@@ -43,8 +42,8 @@ pub struct MetaReservation {
 
 impl MetaReservation {
     /// Creates the token of a reservation that the outstanding sum already includes.
-    pub fn of_granted(all: &Reservations, cost: Cost, class: ReserveClass) -> Self {
-        let (held, freeing) = shares(cost, class);
+    pub(crate) fn of_granted(all: &Reservations, demand: &TicketDemand) -> Self {
+        let (held, freeing) = demand.shares();
         Self {
             owner: Arc::clone(&all.owners.0[shard()]),
             held,
@@ -117,25 +116,8 @@ impl MetaReservation {
             return;
         }
         self.unbind();
-        if let Some(mut reservation) = all.keep(self.take(all)) {
+        if let Some(mut reservation) = all.keep(self.cut(self.held)) {
             reservation.settle(all);
-        }
-    }
-
-    /// Moves the whole reservation into a new token.
-    fn take(&mut self, all: &Reservations) -> Self {
-        #[cfg(not(debug_assertions))]
-        let _ = all;
-        Self {
-            owner: Arc::clone(&self.owner),
-            held: std::mem::take(&mut self.held),
-            freeing: std::mem::take(&mut self.freeing),
-            of: self.of.take(),
-            #[cfg(debug_assertions)]
-            token: {
-                let nothing = all.outstanding.lock().token_audit().enter(NOTHING);
-                std::mem::replace(&mut self.token, nothing)
-            },
         }
     }
 
