@@ -7,14 +7,12 @@ use buttress_transaction::Cost;
 pub enum ReserveClass {
     /// An operation that fills the volume.
     Normal,
-    /// An operation that frees space in the end, such as unlink or truncate. It may use all space
-    /// kept for copies of nodes, and seven eighths of the global reserve. If trees share nodes, the
-    /// operation may use only three quarters of the reserve, because it takes much space before it
-    /// frees any.
+    /// An operation that frees space in the end, such as unlink or truncate (`reserve::P4`). If
+    /// trees share nodes, the operation may use less of the global reserve, because it takes much
+    /// space before it frees any.
     Frees,
-    /// An operation that deletes a subvolume, or drops a part of it. It may use the space for
-    /// copies and all of the global reserve. A full volume with snapshots gets its space back by
-    /// such operations.
+    /// An operation that deletes a subvolume, or drops a part of it (`reserve::P4`). A full volume
+    /// with snapshots gets its space back by such operations.
     Drops,
     /// An ordered extent that needs more than its reservation to finish; its data is on the devices
     /// already. It may use three quarters of the global reserve, or seven eighths if trees share

@@ -40,12 +40,9 @@ use buttress_space::{Account, SpaceKind};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::DeviceSpace;
 
-use crate::copies_need::{Room, Sums, TreesFacts, counts, kept};
+use crate::copies_need::{Room, Sums, TreeFacts, TreesFacts, counts, kept};
 use crate::reservations::Reservations;
-use crate::shares::EXTENT_ITEM;
 use crate::{Cost, Result};
-
-pub use crate::copies_need::TreeFacts;
 
 /// The most bytes that one snapshot must reserve. If its copies may need more, the additional room
 /// is kept only as far as space is left, and the snapshot is not refused.
@@ -203,15 +200,14 @@ impl Reservations {
     }
 
     fn room_of(&self, account: &Account, trees: &TreesFacts, devices: &DeviceSpace) -> Room {
-        let geometry = self.store.geometry();
         let is_mixed = self.space.is_mixed();
         let kind = self.metadata_flags();
         Room {
             used: (!is_mixed).then_some(account.used),
             largest: if is_mixed { trees.largest() } else { 0 },
             devices: devices.total() / u64::from(devices.profile_of(kind).flags().copies()).max(1),
-            nodesize: geometry.nodesize.into(),
-            each: geometry.leaf_room() as u64 / EXTENT_ITEM,
+            nodesize: self.nodesize(),
+            each: self.extents_of_leaf(),
         }
     }
 }

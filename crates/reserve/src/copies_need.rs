@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
 /// Up to 1/32 of the devices may be kept for copies, whatever the size of the trees. ZFS withholds
@@ -78,9 +77,9 @@ pub(crate) struct TreesFacts {
     sums: Sums,
 }
 
-/// The known facts about the trees.
+/// The known facts about the trees, and the room that is kept.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownTrees {
     pub(crate) is_known: bool,
     pub(crate) trees: TreesFacts,
     /// The number of bytes that are kept.
@@ -88,19 +87,6 @@ pub(crate) struct Known {
     /// Bytes kept for copies on behalf of transactions that are not published yet, with the
     /// generation of each.
     pub(crate) coming: Vec<(Generation, u64)>,
-}
-
-/// The state of `copies`.
-#[derive(Debug, Default)]
-pub(crate) struct Copies(
-    /// Unranked: taken after the lock of the devices.
-    Mutex<Known>,
-);
-
-impl Copies {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock()
-    }
 }
 
 /// Whether a root item names a tree with nodes to count. Trees that a balance of Linux made do not

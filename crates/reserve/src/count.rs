@@ -54,9 +54,9 @@ const SLACK: u64 = 24;
 
 impl Reservations {
     /// The most bytes of metadata that the commit of a transaction may allocate, by its count.
-    /// `to_come` is the cost of items not put yet. `None` if there is no count.
-    pub fn closer_need(&self, transaction: &Transaction, to_come: Cost) -> Option<u64> {
-        Some(self.need_by_count(&self.count_by_now(transaction)?, to_come, false))
+    /// `None` if there is no count.
+    pub fn closer_need(&self, transaction: &Transaction) -> Option<u64> {
+        Some(self.need_by_count(&self.count_by_now(transaction)?, Cost::default(), false))
     }
 
     /// The count of a transaction, and the changes since. `None` if there is no count.
@@ -149,7 +149,7 @@ impl Reservations {
         let known = *ledger.seen.lock();
         let below = match view.frozen() {
             None => Some(0),
-            Some(frozen) => self.closer_need(frozen, Cost::default()),
+            Some(frozen) => self.closer_need(frozen),
         };
         let Some(below) = below else { return false };
         if let Some(known) = known
@@ -241,7 +241,7 @@ impl Reservations {
         count.is_whole = true;
         *ledger.seen.lock() = Some(count);
         drop(work);
-        let bytes = self.closer_need(frozen, Cost::default())?;
+        let bytes = self.closer_need(frozen)?;
         self.frozen_need.fetch_min(bytes, Ordering::Relaxed);
         // The frozen transaction's need may be smaller now, so a waiting ticket may fit.
         self.serve_counted();

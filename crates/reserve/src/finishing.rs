@@ -1,5 +1,6 @@
 //! Before a transaction freezes: waits for ordered extents that should finish in it.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
@@ -31,7 +32,7 @@ impl Reservations {
         };
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {
-            inodes.set_awaited(true);
+            inodes.are_awaited.store(true, Ordering::Relaxed);
             self.note_pressure(1000);
             buttress_base::thread::sleep(LOOK);
             let now = inodes.items();
@@ -40,6 +41,6 @@ impl Reservations {
             }
             items = now;
         }
-        inodes.set_awaited(false);
+        inodes.are_awaited.store(false, Ordering::Relaxed);
     }
 }

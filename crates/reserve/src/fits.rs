@@ -87,7 +87,7 @@ impl Reservations {
             // includes the leaves for the known changes, so these leaves are subtracted from the
             // reserve here.
             ReserveClass::Normal => {
-                account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
+                account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts, 0))
             }
             // If an ordered extent cannot be finished, its data is lost. So with shared nodes,
             // finishing may use more of the reserve than a delete.
@@ -150,7 +150,8 @@ impl Reservations {
         let pressure = self.pressure.load(Ordering::Relaxed);
         let counts = pressure > TIGHT && !self.policy.is_levels();
         let is_last = || self.devices.lock().available(self.metadata_flags()) < CHUNK_MIN;
-        (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
+        (counts && (self.inode_reserves.are_awaited.load(Ordering::Relaxed) || is_last()))
+            .then_some(pressure)
     }
 
     /// Whether operations may lack space beside a frozen transaction. Assumes that the next

@@ -9,7 +9,7 @@ use buttress_transaction::Cost;
 use buttress_tree::Roots;
 
 use crate::class::{ReserveClass, TicketDemand};
-use crate::copies::TreeFacts;
+use crate::copies_need::TreeFacts;
 use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
 use crate::ticket::MetaTicket;
@@ -78,7 +78,7 @@ impl Reservations {
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
         self.ledgers.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
-        let closer = self.closer_need(frozen, Cost::default()).unwrap_or(u64::MAX);
+        let closer = self.closer_need(frozen).unwrap_or(u64::MAX);
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
 

@@ -113,10 +113,6 @@ impl InodeReserve {
         self.change(|held| held.items -= items);
     }
 
-    fn set_bound(&self, bound: Option<u64>) {
-        self.change(|held| (held.bound, held.is_known) = (bound.unwrap_or(UNBOUND), true));
-    }
-
     /// Whether nothing is reserved. Then the bound is forgotten, and computed again once something
     /// is reserved.
     fn is_idle(&self) -> bool {
@@ -155,8 +151,10 @@ pub(crate) struct InodeReserves {
     /// Items reserved for all these inodes, and the spared items among them (I1).
     items: AtomicU64,
     spared: AtomicU64,
-    /// Whether a commit waits until ordered extents finish (I4).
-    awaited: AtomicBool,
+    /// Whether a commit waits until ordered extents finish (I4). Writeback then starts at once,
+    /// even if a chunk could still be allocated. Reservations may use only half of the unallocated
+    /// space. If the commit waited in vain, the commit may use the other half.
+    pub(crate) are_awaited: AtomicBool,
     /// Unranked: nothing is taken inside.
     looked: Mutex<Option<BoundEpoch>>,
     /// Whether an inode was added, or stopped being idle, since bounds were computed.
@@ -209,7 +207,8 @@ impl InodeReserves {
     /// Sets bounds, in items; the caller holds the lock of `Outstanding` (I2).
     pub(crate) fn set(&self, moment: BoundEpoch, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
         for (inode, bound) in bounds {
-            inode.set_bound(*bound);
+            let bound = bound.unwrap_or(UNBOUND);
+            inode.change(|held| (held.bound, held.is_known) = (bound, true));
         }
         *self.looked.lock() = Some(moment);
     }
@@ -221,21 +220,9 @@ impl InodeReserves {
         if are_of_these { self.spared.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Whether a commit waits for ordered extents to finish. Writeback then starts at once, even if
-    /// a chunk could still be allocated. Reservations may use only half of the unallocated space.
-    /// If the commit waited in vain, the commit may use the other half.
-    pub(crate) fn are_awaited(&self) -> bool {
-        self.awaited.load(Ordering::Relaxed)
-    }
-
     /// Whether any item is spared, by bounds of any committed trees.
     pub(crate) fn has_spared(&self) -> bool {
         self.spared.load(Ordering::Relaxed) > 0
-    }
-
-    /// Sets whether a commit waits for ordered extents to finish.
-    pub(crate) fn set_awaited(&self, awaited: bool) {
-        self.awaited.store(awaited, Ordering::Relaxed);
     }
 
     /// All items reserved for these inodes.

@@ -49,11 +49,15 @@ pub(crate) use survey::{Uncountable, all_of};
 use tree::Tree;
 
 use crate::View;
-use crate::shares::EXTENT_REFS;
 use crate::transaction::Transaction;
 use buttress_transaction::delayed_ref::{RecordChange, inline_max};
 use buttress_transaction::sums::SumsChange;
 
+/// The most bytes of references that an extent or child gets when a shared node is first changed:
+/// two references with an item each.
+pub(crate) const EXTENT_REFS: u64 = 112;
+/// Bytes of the smallest extent item in a file tree, with its header.
+pub(crate) const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 /// The most bytes that the records of one node add to the extent tree.
 const NODE_BYTES: u64 = 84;
 /// The heaviest item of the free-space tree, a bitmap.

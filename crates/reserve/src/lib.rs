@@ -1,13 +1,8 @@
 //! Reservations of metadata space, made before an operation starts.
 //!
-//! The need of a commit has two bounds, and the smaller one counts. First, each changed item
-//! dirties at most one path and causes one split. A path is as long as the height of the tallest
-//! tree in use. Second, all items together dirty at most every existing node. The nodes that new
-//! bytes fill are added to both bounds. Because of the second bound, a long transaction of small
-//! operations does not reserve more than the volume has.
-//!
-//! If a request does not fit by these bounds, the nodes are counted (`count`). Then paths are
-//! reserved only for items put since the count. The bounds are in `fits`.
+//! The need of a commit has a crude bound (`fits`). If a request does not fit by this bound, the
+//! nodes are counted (`count`), and the smaller bound counts. `docs/internals/reservations.md` has
+//! the proof on one page.
 //!
 //! # Invariants
 //!
@@ -44,7 +39,6 @@ mod policy;
 mod preempt_wakeup;
 mod reservations;
 mod shared;
-mod shares;
 mod ticket;
 mod token;
 mod transaction_ledger;
@@ -52,7 +46,8 @@ pub mod waiting;
 
 pub use accounts::Accounts;
 pub use class::{ReserveClass, TicketDemand};
-pub use copies::{TreeFacts, cost_of_copies};
+pub use copies::cost_of_copies;
+pub use copies_need::TreeFacts;
 pub use inode::InodeReserve;
 pub use policy::ReservePolicy;
 pub use reservations::{EngineParts, Reservations, kind_flags};

@@ -1,6 +1,6 @@
 //! The state that decides whether more metadata may be reserved.
 
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -14,12 +14,11 @@ use buttress_volume::DeviceSpace;
 
 use crate::cache::ReservationCache;
 use crate::class::TicketDemand;
-use crate::copies_need::Copies;
+use crate::copies_need::KnownTrees;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
 use crate::policy::ReservePolicy;
 use crate::preempt_wakeup::PreemptWakeup;
-use crate::shares::SharingFacts;
 use crate::token::ShardRefs;
 use crate::transaction_ledger::Ledgers;
 
@@ -91,8 +90,13 @@ pub struct Reservations {
     pub(crate) row_rest: AtomicU64,
     /// The level of the root of the tallest known tree.
     pub(crate) height: AtomicU8,
-    pub(crate) shares: SharingFacts,
-    pub(crate) copies: Copies,
+    /// Whether trees share nodes (`shared`).
+    pub(crate) has_shared: AtomicBool,
+    /// Number of the extent tree's nodes, known if trees share nodes; `u64::MAX` if unknown.
+    pub(crate) extent_nodes: AtomicU64,
+    /// The room for copies of shared nodes (`copies`). Unranked: taken after the lock of the
+    /// devices.
+    pub(crate) copies: Mutex<KnownTrees>,
     pub(crate) ledgers: Ledgers,
 }
 
@@ -118,8 +122,9 @@ impl Reservations {
             frozen_taken: AtomicU64::new(0),
             row_rest: AtomicU64::new(0),
             height: AtomicU8::new(beneath.height),
-            shares: SharingFacts::default(),
-            copies: Copies::default(),
+            has_shared: AtomicBool::new(false),
+            extent_nodes: AtomicU64::new(u64::MAX),
+            copies: Mutex::default(),
             ledgers: Ledgers::default(),
         })
     }

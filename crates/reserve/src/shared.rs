@@ -19,12 +19,14 @@
 //!   frees. `copies` keeps space so that the next delete finds space, too. The drop of the snapshot
 //!   uses the space that the deletes leave.
 
+use std::sync::atomic::Ordering;
+
 use buttress_format::TreeId;
 use buttress_tree::{Roots, Store};
 
+use crate::View;
+use crate::ledger::{EXTENT_ITEM, EXTENT_REFS, all_of};
 use crate::reservations::Reservations;
-use crate::shares::{EXTENT_ITEM, EXTENT_REFS};
-use crate::{View, ledger};
 
 /// References to nodes take at most one byte for each `RECORDED` bytes of nodes, because each node
 /// gets at most two more references.
@@ -39,7 +41,7 @@ impl Reservations {
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());
-            self.shares.note_any();
+            self.has_shared.store(true, Ordering::Release);
             self.size_global_reserve();
         }
     }
@@ -52,12 +54,12 @@ impl Reservations {
     }
 
     fn look_at_extents(&self, store: &Store, roots: &Roots) {
-        let nodes = ledger::all_of(store, roots, TreeId::EXTENT);
-        self.shares.set_extents(nodes.ok().map(|extents| extents.sum()));
+        let nodes = all_of(store, roots, TreeId::EXTENT).map_or(u64::MAX, |nodes| nodes.sum());
+        self.extent_nodes.store(nodes, Ordering::Relaxed);
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.shares.is_any()
+        self.has_shared.load(Ordering::Acquire)
     }
 
     /// The bytes of metadata that `items` changed items take for shared nodes, in addition to their
@@ -66,38 +68,31 @@ impl Reservations {
         if items == 0 || !self.is_shared() {
             return 0;
         }
-        let nodesize = u64::from(self.store.geometry().nodesize);
-        let fills = items.saturating_mul(self.shared_fills() * nodesize).min(2 * used);
-        let leaves = match self.shared_extents() {
-            Some(_) => self.shared_leaves(items),
-            None => items.saturating_mul(self.each_leaf()).min(used),
-        };
-        fills + leaves + self.shared_nodes(used)
+        let fills = items.saturating_mul(self.shared_fills() * self.nodesize()).min(2 * used);
+        fills + self.shared_leaves(items, used) + self.shared_nodes(used)
     }
 
-    /// Bytes of the extent-tree leaves that `items` changed items dirty; 0 if the size of the
-    /// extent tree is unknown.
-    pub(crate) fn shared_leaves(&self, items: u64) -> u64 {
-        let extents = self.shared_extents().unwrap_or(0);
-        items.saturating_mul(self.each_leaf()).min(extents)
+    /// Bytes of the extent-tree leaves that `items` changed items dirty, if each item is the first
+    /// change of a leaf. At most all bytes of the extent tree, or `most` if its size is unknown.
+    pub(crate) fn shared_leaves(&self, items: u64, most: u64) -> u64 {
+        let each = self.extents_of_leaf() * self.nodesize();
+        items.saturating_mul(each).min(self.shared_extents().unwrap_or(most))
     }
 
-    /// Bytes of the extent-tree leaves that one item dirties if it is the first change of a leaf.
-    fn each_leaf(&self) -> u64 {
-        let geometry = self.store.geometry();
-        geometry.leaf_room() as u64 / EXTENT_ITEM * u64::from(geometry.nodesize)
+    /// The most extents of one leaf. Each may be recorded in another leaf of the extent tree.
+    pub(crate) fn extents_of_leaf(&self) -> u64 {
+        self.store.geometry().leaf_room() as u64 / EXTENT_ITEM
     }
 
-    /// The most extent-tree leaves that record the extents of one leaf: one for each extent. 0 if
-    /// trees share no nodes.
+    /// The most extent-tree leaves that record the extents of one leaf. 0 if trees share no nodes.
     pub(crate) fn shared_records(&self) -> u64 {
-        if self.is_shared() { self.store.geometry().leaf_room() as u64 / EXTENT_ITEM } else { 0 }
+        if self.is_shared() { self.extents_of_leaf() } else { 0 }
     }
 
     /// Bytes of all nodes of the extent tree; `None` if unknown, or if trees share no nodes.
     fn shared_extents(&self) -> Option<u64> {
-        let nodes = self.shares.extents().filter(|_| self.is_shared())?;
-        Some(nodes.saturating_mul(u64::from(self.store.geometry().nodesize)))
+        let nodes = self.extent_nodes.load(Ordering::Relaxed);
+        (self.is_shared() && nodes != u64::MAX).then(|| nodes.saturating_mul(self.nodesize()))
     }
 
     /// Nodes that the added references fill when a leaf is first changed. These nodes may be only
@@ -106,9 +101,8 @@ impl Reservations {
         if !self.is_shared() {
             return 0;
         }
-        let nodesize = u64::from(self.store.geometry().nodesize);
         let room = self.store.geometry().leaf_room() as u64;
-        2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
+        2 * room / EXTENT_ITEM * EXTENT_REFS / self.nodesize() + 1
     }
 
     /// The most bytes that references to nodes can add, if `used` bytes of nodes exist. Each node
@@ -122,6 +116,6 @@ impl Reservations {
     pub(crate) fn shared_reserve(&self, used: u64) -> Option<u64> {
         let least = self.shared_extents()? + used / RECORDED;
         // An operation that frees space may use three quarters of the reserve.
-        Some(least / 3 * 4 + BESIDE * u64::from(self.store.geometry().nodesize))
+        Some(least / 3 * 4 + BESIDE * self.nodesize())
     }
 }

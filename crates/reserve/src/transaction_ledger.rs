@@ -10,6 +10,7 @@ use crate::transaction::Transaction;
 
 mod tally;
 
+use self::tally::Held;
 pub(crate) use self::tally::{Count, CountByNow};
 use crate::View;
 use crate::ledger::{Ledger, Uncountable};
@@ -41,7 +42,7 @@ impl LedgerState {
         let is_anew = self.roots.replace(roots.generation) != Some(roots.generation);
         // The state is recorded before the ledger takes the changes. An item put in between counts
         // twice rather than not at all.
-        let mut count = Count::begin(transaction, roots.generation);
+        let held = Held::of(transaction);
         let mut feed = || -> Result<(), Uncountable> {
             if is_anew {
                 self.ledger = Ledger::new(view, space)?;
@@ -54,10 +55,16 @@ impl LedgerState {
             return None;
         }
         let geometry = view.store().geometry();
-        count.nodes = self.ledger.nodes(geometry.leaf_room() as u64);
-        count.rest = self.ledger.rest(space, geometry);
-        count.of_items = self.ledger.nodes_of_items();
-        Some(count)
+        Some(Count {
+            nodes: self.ledger.nodes(geometry.leaf_room() as u64),
+            rest: self.ledger.rest(space, geometry),
+            of_items: self.ledger.nodes_of_items(),
+            is_whole: false,
+            roots: roots.generation,
+            below: 0,
+            is_settled: false,
+            held,
+        })
     }
 }
 

@@ -48,7 +48,7 @@ use buttress_tree::Node;
 use self::settle::Settled;
 use crate::commit_state::CommitState;
 use crate::unwritten::UnwrittenBarrier;
-use crate::{Cost, Engine, Error, Result, View, found_log, transaction::Transaction};
+use crate::{Engine, Error, Result, View, found_log, transaction::Transaction};
 
 impl Engine {
     /// Makes all changes durable that were put before the call. Callers that arrive together share
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
-        let reserved = self.reservations.closer_need(frozen, Cost::default());
+        let reserved = self.reservations.closer_need(frozen);
         let counted = self.reservations.count_if_crowded(frozen);
         let mut settled = settle::settle(self, frozen, state)?;
         if cfg!(debug_assertions) {

@@ -25,10 +25,9 @@
 use buttress_format::{Ino, Key, Kind, TreeId};
 use buttress_tree::Expect;
 
-use super::Ledger;
 use super::survey::{Survey, Uncountable};
+use super::{EXTENT_ITEM, Ledger};
 use crate::View;
-use crate::shares::EXTENT_ITEM;
 
 /// The most leaves that an outer leaf becomes: three, and the neighbour that it takes in (D1).
 const ALONE: u64 = 4;

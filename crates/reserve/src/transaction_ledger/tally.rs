@@ -8,7 +8,7 @@ use crate::transaction::Transaction;
 /// The content of a transaction when it was counted. The later changes are the difference between
 /// the present content and this content.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+pub(super) struct Held {
     /// Items in the overlay, their bytes, and the number of items put again with another length.
     items: u64,
     bytes: u64,
@@ -21,7 +21,7 @@ struct Held {
 }
 
 impl Held {
-    fn of(transaction: &Transaction) -> Self {
+    pub(super) fn of(transaction: &Transaction) -> Self {
         let Transaction { overlay, refs, sums, chunks, .. } = transaction;
         Self {
             items: overlay.items(),
@@ -58,25 +58,11 @@ pub(crate) struct Count {
     pub(crate) below: u64,
     /// Whether the commit has made all nodes of the transaction.
     pub(crate) is_settled: bool,
-    held: Held,
+    /// The content of the transaction that was counted.
+    pub(super) held: Held,
 }
 
 impl Count {
-    /// Creates an empty count. The count records the present content of the transaction; later
-    /// changes are measured against that content.
-    pub(crate) fn begin(transaction: &Transaction, roots: Generation) -> Self {
-        Self {
-            nodes: 0,
-            rest: None,
-            of_items: None,
-            is_whole: false,
-            roots,
-            below: 0,
-            is_settled: false,
-            held: Held::of(transaction),
-        }
-    }
-
     /// Adds the changes since this count: items of operations, the items that commits add because
     /// of the operations, and bytes.
     pub(crate) fn with_changes(self, transaction: &Transaction) -> CountByNow {
