@@ -147,10 +147,7 @@ impl Reservations {
             return false;
         }
         let known = *ledger.seen.lock();
-        let below = match view.frozen() {
-            None => Some(0),
-            Some(frozen) => self.closer_need(frozen),
-        };
+        let below = view.frozen().map_or(Some(0), |frozen| self.closer_need(frozen));
         let Some(below) = below else { return false };
         if let Some(known) = known
             && known.roots == view.roots().generation
@@ -158,9 +155,6 @@ impl Reservations {
             && known.with_changes(running).paths(self.levels()) <= few
             && !self.inode_reserves.are_missing(view.roots().generation)
         {
-            return false;
-        }
-        if ledger.is_never() {
             return false;
         }
         let Some(mut count) = work.count(&self.space, &view, running) else { return false };

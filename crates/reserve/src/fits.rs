@@ -103,7 +103,9 @@ impl Reservations {
         if apart > 0 {
             need = need.max(self.need_of(running.running()) + apart);
         }
-        let taken = frozen + kept + self.row_rests(frozen);
+        // Both transactions may leave the rest of a row unused.
+        let rows = if frozen > 0 { 2 } else { 1 };
+        let taken = frozen + kept + self.row_rest.load(Ordering::Relaxed) * rows;
         // In mixed groups, `may_use` has the reservations of data.
         let free = account.free().saturating_sub(account.may_use);
         if need + taken <= free {
@@ -123,12 +125,6 @@ impl Reservations {
         let left = free.saturating_sub(put + taken);
         note_pressure((need - put).saturating_mul(1000) / left.max(1));
         (need + taken).saturating_sub(free)
-    }
-
-    /// The bytes of rows that the running transaction, and a frozen one with `frozen` bytes to
-    /// come, may leave unused.
-    fn row_rests(&self, frozen: u64) -> u64 {
-        self.row_rest.load(Ordering::Relaxed) * if frozen > 0 { 2 } else { 1 }
     }
 
     pub(crate) fn is_tight_now(&self) -> bool {
@@ -225,14 +221,10 @@ impl Reservations {
     /// `transaction` (`chunk_alloc::A1`). That commit can use unallocated space, and groups that
     /// are not younger than its own transaction. True if no older commit is under way.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
-        let mut left = self.frozen_left();
-        if left > 0 {
-            left += self.row_rest.load(Ordering::Relaxed);
-        }
-        let kind = self.metadata_flags();
-        if left == 0 || devices.has(kind, left) {
-            return true;
-        }
+        let left = match self.frozen_left() {
+            0 => return true,
+            left => left + self.row_rest.load(Ordering::Relaxed),
+        };
         let view = self.view.load();
         let Some(frozen) =
             view.frozen().filter(|frozen| frozen.generation < transaction.generation)
@@ -242,7 +234,7 @@ impl Reservations {
         let groups = self.space.groups_of(SpaceKind::Metadata);
         let groups = groups.iter().filter(|group| group.birth() <= frozen.generation);
         let there = groups.map(|group| group.available()).sum();
-        devices.has(kind, left.saturating_sub(there))
+        devices.has(self.metadata_flags(), left.saturating_sub(there))
     }
 
     /// Whether metadata can do without a group of `bytes`. The running transaction's need and the

@@ -119,7 +119,9 @@ impl Reservations {
         generation: Generation,
     ) {
         self.frozen_need.store(0, Ordering::Relaxed);
-        self.look_again_at_extents(roots);
+        if self.is_shared() {
+            self.look_at_extents(roots);
+        }
         self.note_trees(trees, generation);
         self.size_global_reserve();
         self.keep_anew();

@@ -3,11 +3,10 @@
 //!
 //! # Place
 //!
-//! Writing back dirty data changes the inode item and the inode's extent items. The extent items
-//! lie between two keys of one tree. If each item counted as a path, a few thousand dirty blocks of
-//! one file would reserve more metadata than the volume has. But these blocks cannot dirty more
-//! than the leaves between these keys. So where nodes are counted (`count`), the reservations for
-//! an inode count as no more than these leaves.
+//! If each item counted as a path, a few thousand dirty blocks of one file would reserve more
+//! metadata than the volume has. But these blocks dirty only the leaves with the extents of the
+//! inode (`count::N5`). So where nodes are counted, its reservations count as no more than these
+//! leaves.
 //!
 //! # Invariants
 //!
@@ -53,14 +52,13 @@ pub struct InodeReserve {
     all: Arc<InodeReserves>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Held {
     /// Items reserved for the inode, in trees that operations change.
     items: u64,
-    /// The bound: at most this many items count.
-    bound: u64,
-    /// Whether the bound was computed since the inode last had nothing reserved.
-    is_known: bool,
+    /// The bound: at most this many items count. `None` if no bound was computed since the inode
+    /// last had nothing reserved.
+    bound: Option<u64>,
 }
 
 /// The state for which bounds were computed.
@@ -89,7 +87,7 @@ impl BoundEpoch {
 
 impl Held {
     fn spared(self) -> u64 {
-        self.items.saturating_sub(self.bound)
+        self.items.saturating_sub(self.bound.unwrap_or(UNBOUND))
     }
 }
 
@@ -99,7 +97,7 @@ impl InodeReserve {
         let mut is_known = true;
         self.change(|held| {
             held.items += items;
-            is_known = held.is_known;
+            is_known = held.bound.is_some();
         });
         if !is_known {
             self.all.fresh.store(true, Ordering::Relaxed);
@@ -120,7 +118,7 @@ impl InodeReserve {
         self.change(|held| {
             is_idle = held.items == 0;
             if is_idle {
-                (held.bound, held.is_known) = (UNBOUND, false);
+                held.bound = None;
             }
         });
         is_idle
@@ -166,8 +164,8 @@ pub(crate) struct InodeReserves {
 impl InodeReserves {
     /// Adds an inode, with no bound yet.
     pub(crate) fn enter(self: &Arc<Self>, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
-        let held = Mutex::new(Held { items: 0, bound: UNBOUND, is_known: false });
-        let new = Arc::new(InodeReserve { tree, ino, held, all: Arc::clone(self) });
+        let (held, all) = (Mutex::default(), Arc::clone(self));
+        let new = Arc::new(InodeReserve { tree, ino, held, all });
         let mut known = self.known.lock();
         if known.len().is_power_of_two() {
             known.retain(|inode| inode.strong_count() > 0);
@@ -198,7 +196,7 @@ impl InodeReserves {
         let mut due: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
         drop(known);
         if near.is_some() {
-            due.retain(|inode| !inode.held.lock().is_known);
+            due.retain(|inode| inode.held.lock().bound.is_none());
         }
         due.retain(|inode| !inode.is_idle());
         Some((due, near.unwrap_or(now)))
@@ -207,8 +205,7 @@ impl InodeReserves {
     /// Sets bounds, in items; the caller holds the lock of `Outstanding` (I2).
     pub(crate) fn set(&self, moment: BoundEpoch, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
         for (inode, bound) in bounds {
-            let bound = bound.unwrap_or(UNBOUND);
-            inode.change(|held| (held.bound, held.is_known) = (bound, true));
+            inode.change(|held| held.bound = Some(bound.unwrap_or(UNBOUND)));
         }
         *self.looked.lock() = Some(moment);
     }

@@ -22,7 +22,7 @@
 use std::sync::atomic::Ordering;
 
 use buttress_format::TreeId;
-use buttress_tree::{Roots, Store};
+use buttress_tree::Roots;
 
 use crate::View;
 use crate::ledger::{EXTENT_ITEM, EXTENT_REFS, all_of};
@@ -40,21 +40,16 @@ impl Reservations {
     /// is made, and when a subvolume that has had a snapshot is found.
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
-            self.look_at_extents(view.store(), view.roots());
+            self.look_at_extents(view.roots());
             self.has_shared.store(true, Ordering::Release);
             self.size_global_reserve();
         }
     }
 
-    /// Counts the nodes of the extent tree again, after a commit has changed it.
-    pub(crate) fn look_again_at_extents(&self, roots: &Roots) {
-        if self.is_shared() {
-            self.look_at_extents(&self.store, roots);
-        }
-    }
-
-    fn look_at_extents(&self, store: &Store, roots: &Roots) {
-        let nodes = all_of(store, roots, TreeId::EXTENT).map_or(u64::MAX, |nodes| nodes.sum());
+    /// Counts the nodes of the extent tree: before trees share nodes, and after each commit then.
+    pub(crate) fn look_at_extents(&self, roots: &Roots) {
+        let nodes = all_of(&self.store, roots, TreeId::EXTENT);
+        let nodes = nodes.map_or(u64::MAX, |nodes| nodes.sum());
         self.extent_nodes.store(nodes, Ordering::Relaxed);
     }
 
@@ -105,8 +100,7 @@ impl Reservations {
         2 * room / EXTENT_ITEM * EXTENT_REFS / self.nodesize() + 1
     }
 
-    /// The most bytes that references to nodes can add, if `used` bytes of nodes exist. Each node
-    /// gets at most two more references (`RECORDED`).
+    /// The most bytes that references to nodes can add, if `used` bytes of nodes exist.
     pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
         if self.is_shared() { used / RECORDED } else { 0 }
     }

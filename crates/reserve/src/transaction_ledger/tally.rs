@@ -66,18 +66,14 @@ impl Count {
     /// Adds the changes since this count: items of operations, the items that commits add because
     /// of the operations, and bytes.
     pub(crate) fn with_changes(self, transaction: &Transaction) -> CountByNow {
-        let since = if self.is_settled { Cost::default() } else { self.since(transaction) };
-        CountByNow { count: self, since }
-    }
-
-    fn since(&self, transaction: &Transaction) -> Cost {
         let (then, now) = (self.held, Held::of(transaction));
         let more = |of: fn(&Held) -> u64| of(&now).saturating_sub(of(&then));
-        Cost {
+        let since = Cost {
             items: more(|held| held.items) + more(|held| held.resized) + more(|held| held.chunks),
             commit_items: 3 * more(|held| held.records),
             bytes: more(|held| held.bytes) + more(|held| held.added) + more(|held| held.sums),
-        }
+        };
+        CountByNow { count: self, since: if self.is_settled { Cost::default() } else { since } }
     }
 }
 
