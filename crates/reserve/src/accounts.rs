@@ -77,7 +77,7 @@ impl Reservations {
     pub fn accounts(&self) -> Accounts {
         let (outstanding, running) = (self.outstanding.lock().sum(), self.running_size());
         let frozen = self.frozen_left();
-        let mut metadata = self.space.account(SpaceKind::Metadata);
+        let mut metadata = self.parts.space.account(SpaceKind::Metadata);
         let need = self.need(
             running.0 + outstanding.all_items(),
             running.1 + outstanding.bytes,
@@ -85,27 +85,27 @@ impl Reservations {
         );
         metadata.may_use = metadata.may_use.saturating_add(need).saturating_add(frozen);
         let (unallocated, for_copies) = {
-            let devices = self.devices.lock();
+            let devices = self.parts.devices.lock();
             (devices.unallocated(), devices.kept_for_copies())
         };
         Accounts {
-            data: self.space.account(SpaceKind::Data),
+            data: self.parts.space.account(SpaceKind::Data),
             metadata,
-            system: self.space.account(SpaceKind::System),
-            unreserved: self.space.unreserved(),
+            system: self.parts.space.account(SpaceKind::System),
+            unreserved: self.parts.space.unreserved(),
             outstanding,
             running,
             height: self.height.load(Ordering::Relaxed),
             frozen,
             unallocated,
             for_copies,
-            waiting: (self.space.data_queue().len(), self.queue.len()),
+            waiting: (self.parts.space.data_queue().len(), self.queue.len()),
         }
     }
 
     /// Items and bytes in the overlay of the running transaction.
     fn running_size(&self) -> (u64, u64) {
-        let view = self.view.load();
+        let view = self.parts.view.load();
         (view.running().items(), view.running().bytes())
     }
 
@@ -114,7 +114,7 @@ impl Reservations {
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> MetadataUse {
         let (outstanding, running) = (self.outstanding.lock().sum(), self.running_size());
-        let account = self.space.account(SpaceKind::Metadata);
+        let account = self.parts.space.account(SpaceKind::Metadata);
         let need = |items, bytes| match (items, bytes) {
             (0, 0) => 0,
             _ => self.need(items, bytes, account.used),
@@ -125,9 +125,9 @@ impl Reservations {
         // Under the policy `Levels`, reservations take `apart` bytes, and writeback of dirty data
         // gives these bytes back. So a round of flushing can free these reservations, and they do
         // not count in `MetadataUse::paths`. Only the running transaction's items count as paths.
-        let apart = self.policy.alone(outstanding, self.nodesize());
+        let apart = self.parts.policy.alone(outstanding, self.nodesize());
         let paths = need(if apart == 0 { items } else { running.0 }, 0);
-        let to_come = self.devices.lock().reservable(self.metadata_flags());
+        let to_come = self.parts.devices.lock().reservable(self.metadata_flags());
         MetadataUse {
             total: account.total,
             used: account.used,

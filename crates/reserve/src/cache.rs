@@ -103,7 +103,7 @@ impl Reservations {
     /// Whether shards may keep reservations of this size (B3, B4).
     fn may_keep(&self, cost: Cost) -> bool {
         let is_small = cost.all_items() <= ITEMS_MAX && cost.bytes <= BYTES_MAX;
-        is_small && !self.policy.is_levels() && !self.queue.is_waiting()
+        is_small && !self.parts.policy.is_levels() && !self.queue.is_waiting()
     }
 
     /// Keeps a reservation that came back. Returns the reservation that the caller must give back

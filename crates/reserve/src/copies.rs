@@ -63,7 +63,7 @@ impl Reservations {
     /// When the root tree is damaged.
     pub fn look_at_trees(&self, store: &Store, roots: &Roots) -> Result<()> {
         let mut known = self.copies.lock();
-        if known.is_known || !self.delete_room {
+        if known.is_known || !self.parts.delete_room {
             return Ok(());
         }
         let tree = TreeId::ROOT;
@@ -120,7 +120,7 @@ impl Reservations {
         known.kept = kept(need, left, known.kept);
         // In mixed groups data would use new chunks as well, so nothing is kept in chunks to come.
         // Only the global reserve withholds space from data.
-        let most = if self.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
+        let most = if self.parts.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
         let of_devices = known.kept.min(most);
         (of_devices, known.kept - of_devices)
     }
@@ -149,15 +149,15 @@ impl Reservations {
     }
 
     fn room_to(&self, tree: TreeId, change: impl FnOnce(&mut Sums, u128)) -> Result<u64> {
-        let view = self.view.load_full();
+        let view = self.parts.view.load_full();
         let Some(item) = view.committed_root_item(tree)? else { return Ok(0) };
         // All uncommitted changes may belong to this tree, and may lie in leaves that are half
         // full.
         let transactions = view.frozen().into_iter().chain([view.running()]);
         let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
         let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
-        let account = self.space.account(SpaceKind::Metadata);
-        let devices = self.devices.lock();
+        let account = self.parts.space.account(SpaceKind::Metadata);
+        let devices = self.parts.devices.lock();
         let known = self.copies.lock();
         if !known.is_known {
             return Ok(0);
@@ -187,20 +187,20 @@ impl Reservations {
     pub fn size_global_reserve(&self) {
         // The lock of the devices serializes these computations, and no chunk is allocated
         // meanwhile.
-        let mut devices = self.devices.lock();
-        let account = self.space.account(SpaceKind::Metadata);
+        let mut devices = self.parts.devices.lock();
+        let account = self.parts.space.account(SpaceKind::Metadata);
         // In mixed groups most of the used space is data.
-        let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
+        let trees = if self.parts.space.is_mixed() { account.used / 4 } else { account.used };
         let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
         let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
         let reserve = reserve.max(shared);
         let (of_devices, for_copies) = self.keep_for_copies(&account, reserve, &devices);
         devices.keep_for_copies(of_devices);
-        self.space.set_global_reserve(reserve + for_copies, for_copies);
+        self.parts.space.set_global_reserve(reserve + for_copies, for_copies);
     }
 
     fn room_of(&self, account: &Account, trees: &TreesFacts, devices: &DeviceSpace) -> Room {
-        let is_mixed = self.space.is_mixed();
+        let is_mixed = self.parts.space.is_mixed();
         let kind = self.metadata_flags();
         Room {
             used: (!is_mixed).then_some(account.used),

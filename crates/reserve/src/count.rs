@@ -78,7 +78,7 @@ impl Reservations {
         // The bound of an inode subtracts the leaves that a commit under way will free. After that
         // commit is published, these leaves are free space already. So with a count on older trees,
         // they would be subtracted twice.
-        let is_of_these = || count.roots == self.view.load().roots().generation;
+        let is_of_these = || count.roots == self.parts.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
         let items = since.items + to_come.items.saturating_sub(spared);
@@ -88,7 +88,7 @@ impl Reservations {
             + items.saturating_mul(self.shared_records());
         let records = records.min(count.rest.unwrap_or(u64::MAX));
         let nodes = count.nodes.saturating_add(paths).saturating_add(records).saturating_add(SLACK);
-        let above = self.shared_nodes(self.space.account(SpaceKind::Metadata).used);
+        let above = self.shared_nodes(self.parts.space.account(SpaceKind::Metadata).used);
         let fills =
             2 * (since.bytes + to_come.bytes) + commit_items.saturating_mul(WHOLE_BYTES) + above;
         nodes.saturating_mul(self.nodesize()).saturating_add(fills)
@@ -121,7 +121,8 @@ impl Reservations {
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * self.nodesize())
         };
-        class != ReserveClass::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
+        class != ReserveClass::Normal
+            || reserved() < self.parts.space.account(SpaceKind::Metadata).free()
     }
 
     /// Counts the running transaction, unless the last count is still good. Returns whether there
@@ -135,7 +136,7 @@ impl Reservations {
     /// if another count is running.
     pub(crate) fn recount_beyond(&self, few: u64, waits: bool) -> bool {
         crate::open_handles::expect_none("handle::H2: nodes are read");
-        let view = self.view.load_full();
+        let view = self.parts.view.load_full();
         let running = view.running();
         let ledger = self.ledgers.of(running);
         let work = &ledger.work;
@@ -143,7 +144,7 @@ impl Reservations {
         let Some(mut work) = work else { return false };
         // The transaction may have been frozen since the view was loaded, and counted completely. A
         // new count would not help reservations, and would replace the complete count.
-        if !Arc::ptr_eq(self.view.load().running(), running) {
+        if !Arc::ptr_eq(self.parts.view.load().running(), running) {
             return false;
         }
         let known = *ledger.seen.lock();
@@ -157,7 +158,7 @@ impl Reservations {
         {
             return false;
         }
-        let Some(mut count) = work.count(&self.space, &view, running) else { return false };
+        let Some(mut count) = work.count(&self.parts.space, &view, running) else { return false };
         if let Some(frozen) = view.frozen() {
             self.set_beside(frozen, below, &mut count, &work);
         }
@@ -175,7 +176,7 @@ impl Reservations {
     /// (`ledger::G5`). The commit of the frozen transaction allocates at most `below` bytes for
     /// nodes.
     fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &LedgerState) {
-        let geometry = self.store.geometry();
+        let geometry = self.parts.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
         // The caller holds `work` of the younger transaction. No thread takes the locks of the two
         // transactions in the other order.
@@ -225,13 +226,13 @@ impl Reservations {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
         }
-        let view = self.view.load_full();
+        let view = self.parts.view.load_full();
         let ledger = self.ledgers.of(frozen);
         if ledger.is_never() {
             return None;
         }
         let mut work = ledger.work.lock();
-        let mut count = work.count(&self.space, &view, frozen)?;
+        let mut count = work.count(&self.parts.space, &view, frozen)?;
         count.is_whole = true;
         *ledger.seen.lock() = Some(count);
         drop(work);

@@ -29,7 +29,7 @@ impl Reservations {
     /// The need of a transaction and of reservations together, by the crude bound.
     pub(crate) fn crude_need(&self, running: &Transaction, to_come: Cost, used: u64) -> u64 {
         let mut items = running.items() + to_come.all_items();
-        if self.has_stripe_tree {
+        if self.parts.has_stripe_tree {
             // A changed extent has a run of items in the stripe tree. The run dirties at most two
             // paths. Its bytes are counted already.
             items *= 3;
@@ -44,7 +44,7 @@ impl Reservations {
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
         let excess = self.excess(outstanding.sum(), ReserveClass::Normal, true);
-        let mut devices = self.devices.lock();
+        let mut devices = self.parts.devices.lock();
         let most = devices.available(self.metadata_flags());
         devices.keep_exactly(excess.min(most));
     }
@@ -59,7 +59,7 @@ impl Reservations {
         if excess == 0 {
             return true;
         }
-        let mut devices = self.devices.lock();
+        let mut devices = self.parts.devices.lock();
         let fits = devices.may_reserve(self.metadata_flags(), excess, class.frees());
         if fits {
             devices.keep_for_metadata(excess);
@@ -71,7 +71,7 @@ impl Reservations {
     /// fit. The smaller of the crude bound and a count applies. For `by_inodes` see
     /// [`need_by_count`](Self::need_by_count).
     pub(crate) fn excess(&self, to_come: Cost, class: ReserveClass, by_inodes: bool) -> u64 {
-        let running = self.view.load();
+        let running = self.parts.view.load();
         // A request of an operation that frees space does not start writeback early.
         let note_pressure = |pressure| {
             if !class.frees() {
@@ -98,7 +98,7 @@ impl Reservations {
             ReserveClass::Drops => 0,
         };
         // Under the policy `Levels`, reservations are added to the transaction's own need.
-        let apart = self.policy.alone(to_come, self.nodesize());
+        let apart = self.parts.policy.alone(to_come, self.nodesize());
         let mut need = self.crude_need(running.running(), to_come, account.used);
         if apart > 0 {
             need = need.max(self.need_of(running.running()) + apart);
@@ -144,8 +144,8 @@ impl Reservations {
     #[must_use]
     pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
-        let counts = pressure > TIGHT && !self.policy.is_levels();
-        let is_last = || self.devices.lock().available(self.metadata_flags()) < CHUNK_MIN;
+        let counts = pressure > TIGHT && !self.parts.policy.is_levels();
+        let is_last = || self.parts.devices.lock().available(self.metadata_flags()) < CHUNK_MIN;
         (counts && (self.inode_reserves.are_awaited.load(Ordering::Relaxed) || is_last()))
             .then_some(pressure)
     }
@@ -153,11 +153,11 @@ impl Reservations {
     /// Whether operations may lack space beside a frozen transaction. Assumes that the next
     /// transaction becomes as large as the frozen one before the commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
-        let account = self.space.account(SpaceKind::Metadata);
+        let account = self.parts.space.account(SpaceKind::Metadata);
         let next = self.need(u64::MAX, 0, account.used).max(self.need_of(frozen));
         let left = self.frozen_need.load(Ordering::Relaxed);
         let taken = left + next + account.global_reserve + account.may_use;
-        let to_come = self.devices.lock().reservable(self.metadata_flags());
+        let to_come = self.parts.devices.lock().reservable(self.metadata_flags());
         taken > account.free() + to_come
     }
 
@@ -194,7 +194,7 @@ impl Reservations {
     /// `frozen_taken` first, and then from the account.
     pub fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
-        let account = self.space.account(SpaceKind::Metadata);
+        let account = self.parts.space.account(SpaceKind::Metadata);
         (account, before.max(self.frozen_left()))
     }
 
@@ -208,12 +208,12 @@ impl Reservations {
     /// Bytes that all reservations take under the policy `Levels`; 0 under `Counted`, where they
     /// are bounded together.
     pub(crate) fn reserved_apart(&self) -> u64 {
-        self.policy.alone(self.outstanding.lock().sum(), self.nodesize())
+        self.parts.policy.alone(self.outstanding.lock().sum(), self.nodesize())
     }
 
     /// The need of a transaction, in bytes of metadata, by the crude bound.
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
-        let used = self.space.account(SpaceKind::Metadata).used;
+        let used = self.parts.space.account(SpaceKind::Metadata).used;
         self.crude_need(transaction, Cost::default(), used)
     }
 
@@ -225,13 +225,13 @@ impl Reservations {
             0 => return true,
             left => left + self.row_rest.load(Ordering::Relaxed),
         };
-        let view = self.view.load();
+        let view = self.parts.view.load();
         let Some(frozen) =
             view.frozen().filter(|frozen| frozen.generation < transaction.generation)
         else {
             return true;
         };
-        let groups = self.space.groups_of(SpaceKind::Metadata);
+        let groups = self.parts.space.groups_of(SpaceKind::Metadata);
         let groups = groups.iter().filter(|group| group.birth() <= frozen.generation);
         let there = groups.map(|group| group.available()).sum();
         devices.has(self.metadata_flags(), left.saturating_sub(there))
@@ -240,8 +240,8 @@ impl Reservations {
     /// Whether metadata can do without a group of `bytes`. The running transaction's need and the
     /// global reserve must fit twice in the rest. Otherwise a group would soon be needed again.
     pub fn fits_without(&self, bytes: u64) -> bool {
-        let account = self.space.account(SpaceKind::Metadata);
-        let running = self.need_of(self.view.load().running());
+        let account = self.parts.space.account(SpaceKind::Metadata);
+        let running = self.need_of(self.parts.view.load().running());
         let kept = 2 * (running + account.global_reserve);
         account.free() >= bytes.saturating_add(kept)
             && self.may_reserve(Cost::of(64, 65536), ReserveClass::Normal)

@@ -37,7 +37,7 @@ impl Reservations {
             || (self.give_cached_back() && take())
             || (self.may_count(class) && self.recount() && take());
         granted.then(|| {
-            if self.policy.is_levels() {
+            if self.parts.policy.is_levels() {
                 self.preempt_wakeup.look(self.reserved_apart());
             }
             self.count_ahead();
@@ -135,7 +135,7 @@ impl Reservations {
     /// Sleeps for at most `limit`, or until reservations have grown by `more` bytes. Under the
     /// policy `Counted`, the growth of reservations does not end the sleep.
     pub fn wait_for_reservations(&self, more: Option<u64>, limit: Duration) {
-        let more = more.filter(|_| self.policy.is_levels());
+        let more = more.filter(|_| self.parts.policy.is_levels());
         let at = more.map(|more| self.reserved_apart().saturating_add(more));
         self.preempt_wakeup.wait(at, limit);
     }
@@ -186,7 +186,7 @@ impl Reservations {
     /// Reserves a batch for several operations, if it leaves half of the free space (`cache::B4`).
     pub(crate) fn try_reserve_batch(&self, batch: &TicketDemand) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let view = self.view.load();
+        let view = self.parts.view.load();
         let (account, frozen) = self.account_and_frozen();
         let to_come = outstanding.sum().and(batch.cost);
         let crude = self.crude_need(view.running(), to_come, account.used);

@@ -56,15 +56,7 @@ pub struct EngineParts {
 /// The metadata that is reserved, the metadata that commits may still allocate, and the rules for
 /// granting more. This code reads trees and accounts. Only the engine above commits and makes room.
 pub struct Reservations {
-    pub(crate) store: Arc<Store>,
-    pub(crate) space: Arc<Space>,
-    /// The space of the devices that no chunk uses. Unranked: a discard of such space may run while
-    /// this lock is held.
-    pub(crate) devices: Arc<Mutex<DeviceSpace>>,
-    pub(crate) view: Arc<ArcSwap<View>>,
-    pub(crate) policy: ReservePolicy,
-    pub(crate) delete_room: bool,
-    pub(crate) has_stripe_tree: bool,
+    pub(crate) parts: EngineParts,
     /// The references that tokens hold to these reservations, one for each shard.
     pub(crate) owners: ShardRefs,
     /// The sum of all reservations. Unranked: an outer lock, under which the locks of accounts and
@@ -102,15 +94,10 @@ pub struct Reservations {
 
 impl Reservations {
     /// Creates the reservations of a volume. Nothing is reserved yet.
-    pub fn new(beneath: EngineParts) -> Arc<Self> {
+    pub fn new(parts: EngineParts) -> Arc<Self> {
+        let height = AtomicU8::new(parts.height);
         Arc::new_cyclic(|own: &Weak<Self>| Self {
-            store: beneath.store,
-            space: beneath.space,
-            devices: beneath.devices,
-            view: beneath.view,
-            policy: beneath.policy,
-            delete_room: beneath.delete_room,
-            has_stripe_tree: beneath.has_stripe_tree,
+            parts,
             owners: ShardRefs::of(own),
             outstanding: CachePadded::default(),
             inode_reserves: Arc::default(),
@@ -121,7 +108,7 @@ impl Reservations {
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),
             row_rest: AtomicU64::new(0),
-            height: AtomicU8::new(beneath.height),
+            height,
             has_shared: AtomicBool::new(false),
             extent_nodes: AtomicU64::new(u64::MAX),
             copies: Mutex::default(),
@@ -141,10 +128,10 @@ impl Reservations {
     }
 
     pub(crate) fn metadata_flags(&self) -> BlockGroupFlags {
-        kind_flags(&self.space, SpaceKind::Metadata)
+        kind_flags(&self.parts.space, SpaceKind::Metadata)
     }
 
     pub(crate) fn nodesize(&self) -> u64 {
-        self.store.geometry().nodesize.into()
+        self.parts.store.geometry().nodesize.into()
     }
 }

@@ -48,7 +48,7 @@ impl Reservations {
 
     /// Counts the nodes of the extent tree: before trees share nodes, and after each commit then.
     pub(crate) fn look_at_extents(&self, roots: &Roots) {
-        let nodes = all_of(&self.store, roots, TreeId::EXTENT);
+        let nodes = all_of(&self.parts.store, roots, TreeId::EXTENT);
         let nodes = nodes.map_or(u64::MAX, |nodes| nodes.sum());
         self.extent_nodes.store(nodes, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ impl Reservations {
 
     /// The most extents of one leaf. Each may be recorded in another leaf of the extent tree.
     pub(crate) fn extents_of_leaf(&self) -> u64 {
-        self.store.geometry().leaf_room() as u64 / EXTENT_ITEM
+        self.parts.store.geometry().leaf_room() as u64 / EXTENT_ITEM
     }
 
     /// The most extent-tree leaves that record the extents of one leaf. 0 if trees share no nodes.
@@ -96,7 +96,7 @@ impl Reservations {
         if !self.is_shared() {
             return 0;
         }
-        let room = self.store.geometry().leaf_room() as u64;
+        let room = self.parts.store.geometry().leaf_room() as u64;
         2 * room / EXTENT_ITEM * EXTENT_REFS / self.nodesize() + 1
     }
 
