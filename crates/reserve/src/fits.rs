@@ -49,11 +49,9 @@ impl Reservations {
         devices.keep_exactly(excess.min(most));
     }
 
-    /// Whether the running transaction and `to_come` fit. Chunks not allocated yet can back bytes
-    /// beyond the metadata groups, and a commit adds these chunks as it needs them. Ordinary
-    /// writers may use half of the unallocated space, and must leave the bytes kept for copies
-    /// unallocated. While bytes are kept for copies, an operation that frees space may use all
-    /// unallocated space. The space is withheld from data as long as it is reserved (F2).
+    /// Whether the running transaction and `to_come` fit (`reserve::P1`). Chunks not allocated yet
+    /// can back bytes beyond the metadata groups. Their space is withheld from data as long as it
+    /// is reserved (F2), and a commit adds them as it needs them.
     pub(crate) fn fits(&self, to_come: Cost, class: ReserveClass, by_inodes: bool) -> bool {
         let excess = self.excess(to_come, class, by_inodes);
         if excess == 0 {

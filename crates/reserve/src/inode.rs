@@ -94,10 +94,9 @@ impl Held {
 impl InodeReserve {
     /// Adds items of a reservation that is already counted in `Outstanding`.
     pub(crate) fn add(&self, items: u64) {
-        let mut is_known = true;
-        self.change(|held| {
+        let is_known = self.change(|held| {
             held.items += items;
-            is_known = held.bound.is_some();
+            held.bound.is_some()
         });
         if !is_known {
             self.all.fresh.store(true, Ordering::Relaxed);
@@ -114,26 +113,25 @@ impl InodeReserve {
     /// Whether nothing is reserved. Then the bound is forgotten, and computed again once something
     /// is reserved.
     fn is_idle(&self) -> bool {
-        let mut is_idle = false;
-        self.change(|held| {
-            is_idle = held.items == 0;
-            if is_idle {
-                held.bound = None;
-            }
-        });
+        let mut held = self.held.lock();
+        let is_idle = held.items == 0;
+        if is_idle {
+            held.bound = None;
+        }
         is_idle
     }
 
-    fn change(&self, change: impl FnOnce(&mut Held)) {
+    fn change<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
         let mut held = self.held.lock();
         let before = held.spared();
-        change(&mut held);
+        let result = change(&mut held);
         let after = held.spared();
         if after > before {
             self.all.spared.fetch_add(after - before, Ordering::Relaxed);
         } else if after < before {
             self.all.spared.fetch_sub(before - after, Ordering::Relaxed);
         }
+        result
     }
 }
 

@@ -27,9 +27,7 @@ impl Engine {
         cost: Cost,
         class: ReserveClass,
     ) -> Result<Option<MetaReservation>> {
-        open_handles::expect_none("reserve::P2: space is asked for");
-        self.check_writable()?;
-        self.pace()?;
+        self.check_and_pace()?;
         Ok(self.reservations.at_once(cost, class, Reach::All))
     }
 
@@ -61,9 +59,7 @@ impl Engine {
         class: ReserveClass,
         reach: Reach,
     ) -> Result<MetaReservation> {
-        self.check_writable()?;
-        open_handles::expect_none("reserve::P2: space is asked for");
-        self.pace()?;
+        self.check_and_pace()?;
         // In debug builds, recounts the nodes, so that tests compare the estimate with the nodes
         // made.
         #[cfg(debug_assertions)]
@@ -81,9 +77,12 @@ impl Engine {
         }
     }
 
-    /// Limits memory (`txn::T4`): a full overlay is committed in the background. If the overlay
-    /// holds twice the limit, a thread that adds to it waits for that commit.
-    fn pace(&self) -> Result<()> {
+    /// Checks that the thread may reserve, and limits memory (`txn::T4`): a full overlay is
+    /// committed in the background. If the overlay holds twice the limit, a thread that adds to it
+    /// waits for that commit.
+    fn check_and_pace(&self) -> Result<()> {
+        open_handles::expect_none("reserve::P2: space is asked for");
+        self.check_writable()?;
         let held = self.view.load().running().bytes();
         let limit = self.options.overlay_max;
         if held > limit {
