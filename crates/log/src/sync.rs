@@ -178,7 +178,7 @@ impl SyncLog {
     ) -> Outcome<()> {
         let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
         // Space reserved for the trees has priority.
-        if !self.engine.may_reserve(Cost::default(), ReserveClass::Normal) {
+        if !self.engine.reservations().may_reserve(Cost::default(), ReserveClass::Normal) {
             return Err(NoLog::Commit("little space for metadata"));
         }
         let nodes = writer.nodes(&made, &self.engine, self.options.copies);

@@ -179,7 +179,7 @@ impl Maintenance {
             }
         }
         if kind == SpaceKind::Metadata
-            && !self.engine().may_reserve(Cost::default(), ReserveClass::Normal)
+            && !self.engine().reservations().may_reserve(Cost::default(), ReserveClass::Normal)
         {
             return Err(Error::NoSpace("metadata in another place"));
         }

@@ -300,7 +300,7 @@ impl Ledger {
             + 2 * csums.leaves
             + packed(free.leaves * room + says, FREE_SPACE_ITEM)
             + 3;
-        let dirty = |tree: &TreeId| self.trees.get(tree).map_or(0, |tree| tree.dirty().leaves);
+        let dirty = |tree: &TreeId| self.trees.get(tree).map_or(0, |tree| tree.sums.leaves);
         let inner = extents.inner + csums.inner + free.inner;
         let above = made / (geometry.ptrs_max() as u64 / 2);
         Some((made + above + 3 * inner).saturating_sub(RECORDS.iter().map(dirty).sum()))
@@ -323,8 +323,7 @@ impl Ledger {
     /// The number of dirty leaves in trees that operations change, and the bytes put into them.
     pub(crate) fn dirty(&self) -> (u64, u64) {
         let of_items = self.trees.iter().filter(|(tree, _)| !RECORDS.contains(tree));
-        let dirty = of_items.map(|(_, tree)| tree.dirty());
-        dirty.fold((0, 0), |sum, tree| (sum.0 + tree.leaves, sum.1 + tree.put))
+        of_items.fold((0, 0), |sum, (_, tree)| (sum.0 + tree.sums.leaves, sum.1 + tree.sums.put))
     }
 }
 

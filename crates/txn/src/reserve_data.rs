@@ -101,7 +101,8 @@ impl Engine {
     /// Whether data leaves enough space for all that metadata has reserved. Always true without
     /// mixed groups.
     pub(crate) fn data_leaves_metadata(&self) -> bool {
-        !self.space.is_mixed() || self.may_reserve(Cost::default(), ReserveClass::Normal)
+        !self.space.is_mixed()
+            || self.reservations.may_reserve(Cost::default(), ReserveClass::Normal)
     }
 
     /// Whether a commit would make space for data: freed extents, the device space of removed

@@ -94,12 +94,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a reservation would fit now. Reserves nothing, and makes no room.
-    #[must_use]
-    pub fn may_reserve(&self, cost: Cost, class: ReserveClass) -> bool {
-        self.reservations.may_reserve(cost, class)
-    }
-
     /// The rules for metadata reservations, for callers that use them directly.
     #[must_use]
     pub fn reservations(&self) -> &Reservations {
@@ -124,7 +118,7 @@ impl Engine {
             return Ok(());
         }
         let asked = cost_of_copies(self.reservations.room_for_snapshot(source, read_only)?);
-        if asked != Cost::default() && !self.may_reserve(asked, ReserveClass::Normal) {
+        if asked != Cost::default() && !self.reservations.may_reserve(asked, ReserveClass::Normal) {
             self.commit()?;
         }
         Ok(())

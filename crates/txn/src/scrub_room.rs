@@ -64,7 +64,7 @@ impl Engine {
             SpaceKind::System => free >= NODES_ROOM,
             SpaceKind::Metadata => {
                 free >= NODES_ROOM + in_place
-                    && self.may_reserve(Cost::default(), ReserveClass::Normal)
+                    && self.reservations.may_reserve(Cost::default(), ReserveClass::Normal)
             }
         }
     }

@@ -103,7 +103,7 @@ pub(crate) struct Tree {
     inner: FxHashMap<Logical, u64>,
     /// How many inner nodes are dirty, by level.
     levels: [u64; MAX_LEVEL as usize],
-    sums: Sums,
+    pub(crate) sums: Sums,
     /// Extra nodes for inner nodes that may take in a neighbour (L4).
     thin: u64,
 }
@@ -327,11 +327,6 @@ impl Tree {
         leaf.put += put;
         leaf.lost += before.saturating_sub(after);
         self.sums.change(leaf, self.room, true);
-    }
-
-    /// All dirty leaves.
-    pub(crate) fn dirty(&self) -> Sums {
-        self.sums
     }
 
     /// The most leaves that a merge adds to the tree.

@@ -65,6 +65,17 @@ fn batches_come_and_go() {
     assert_eq!(engine.accounts().outstanding, Cost::default());
 }
 
+/// A reservation with few items and very many bytes is room for copies, and no operation of a batch.
+/// If it is refused, shards go on as before (B4).
+#[test]
+fn room_for_copies_is_in_no_batch() {
+    let engine = engine(1024);
+    assert!(ask(&engine, Cost { items: 1, commit_items: 0, bytes: 1 << 29 }).is_none());
+    let held = ask(&engine, COST).expect("plenty");
+    assert_eq!(batches(&engine), 1);
+    drop(held);
+}
+
 /// Before a request is refused, every shard gives back its reservations (B3).
 #[test]
 fn no_request_is_refused_for_it() {
@@ -137,7 +148,7 @@ fn race_step(
         };
         if rng.chance(11, 20) {
             let reservation = ask(engine, cost);
-            mine.extend(reservation.map(|reservation| (reservation, u64::from(cost.items))));
+            mine.extend(reservation.map(|reservation| (reservation, cost.items)));
         } else if !mine.is_empty() {
             drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
         }
@@ -180,7 +191,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
             meeting.wait();
             let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
             let reserved = engine.accounts().outstanding.items;
-            let kept = THREADS * 2 * BATCH * u64::from(KINDS[1].items);
+            let kept = THREADS * 2 * BATCH * KINDS[1].items;
             // A failure is reported only after the end: the threads wait for each other until then.
             if !(held..=held + kept).contains(&reserved) {
                 wrong.push((step, reserved, held));
