@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
 /// Up to 1/32 of the devices may be kept for copies, whatever the size of the trees. ZFS withholds
@@ -87,6 +88,19 @@ pub(crate) struct KnownTrees {
     /// Bytes kept for copies on behalf of transactions that are not published yet, with the
     /// generation of each.
     pub(crate) coming: Vec<(Generation, u64)>,
+}
+
+/// The state of `copies`.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(
+    /// Unranked: taken after the lock of the devices.
+    Mutex<KnownTrees>,
+);
+
+impl Copies {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, KnownTrees> {
+        self.0.lock()
+    }
 }
 
 /// Whether a root item names a tree with nodes to count. Trees that a balance of Linux made do not

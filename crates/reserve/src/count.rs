@@ -99,17 +99,14 @@ impl Reservations {
     pub(crate) fn note_due(&self, by_now: &CountByNow, left: u64) {
         let paths = by_now.paths(self.levels());
         let saved = paths.saturating_mul(self.levels() * self.nodesize());
-        let is_due = paths >= WORTH && saved / 2 > left;
-        if self.ledgers.is_due.load(Ordering::Relaxed) != is_due {
-            self.ledgers.is_due.store(is_due, Ordering::Relaxed);
-        }
+        self.ledgers.set_due(paths >= WORTH && saved / 2 > left);
     }
 
     /// Makes a new count if `note_due` asked for one and no other thread counts. Meanwhile other
     /// writers use the space that is left.
     pub(crate) fn count_ahead(&self) {
-        if self.ledgers.is_due.load(Ordering::Relaxed) {
-            self.ledgers.is_due.store(false, Ordering::Relaxed);
+        if self.ledgers.is_due() {
+            self.ledgers.set_due(false);
             self.recount_beyond(WORTH - 1, false);
         }
     }

@@ -1,6 +1,5 @@
 //! Before a transaction freezes: waits for ordered extents that should finish in it.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
@@ -32,7 +31,7 @@ impl Reservations {
         };
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {
-            inodes.are_awaited.store(true, Ordering::Relaxed);
+            inodes.set_awaited(true);
             self.note_pressure(1000);
             buttress_base::thread::sleep(LOOK);
             let now = inodes.items();
@@ -41,6 +40,6 @@ impl Reservations {
             }
             items = now;
         }
-        inodes.are_awaited.store(false, Ordering::Relaxed);
+        inodes.set_awaited(false);
     }
 }

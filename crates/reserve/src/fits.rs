@@ -144,8 +144,7 @@ impl Reservations {
         let pressure = self.pressure.load(Ordering::Relaxed);
         let counts = pressure > TIGHT && !self.parts.policy.is_levels();
         let is_last = || self.parts.devices.lock().available(self.metadata_flags()) < CHUNK_MIN;
-        (counts && (self.inode_reserves.are_awaited.load(Ordering::Relaxed) || is_last()))
-            .then_some(pressure)
+        (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
     }
 
     /// Whether operations may lack space beside a frozen transaction. Assumes that the next

@@ -150,7 +150,7 @@ pub(crate) struct InodeReserves {
     /// Whether a commit waits until ordered extents finish (I4). Writeback then starts at once,
     /// even if a chunk could still be allocated. Reservations may use only half of the unallocated
     /// space. If the commit waited in vain, the commit may use the other half.
-    pub(crate) are_awaited: AtomicBool,
+    awaited: AtomicBool,
     /// Unranked: nothing is taken inside.
     looked: Mutex<Option<BoundEpoch>>,
     /// Whether an inode was added, or stopped being idle, since bounds were computed.
@@ -213,6 +213,14 @@ impl InodeReserves {
     pub(crate) fn spared(&self, roots: Generation) -> u64 {
         let are_of_these = self.looked.lock().is_some_and(|looked| looked.roots == roots);
         if are_of_these { self.spared.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_awaited(&self, awaited: bool) {
+        self.awaited.store(awaited, Ordering::Relaxed);
     }
 
     /// Whether any item is spared, by bounds of any committed trees.

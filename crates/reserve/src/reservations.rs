@@ -14,7 +14,7 @@ use buttress_volume::DeviceSpace;
 
 use crate::cache::ReservationCache;
 use crate::class::TicketDemand;
-use crate::copies_need::KnownTrees;
+use crate::copies_need::Copies;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
 use crate::policy::ReservePolicy;
@@ -33,6 +33,8 @@ pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
 }
 
 /// The parts that reservations use: lower parts of the engine, and the rules.
+///
+/// Plain data: it never changes.
 pub struct EngineParts {
     /// Committed nodes.
     pub store: Arc<Store>,
@@ -86,9 +88,7 @@ pub struct Reservations {
     pub(crate) has_shared: AtomicBool,
     /// Number of the extent tree's nodes, known if trees share nodes; `u64::MAX` if unknown.
     pub(crate) extent_nodes: AtomicU64,
-    /// The room for copies of shared nodes (`copies`). Unranked: taken after the lock of the
-    /// devices.
-    pub(crate) copies: Mutex<KnownTrees>,
+    pub(crate) copies: Copies,
     pub(crate) ledgers: Ledgers,
 }
 
@@ -111,7 +111,7 @@ impl Reservations {
             height,
             has_shared: AtomicBool::new(false),
             extent_nodes: AtomicU64::new(u64::MAX),
-            copies: Mutex::default(),
+            copies: Copies::default(),
             ledgers: Ledgers::default(),
         })
     }

@@ -88,7 +88,7 @@ pub(crate) struct Ledgers {
     slots: [Mutex<Slot>; 2],
     /// A new count of the running transaction should be made soon, before a request has to wait for
     /// it.
-    pub(crate) is_due: AtomicBool,
+    is_due: AtomicBool,
 }
 
 /// A transaction's generation, and its ledger.
@@ -109,6 +109,17 @@ impl Ledgers {
                 *slot = Some((generation, Arc::clone(&ledger)));
                 ledger
             }
+        }
+    }
+
+    /// Whether a new count should be made soon.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_due(&self, is_due: bool) {
+        if self.is_due() != is_due {
+            self.is_due.store(is_due, Ordering::Relaxed);
         }
     }
 }

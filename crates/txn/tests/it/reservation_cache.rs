@@ -65,8 +65,8 @@ fn batches_come_and_go() {
     assert_eq!(engine.accounts().outstanding, Cost::default());
 }
 
-/// A reservation with few items and very many bytes is room for copies, and no operation of a batch.
-/// If it is refused, shards go on as before (B4).
+/// A reservation with few items and very many bytes is room for copies, and in no batch. If it
+/// is refused, shards go on as before (B4).
 #[test]
 fn room_for_copies_is_in_no_batch() {
     let engine = engine(1024);
