@@ -37,8 +37,8 @@ use crate::token::MetaReservation;
 /// Number of operations in a batch.
 const BATCH: u32 = 16;
 
-/// The most items and bytes of a reservation that a shard keeps. Only room for copies of nodes has
-/// more bytes.
+/// The most items and bytes of a reservation that a shard keeps. Only room for copies of many nodes
+/// has more bytes.
 const ITEMS_MAX: u64 = 64;
 const BYTES_MAX: u64 = 256 << 20;
 

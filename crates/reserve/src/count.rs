@@ -63,6 +63,8 @@ impl Reservations {
     pub(crate) fn count_by_now(&self, transaction: &Transaction) -> Option<CountByNow> {
         let ledger = self.ledgers.of(transaction);
         let count = (*ledger.seen.lock())?;
+        // A recount that was under way may have kept a count of a transaction that may have none
+        // (N4). So this is the place that looks.
         if ledger.is_never() || !transaction.is_plain() {
             return None;
         }

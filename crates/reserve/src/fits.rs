@@ -151,6 +151,7 @@ impl Reservations {
     /// transaction becomes as large as the frozen one before the commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.parts.space.account(SpaceKind::Metadata);
+        // However many items it has, the nodes that exist bound the next transaction, too.
         let next = self.need(u64::MAX, 0, account.used).max(self.need_of(frozen));
         let left = self.frozen_need.load(Ordering::Relaxed);
         let taken = left + next + account.global_reserve + account.may_use;
@@ -228,6 +229,10 @@ impl Reservations {
         else {
             return true;
         };
+        // Groups are looked at only where devices are nearly full: the caller holds their lock.
+        if devices.has(self.metadata_flags(), left) {
+            return true;
+        }
         let groups = self.parts.space.groups_of(SpaceKind::Metadata);
         let groups = groups.iter().filter(|group| group.birth() <= frozen.generation);
         let there = groups.map(|group| group.available()).sum();

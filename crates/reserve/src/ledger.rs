@@ -135,6 +135,7 @@ impl Ledger {
         for tree in [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::QUOTA] {
             ledger.small += all_of(store, roots, tree)?.sum();
         }
+        roots.find(TreeId::ROOT).ok_or(Uncountable)?;
         ledger.root_nodes = all_of(store, roots, TreeId::ROOT)?.sum();
         ledger.all = RECORDS.map(|tree| all_of(store, roots, tree).ok());
         let root = roots.find(TreeId::EXTENT).ok_or(Uncountable)?;

@@ -26,8 +26,8 @@ impl ReservePolicy {
     }
 
     /// The bytes that reservations take beside the transaction's own need: 0 under `Counted`, where
-    /// all reservations are bounded together. Items in trees that only commits change do
-    /// not count, because Linux reserves delayed references separately.
+    /// all reservations are bounded together. Items in trees that only commits change do not count,
+    /// because Linux reserves delayed references separately.
     pub(crate) fn alone(self, costs: Cost, nodesize: u64) -> u64 {
         let _ = (costs, nodesize);
         match self {
