@@ -1,7 +1,7 @@
 //! All accounts of a volume at one moment. They are reported when space runs out, and shown to
 //! operators.
 
-use std::{fmt, sync::atomic::Ordering};
+use std::fmt;
 
 use buttress_space::{Account, MetadataUse, SpaceKind};
 
@@ -76,7 +76,7 @@ impl Reservations {
     #[must_use]
     pub fn accounts(&self) -> Accounts {
         let (outstanding, running) = (self.outstanding.lock().sum(), self.running_size());
-        let frozen = self.frozen_left();
+        let frozen = self.frozen.left();
         let mut metadata = self.parts.space.account(SpaceKind::Metadata);
         let need = self.need(
             running.0 + outstanding.all_items(),
@@ -95,7 +95,7 @@ impl Reservations {
             unreserved: self.parts.space.unreserved(),
             outstanding,
             running,
-            height: self.height.load(Ordering::Relaxed),
+            height: self.shape.height(),
             frozen,
             unallocated,
             for_copies,
@@ -137,7 +137,7 @@ impl Reservations {
             global: account.global_reserve,
             to_come,
             overlay,
-            frozen: self.frozen_left(),
+            frozen: self.frozen.left(),
             reservations: reserved.max(apart) + account.may_use,
             paths,
             dirty: dirty.saturating_sub(ordered),

@@ -34,7 +34,7 @@
 //! A count holds a lock while it reads nodes. Only other counts wait for this lock. No thread waits
 //! for a count while it has a handle.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use buttress_space::SpaceKind;
 
@@ -239,7 +239,7 @@ impl Reservations {
         *ledger.seen.lock() = Some(count);
         drop(work);
         let bytes = self.closer_need(frozen)?;
-        self.frozen_need.fetch_min(bytes, Ordering::Relaxed);
+        self.frozen.bound(bytes);
         // The frozen transaction's need may be smaller now, so a waiting ticket may fit.
         self.serve_counted();
         Some((bytes, count.of_items))

@@ -32,7 +32,7 @@ impl Reservations {
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {
             inodes.set_awaited(true);
-            self.note_pressure(1000);
+            self.pressure.note(1000);
             buttress_base::thread::sleep(LOOK);
             let now = inodes.items();
             if now < items {

@@ -8,8 +8,6 @@
 //! - **F2** A grant may rely on chunks that are not allocated yet. One lock covers two steps:
 //!   deciding that the request fits, and withholding the space of these chunks from data.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::TreeId;
 use buttress_space::{Account, SpaceKind};
 use buttress_volume::DeviceSpace;
@@ -20,10 +18,6 @@ use crate::{Cost, Result, View, transaction::Transaction};
 
 /// With less unallocated space than this, no chunk can be made.
 const CHUNK_MIN: u64 = 1 << 20;
-
-/// The reserved part of the free metadata, in thousandths, above which metadata is tight. Above
-/// this part, `pressure` reports a value, and shards keep no reservations that come back.
-const TIGHT: u64 = 500;
 
 impl Reservations {
     /// The need of a transaction and of reservations together, by the crude bound.
@@ -73,7 +67,7 @@ impl Reservations {
         // A request of an operation that frees space does not start writeback early.
         let note_pressure = |pressure| {
             if !class.frees() {
-                self.note_pressure(pressure);
+                self.pressure.note(pressure);
             }
         };
         let (account, frozen) = self.account_and_frozen();
@@ -103,7 +97,7 @@ impl Reservations {
         }
         // Both transactions may leave the rest of a row unused.
         let rows = if frozen > 0 { 2 } else { 1 };
-        let taken = frozen + kept + self.row_rest.load(Ordering::Relaxed) * rows;
+        let taken = frozen + kept + self.frozen.row_rest() * rows;
         // In mixed groups, `may_use` has the reservations of data.
         let free = account.free().saturating_sub(account.may_use);
         if need + taken <= free {
@@ -126,14 +120,7 @@ impl Reservations {
     }
 
     pub(crate) fn is_tight_now(&self) -> bool {
-        self.pressure.load(Ordering::Relaxed) > TIGHT
-    }
-
-    /// Records how much of the free metadata is reserved, in thousandths.
-    pub(crate) fn note_pressure(&self, pressure: u64) {
-        if self.pressure.load(Ordering::Relaxed) != pressure {
-            self.pressure.store(pressure, Ordering::Relaxed);
-        }
+        self.pressure.tight().is_some()
     }
 
     /// The reserved part of the free metadata, in thousandths. `None` if this part is at most half.
@@ -141,10 +128,9 @@ impl Reservations {
     /// `None` under the policy `Levels`, because that baseline does not start writeback early.
     #[must_use]
     pub fn pressure(&self) -> Option<u64> {
-        let pressure = self.pressure.load(Ordering::Relaxed);
-        let counts = pressure > TIGHT && !self.parts.policy.is_levels();
+        let pressure = self.pressure.tight().filter(|_| !self.parts.policy.is_levels());
         let is_last = || self.parts.devices.lock().available(self.metadata_flags()) < CHUNK_MIN;
-        (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
+        pressure.filter(|_| self.inode_reserves.are_awaited() || is_last())
     }
 
     /// Whether operations may lack space beside a frozen transaction. Assumes that the next
@@ -153,7 +139,7 @@ impl Reservations {
         let account = self.parts.space.account(SpaceKind::Metadata);
         // However many items it has, the nodes that exist bound the next transaction, too.
         let next = self.need(u64::MAX, 0, account.used).max(self.need_of(frozen));
-        let left = self.frozen_need.load(Ordering::Relaxed);
+        let left = self.frozen.whole();
         let taken = left + next + account.global_reserve + account.may_use;
         let to_come = self.parts.devices.lock().reservable(self.metadata_flags());
         taken > account.free() + to_come
@@ -168,7 +154,7 @@ impl Reservations {
     pub fn know_height(&self, view: &View, tree: TreeId) -> Result<()> {
         let item = view.committed_root_item(tree)?;
         let Some(item) = item else { return Ok(()) };
-        self.height.fetch_max(item.level, Ordering::Relaxed);
+        self.shape.note_height(item.level);
         if item.last_snapshot.0 > 0 {
             self.note_shared(view);
         }
@@ -177,23 +163,17 @@ impl Reservations {
 
     /// The most nodes that changing one item may dirty: a path and a split.
     pub(crate) fn levels(&self) -> u64 {
-        u64::from(self.height.load(Ordering::Relaxed)) + 2
-    }
-
-    /// Returns the metadata that the frozen transaction may still allocate.
-    pub fn frozen_left(&self) -> u64 {
-        let need = self.frozen_need.load(Ordering::Acquire);
-        need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
+        u64::from(self.shape.height()) + 2
     }
 
     /// The metadata account, and the bytes that the frozen transaction may still allocate. Bytes
     /// that its commit allocates or gives back meanwhile count twice rather than not at all. The
-    /// commit adds bytes to the account first, and then to `frozen_taken`. It subtracts bytes from
-    /// `frozen_taken` first, and then from the account.
+    /// commit adds bytes to the account first, and then to `frozen`. It subtracts bytes from
+    /// `frozen` first, and then from the account.
     pub fn account_and_frozen(&self) -> (Account, u64) {
-        let before = self.frozen_left();
+        let before = self.frozen.left();
         let account = self.parts.space.account(SpaceKind::Metadata);
-        (account, before.max(self.frozen_left()))
+        (account, before.max(self.frozen.left()))
     }
 
     /// The most bytes of metadata that a commit of `items` items with `bytes` bytes may allocate
@@ -219,9 +199,9 @@ impl Reservations {
     /// `transaction` (`chunk_alloc::A1`). That commit can use unallocated space, and groups that
     /// are not younger than its own transaction. True if no older commit is under way.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
-        let left = match self.frozen_left() {
+        let left = match self.frozen.left() {
             0 => return true,
-            left => left + self.row_rest.load(Ordering::Relaxed),
+            left => left + self.frozen.row_rest(),
         };
         let view = self.parts.view.load();
         let Some(frozen) =

@@ -1,6 +1,5 @@
 //! Grants reservations, serves waiting tickets, and records the space that commits allocate.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_format::{Generation, Key};
@@ -76,37 +75,20 @@ impl Reservations {
     /// Records how many bytes the commit of a frozen transaction may allocate. No handle is held,
     /// and the next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
-        self.frozen_taken.store(0, Ordering::Relaxed);
-        self.ledgers.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
+        self.ledgers.of(frozen).begin_commit(frozen);
         let closer = self.closer_need(frozen).unwrap_or(u64::MAX);
-        self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
+        self.frozen.begin(self.need_of(frozen).min(closer));
     }
 
     /// Notes that nodes are also allocated in rows of `row` bytes, which share parity. Each commit
     /// may leave the rest of a row unused.
     pub fn note_row(&self, row: u64) {
-        self.row_rest.fetch_max(row.saturating_sub(self.nodesize()), Ordering::Relaxed);
-    }
-
-    /// Records bytes of metadata that the commit allocates. Called after the account was changed.
-    pub fn take_frozen(&self, bytes: u64) {
-        self.frozen_taken.fetch_add(bytes, Ordering::Release);
-    }
-
-    /// Records bytes that the commit gives back. Called before the account is changed.
-    pub fn return_frozen(&self, bytes: u64) {
-        self.frozen_taken.fetch_sub(bytes, Ordering::Release);
-    }
-
-    /// Sets how many bytes the current commit may still allocate, whatever was counted. For tests
-    /// with little space beside a commit.
-    pub fn set_frozen_need(&self, bytes: u64) {
-        self.frozen_need.store(bytes, Ordering::Release);
+        self.frozen.note_row_rest(row.saturating_sub(self.nodesize()));
     }
 
     /// Records that the commit has settled: it allocates no more metadata, and made `nodes` nodes.
     pub fn settled(&self, frozen: &Transaction, nodes: u64) {
-        self.frozen_need.store(0, Ordering::Relaxed);
+        self.frozen.end();
         self.ledgers.of(frozen).settle(nodes);
         self.serve_counted();
     }
@@ -118,7 +100,7 @@ impl Reservations {
         trees: std::collections::BTreeMap<Key, Option<TreeFacts>>,
         generation: Generation,
     ) {
-        self.frozen_need.store(0, Ordering::Relaxed);
+        self.frozen.end();
         if self.is_shared() {
             self.look_at_extents(roots);
         }
@@ -142,7 +124,7 @@ impl Reservations {
 
     /// From now on, reservations expect trees of this height: the level of the root.
     pub fn note_height(&self, height: u8) {
-        self.height.fetch_max(height, Ordering::Relaxed);
+        self.shape.note_height(height);
     }
 
     /// Checks that the outstanding sum equals the live tokens (`reserve::P3`).
@@ -193,7 +175,7 @@ impl Reservations {
         let taken = crude + frozen + account.global_reserve;
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
-            self.note_pressure(0);
+            self.pressure.note(0);
             outstanding.grant(batch);
         }
         is_plenty

@@ -1,6 +1,5 @@
 //! The state that decides whether more metadata may be reserved.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -15,10 +14,13 @@ use buttress_volume::DeviceSpace;
 use crate::cache::ReservationCache;
 use crate::class::TicketDemand;
 use crate::copies_need::Copies;
+use crate::frozen::FrozenNeed;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
 use crate::policy::ReservePolicy;
 use crate::preempt_wakeup::PreemptWakeup;
+use crate::pressure::Pressure;
+use crate::shape::TreeShape;
 use crate::token::ShardRefs;
 use crate::transaction_ledger::Ledgers;
 
@@ -72,22 +74,9 @@ pub struct Reservations {
     pub(crate) preempt_wakeup: CachePadded<PreemptWakeup>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<TicketDemand>>,
-    /// The reserved part of the free metadata, in thousandths. Space for changes already put does
-    /// not count as free.
-    pub(crate) pressure: AtomicU64,
-    /// Bytes of metadata that the commit of the frozen transaction may allocate in total.
-    pub(crate) frozen_need: AtomicU64,
-    /// Bytes of metadata that the commit of the frozen transaction has allocated so far.
-    pub(crate) frozen_taken: AtomicU64,
-    /// With parity, the bytes of a row that the nodes of one commit may leave unused. The rest of
-    /// the last row cannot be allocated later.
-    pub(crate) row_rest: AtomicU64,
-    /// The level of the root of the tallest known tree.
-    pub(crate) height: AtomicU8,
-    /// Whether trees share nodes (`shared`).
-    pub(crate) has_shared: AtomicBool,
-    /// Number of the extent tree's nodes, known if trees share nodes; `u64::MAX` if unknown.
-    pub(crate) extent_nodes: AtomicU64,
+    pub(crate) pressure: Pressure,
+    pub(crate) frozen: FrozenNeed,
+    pub(crate) shape: TreeShape,
     pub(crate) copies: Copies,
     pub(crate) ledgers: Ledgers,
 }
@@ -95,7 +84,7 @@ pub struct Reservations {
 impl Reservations {
     /// Creates the reservations of a volume. Nothing is reserved yet.
     pub fn new(parts: EngineParts) -> Arc<Self> {
-        let height = AtomicU8::new(parts.height);
+        let shape = TreeShape::new(parts.height);
         Arc::new_cyclic(|own: &Weak<Self>| Self {
             parts,
             owners: ShardRefs::of(own),
@@ -104,13 +93,9 @@ impl Reservations {
             cached: ReservationCache::default(),
             preempt_wakeup: CachePadded::default(),
             queue: CachePadded::new(Queue::new()),
-            pressure: AtomicU64::new(0),
-            frozen_need: AtomicU64::new(0),
-            frozen_taken: AtomicU64::new(0),
-            row_rest: AtomicU64::new(0),
-            height,
-            has_shared: AtomicBool::new(false),
-            extent_nodes: AtomicU64::new(u64::MAX),
+            pressure: Pressure::default(),
+            frozen: FrozenNeed::default(),
+            shape,
             copies: Copies::default(),
             ledgers: Ledgers::default(),
         })
@@ -119,6 +104,11 @@ impl Reservations {
     /// The queue of tickets that wait for metadata.
     pub fn queue(&self) -> &Queue<TicketDemand> {
         &self.queue
+    }
+
+    /// The need of the commit of the frozen transaction.
+    pub fn frozen(&self) -> &FrozenNeed {
+        &self.frozen
     }
 
     /// Creates the record of one inode's reservations for dirty data. Reservations are attached to

@@ -19,8 +19,6 @@
 //!   frees. `copies` keeps space so that the next delete finds space, too. The drop of the snapshot
 //!   uses the space that the deletes leave.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::TreeId;
 use buttress_tree::Roots;
 
@@ -41,7 +39,7 @@ impl Reservations {
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.roots());
-            self.has_shared.store(true, Ordering::Release);
+            self.shape.note_shared();
             self.size_global_reserve();
         }
     }
@@ -49,12 +47,11 @@ impl Reservations {
     /// Counts the nodes of the extent tree: before trees share nodes, and after each commit then.
     pub(crate) fn look_at_extents(&self, roots: &Roots) {
         let nodes = all_of(&self.parts.store, roots, TreeId::EXTENT);
-        let nodes = nodes.map_or(u64::MAX, |nodes| nodes.sum());
-        self.extent_nodes.store(nodes, Ordering::Relaxed);
+        self.shape.set_extent_nodes(nodes.map(|nodes| nodes.sum()).ok());
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.has_shared.load(Ordering::Acquire)
+        self.shape.has_shared()
     }
 
     /// The bytes of metadata that `items` changed items take for shared nodes, in addition to their
@@ -86,8 +83,7 @@ impl Reservations {
 
     /// Bytes of all nodes of the extent tree; `None` if unknown, or if trees share no nodes.
     fn shared_extents(&self) -> Option<u64> {
-        let nodes = self.extent_nodes.load(Ordering::Relaxed);
-        (self.is_shared() && nodes != u64::MAX).then(|| nodes.saturating_mul(self.nodesize()))
+        Some(self.shape.extent_nodes()?.saturating_mul(self.nodesize()))
     }
 
     /// Nodes that the added references fill when a leaf is first changed. These nodes may be only

@@ -77,7 +77,7 @@ pub(crate) struct TransactionLedger {
     pub(crate) seen: Mutex<Option<Count>>,
     /// Set if the transaction was frozen with changes that are not counted (`count::N4`). The
     /// commit takes these changes out of the transaction, so `is_plain` no longer shows them.
-    pub(crate) never: AtomicBool,
+    never: AtomicBool,
 }
 
 /// The ledgers of the transactions that are not durable yet: the running one and, during a commit,
@@ -125,6 +125,11 @@ impl Ledgers {
 }
 
 impl TransactionLedger {
+    /// Records whether the frozen transaction has changes that are not counted.
+    pub(crate) fn begin_commit(&self, frozen: &Transaction) {
+        self.never.store(!frozen.is_plain(), Ordering::Relaxed);
+    }
+
     /// Whether the transaction was frozen with changes that are not counted (`count::N4`).
     pub(crate) fn is_never(&self) -> bool {
         self.never.load(Ordering::Relaxed)

@@ -203,10 +203,10 @@ pub(crate) mod tests {
         let may = |kind| engine.add_chunk(kind).expect("no failure");
         let frozen = engine.freeze();
         let there = free();
-        engine.reservations.set_frozen_need(there + left() / 4);
+        engine.reservations.frozen().begin(there + left() / 4);
         while may(SpaceKind::Metadata) {}
         assert!(free() > there, "some was made");
-        let need = engine.reservations.frozen_left() - there;
+        let need = engine.reservations.frozen().left() - there;
         assert!(left() >= need, "{} are left, and {need} needed", left());
         assert!(!may(SpaceKind::Data));
         let mut made = 0;
@@ -216,7 +216,7 @@ pub(crate) mod tests {
             assert!(is_made.expect("no failure"), "{made} of {need}");
             made += free() - before;
         }
-        engine.reservations.set_frozen_need(0);
+        engine.reservations.frozen().begin(0);
         while may(SpaceKind::Metadata) {}
         assert!(left() < MIB);
     }

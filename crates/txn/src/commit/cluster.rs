@@ -79,7 +79,7 @@ impl<'e> Cluster<'e> {
                         // run's length finds these pieces, too.
                         self.run_max = run.len / 2;
                     }
-                    self.engine.reservations.take_frozen(run.len);
+                    self.engine.reservations.frozen().take(run.len);
                     self.rest = Some(run);
                 }
                 Outcome::NeedsLoading(group) => {
@@ -109,7 +109,7 @@ impl<'e> Cluster<'e> {
         let Some(rest) = self.rest.take() else { return };
         // Here the counter changes before the account; in `take` it changes after the account. So a
         // thread that reads both sees these bytes in at least one of them.
-        self.engine.reservations.return_frozen(rest.len);
+        self.engine.reservations.frozen().give_back(rest.len);
         self.engine.space.free(rest);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
         self.engine.space.note_goal(&request, Extent::new(rest.start, 0));
@@ -142,7 +142,7 @@ mod tests {
         let work = |seed| {
             let engine = engine(512);
             let node = u64::from(engine.store.geometry().nodesize);
-            engine.reservations.set_frozen_need(NEED);
+            engine.reservations.frozen().begin(NEED);
             let sum = |(account, frozen): (buttress_space::Account, u64)| {
                 account.used + account.reserved + frozen
             };
