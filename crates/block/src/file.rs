@@ -20,54 +20,32 @@
 //! The kernel releases the lock when it closes the descriptor: on drop, on exit, on a crash.
 
 mod claim;
+mod open;
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use buttress_base::{AlignedBuf, text};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use self::claim::claim;
+pub use self::open::OpenOptions;
+use self::open::{Opened, is_read_only, open_direct, open_error, open_options};
 use crate::device::{
     Class, Content, Device, Extent, FailedWrite, Space, Unfinished, Write, check, total_len,
     write_each_zero,
 };
-use crate::error::{Error, NotADevice, Operation};
+use crate::error::{Error, Operation};
 use crate::lock;
 use crate::queue;
 use crate::ring::Rings;
-
-/// How to open a file or block device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Whether to allow writes.
-    pub write: bool,
-    /// Whether to lock the device. A writer then excludes all other programs, and a reader excludes
-    /// writers. A reader without a lock may see changes at any time.
-    pub lock: bool,
-    /// Whether to bypass the kernel's page cache.
-    pub direct: bool,
-}
-
-impl OpenOptions {
-    /// Opens for reading; other readers are allowed.
-    pub const READ: Self = Self { write: false, lock: true, direct: false };
-    /// Opens for writing, and excludes all other programs.
-    pub const WRITE: Self = Self { write: true, lock: true, direct: false };
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self::READ
-    }
-}
 
 /// A regular file or a block device.
 #[derive(Debug)]
@@ -113,55 +91,21 @@ impl FileDevice {
     /// [`Error::Open`].
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
-        // The kind is checked before opening, since opening a named pipe would wait for its other
-        // end.
-        let metadata = std::fs::metadata(path).map_err(open_error(path))?;
-        let is_block_device = check_kind(path, &metadata)?;
-
-        let is_claimed = is_block_device && options.write && options.lock;
-        let claim = if is_claimed { Some(claim(path)?) } else { None };
-        let file = open_options(options).open(path).map_err(open_error(path))?;
-        if options.lock {
-            lock::lock(&file, path, options.write)?;
-            if options.write && !is_block_device {
-                lock::check_not_looped(&file, path)?;
-            }
-        }
-        Self::from_locked(path, (file, claim), options, is_block_device)
+        Self::from_opened(path, open::open(path, options, None)?, options)
     }
 
     /// Creates a sparse file of `len` bytes and opens it exclusively for writing.
     ///
     /// An existing regular file keeps its content. It is grown if it is shorter, and never
-    /// truncated.
+    /// truncated. A block device is opened as by [`FileDevice::open`] and keeps its length.
     ///
     /// # Errors
     ///
     /// Those of [`FileDevice::open`]; [`Error::Grow`] if the file cannot be that long.
     pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Self, Error> {
         let path = path.as_ref();
-        match std::fs::metadata(path) {
-            Ok(metadata) => {
-                check_kind(path, &metadata)?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(Error::Open { path: path.to_owned(), source }),
-        }
         let options = OpenOptions::WRITE;
-        let file = open_options(options).create(true).open(path).map_err(open_error(path))?;
-        let metadata = file.metadata().map_err(open_error(path))?;
-        let is_block_device = check_kind(path, &metadata)?;
-        // The file is locked before any change, since another program may be writing it.
-        lock::lock(&file, path, true)?;
-        lock::check_not_looped(&file, path)?;
-        if !is_block_device && metadata.len() < len {
-            file.set_len(len).map_err(|source| Error::Grow {
-                path: path.to_owned(),
-                len,
-                source,
-            })?;
-        }
-        Self::from_locked(path, (file, None), options, is_block_device)
+        Self::from_opened(path, open::open(path, options, Some(len))?, options)
     }
 
     /// Returns the path the device was opened by.
@@ -199,12 +143,8 @@ impl FileDevice {
         self.is_block_device
     }
 
-    fn from_locked(
-        path: &Path,
-        (mut file, claim): (File, Option<File>),
-        options: OpenOptions,
-        is_block_device: bool,
-    ) -> Result<Self, Error> {
+    fn from_opened(path: &Path, opened: Opened, options: OpenOptions) -> Result<Self, Error> {
+        let Opened { mut file, claim, is_block_device } = opened;
         // Uses the open file, because its path may name another file by now. Seeking to the end
         // gives the length of a block device, too.
         let len = file.seek(SeekFrom::End(0)).map_err(open_error(path))?;
@@ -478,63 +418,6 @@ impl Device for FileDevice {
             Err(_) => all(Content::Data),
         }
     }
-}
-
-fn open_error(path: &Path) -> impl Fn(io::Error) -> Error {
-    move |source| Error::Open { path: path.to_owned(), source }
-}
-
-/// Checks that a path is a regular file or a block device. Returns true for a block device.
-fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> {
-    let kind = metadata.file_type();
-    let found = if kind.is_file() {
-        return Ok(false);
-    } else if kind.is_block_device() {
-        return Ok(true);
-    } else if kind.is_dir() {
-        NotADevice::Directory
-    } else if kind.is_fifo() {
-        NotADevice::Fifo
-    } else if kind.is_char_device() {
-        NotADevice::CharacterDevice
-    } else if kind.is_socket() {
-        NotADevice::Socket
-    } else {
-        NotADevice::Unknown
-    };
-    Err(Error::NotADevice { path: path.to_owned(), found })
-}
-
-/// Whether a block device refuses writes, as far as the kernel says.
-fn is_read_only(file: &File) -> bool {
-    let Ok(metadata) = file.metadata() else { return false };
-    let number = metadata.rdev();
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let said = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
-    said.is_ok_and(|said| said.trim() == "1")
-}
-
-fn open_options(options: OpenOptions) -> std::fs::OpenOptions {
-    let mut std_options = std::fs::OpenOptions::new();
-    std_options.read(true).write(options.write);
-    std_options
-}
-
-/// Opens the file behind `file` once more, for direct I/O.
-fn open_direct(path: &Path, file: &File, options: OpenOptions) -> Result<File, Error> {
-    let direct = std::fs::OpenOptions::new()
-        .read(true)
-        .write(options.write)
-        .custom_flags(OFlags::DIRECT.bits().cast_signed())
-        .open(path)
-        .map_err(open_error(path))?;
-    let (first, second) =
-        (file.metadata().map_err(open_error(path))?, direct.metadata().map_err(open_error(path))?);
-    if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
-        let source = io::Error::other("the path names another file now");
-        return Err(Error::Open { path: path.to_owned(), source });
-    }
-    Ok(direct)
 }
 
 pub(crate) fn is_aligned(buf: &[u8]) -> bool {

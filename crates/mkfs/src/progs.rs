@@ -21,7 +21,6 @@ mod report;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 use buttress_block::probe;
 use buttress_fs::make::{MakeOptions, MakeReport};
@@ -140,23 +139,23 @@ fn make(args: &Args, plan: &Plan<'_>, chosen: &features::Chosen, ui: &Ui) -> Res
         let one = held::open(path, size)?;
         let name = || path.display().to_string();
         if !args.force
-            && let Some(found) = probe::identify(&*one.device).context(name)?
+            && let Some(found) = probe::identify(&*one).context(name)?
         {
             return Err(holds(path, &found));
         }
-        check_len(path, one.device.len(), args)?;
+        check_len(path, one.len(), args)?;
         held.push(one);
     }
     check_count(args)?;
-    let lens: Vec<u64> = held.iter().map(|one| one.device.len()).collect();
+    let lens: Vec<u64> = held.iter().map(|one| one.len()).collect();
     for (path, len) in paths.iter().zip(&lens) {
         if plan.options.discard && report::is_block_device(path) {
             let (path, len) = (path.display(), crate::size::human(*len));
             ui.line(format!("Performing full device TRIM {path} ({len}) ..."))?;
         }
     }
-    let devices = held.iter().map(|one| Arc::clone(&one.device)).collect();
-    let made = plan.make(devices, args, ui)?;
+    // The devices stay open, and locked, until the table is printed.
+    let made = plan.make(held.clone(), args, ui)?;
     if makes_file {
         ui.line("Making image is completed.")?;
     }

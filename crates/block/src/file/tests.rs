@@ -1,6 +1,7 @@
 //! Tests of files of the host as devices: refused paths, locks and written bytes.
 
 use std::io::IoSlice;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
@@ -8,6 +9,7 @@ use buttress_base::Rng;
 use tempfile::TempDir;
 
 use super::*;
+use crate::error::NotADevice;
 
 fn image(dir: &TempDir, len: u64) -> PathBuf {
     let path = dir.path().join("image");
@@ -264,6 +266,35 @@ fn a_file_under_a_loop_device_is_refused() {
         other => panic!("{other:?}"),
     }
     reader.expect("a reader");
+}
+
+/// F1: each way to open a block device for writing is refused while another program has claimed it,
+/// and excludes other claims afterwards.
+#[test]
+#[ignore = "attaches a loop device, which only root may"]
+fn each_writer_claims_a_block_device() {
+    let dir = temp_dir();
+    let path = image(&dir, 1 << 20);
+    let output =
+        Command::new("losetup").args(["--find", "--show"]).arg(&path).output().expect("losetup");
+    let name = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end());
+    let unlocked = OpenOptions { lock: false, ..OpenOptions::WRITE };
+    let open = |way: &str| match way {
+        "open" => FileDevice::open(&name, OpenOptions::WRITE),
+        "without a lock" => FileDevice::open(&name, unlocked),
+        _ => FileDevice::create(&name, 1 << 20),
+    };
+    let mut found = Vec::new();
+    for way in ["open", "without a lock", "create"] {
+        let claimed = claim(&name);
+        let refused = matches!(open(way), Err(Error::Busy { .. }));
+        drop(claimed);
+        let device = open(way);
+        let excludes = device.is_ok() && matches!(claim(&name), Err(Error::Busy { .. }));
+        found.push((way, refused, excludes));
+    }
+    Command::new("losetup").arg("--detach").arg(&name).status().expect("losetup");
+    assert!(found.iter().all(|(_, refused, excludes)| *refused && *excludes), "{found:?}");
 }
 
 /// Zeroed ranges read as zeroes, known holes are holes, and no written byte is reported as a hole.

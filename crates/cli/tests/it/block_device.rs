@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use crate::live::run;
+use crate::live::{has, is_root, run};
 use crate::unmounting::can_mount;
 use crate::{Bench, bench, text};
 
@@ -173,4 +173,48 @@ fn the_kernel_has_claimed_the_device() {
         assert_eq!(device.kind("mnt"), "fuse.buttress", "{options}");
         device.bench.ok(&["umount", text(&mnt)]);
     }
+}
+
+/// A device that the kernel has mounted is overwritten by no verb, also by none that is given a
+/// size. The mounted volume stays as it is.
+#[test]
+fn a_mounted_device_is_not_overwritten() {
+    let needed = ["mkfs.ext4", "e2fsck", "mount", "umount", "losetup"];
+    if !has(&needed, Some("/dev/loop-control")) || !is_root() {
+        return;
+    }
+    let bench = bench();
+    let image = bench.path("image");
+    fs::File::create(&image).and_then(|file| file.set_len(256 << 20)).expect("a file");
+    run("mkfs.ext4", &["-q", text(&image)]);
+    fs::create_dir(bench.path("mnt")).expect("a folder");
+    let name = run("losetup", &["--find", "--show", text(&image)]).trim().to_owned();
+    let device = Device { bench, name };
+    let mnt = device.bench.path("mnt");
+    run("mount", &["-t", "ext4", &device.name, text(&mnt)]);
+    fs::write(mnt.join("file"), [7; 100_000]).expect("it is written");
+    device.unmount("mnt");
+    // Linux itself changes nothing below this mount.
+    run("mount", &["-t", "ext4", "-o", "ro", &device.name, text(&mnt)]);
+    let before = fs::read(&device.name).expect("root reads it");
+    for words in [
+        &["mkfs", "--force"][..],
+        &["mkfs", "--force", "--size", "200M"],
+        &["mkfs", "--force", "--size", "1G"],
+        &["cache", "format", "--force", "--size", "200M"],
+    ] {
+        let output = device.bench.command(&[words, &[&device.name]].concat()).output();
+        let output = output.expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("in use"), "{words:?}: {said}");
+        assert!(fs::read(&device.name).expect("root reads it") == before, "{words:?}");
+    }
+    device.unmount("mnt");
+    run("e2fsck", &["-f", "-n", &device.name]);
+    run("mount", &["-t", "ext4", &device.name, text(&mnt)]);
+    assert_eq!(fs::read(mnt.join("file")).expect("it is there"), [7; 100_000]);
+    device.unmount("mnt");
+    // A device that is free is made anew.
+    device.bench.ok(&["mkfs", "--force", "--size", "200M", &device.name]);
+    device.check();
 }

@@ -8,10 +8,9 @@
 //! # Invariants
 //!
 //! - **H1** A lock of another program than a caller is respected.
-//! - **H2** A block device that the kernel uses is refused, whichever program holds its lock.
+//! - **H2** A block device that the kernel uses is refused, whichever program holds its lock. A
+//!   writer claims a block device also without a lock (`block::file::F1`).
 
-use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,34 +18,22 @@ use buttress_block::{Device, OpenOptions};
 use buttress_remote::Asked;
 
 use crate::closing::locked_by;
-use crate::exit::{Context, Failure, Result};
+use crate::exit::{Failure, Result};
 use crate::plan;
 
 /// The longest chain of callers that is followed.
 const CALLERS_MAX: usize = 64;
 
-/// A device for the new volume.
-pub(super) struct Held {
-    pub(super) device: Arc<dyn Device>,
-    /// Claims a block device that a caller has locked (H2).
-    _claim: Option<File>,
-}
-
 /// Opens a device. With a size, a file is made, or made longer.
-pub(super) fn open(path: &Path, size: Option<u64>) -> Result<Held> {
+pub(super) fn open(path: &Path, size: Option<u64>) -> Result<Arc<dyn Device>> {
     let asked = Asked::default();
     match plan::open(path, size, &asked) {
         Err(failure) if failure.is_locked() && locked_by(path).is_some_and(is_caller) => {
-            let name = || path.display().to_string();
-            let is_block_device = path.metadata().context(name)?.file_type().is_block_device();
-            let exclusive = i32::try_from(rustix::fs::OFlags::EXCL.bits()).unwrap_or_default();
-            let claim = || File::options().write(true).custom_flags(exclusive).open(path);
-            let claim = is_block_device.then(claim).transpose().context(name)?;
             let how = OpenOptions { lock: false, ..OpenOptions::WRITE };
             let opened = buttress_remote::open(path, how, &asked).map_err(Failure::of_remote)?;
-            Ok(Held { device: opened.device(), _claim: claim })
+            Ok(opened.device())
         }
-        opened => Ok(Held { device: opened?, _claim: None }),
+        opened => opened,
     }
 }
 
