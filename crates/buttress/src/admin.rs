@@ -1,13 +1,36 @@
 //! Administration of a volume, for operators.
+//!
+//! ```
+//! use buttress::BalanceOptions;
+//! use buttress::admin::Filter;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let fs = buttress::CreateOptions::new(256 << 20).create(folder.path().join("a.img"))?;
+//! // Empties the block groups of data that are at most half full.
+//! let half = Filter { usage: Some((0, 50)), ..Filter::default() };
+//! let options = BalanceOptions { data: Some(half), ..BalanceOptions::default() };
+//! let done = fs.admin().balance(&options, &mut |_| true)?;
+//! assert!(done.completed <= done.considered);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::path::Path;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_format::DeviceId;
-use buttress_fs::{
-    BalanceOptions, BalanceProgress, DeviceInfo, Info, ScrubOptions, ScrubProgress, SpaceStats,
-    StatFs, SubvolumeInfo, TrimOptions, TrimProgress,
+
+// The types of the results and their fields, and of the options.
+pub use buttress_format::{
+    BlockGroupFlags, Chunk, CompatRo, CsumType, DevStats, DeviceId, DeviceItem, Incompat, Key,
+    Kind, Profile, RootBackup, Stripe, Superblock,
+};
+pub use buttress_fs::{
+    Account, Accounts, BalanceOptions, BalanceProgress, Cost, DeviceCounts, DeviceInfo, Filter,
+    FlushState, FlushSteps, Info, KindUsage, Logical, PageStats, Preempt, Reach, Refusal,
+    ScrubOptions, ScrubProgress, SpaceKind, SpaceStats, StatFs, Stats, StepFigures, Steps,
+    SubvolumeInfo, TrimOptions, TrimProgress, Trust, Usage, Waits, WaitsByQueue,
 };
 
 use crate::error::{Context, Result};

@@ -42,7 +42,7 @@ pub enum ErrorKind {
     Io,
     /// Another program has the volume open, or the object is in use.
     Busy,
-    /// The caller cancelled the call through `buttress_fs::Interrupt`.
+    /// The caller cancelled the call through [`Interrupt`](crate::Interrupt).
     Interrupted,
     /// The volume has a feature that this version does not know, or the call is not implemented.
     Unsupported,

@@ -130,8 +130,13 @@
 //! # Where things are
 //!
 //! [`Filesystem`] has calls by path, [`File`] is an open file, [`Admin`] has the tasks of an
-//! operator: space, devices, scrub and balance. The engine below is `buttress_fs`;
-//! [`Filesystem::engine`] and [`File::inode`] lead to it.
+//! operator: space, devices, scrub and balance. A program needs no other crate of the project:
+//!
+//! - [`admin`] has the types of [`Admin`], such as filters, the superblock and the accounts.
+//! - [`device`] has the types with which a program implements [`Device`].
+//! - [`engine`] is the crate below, reached by [`Filesystem::engine`] and [`File::inode`].
+//! - `make` has the types of [`MakeOptions`](engine::MakeOptions). It needs the feature `mkfs`.
+//! - `send` makes and receives streams of `btrfs send`. It needs the feature `send`.
 
 #![forbid(unsafe_code)]
 
@@ -149,18 +154,21 @@ mod snapshot;
 mod transaction;
 mod verity;
 
-mod admin;
+pub mod admin;
+pub mod device;
 mod filesystem;
+#[cfg(feature = "mkfs")]
+pub mod make;
 mod options;
 mod place;
 
 pub use admin::Admin;
 pub use buttress_block::{Device, FileDevice, MemoryDevice};
-pub use buttress_format::DeviceId;
+pub use buttress_fs as engine;
 pub use buttress_fs::{
-    BalanceOptions, BalanceProgress, DeviceInfo, FileKind, Generation, HashKind, Info, Ino,
-    InodeId, ScrubOptions, ScrubProgress, SetAttr, SpaceStats, StatFs, SubvolumeInfo, Timespec,
-    TreeId, TrimOptions, TrimProgress, VerityDescriptor, VerityOptions,
+    BalanceOptions, BalanceProgress, DeviceId, DeviceInfo, FileKind, Generation, HashKind, Info,
+    Ino, InodeId, Interrupt, ScrubOptions, ScrubProgress, SetAttr, SpaceStats, StatFs,
+    SubvolumeInfo, Timespec, TreeId, TrimOptions, TrimProgress, VerityDescriptor, VerityOptions,
 };
 #[cfg(feature = "send")]
 pub use buttress_send as send;
@@ -168,6 +176,8 @@ pub use dir::{DirEntry, ReadDir};
 pub use error::{Error, ErrorKind, Result};
 pub use file::{File, FileOptions};
 pub use filesystem::Filesystem;
+#[cfg(feature = "mkfs")]
+pub use make::MakeOptions;
 pub use metadata::Metadata;
 #[cfg(feature = "mkfs")]
 pub use options::CreateOptions;

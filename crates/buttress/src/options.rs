@@ -190,7 +190,7 @@ impl CreateOptions {
         self
     }
 
-    /// Lets `change` set any other option of `mkfs`, in [`MakeOptions`](buttress_fs::MakeOptions).
+    /// Lets `change` set any other option of `mkfs`, in [`MakeOptions`](crate::MakeOptions).
     pub fn with(mut self, change: impl FnOnce(&mut buttress_fs::MakeOptions)) -> Self {
         change(&mut self.make);
         self

@@ -98,10 +98,10 @@ mod upkeep_tests;
 
 pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
-pub use buttress_data::{Codec, Defragment, NocowCheck, Piece, ReadBatch};
+pub use buttress_data::{Codec, Defragment, NocowCheck, PageStats, Piece, ReadBatch};
 pub use buttress_format::{
-    Generation, HashKind, Ino, InodeFlags, Key, Kind, Logical, RootFlags, RootItem, Superblock,
-    Timespec, TreeId, VerityDescriptor,
+    DevStats, DeviceId, DeviceItem, Generation, HashKind, Ino, InodeFlags, Key, Kind, Logical,
+    RootFlags, RootItem, Superblock, Timespec, TreeId, VerityDescriptor,
 };
 pub use buttress_items::{
     Attr, Error, ErrorKind, FileKind, InodeId, NameError, Result, SetAttr, mode,
@@ -112,11 +112,12 @@ pub use buttress_maintenance::{
     TrimOptions, TrimProgress,
 };
 pub use buttress_make::clock::{be_repeatable, now};
+pub use buttress_tree::Steps;
 pub use buttress_txn::{
-    Account, Accounts, FlushState, FlushSteps, GroupsRead, HeldCommit, Preempt, Reach, Refusal,
-    SpaceKind, Stats, StepFigures, Waits, WaitsByQueue,
+    Account, Accounts, Cost, FlushState, FlushSteps, GroupsRead, HeldCommit, KindUsage, Preempt,
+    Reach, Refusal, SpaceKind, Stats, StepFigures, Usage, Waits, WaitsByQueue,
 };
-pub use buttress_volume::{Parity, Stats as IoStats, holds_seed};
+pub use buttress_volume::{Parity, Stats as IoStats, Trust, holds_seed};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use inspect::{Searched, TreeItem};
