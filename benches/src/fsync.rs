@@ -30,12 +30,12 @@ const TIME: Duration = Duration::from_millis(1500);
 const TRANSACTIONS: usize = 2000;
 
 /// A file that one thread works on.
-enum Door {
+enum OpenFile {
     Library(Inode),
     Folder(fs::File),
 }
 
-impl Door {
+impl OpenFile {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), String> {
         match self {
             Self::Library(inode) => inode.write_at(offset, data).map(drop).map_err(text),
@@ -67,29 +67,29 @@ pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
     for &threads in &job.threads {
         let setup = Setup::new(target, &job.dir)?;
         let library = if target.is_library() { Some(setup.open()?) } else { None };
-        let open = |name: &str| -> Result<Door, String> {
+        let open = |name: &str| -> Result<OpenFile, String> {
             if let Some(library) = &library {
                 let file = library.root().create(name.as_bytes(), 0o100_644, 0, 0, 0);
-                return file.map(Door::Library).map_err(text);
+                return file.map(OpenFile::Library).map_err(text);
             }
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(false);
-            options.open(setup.folder().join(name)).map(Door::Folder).map_err(text)
+            options.open(setup.folder().join(name)).map(OpenFile::Folder).map_err(text)
         };
         let mut random = Vec::new();
         let mut append = Vec::new();
         let mut holes = Vec::new();
         for thread in 0..threads {
-            let door = open(&format!("random-{thread}"))?;
+            let file = open(&format!("random-{thread}"))?;
             for block in 0..BLOCKS / 64 {
-                door.write(block * 64 * BLOCK as u64, &vec![thread as u8 + 1; 64 * BLOCK])?;
+                file.write(block * 64 * BLOCK as u64, &vec![thread as u8 + 1; 64 * BLOCK])?;
             }
-            door.sync()?;
-            random.push(door);
+            file.sync()?;
+            random.push(file);
             append.push(open(&format!("append-{thread}"))?);
-            let door = open(&format!("holes-{thread}"))?;
-            door.stretch(HOLES * BLOCK as u64)?;
-            holes.push(door);
+            let file = open(&format!("holes-{thread}"))?;
+            file.stretch(HOLES * BLOCK as u64)?;
+            holes.push(file);
         }
         match &library {
             Some(library) => library.sync().map_err(text)?,
@@ -150,26 +150,26 @@ fn sqlite(database: &Path, journal: &str) -> Result<f64, String> {
 
 /// Lets one thread for each file write blocks. `block` chooses a block from a random number and the
 /// number of writes that the thread has made.
-fn measure(doors: &[Door], block: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64, String> {
+fn measure(files: &[OpenFile], block: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64, String> {
     let start = Instant::now();
-    let work = &|door: &Door, thread: u64| -> Result<u64, String> {
+    let work = &|file: &OpenFile, thread: u64| -> Result<u64, String> {
         let mut state = thread.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut data = vec![0_u8; BLOCK];
         let mut count = 0;
         while start.elapsed() < TIME {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             data[..8].copy_from_slice(&state.to_le_bytes());
-            door.write(block(state, count) * BLOCK as u64, &data)?;
-            door.sync()?;
+            file.write(block(state, count) * BLOCK as u64, &data)?;
+            file.sync()?;
             count += 1;
         }
         Ok(count)
     };
     let counts: Result<Vec<u64>, String> = thread::scope(|scope| {
-        let threads: Vec<_> = doors
+        let threads: Vec<_> = files
             .iter()
             .enumerate()
-            .map(|(index, door)| scope.spawn(move || work(door, index as u64 + 1)))
+            .map(|(index, file)| scope.spawn(move || work(file, index as u64 + 1)))
             .collect();
         threads.into_iter().map(|t| t.join().map_err(|_| "a thread panicked".to_owned())?).collect()
     });

@@ -68,7 +68,7 @@ pub enum Shape {
 
 /// How the requests of a mount come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Transport {
     /// By `/dev/fuse`.
     Device,
     /// By io_uring, where the kernel offers it.
@@ -82,7 +82,7 @@ pub enum Work {
     Library(Step),
     /// System calls on a mount. A commit follows and is counted. The steps are the requests of the
     /// kernel.
-    Mount(MountStep, Door),
+    Mount(MountStep, Transport),
     /// A command line of `buttress`, with `IMG` for the image and `DIR` for a folder beside it.
     Verb(&'static str),
 }
@@ -133,7 +133,7 @@ impl Case {
     /// The same case with requests by io_uring.
     const fn by_ring(mut self, name: &'static str) -> Self {
         if let Work::Mount(run, _) = self.work {
-            self.work = Work::Mount(run, Door::Ring);
+            self.work = Work::Mount(run, Transport::Ring);
         }
         self.name = name;
         self
@@ -180,7 +180,7 @@ const fn mount(
     prepare: Step,
     run: MountStep,
 ) -> Case {
-    let work = Work::Mount(run, Door::Device);
+    let work = Work::Mount(run, Transport::Device);
     Case { name, grows, least, shape, prepare, after: None, work, because: None }
 }
 
@@ -268,10 +268,10 @@ pub fn measure(
             bed.reopen()?;
             library(&bed, &|| run(&bed, size), size)?
         }
-        Work::Mount(run, door) => {
+        Work::Mount(run, transport) => {
             bed.reopen()?;
             let before = mounted::requests();
-            let work = || mounted::run(bed.fs().engine(), bed.dir(), (run, door), size);
+            let work = || mounted::run(bed.fs().engine(), bed.dir(), (run, transport), size);
             let counts = library(&bed, &work, size)?;
             Counts { steps: mounted::requests() - before, ..counts }
         }
@@ -345,8 +345,8 @@ pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Strin
         say("SKIPPED: cases by io_uring need fuse.enable_uring");
     }
     let can_run = |case: &Case| match case.work {
-        Work::Mount(_, Door::Device) => can_mount,
-        Work::Mount(_, Door::Ring) => can_mount && has_ring,
+        Work::Mount(_, Transport::Device) => can_mount,
+        Work::Mount(_, Transport::Ring) => can_mount && has_ring,
         _ => has_ext4 || case.needs().is_none(),
     };
     for case in all().filter(wanted).filter(can_run) {

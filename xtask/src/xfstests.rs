@@ -33,7 +33,7 @@ const KNOWN: &str = "docs/internals/xfstests.md";
 
 /// How requests reach the server.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Door {
+enum Transport {
     IoUring,
     Device,
 }
@@ -45,8 +45,8 @@ pub(crate) struct Options {
     #[arg(long)]
     checkout: PathBuf,
     /// How requests reach the server.
-    #[arg(long, value_enum, default_value = "io-uring")]
-    door: Door,
+    #[arg(long, alias = "transport", value_enum, default_value = "io-uring")]
+    transport: Transport,
     /// Mount image files, and not loop devices of them.
     #[arg(long)]
     images: bool,
@@ -137,14 +137,14 @@ fn name(options: &Options, top: &Path) -> Result<String> {
 }
 
 fn mount_options(options: &Options) -> String {
-    let door = match options.door {
-        Door::IoUring => "io_uring",
-        Door::Device => "noio_uring",
+    let transport = match options.transport {
+        Transport::IoUring => "io_uring",
+        Transport::Device => "noio_uring",
     };
     // The suite knows the type `fuse.buttress` only.
     match options.options.as_str() {
-        "" => format!("{door},nofuseblk"),
-        more => format!("{door},nofuseblk,{more}"),
+        "" => format!("{transport},nofuseblk"),
+        more => format!("{transport},nofuseblk,{more}"),
     }
 }
 

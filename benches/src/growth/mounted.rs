@@ -17,7 +17,7 @@ use buttress_fs::Filesystem;
 use buttress_fuse::{Options, Serving, Unmounter};
 
 use super::bed::{OPERATIONS, name, spread};
-use super::{Done, Door, MountStep};
+use super::{Done, MountStep, Transport};
 
 /// Requests that come when the kernel has time for them.
 const AT_SOME_TIME: [&str; 3] = ["forget", "batch_forget", "interrupt"];
@@ -49,9 +49,13 @@ struct Served {
 }
 
 impl Served {
-    fn new(fs: Filesystem, at: &Path, door: Door) -> Result<Self, Box<dyn std::error::Error>> {
+    fn new(
+        fs: Filesystem,
+        at: &Path,
+        transport: Transport,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
         fs::create_dir_all(at)?;
-        let io_uring = Some(door == Door::Ring);
+        let io_uring = Some(transport == Transport::Ring);
         let options = Options { source: "growth".to_owned(), io_uring, ..Options::default() };
         let session = buttress_fuse::mount(fs, at, &options)?;
         if io_uring != Some(session.is_over_io_uring()) {
@@ -77,9 +81,14 @@ impl Drop for Served {
 }
 
 /// Runs a step on a mount of the volume below `dir`.
-pub(super) fn run(fs: &Filesystem, dir: &Path, (step, door): (MountStep, Door), size: u64) -> Done {
+pub(super) fn run(
+    fs: &Filesystem,
+    dir: &Path,
+    (step, transport): (MountStep, Transport),
+    size: u64,
+) -> Done {
     let at = dir.join("mnt");
-    let served = Served::new(fs.clone(), &at, door)?;
+    let served = Served::new(fs.clone(), &at, transport)?;
     step(&at, size)?;
     served.end()
 }

@@ -49,9 +49,9 @@ pub(crate) fn start(mount: &Arc<Mount>) {
     if mount.options.resumes_replace && mount.engine.volume().target().is_some() {
         run("replace", replace::resume_at_mount);
     }
-    for duty in Writeback::duties() {
+    for role in Writeback::roles() {
         let own = Arc::clone(mount);
-        mount.threads.start("flush", move || own.writeback.run(duty));
+        mount.threads.start("flush", move || own.writeback.run(role));
     }
 }
 

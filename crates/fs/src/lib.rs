@@ -90,7 +90,7 @@ mod subvolume;
 mod sync_stats;
 
 #[cfg(test)]
-mod doors;
+mod gated_device;
 #[cfg(test)]
 mod known;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! # What must hold
 //!
 //! - All transports share one decoder and one table of requests, and add nothing to them.
-//! - A handler runs in [`Door::guarded`], so a panic is answered (D1 of `door`).
+//! - A handler runs in [`FrontEnd::guarded`], so a panic is answered (D1 of `front_end`).
 
 mod bytes;
 mod orders;
@@ -19,10 +19,10 @@ use buttress_protocol::{
 
 use crate::attr::time_from_wire;
 use crate::device::PAYLOAD_LEN;
-use crate::door::content::Asked;
-use crate::door::{Caller, Door};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
+use crate::front_end::content::Asked;
+use crate::front_end::{Caller, FrontEnd};
 use crate::notifier_threads::BACKGROUND_MAX;
 use crate::timed::Timed;
 use crate::{Options, counts, killed};
@@ -81,7 +81,7 @@ pub(crate) fn terms(options: &Options) -> Terms {
 }
 
 /// Handles a request and answers it, in this thread or from another one.
-pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
+pub(crate) fn serve<X: Exchange>(front: &Arc<FrontEnd>, exchange: X) {
     let exchange = Timed::start(exchange);
     let head = exchange.head();
     counts::count(head.opcode);
@@ -91,97 +91,100 @@ pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
     };
     let _heeding = if gives_up(&operation) { killed::heed_fully(head.task) } else { None };
     match operation {
-        Operation::Read(how) => bytes::read(door, exchange, how),
-        Operation::Write { how, .. } => bytes::write(door, exchange, how),
-        Operation::Ioctl { .. } => orders::ioctl(door, exchange),
-        Operation::Lseek(how) => bytes::seek(door, exchange, how),
-        Operation::Readdir(how) => bytes::list(door, exchange, how, false),
-        Operation::Readdirplus(how) => bytes::list(door, exchange, how, true),
+        Operation::Read(how) => bytes::read(front, exchange, how),
+        Operation::Write { how, .. } => bytes::write(front, exchange, how),
+        Operation::Ioctl { .. } => orders::ioctl(front, exchange),
+        Operation::Lseek(how) => bytes::seek(front, exchange, how),
+        Operation::Readdir(how) => bytes::list(front, exchange, how, false),
+        Operation::Readdirplus(how) => bytes::list(front, exchange, how, true),
         Operation::Forget(forgets) => {
             let forget_all = || {
-                forgets.for_each(|one| door.forget(one.node, one.lookups));
+                forgets.for_each(|one| front.forget(one.node, one.lookups));
                 Ok(())
             };
-            let _ = door.guarded("forget", head.node, forget_all);
+            let _ = front.guarded("forget", head.node, forget_all);
             exchange.dismiss();
         }
         Operation::NotifyReply => exchange.dismiss(),
         operation => {
-            let answer = door.guarded(name(&operation), head.node, || work(door, &head, operation));
+            let answer =
+                front.guarded(name(&operation), head.node, || work(front, &head, operation));
             exchange.reply(answer);
         }
     }
 }
 
 /// Handles the requests that have short answers.
-fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply> {
+fn work(front: &Arc<FrontEnd>, head: &Head, operation: Operation<'_>) -> Answer<Reply> {
     let (node, caller) = (head.node, caller(head));
     let done = |()| Reply::Done;
     match operation {
-        Operation::Lookup { name } => door.lookup(node, name).map(entry),
+        Operation::Lookup { name } => front.lookup(node, name).map(entry),
         Operation::Getattr { has_handle } => {
-            let attr = door.getattr(node, has_handle)?;
-            Ok(Reply::Attr(AttrOut::new(door.valid_secs(), attr)))
+            let attr = front.getattr(node, has_handle)?;
+            Ok(Reply::Attr(AttrOut::new(front.valid_secs(), attr)))
         }
         Operation::Setattr(how) => {
             let (set, asked) = (set_attr(&how), asked(&how));
-            let attr = door.setattr(caller, node, set, asked)?;
-            Ok(Reply::Attr(AttrOut::new(door.valid_secs(), attr)))
+            let attr = front.setattr(caller, node, set, asked)?;
+            Ok(Reply::Attr(AttrOut::new(front.valid_secs(), attr)))
         }
-        Operation::Readlink => door.readlink(node).map(Reply::Data),
-        Operation::Symlink { name, target } => door.symlink(caller, node, name, target).map(entry),
+        Operation::Readlink => front.readlink(node).map(Reply::Data),
+        Operation::Symlink { name, target } => front.symlink(caller, node, name, target).map(entry),
         Operation::Mknod { how, name } => {
-            door.mknod(caller, node, name, how.mode, how.umask, how.rdev).map(entry)
+            front.mknod(caller, node, name, how.mode, how.umask, how.rdev).map(entry)
         }
         Operation::Mkdir { how, name } => {
-            door.mkdir(caller, node, name, how.mode, how.umask).map(entry)
+            front.mkdir(caller, node, name, how.mode, how.umask).map(entry)
         }
-        Operation::Unlink { name } => door.unlink(node, name).map(done),
-        Operation::Rmdir { name } => door.rmdir(node, name).map(done),
+        Operation::Unlink { name } => front.unlink(node, name).map(done),
+        Operation::Rmdir { name } => front.rmdir(node, name).map(done),
         Operation::Rename { name, target, new_name, flags } => {
-            door.rename(caller, node, name, target, new_name, flags).map(done)
+            front.rename(caller, node, name, target, new_name, flags).map(done)
         }
-        Operation::Link { node: linked, name } => door.link(linked, node, name).map(entry),
-        Operation::Open(how) => door.open(caller, node, how.flags).map(Reply::Opened),
-        Operation::Statfs => door.statfs().map(|sizes| Reply::Statfs(statfs(&sizes))),
-        Operation::Release(how) => door.release(node, how.flags).map(done),
-        Operation::Fsync => door.fsync(node).map(done),
-        Operation::Syncfs => door.sync_all().map(done),
+        Operation::Link { node: linked, name } => front.link(linked, node, name).map(entry),
+        Operation::Open(how) => front.open(caller, node, how.flags).map(Reply::Opened),
+        Operation::Statfs => front.statfs().map(|sizes| Reply::Statfs(statfs(&sizes))),
+        Operation::Release(how) => front.release(node, how.flags).map(done),
+        Operation::Fsync => front.fsync(node).map(done),
+        Operation::Syncfs => front.sync_all().map(done),
         Operation::Setxattr { name, value, flags } => {
-            door.setxattr(caller, node, name, value, flags).map(done)
+            front.setxattr(caller, node, name, value, flags).map(done)
         }
-        Operation::Getxattr { name, room } => Reply::sized(door.getxattr(node, name)?, room),
-        Operation::Listxattr { room } => Reply::sized(door.listxattr(caller, node)?, room),
-        Operation::Removexattr { name } => door.removexattr(node, name).map(done),
+        Operation::Getxattr { name, room } => Reply::sized(front.getxattr(node, name)?, room),
+        Operation::Listxattr { room } => Reply::sized(front.listxattr(caller, node)?, room),
+        Operation::Removexattr { name } => front.removexattr(node, name).map(done),
         Operation::Create { how, name } => {
-            let made = door.create(caller, node, name, how.mode, how.umask, how.flags)?;
+            let made = front.create(caller, node, name, how.mode, how.umask, how.flags)?;
             Ok(Reply::Created(made.entry.wire(), made.flags))
         }
         Operation::Tmpfile(how) => {
-            let made = door.tmpfile(caller, node, how.mode, how.umask, how.flags)?;
+            let made = front.tmpfile(caller, node, how.mode, how.umask, how.flags)?;
             Ok(Reply::Created(made.entry.wire(), made.flags))
         }
         Operation::Statx(how) => {
-            let told = door.statx(node, how.has_handle())?;
+            let told = front.statx(node, how.has_handle())?;
             Ok(Reply::Statx(Box::new(told)))
         }
         Operation::Destroy => {
-            door.close();
+            front.close();
             Ok(Reply::Done)
         }
         Operation::Releasedir => Ok(Reply::Done),
         // With no flags set, the kernel caches no listing, and each listing reaches the server.
-        Operation::Opendir if door.options.strict_access => Ok(Reply::Opened(OpenFlags::default())),
+        Operation::Opendir if front.options.strict_access => {
+            Ok(Reply::Opened(OpenFlags::default()))
+        }
         Operation::Fallocate(how) => {
-            door.fallocate(caller, node, how.offset, how.len, how.mode).map(done)
+            front.fallocate(caller, node, how.offset, how.len, how.mode).map(done)
         }
         Operation::CopyRange { how, is_wide } => {
             let (from, to) = ((node, how.from), (how.target, how.to));
             if is_wide {
-                return door.copy_range(caller, from, to, how.len).map(Reply::Copied);
+                return front.copy_range(caller, from, to, how.len).map(Reply::Copied);
             }
             let len = how.len.min(NARROW_COPY_MAX);
-            let count = door.copy_range(caller, from, to, len)?;
+            let count = front.copy_range(caller, from, to, len)?;
             u32::try_from(count).map(Reply::Written).map_err(|_| Errno::EIO)
         }
         // All other requests, such as FLUSH, OPENDIR and ACCESS. After `ENOSYS` the kernel does not
@@ -246,7 +249,7 @@ fn caller(head: &Head) -> Caller {
     Caller { uid: head.uid, gid: head.gid, task: head.task }
 }
 
-fn entry(entry: crate::door::Entry) -> Reply {
+fn entry(entry: crate::front_end::Entry) -> Reply {
     Reply::Entry(entry.wire())
 }
 

@@ -21,8 +21,8 @@ use buttress_protocol::{
 };
 
 use crate::device::{Device, Message};
-use crate::door::VALID_SECS;
 use crate::exchange::Exchange;
+use crate::front_end::VALID_SECS;
 use crate::mount::{Link, Mount};
 use crate::pool::{Kind, WorkerPool};
 use crate::ring::{RequestHandler, Ring, Taken};
@@ -60,7 +60,7 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
             serve(&memory, message);
             return pool.trifle_done();
         }
-        let _duty = pool.duty(kind, message.head().task);
+        let _guard = pool.guard(kind, message.head().task);
         serve(&memory, message);
     });
     ring.into_iter().for_each(Ring::join);

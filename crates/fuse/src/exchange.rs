@@ -3,8 +3,8 @@
 //! # What must hold
 //!
 //! - A transport knows no operation. The dispatcher knows no transport.
-//! - Each request is answered once (D1 of `door`). If a request is dropped, the transport answers
-//!   it with `EIO`.
+//! - Each request is answered once (D1 of `front_end`). If a request is dropped, the transport
+//!   answers it with `EIO`.
 
 use buttress_protocol::{Errno, Head, Parts, Reply};
 

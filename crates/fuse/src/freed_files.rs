@@ -1,5 +1,5 @@
-//! Counts of removed names and of freed files. `door/space` uses them to decide whether to wait
-//! for space.
+//! Counts of removed names and of freed files. `front_end/space` uses them to decide whether to
+//! wait for space.
 //!
 //! # What must hold
 //!

@@ -40,11 +40,11 @@ mod mounts;
 mod counts;
 mod device;
 mod dispatch;
-mod door;
 #[cfg(feature = "baselines")]
 mod empty;
 mod ending;
 mod exchange;
+mod front_end;
 mod killed;
 mod message_pool;
 mod mount_notifier;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buttress_fs::{InodeId, TreeId};
 use rustix::io::Errno;
 
-use crate::door::{Node, place};
+use crate::front_end::{Node, place};
 use crate::mount::Mount;
 use crate::node::{Nodes, Place};
 use crate::notifier_threads::SessionNotifier;

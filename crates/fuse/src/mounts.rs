@@ -1,5 +1,5 @@
-//! The calls that a door may make to all mounts of its volume. The mounts hold doors; a door knows
-//! the mounts only as this trait.
+//! The calls that a front end may make to all mounts of its volume. A mount holds a front end,
+//! which knows the mounts only as this trait.
 
 use buttress_fs::{InodeId, TreeId};
 

@@ -13,7 +13,7 @@
 //! nodes ([`Nodes::surplus`]).
 //!
 //! The kernel gets one number both as node id and as the `st_ino` that programs see
-//! (`door::Entry::wire`). So a node id is the inode number wherever it can be:
+//! (`front_end::Entry::wire`). So a node id is the inode number wherever it can be:
 //!
 //! ```text
 //!  63  62..........48  47...........................0

@@ -310,7 +310,7 @@ mod tests {
                 .replace("=MICROSECONDS", "=50");
             assert!(Options::default().accept(&option).expect(known), "{option}");
         }
-        assert!(!Options::default().accept("alow_other").expect("not the door's"));
+        assert!(!Options::default().accept("alow_other").expect("another option"));
     }
 
     /// `user` takes rights away, and a later option gives them back, as with mount(8).

@@ -8,7 +8,8 @@
 //! different thread, with cold caches, on another processor. Measured: a create took three times as
 //! long with eight readers as with one. But while a single reader waits for the disk, all other
 //! requests wait. So one thread reads requests and handles them itself. The other threads wait on
-//! the bench. Every handler holds a [`Duty`]. The pool wakes a thread from the bench to read when
+//! the bench. Every handler holds a [`WorkerGuard`]. The pool wakes a thread from the bench to read
+//! when
 //!
 //! - requests of the present kind have lately taken long (an average for each kind, without the
 //!   time of other threads on the processor), or
@@ -17,8 +18,8 @@
 //! - nothing was finished for a millisecond and no thread reads: one thread on the bench watches
 //!   for that.
 //!
-//! A thread that ends a duty while another thread reads goes to the bench, unless another request
-//! waits already.
+//! A thread that ends a request while another thread reads goes to the bench, unless another
+//! request waits already.
 //!
 //! # Polling before sleeping
 //!
@@ -154,8 +155,8 @@ thread_local! {
 }
 
 /// The whole of one thread's work on one request (W3).
-#[must_use = "a duty lasts until the answer is sent"]
-pub(crate) struct Duty<'a> {
+#[must_use = "a guard lasts until the answer is sent"]
+pub(crate) struct WorkerGuard<'a> {
     pool: &'a Arc<WorkerPool>,
     kind: Kind,
     watch: Stopwatch,
@@ -189,7 +190,7 @@ impl WorkerPool {
 
     /// Begins to handle a request that this thread has read. `asker` is the thread that waits for
     /// the answer, or zero.
-    pub(crate) fn duty(self: &Arc<Self>, kind: Kind, asker: u32) -> Duty<'_> {
+    pub(crate) fn guard(self: &Arc<Self>, kind: Kind, asker: u32) -> WorkerGuard<'_> {
         let watch = Stopwatch::start(self.is_adaptive && self.costs.is_suspect(kind));
         let started = watch.started();
         if self.is_adaptive {
@@ -211,7 +212,7 @@ impl WorkerPool {
             follow::ON_DUTY.set(true);
             self.follower.note(asker, matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
         }
-        Duty { pool: self, kind, watch }
+        WorkerGuard { pool: self, kind, watch }
     }
 
     /// Whether another request waits while a large write is handled. Receiving its bytes takes so
@@ -291,7 +292,7 @@ impl WorkerPool {
         });
     }
 
-    /// Notes that a thread has handled a request that is too small for a duty.
+    /// Notes that a thread has handled a request that is too small for a guard.
     pub(crate) fn trifle_done(&self) {
         if self.is_adaptive {
             self.look_ahead(clock::now());
@@ -440,7 +441,7 @@ impl Seat {
     }
 }
 
-impl Drop for Duty<'_> {
+impl Drop for WorkerGuard<'_> {
     fn drop(&mut self) {
         if self.pool.is_adaptive {
             self.pool.finish(self.kind, &self.watch);

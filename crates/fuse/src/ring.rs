@@ -50,8 +50,8 @@ use queue::Queue;
 pub(crate) use queue::Taken;
 
 use crate::dispatch;
-use crate::door::Door;
 use crate::exchange::Exchange;
+use crate::front_end::FrontEnd;
 use crate::placement::note_processors;
 use crate::pool::Kind;
 
@@ -124,9 +124,9 @@ impl Rings {
 }
 
 /// Handles the requests of a mount.
-pub(crate) struct DoorHandler(pub(crate) Arc<Door>);
+pub(crate) struct RingHandler(pub(crate) Arc<FrontEnd>);
 
-impl RequestHandler for DoorHandler {
+impl RequestHandler for RingHandler {
     fn kind(&self, taken: &Taken) -> Kind {
         dispatch::kind(&taken.head(), taken.parts())
     }

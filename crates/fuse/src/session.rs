@@ -24,16 +24,16 @@ use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
 
 use crate::device::{Device, Message};
 use crate::dispatch;
-use crate::door::Door;
 use crate::ending::Ending;
 use crate::exchange::Exchange;
+use crate::front_end::FrontEnd;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
 use crate::mount_notifier::MountNotifier;
 use crate::mounts::Mounts;
 use crate::notifier_threads::{NotifierThreads, SessionNotifier};
 use crate::pool::{Connection, Kind, WorkerPool};
-use crate::ring::{self, DoorHandler, Ring, Rings};
+use crate::ring::{self, Ring, RingHandler, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
 use crate::whole_mount::{Top, WholeMount};
@@ -83,7 +83,7 @@ pub struct Unmounter {
 #[derive(Debug)]
 pub(crate) struct DeviceThreads {
     device: Device,
-    door: Arc<Door>,
+    front: Arc<FrontEnd>,
     threads: usize,
 }
 
@@ -146,14 +146,14 @@ pub(crate) fn open(
         Error::Session(error)
     })?;
     notifier.set_notifier(device.notifier());
-    let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
-    door.forget_deleted_subvolumes();
-    unmounter.ending = door.ending();
-    let notifier = MountNotifier::new(&(unmounter.mount), notifier, door.nodes());
-    let device_threads = DeviceThreads { device, door: Arc::clone(&door), threads };
+    let front = Arc::new(FrontEnd::new(fs, root, pool, notifier_threads, options.clone(), agreed));
+    front.forget_deleted_subvolumes();
+    unmounter.ending = front.ending();
+    let notifier = MountNotifier::new(&(unmounter.mount), notifier, front.nodes());
+    let device_threads = DeviceThreads { device, front: Arc::clone(&front), threads };
     let ring = match rings.zip(for_ring) {
-        Some((rings, device)) if door.is_over_ring() => {
-            let handler = Box::new(DoorHandler(door));
+        Some((rings, device)) if front.is_over_ring() => {
+            let handler = Box::new(RingHandler(front));
             let started =
                 device.and_then(|device| rings.start(&device, handler, options.thread_count()));
             match started {
@@ -210,22 +210,22 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
     let (device, agreed) =
         Device::negotiate(device, &dispatch::terms(options)).map_err(Error::Session)?;
     notifier.set_notifier(device.notifier());
-    let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
-    DeviceThreads { device, door, threads: 1 }.run().map_err(Error::Session)
+    let front = Arc::new(FrontEnd::new(fs, root, pool, notifier_threads, options.clone(), agreed));
+    DeviceThreads { device, front, threads: 1 }.run().map_err(Error::Session)
 }
 
 impl DeviceThreads {
     /// Sets the mounts of the volume. This mount is one of them.
     pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
-        self.door.set_mounts(mounts);
+        self.front.set_mounts(mounts);
     }
 
     /// Starts a thread that moves to newer commits, if the options say so. The thread ends some
     /// time after the mount.
     fn follow(&self) -> std::io::Result<()> {
-        let Some(interval) = self.door.options.follow else { return Ok(()) };
-        let door = Arc::downgrade(&self.door);
-        let work = move || Door::follow(&door, interval);
+        let Some(interval) = self.front.options.follow else { return Ok(()) };
+        let front = Arc::downgrade(&self.front);
+        let work = move || FrontEnd::follow(&front, interval);
         std::thread::Builder::new().name("fuse-follow".to_owned()).spawn(work).map(drop)
     }
 
@@ -244,18 +244,18 @@ impl DeviceThreads {
 
     /// Handles the requests that come through the device. Returns when the connection has ended.
     pub(crate) fn run(self) -> std::io::Result<()> {
-        let Self { device, door, threads } = self;
+        let Self { device, front, threads } = self;
         device.serve(threads, move |message: Message| {
             let kind = dispatch::kind(&message.head(), message.parts());
             if kind == Kind::Trifle {
-                dispatch::serve(&door, message);
-                return door.pool.trifle_done();
+                dispatch::serve(&front, message);
+                return front.pool.trifle_done();
             }
-            let duty = door.pool.duty(kind, message.head().task);
-            dispatch::serve(&door, message);
-            drop(duty);
-            if kind == Kind::Forget && door.is_over_ring() {
-                door.gather_forgets();
+            let guard = front.pool.guard(kind, message.head().task);
+            dispatch::serve(&front, message);
+            drop(guard);
+            if kind == Kind::Forget && front.is_over_ring() {
+                front.gather_forgets();
             }
         })
     }

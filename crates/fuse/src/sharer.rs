@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use buttress_fs::{Filesystem, Ino, Inode, InodeId, TreeId};
 
-use crate::door::{Node, place};
+use crate::front_end::{Node, place};
 use crate::mount::Mount;
 use crate::node::Nodes;
 use crate::whole_mount::{Subtree, Top};

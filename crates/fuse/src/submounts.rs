@@ -145,7 +145,7 @@ impl Submounts {
         Ok(Submount { unmounter, notifier, device_threads })
     }
 
-    /// Returns a weak reference to this set, for the doors of the mounts.
+    /// Returns a weak reference to this set, for the front ends of the mounts.
     pub(crate) fn this(&self) -> Weak<dyn Mounts> {
         let this: Weak<Self> = Weak::clone(&self.this);
         this

@@ -13,10 +13,10 @@
 
 use crate::sync::{CachePadded, RwLock, RwLockReadGuard, SHARDS, shard};
 
-/// One lock per shard, called its door. A thread enters through the door of its shard. A closing
-/// thread takes all doors.
+/// One lock per shard. A thread enters by the lock of its shard. A closing
+/// thread takes all locks.
 ///
-/// Unranked: it is outside all ranked locks. A closing thread takes the doors in order.
+/// Unranked: it is outside all ranked locks. A closing thread takes the locks in order.
 #[derive(Debug, Default)]
 pub(crate) struct Gate([CachePadded<RwLock<()>>; SHARDS]);
 
@@ -33,7 +33,7 @@ impl Gate {
 
     /// Waits until no thread is inside, then runs `change` with the gate closed.
     pub(crate) fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
-        let _alone: [_; SHARDS] = std::array::from_fn(|door| self.0[door].write());
+        let _alone: [_; SHARDS] = std::array::from_fn(|at| self.0[at].write());
         change()
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of FUSE made to do harm: requests that a kernel would never send, to a `Door` that
+//! Requests of FUSE made to do harm: requests that a kernel would never send, to a front end that
 //! trusts the kernel.
 
 use std::io::{IoSlice, Read};
@@ -224,7 +224,7 @@ pub fn fuse(base: &MemoryDevice, data: &[u8]) {
         requests.push(request(&mut dice, unique));
     }
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (door, kernel) = pair.expect("two ends");
+    let (server, kernel) = pair.expect("two ends");
     let answers = kernel.try_clone().expect("another number for it");
     std::thread::scope(|scope| {
         scope.spawn(|| listen(answers));
@@ -239,7 +239,7 @@ pub fn fuse(base: &MemoryDevice, data: &[u8]) {
         });
         // The result of the front end does not matter here.
         let _ =
-            buttress_fuse::serve_connection(fs.clone(), door, &buttress_fuse::Options::default());
+            buttress_fuse::serve_connection(fs.clone(), server, &buttress_fuse::Options::default());
     });
     fs.close().expect("a good volume, whatever was asked for");
 }

@@ -78,9 +78,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     ui.line(ui.tint(Tone::Heading, "A btrfs volume, without the kernel's btrfs"))?;
     ui.line("")?;
     demo.make(&image, args.size)?;
-    let mut door = demo.open_door(&image, args.no_mount)?;
-    demo.exercise(&mut *door, &args)?;
-    demo.finish(door, &image, &args)?;
+    let mut access = demo.open_access(&image, args.no_mount)?;
+    demo.exercise(&mut *access, &args)?;
+    demo.finish(access, &image, &args)?;
     Ok(Exit::Success)
 }
 
@@ -119,7 +119,7 @@ impl Demo<'_> {
     }
 
     /// Mounts the volume, or opens it as a library if it cannot be mounted.
-    fn open_door(&mut self, image: &Path, no_mount: bool) -> Result<Box<dyn Access>> {
+    fn open_access(&mut self, image: &Path, no_mount: bool) -> Result<Box<dyn Access>> {
         let start = Instant::now();
         if !no_mount {
             let target = self.folder.path.join("mnt");
@@ -141,23 +141,23 @@ impl Demo<'_> {
     }
 
     /// Runs all steps on the volume.
-    fn exercise(&self, door: &mut dyn Access, args: &Args) -> Result<()> {
+    fn exercise(&self, access: &mut dyn Access, args: &Args) -> Result<()> {
         let sources = Sources::find()?;
-        let copied = work::copy_in(self, door, &sources)?;
+        let copied = work::copy_in(self, access, &sources)?;
         let start = Instant::now();
-        door.reopen()?;
+        access.reopen()?;
         self.step("reopened", "closed, opened again: all caches are cold", start.elapsed(), "")?;
-        work::compare(self, door, &sources, copied)?;
-        work::large_file(self, door, args.large)?;
-        work::small_files(self, door, args.files)?;
+        work::compare(self, access, &sources, copied)?;
+        work::large_file(self, access, args.large)?;
+        work::small_files(self, access, args.files)?;
         let start = Instant::now();
-        door.sync()?;
+        access.sync()?;
         self.step("committed", "everything is durable", start.elapsed(), "")
     }
 
-    fn finish(&mut self, mut door: Box<dyn Access>, image: &Path, args: &Args) -> Result<()> {
+    fn finish(&mut self, mut access: Box<dyn Access>, image: &Path, args: &Args) -> Result<()> {
         let ui = self.ui;
-        let kept = args.keep && door.keep();
+        let kept = args.keep && access.keep();
         if args.keep {
             self.folder.keep = true;
         }
@@ -170,7 +170,7 @@ impl Demo<'_> {
             return Ok(());
         }
         let start = Instant::now();
-        door.close()?;
+        access.close()?;
         let what = format!("{} of the image are in use on disk", human(allocated(image)));
         self.step("closed", &what, start.elapsed(), "")?;
         ui.line("")?;

@@ -170,7 +170,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
 
 /// The options, by the layer that takes them.
 struct Parsed {
-    door: Options,
+    fuse: Options,
     volume: MountOptions,
     cache: CacheOptions,
 }
@@ -185,8 +185,8 @@ fn parse(args: &Args) -> Result<Parsed> {
             others.push(word);
         }
     }
-    let mut door = Options::default();
-    let mut rest = for_volume(&others, &mut door)?;
+    let mut fuse = Options::default();
+    let mut rest = for_volume(&others, &mut fuse)?;
     if args.sloppy {
         rest.retain(|word| {
             let is_known = MountOptions::takes(word);
@@ -202,20 +202,20 @@ fn parse(args: &Args) -> Result<Parsed> {
         let more = volume.parse_more(&format!("rescue={words}"));
         more.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     }
-    door.read_only |= volume.read_only;
+    fuse.read_only |= volume.read_only;
     // The kernel caches data that is read through a mount. A second cache in this process would
     // waste memory.
     if !others.iter().any(|word| word.starts_with("page_cache=")) {
         volume.page_cache_bytes = 0;
     }
     let parts = memory::Parts::of(&volume);
-    door.keep_within(parts.known, parts.requests);
+    fuse.keep_within(parts.known, parts.requests);
     // With `submounts`, the volume cannot become writable later: the mounts of subvolumes would
     // stay read-only.
-    volume.may_begin_writing = volume.read_only && !door.submounts;
+    volume.may_begin_writing = volume.read_only && !fuse.submounts;
     volume.resumes_replace = true;
     cache.check().map_err(|error| cached::failure("--options", error))?;
-    Ok(Parsed { door, volume, cache })
+    Ok(Parsed { fuse, volume, cache })
 }
 
 /// Splits lists of options into single options. Each option has a flag that says whether the volume
@@ -234,14 +234,14 @@ pub(crate) fn words(lists: &[String]) -> impl Iterator<Item = &str> {
 }
 
 /// Sets the options of the front end, and returns the options of the volume.
-fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>> {
+fn for_volume<'w>(words: &[&'w str], fuse: &mut Options) -> Result<Vec<&'w str>> {
     let mut volume = Vec::new();
     for word in words {
-        let is_doors =
-            door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-        let is_doors = is_doors || store::takes(word);
+        let is_fuse =
+            fuse.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let is_fuse = is_fuse || store::takes(word);
         let is_both = matches!(*word, "ro" | "rw") || word.ends_with("atime");
-        if !is_doors || is_both {
+        if !is_fuse || is_both {
             volume.push(*word);
         }
     }
@@ -255,9 +255,9 @@ fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
     let parsed = options.parse_more(&words.join(",")).map_err(|error| {
         let error = match error {
             buttress_fs::Error::Option { option, why } if why.starts_with("is not known") => {
-                let door = buttress_fuse::KNOWN_OPTIONS.iter();
-                let door = door.map(|known| known.split('=').next().unwrap_or(known));
-                let all = buttress_fs::OPTION_NAMES.iter().copied().chain(door);
+                let fuse = buttress_fuse::KNOWN_OPTIONS.iter();
+                let fuse = fuse.map(|known| known.split('=').next().unwrap_or(known));
+                let all = buttress_fs::OPTION_NAMES.iter().copied().chain(fuse);
                 buttress_fs::unknown_option(&option, all)
             }
             error => error,
@@ -332,7 +332,7 @@ fn failed(mut child: Child) -> Result<Exit> {
 }
 
 fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
-    let Parsed { mut door, volume, cache } = options;
+    let Parsed { mut fuse, volume, cache } = options;
     pressure::prepare();
     // Signals that arrive while the volume is being opened are kept until the thread for signals
     // starts.
@@ -342,8 +342,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let asked = store::asked(args, &image)?;
     let image = store::shown_name(image, &asked);
     args.cached.refuse_remote(&image)?;
-    if door.source == Options::default().source {
-        door.source = image.to_string_lossy().into_owned();
+    if fuse.source == Options::default().source {
+        fuse.source = image.to_string_lossy().into_owned();
     }
     if !volume.without_effect.is_empty() {
         let list = volume.without_effect.join(", ");
@@ -352,25 +352,25 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // If several mounts begin together, one of the processes becomes the server for all of them.
     let mount_lock = args.announce.then(|| MountLock::wait(&image));
     if args.announce
-        && let Some(pid) = join::join(args, &image, (&door, &volume), ui)?
+        && let Some(pid) = join::join(args, &image, (&fuse, &volume), ui)?
     {
         return announce_server(pid);
     }
     let is_root = rustix::process::geteuid().is_root();
-    door.shared = is_root && !door.submounts && buttress_fuse::can_share();
+    fuse.shared = is_root && !fuse.submounts && buttress_fuse::can_share();
     let parts = memory::Parts::of(&volume);
     let Whole { fs, cache, mut files, names: devices } = open(args, &image, volume, cache, &asked)?;
-    let store = store::Shown::of(&mut files, &mut door)?;
+    let store = store::Shown::of(&mut files, &mut fuse)?;
     if let Some(why) = fs.read_only_reason() {
-        if !door.read_only {
+        if !fuse.read_only {
             ui.note(format!("{}: mounted read-only: {why}", image.display()));
         }
-        door.read_only = true;
+        fuse.read_only = true;
     }
-    door.may_begin_writing = fs.can_begin_writing();
+    fuse.may_begin_writing = fs.can_begin_writing();
     let session =
-        block_device::mount(&fs, &args.target, &mut door, files.first(), cache.is_some())?;
-    advice::give(&session, &door, ui);
+        block_device::mount(&fs, &args.target, &mut fuse, files.first(), cache.is_some())?;
+    advice::give(&session, &fuse, ui);
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
     let target = names::of_path(session.unmounter().target());
@@ -394,7 +394,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
             JoinHandler::Shared { sharer, words, differing: join::differing }
         }
         None if !is_root => JoinHandler::Alone("only root can mount a volume at a second place"),
-        None if door.submounts => {
+        None if fuse.submounts => {
             JoinHandler::Alone("with -o submounts a volume is mounted at one place only")
         }
         None => {
@@ -636,8 +636,8 @@ mod tests {
         for wrong in ["remount", "ro,rescue=nonsense", "elephants"] {
             taken(wrong).expect_err(wrong);
         }
-        let door = buttress_fuse::KNOWN_OPTIONS.iter();
-        for known in buttress_fs::OPTION_NAMES.iter().chain(door) {
+        let fuse = buttress_fuse::KNOWN_OPTIONS.iter();
+        for known in buttress_fs::OPTION_NAMES.iter().chain(fuse) {
             let experiments = [
                 "alloc",
                 "bg_lookup",

@@ -6,7 +6,7 @@ use buttress_txn::View;
 
 use super::guards::{drain_all, drain_waits_for_a_writer, first_byte};
 use super::*;
-use crate::doors::Doors;
+use crate::gated_device::GatedDevice;
 use freeing::{crowd, use_all};
 
 /// The smallest metadata request that finishing an ordered extent makes.
@@ -111,8 +111,8 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], in_place: impl Fn(u64) -> bool)
 fn n3_metadata_is_refused_when_it_finishes() {
     let below = volume(128);
     targets(&below);
-    let doors = Doors::new(Arc::clone(&below), &[MARK]);
-    let device: Arc<dyn Device> = Arc::clone(&doors) as _;
+    let gates = GatedDevice::new(Arc::clone(&below), &[MARK]);
+    let device: Arc<dyn Device> = Arc::clone(&gates) as _;
     let fs = mount(&device, "rw,commit=300");
     let [cut, mixed, known] =
         ["cut", "mixed", "known"].map(|name| fs.resolve(name).expect("the file"));
@@ -134,9 +134,9 @@ fn n3_metadata_is_refused_when_it_finishes() {
     cut.write_at(0, &new).expect("there is room");
     let old = std::thread::scope(|scope| {
         let finishes = scope.spawn(|| cut.flush_data());
-        doors.door(MARK).wait_for_knock();
+        gates.gate(MARK).wait_until_reached();
         let old = use_up(&fs, &files);
-        doors.door(MARK).open();
+        gates.gate(MARK).open();
         let kind = finishes.join().expect("no panic").expect_err("it is refused").kind();
         assert_eq!(kind, ErrorKind::NoSpace, "buffered");
         old

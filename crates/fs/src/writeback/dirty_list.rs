@@ -25,7 +25,7 @@ pub(super) const BATCH_INODES: usize = 128;
 
 /// The conditions under which a thread writes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
+pub(crate) enum ThreadRole {
     /// The thread writes when dirty data is old or exceeds a limit.
     Usual,
     /// The thread writes while writeback waits for devices (`writeback::G3`).
@@ -50,7 +50,7 @@ struct State {
     is_crowded: bool,
     /// Rounds of preemptive flushing that wait for idle threads.
     asked: Vec<Round>,
-    /// Number of idle threads, by [`Duty`].
+    /// Number of idle threads, by [`ThreadRole`].
     idle: [usize; 2],
     is_stopped: bool,
 }
@@ -166,21 +166,21 @@ impl DirtyList {
 
     /// Waits for a request. A usual thread waits for `period` at most, a spare thread without
     /// limit.
-    pub(super) fn wait(&self, duty: Duty, period: Duration) -> Call {
+    pub(super) fn wait(&self, role: ThreadRole, period: Duration) -> Call {
         let mut state = self.state.lock();
-        let is_called = match duty {
-            Duty::Usual => state.is_kicked,
-            Duty::Spare => state.is_crowded,
+        let is_called = match role {
+            ThreadRole::Usual => state.is_kicked,
+            ThreadRole::Spare => state.is_crowded,
         };
         if !is_called && state.asked.is_empty() && !state.is_stopped {
-            state.idle[duty as usize] += 1;
-            match duty {
-                Duty::Usual => {
+            state.idle[role as usize] += 1;
+            match role {
+                ThreadRole::Usual => {
                     self.wanted.wait_for(&mut state, period);
                 }
-                Duty::Spare => self.spare_wanted.wait(&mut state),
+                ThreadRole::Spare => self.spare_wanted.wait(&mut state),
             }
-            state.idle[duty as usize] -= 1;
+            state.idle[role as usize] -= 1;
         }
         if state.is_stopped {
             return Call::Stop;
@@ -188,7 +188,7 @@ impl DirtyList {
         if let Some(round) = state.asked.pop() {
             return Call::Round(round);
         }
-        if duty == Duty::Usual {
+        if role == ThreadRole::Usual {
             state.is_kicked = false;
         }
         Call::Look

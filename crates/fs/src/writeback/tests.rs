@@ -7,26 +7,26 @@ use std::time::Duration;
 use buttress_block::{Device, MemoryDevice};
 
 use super::*;
-use crate::doors::Doors;
+use crate::gated_device::GatedDevice;
 use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 
 /// How long a test waits to see that a forbidden event does not happen.
 const PATIENCE: Duration = Duration::from_millis(150);
 
 /// A volume of `mib` MiB on a device that holds back writes of one repeated byte value, for the
-/// values in `doors`.
-fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
-    volume_with(mib, doors, MountOptions::parse(options).expect("options"))
+/// values in `gates`.
+fn volume(mib: u64, gates: &[u8], options: &str) -> (Arc<GatedDevice<MemoryDevice>>, Filesystem) {
+    volume_with(mib, gates, MountOptions::parse(options).expect("options"))
 }
 
 fn volume_with(
     mib: u64,
-    doors: &[u8],
+    gates: &[u8],
     options: MountOptions,
-) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
+) -> (Arc<GatedDevice<MemoryDevice>>, Filesystem) {
     let below = MemoryDevice::new(mib << 20);
     Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
-    let device = Doors::new(Arc::new(below), doors);
+    let device = GatedDevice::new(Arc::new(below), gates);
     let shown: Arc<dyn Device> = Arc::clone(&device) as _;
     (device, Filesystem::open(vec![shown], options).expect("a mount"))
 }
@@ -54,18 +54,18 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| busy.flush_data().expect("it arrives"));
-        device.door(BUSY).wait_for_knock();
+        device.gate(BUSY).wait_until_reached();
         scope.spawn(|| fs.mount().writeback.write_free_batch(u64::MAX));
-        device.door(OTHER).wait_for_knock();
+        device.gate(OTHER).wait_until_reached();
         let acts = scope.spawn(|| {
             act(&fs);
             is_done.store(true, Ordering::SeqCst);
         });
         std::thread::sleep(PATIENCE);
-        device.door(OTHER).open();
+        device.gate(OTHER).open();
         std::thread::sleep(PATIENCE);
         let was_done = is_done.load(Ordering::SeqCst);
-        device.door(BUSY).open();
+        device.gate(BUSY).open();
         acts.join().expect("no panic");
         assert!(!was_done, "what was written before had not arrived");
     });
@@ -117,17 +117,17 @@ fn a_sync_waits_for_more_than_a_round() {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let batch = scope.spawn(|| fs.mount().writeback.write_free_batch(u64::MAX));
-        device.door(FIRST).wait_for_knock();
+        device.gate(FIRST).wait_until_reached();
         let syncs = scope.spawn(|| {
             fs.sync().expect("durable");
             is_done.store(true, Ordering::SeqCst);
         });
         std::thread::sleep(PATIENCE);
-        device.door(FIRST).open();
+        device.gate(FIRST).open();
         assert_eq!(batch.join().expect("no panic"), ROUND);
         std::thread::sleep(PATIENCE);
         let was_done = is_done.load(Ordering::SeqCst);
-        device.door(SECOND).open();
+        device.gate(SECOND).open();
         syncs.join().expect("no panic");
         assert!(!was_done, "what was written before had not arrived");
     });
@@ -180,7 +180,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
                     file.flush_data().expect("it arrives");
                 }
             });
-            device.door(ON_ITS_WAY).wait_for_knock();
+            device.gate(ON_ITS_WAY).wait_until_reached();
             file.write_at(LEN as u64 / 2, &[AGAIN; LEN]).expect("a write");
             expected.resize(LEN / 2 * 3, 0);
             expected[LEN / 2..].fill(AGAIN);
@@ -193,12 +193,12 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
             // A snapshot that does not wait for the data on its way reaches the flush during this
             // sleep.
             std::thread::sleep(PATIENCE);
-            if device.flush.knocked.load(Ordering::SeqCst) {
+            if device.flush.reached.load(Ordering::SeqCst) {
                 device.flush.open();
                 std::thread::sleep(PATIENCE);
             }
-            device.door(ON_ITS_WAY).open();
-            device.flush.wait_for_knock();
+            device.gate(ON_ITS_WAY).open();
+            device.flush.wait_until_reached();
             file.write_at(0, &[LATER; LEN / 4]).expect("a write");
             file.flush_data().expect("it arrives");
             device.flush.open();

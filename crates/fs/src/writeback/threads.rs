@@ -5,7 +5,7 @@ use std::time::Duration;
 use buttress_base::clock;
 
 use super::Writeback;
-use super::dirty_list::{Call, Duty};
+use super::dirty_list::{Call, ThreadRole};
 
 /// The number of threads that write back. Each thread takes its own batch of files. Half of the
 /// processors get a usual thread. Writers need the other half, because a writer may wait a whole
@@ -18,22 +18,23 @@ const FLUSH_PERIOD: Duration = Duration::from_millis(500);
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
 impl Writeback {
-    /// The duty of each thread that a mount starts.
-    pub(crate) fn duties() -> impl Iterator<Item = Duty> {
+    /// The role of each thread that a mount starts.
+    pub(crate) fn roles() -> impl Iterator<Item = ThreadRole> {
         let usual = (buttress_base::thread::parallelism() / 2).clamp(1, THREADS_MAX);
-        (0..THREADS_MAX).map(move |index| if index < usual { Duty::Usual } else { Duty::Spare })
+        (0..THREADS_MAX)
+            .map(move |index| if index < usual { ThreadRole::Usual } else { ThreadRole::Spare })
     }
 
     /// Writes back until the mount ends.
-    pub(crate) fn run(&self, duty: Duty) {
+    pub(crate) fn run(&self, role: ThreadRole) {
         loop {
-            match (self.list.wait(duty, FLUSH_PERIOD), duty) {
+            match (self.list.wait(role, FLUSH_PERIOD), role) {
                 (Call::Stop, _) => return,
                 (Call::Round(round), _) => {
                     self.clamp_round(&round);
                 }
-                (Call::Look, Duty::Usual) => self.write_old(),
-                (Call::Look, Duty::Spare) => {
+                (Call::Look, ThreadRole::Usual) => self.write_old(),
+                (Call::Look, ThreadRole::Spare) => {
                     // Write batches here, because the devices would be idle while another thread
                     // finishes ordered extents.
                     while self.is_crowded() && self.write_batch(None) {}

@@ -20,10 +20,10 @@ const LEN: usize = 80 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum GateState {
     Open,
     Closed,
-    Knocked,
+    Reached,
 }
 
 /// The device returns wrong bytes for a sector that is full of this byte.
@@ -32,28 +32,28 @@ const ROTTEN: u8 = 0xD3;
 /// Holds back the first read of [`LEN`] bytes, before any byte is read. Discarded sectors have
 /// wrong bytes at once.
 #[derive(Debug)]
-struct Gate(Mutex<Door>, Condvar);
+struct Gate(Mutex<GateState>, Condvar);
 
 impl Gate {
-    fn set(&self, door: Door) {
-        *self.0.lock().expect("a door") = door;
+    fn set(&self, state: GateState) {
+        *self.0.lock().expect("a gate") = state;
         self.1.notify_all();
     }
 
-    fn wait_for_knock(&self) {
-        let door = self.0.lock().expect("a door");
-        drop(self.1.wait_while(door, |door| *door != Door::Knocked).expect("a door"));
+    fn wait_until_reached(&self) {
+        let state = self.0.lock().expect("a gate");
+        drop(self.1.wait_while(state, |state| *state != GateState::Reached).expect("a gate"));
     }
 }
 
 impl Hook for Gate {
     fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         if buf.len() == LEN {
-            let mut door = self.0.lock().expect("a door");
-            if *door == Door::Closed {
-                *door = Door::Knocked;
+            let mut state = self.0.lock().expect("a gate");
+            if *state == GateState::Closed {
+                *state = GateState::Reached;
                 self.1.notify_all();
-                drop(self.1.wait_while(door, |door| *door != Door::Open).expect("a door"));
+                drop(self.1.wait_while(state, |state| *state != GateState::Open).expect("a gate"));
             }
         }
         below.read_at(offset, buf)?;
@@ -73,7 +73,7 @@ impl Hook for Gate {
 
 fn gated(mib: u64, options: &str) -> (Arc<dyn Device>, Arc<Hooked<Gate>>, Filesystem) {
     let below = memory(mib);
-    let gate = Hooked::new(&below, Gate(Mutex::new(Door::Open), Condvar::new()));
+    let gate = Hooked::new(&below, Gate(Mutex::new(GateState::Open), Condvar::new()));
     let device: Arc<dyn Device> = Arc::clone(&gate) as _;
     let fs = mount_with(&device, &format!("commit=300,{options}"));
     (below, gate, fs)
@@ -91,7 +91,7 @@ fn while_it_reads_so_many(
     len: usize,
     act: impl FnOnce() + Send,
 ) -> Vec<u8> {
-    gate.hook.set(Door::Closed);
+    gate.hook.set(GateState::Closed);
     thread::scope(|scope| {
         let reads = scope.spawn(|| {
             let mut buf = vec![0; len];
@@ -99,14 +99,14 @@ fn while_it_reads_so_many(
             buf.truncate(len);
             buf
         });
-        gate.hook.wait_for_knock();
+        gate.hook.wait_until_reached();
         let acts = scope.spawn(act);
         let begun = Instant::now();
         while !acts.is_finished() && begun.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));
         }
         let was_done = acts.is_finished();
-        gate.hook.set(Door::Open);
+        gate.hook.set(GateState::Open);
         acts.join().expect("no panic");
         assert!(was_done, "it waited for a device that another thread reads from");
         reads.join().expect("no panic")
@@ -248,14 +248,14 @@ fn r7_what_is_moved_is_read_where_it_was() {
         file.write_at(0, &[1; LEN]).expect("there is room");
         fs.sync().expect("durable");
         let before = place(&fs, &file);
-        gate.hook.set(Door::Closed);
+        gate.hook.set(GateState::Closed);
         let content = thread::scope(|scope| {
             let reads = scope.spawn(|| {
                 let mut buf = vec![0; LEN];
                 assert_eq!(file.read_at(0, &mut buf).expect("a read"), LEN);
                 buf
             });
-            gate.hook.wait_for_knock();
+            gate.hook.wait_until_reached();
             // The balance waits for readers after it has moved the data.
             let moves = scope.spawn(|| {
                 let all =
@@ -274,7 +274,7 @@ fn r7_what_is_moved_is_read_where_it_was() {
                 end += 1 << 20;
             }
             assert!(end > 16 << 20, "{end} bytes");
-            gate.hook.set(Door::Open);
+            gate.hook.set(GateState::Open);
             let _ = moves.join().expect("no panic");
             reads.join().expect("no panic")
         });

@@ -7,7 +7,7 @@ use buttress_base::Rng;
 use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Interrupt, SetAttr};
 
 use crate::checker::check;
-use crate::room::{Door, fill, held};
+use crate::room::{GateState, fill, held};
 use crate::volume::{file_with, memory, mount_with};
 
 const MIB: usize = 1 << 20;
@@ -28,10 +28,10 @@ fn e6_interrupted_while_a_commit_stands_still() {
     let _filler = fill(&fs, 8 << 20);
     let files: Vec<_> = (0..3).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();
     let interrupts: Vec<_> = files.iter().map(|_| Interrupt::new()).collect();
-    held.hook.set(Door::Closed);
+    held.hook.set(GateState::Closed);
     std::thread::scope(|scope| {
         scope.spawn(|| fs.sync().expect("durable"));
-        held.hook.wait_for_knock();
+        held.hook.wait_until_reached();
         let before = fs.space_stats();
         let writers: Vec<_> = files
             .iter()
@@ -53,7 +53,7 @@ fn e6_interrupted_while_a_commit_stands_still() {
         assert_eq!(after.accounts.data.may_use, before.accounts.data.may_use);
         let refused = after.engine.enospc - before.engine.enospc;
         assert_eq!((after.engine.interrupted, refused), (2, 0));
-        held.hook.set(Door::Open);
+        held.hook.set(GateState::Open);
         let (writer, _) = ends.next().expect("three");
         writer.join().expect("no panic").expect("there is room behind the commit");
     });
@@ -73,13 +73,13 @@ fn a_commit_that_fails_is_not_waited_for() {
     let _filler = fill(&fs, 8 << 20);
     let how = FallocateMode::Allocate { keep_size: false };
     let file = file_with(&fs.root(), "file", b"");
-    held.hook.set(Door::Closed);
+    held.hook.set(GateState::Closed);
     std::thread::scope(|scope| {
         scope.spawn(|| fs.sync().expect_err("the device fails"));
-        held.hook.wait_for_knock();
+        held.hook.wait_until_reached();
         let waits = scope.spawn(|| Interrupt::new().heeded(|| file.fallocate(0, 6 << 20, how)));
         wait_for_line(&fs, 1);
-        held.hook.set(Door::Walled);
+        held.hook.set(GateState::Failing);
         let error = waits.join().expect("no panic").expect_err("the volume is read-only");
         assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
     });

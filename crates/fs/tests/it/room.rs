@@ -286,42 +286,42 @@ fn reservations_know_the_height_of_a_subvolume() {
 
 /// The state of the gate that holds back flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum GateState {
     Open,
     Closed,
-    /// The door is closed, and a flush waits for it.
-    Knocked,
+    /// The gate is closed, and a flush waits for it.
+    Reached,
     /// New flushes fail.
-    Walled,
+    Failing,
 }
 
-/// Holds back flushes while its door is closed.
+/// Holds back flushes while it is closed.
 #[derive(Debug)]
-pub(crate) struct Held(Mutex<Door>, Condvar);
+pub(crate) struct Held(Mutex<GateState>, Condvar);
 
 impl Held {
-    pub(crate) fn set(&self, door: Door) {
-        *self.0.lock().expect("a door") = door;
+    pub(crate) fn set(&self, state: GateState) {
+        *self.0.lock().expect("a gate") = state;
         self.1.notify_all();
     }
 
-    pub(crate) fn wait_for_knock(&self) {
-        let door = self.0.lock().expect("a door");
-        drop(self.1.wait_while(door, |door| *door != Door::Knocked).expect("a door"));
+    pub(crate) fn wait_until_reached(&self) {
+        let state = self.0.lock().expect("a gate");
+        drop(self.1.wait_while(state, |state| *state != GateState::Reached).expect("a gate"));
     }
 }
 
 impl Hook for Held {
     fn flush(&self, below: &dyn Device) -> Result<(), Error> {
-        let mut door = self.0.lock().expect("a door");
-        while !matches!(*door, Door::Open | Door::Walled) {
-            *door = Door::Knocked;
+        let mut state = self.0.lock().expect("a gate");
+        while !matches!(*state, GateState::Open | GateState::Failing) {
+            *state = GateState::Reached;
             self.1.notify_all();
-            door = self.1.wait(door).expect("a door");
+            state = self.1.wait(state).expect("a gate");
         }
-        match *door {
+        match *state {
             // A write past the end of the device fails.
-            Door::Walled => below.write_at(u64::MAX, &[0]),
+            GateState::Failing => below.write_at(u64::MAX, &[0]),
             _ => below.flush(),
         }
     }
@@ -329,7 +329,7 @@ impl Hook for Held {
 
 pub(crate) fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Held>>, Filesystem) {
     let below = memory(mib);
-    let held = Hooked::new(&below, Held(Mutex::new(Door::Open), Condvar::new()));
+    let held = Hooked::new(&below, Held(Mutex::new(GateState::Open), Condvar::new()));
     let device: Arc<dyn Device> = Arc::clone(&held) as _;
     let fs = mount_with(&device, "commit=300");
     (below, held, fs)
@@ -343,12 +343,12 @@ fn a_commit_that_writes_keeps_nothing_back() {
     for i in 0..500 {
         file_with(&fs.root(), &i.to_string(), &[1; 500]);
     }
-    held.hook.set(Door::Closed);
+    held.hook.set(GateState::Closed);
     std::thread::scope(|scope| {
         scope.spawn(|| fs.sync().expect("durable"));
-        held.hook.wait_for_knock();
+        held.hook.wait_until_reached();
         let frozen = fs.space_stats().accounts.frozen;
-        held.hook.set(Door::Open);
+        held.hook.set(GateState::Open);
         assert_eq!(frozen, 0);
     });
     fs.close().expect("it closes");
@@ -362,10 +362,10 @@ fn one_commit_is_enough() {
     let (below, held, fs) = held(160);
     let _filler = fill(&fs, 4 << 20);
     let before = fs.space_stats().engine;
-    held.hook.set(Door::Closed);
+    held.hook.set(GateState::Closed);
     std::thread::scope(|scope| {
         scope.spawn(|| fs.sync().expect("durable"));
-        held.hook.wait_for_knock();
+        held.hook.wait_until_reached();
         // This file is in the next transaction. A commit of the next transaction would free
         // nothing.
         let file = file_with(&fs.root(), "file", b"");
@@ -375,7 +375,7 @@ fn one_commit_is_enough() {
         }
         // Waits until the flush steps have come to the commit. A shorter wait would prove nothing.
         std::thread::sleep(Duration::from_millis(200));
-        held.hook.set(Door::Open);
+        held.hook.set(GateState::Open);
     });
     let after = fs.space_stats().engine;
     assert_eq!((after.commits - before.commits, after.enospc - before.enospc), (1, 0));

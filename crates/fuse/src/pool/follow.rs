@@ -64,7 +64,7 @@ struct Following {
 }
 
 thread_local! {
-    /// Whether this thread is on duty, so that the watch sees that it makes no progress.
+    /// Whether this thread handles a request, so that the watch sees that it makes no progress.
     pub(super) static ON_DUTY: Cell<bool> = const { Cell::new(false) };
     static FOLLOWING: RefCell<Option<Following>> = const { RefCell::new(None) };
 }
@@ -207,7 +207,7 @@ pub(super) fn leave() {
 }
 
 /// Sends an answer. If this thread follows the program, the program stays on its processor. The
-/// watch does not see requests without a duty, so answers to these are sent as usual.
+/// watch does not see requests without a guard, so answers to these are sent as usual.
 pub(crate) fn send(send: impl FnOnce()) {
     FOLLOWING.with_borrow(|following| match following {
         Some(Following { follower, bound, .. }) if ON_DUTY.get() => {

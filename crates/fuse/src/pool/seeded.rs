@@ -160,7 +160,7 @@ impl Worker {
         match ask.what {
             What::Forgets(count) => {
                 let pool = Arc::clone(&self.pool);
-                let _duty = pool.duty(Kind::Forget, 0);
+                let _guard = pool.guard(Kind::Forget, 0);
                 for _ in 0..count {
                     thread::yield_now();
                     self.device.state.lock().forgotten += 1;
@@ -173,7 +173,7 @@ impl Worker {
             }
             _ => {
                 let pool = Arc::clone(&self.pool);
-                let _duty = pool.duty(ask.kind, 0);
+                let _guard = pool.guard(ask.kind, 0);
                 self.work(ask);
                 pool.handled();
                 self.device.answer(ask);

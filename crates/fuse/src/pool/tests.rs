@@ -16,7 +16,7 @@ fn a_thread_that_forgot_sits_beside_a_reader() {
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
     let pool = WorkerPool::new(link, 3, &Options { handoff: true, ..Options::default() });
     let worker = Arc::clone(&pool);
-    std::thread::spawn(move || drop(worker.duty(Kind::Forget, 0)));
+    std::thread::spawn(move || drop(worker.guard(Kind::Forget, 0)));
     while pool.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
@@ -35,10 +35,10 @@ fn a_thread_that_sees_a_request_takes_it() {
     let (sender, done) = mpsc::channel();
     let worker = Arc::clone(&pool);
     std::thread::spawn(move || {
-        drop(worker.duty(Kind::WriteSmall, 0));
+        drop(worker.guard(Kind::WriteSmall, 0));
         sender.send(worker.readers.load(Ordering::SeqCst)).expect("the test waits");
         request.read_exact(&mut [0]).expect("it is there");
-        drop(worker.duty(Kind::WriteSmall, 0));
+        drop(worker.guard(Kind::WriteSmall, 0));
         sender.send(worker.readers.load(Ordering::SeqCst)).expect("the test waits");
     });
     let soon = Duration::from_secs(10);
@@ -60,7 +60,7 @@ fn a_large_write_calls_another_where_requests_wait() {
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
     let pool = WorkerPool::new(link, 2, &Options { handoff: true, ..Options::default() });
     let worker = Arc::clone(&pool);
-    std::thread::spawn(move || drop(worker.duty(Kind::Meta, 0)));
+    std::thread::spawn(move || drop(worker.guard(Kind::Meta, 0)));
     while pool.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
@@ -72,14 +72,14 @@ fn a_large_write_calls_another_where_requests_wait() {
         seat.is_watch.store(false, Ordering::Relaxed);
         bench.seated.push(seat);
     }
-    let duty = pool.duty(Kind::WriteLarge, 0);
+    let guard = pool.guard(Kind::WriteLarge, 0);
     assert_eq!(pool.readers.load(Ordering::SeqCst), 0, "nothing waits, no thread is called");
-    drop(duty);
+    drop(guard);
     far.write_all(b"r").expect("it is sent");
-    let duty = pool.duty(Kind::WriteSmall, 0);
+    let guard = pool.guard(Kind::WriteSmall, 0);
     assert_eq!(pool.readers.load(Ordering::SeqCst), 0, "small ones go by the clock");
-    drop(duty);
-    let duty = pool.duty(Kind::WriteLarge, 0);
+    drop(guard);
+    let guard = pool.guard(Kind::WriteLarge, 0);
     assert_eq!(pool.readers.load(Ordering::SeqCst), 1, "a thread reads on");
-    drop(duty);
+    drop(guard);
 }

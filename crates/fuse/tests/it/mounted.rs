@@ -242,9 +242,9 @@ fn serve() {
             (options.handles_max, options.known_max) = (0, KNOWN_MAX);
             continue;
         }
-        let is_doors = options.accept(word).expect("a right value");
+        let is_ours = options.accept(word).expect("a right value");
         let is_of_times = word.ends_with("atime") || word.ends_with("lazytime");
-        assert!(is_doors || is_of_times, "{word} is known");
+        assert!(is_ours || is_of_times, "{word} is known");
         of_volume.extend(is_of_times.then_some(word));
     }
     let fs = crate::volume::open_with(Path::new(&image), &of_volume.join(","));

@@ -19,7 +19,7 @@ const STEPS: u64 = 120;
 const PAGE: u64 = 4096;
 
 /// The operations on files, by name, that both sides have.
-trait Door {
+trait Side {
     fn write(&self, name: &str, offset: u64, data: &[u8]);
     fn cut(&self, name: &str, len: u64);
     fn punch(&self, name: &str, offset: u64, len: u64);
@@ -41,7 +41,7 @@ impl Ours {
     }
 }
 
-impl Door for Ours {
+impl Side for Ours {
     fn write(&self, name: &str, offset: u64, data: &[u8]) {
         self.open(name).write_at(offset, data).expect("a write");
     }
@@ -89,7 +89,7 @@ impl Linux<'_> {
     }
 }
 
-impl Door for Linux<'_> {
+impl Side for Linux<'_> {
     fn write(&self, name: &str, offset: u64, data: &[u8]) {
         self.open(name).write_all_at(data, offset).expect("a write");
     }
@@ -136,7 +136,7 @@ fn place(bytes: &mut Vec<u8>, offset: u64, data: &[u8]) {
     bytes[low..high].copy_from_slice(data);
 }
 
-fn step(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
+fn step(there: &dyn Side, model: &mut Model, packs: bool, rng: &mut Rng) {
     let name = format!("f{}", rng.below(FILES));
     let other = format!("f{}", rng.below(FILES));
     let mut bytes = model.remove(&name).unwrap_or_default();
@@ -146,26 +146,26 @@ fn step(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
             let offset = rng.below(100) * PAGE + rng.below(2) * rng.below(PAGE);
             let make = if rng.chance(1, 3) { noise } else { words };
             let data = make(rng.next_u64(), len as usize);
-            door.write(&name, offset, &data);
+            there.write(&name, offset, &data);
             place(&mut bytes, offset, &data);
         }
         4 => {
             let len = rng.below(bytes.len() as u64 + 5000);
-            door.write(&name, 0, b"");
-            door.cut(&name, len);
+            there.write(&name, 0, b"");
+            there.cut(&name, len);
             bytes.resize(len as usize, 0);
         }
         5 => {
             let (offset, len) = (rng.below(400_000), 1 + rng.below(60_000));
-            door.write(&name, 0, b"");
-            door.punch(&name, offset, len);
+            there.write(&name, 0, b"");
+            there.punch(&name, offset, len);
             let high = bytes.len().min((offset + len) as usize);
             let low = high.min(offset as usize);
             bytes[low..high].fill(0);
         }
-        6 if rng.chance(1, 4) => door.allocate(&name, rng.below(400_000), 1 + rng.below(60_000)),
-        7 if packs => door.pack(&name, rng.choose(&["zlib", "lzo", "zstd"]).expect("some")),
-        8 => door.flush(),
+        6 if rng.chance(1, 4) => there.allocate(&name, rng.below(400_000), 1 + rng.below(60_000)),
+        7 if packs => there.pack(&name, rng.choose(&["zlib", "lzo", "zstd"]).expect("some")),
+        8 => there.flush(),
         _ if bytes.len() as u64 > PAGE => {
             let size = bytes.len() as u64;
             let from = rng.below(size / PAGE) * PAGE;
@@ -173,7 +173,7 @@ fn step(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
             let len = if rng.chance(1, 2) { size - from } else { PAGE * (1 + rng.below(40)) };
             let len = len.min(size - from);
             if name != other || from.abs_diff(to) >= len + PAGE {
-                door.share((&name, from), (&other, to), len);
+                there.share((&name, from), (&other, to), len);
                 let data = bytes[from as usize..(from + len) as usize].to_vec();
                 if name == other {
                     place(&mut bytes, to, &data);
@@ -182,32 +182,32 @@ fn step(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
                 }
             }
         }
-        _ => door.write(&name, 0, b""),
+        _ => there.write(&name, 0, b""),
     }
     model.insert(name, bytes);
 }
 
 #[track_caller]
-fn assert_same(door: &dyn Door, model: &Model, side: &str) {
+fn assert_same(there: &dyn Side, model: &Model, side: &str) {
     for (name, bytes) in model {
-        let seen = door.content(name);
+        let seen = there.content(name);
         assert_eq!(seen.len(), bytes.len(), "{side}: length of {name}");
         let wrong = seen.iter().zip(bytes).position(|(a, b)| a != b);
         assert_eq!(wrong, None, "{side}: {name} differs there");
     }
 }
 
-fn work(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
+fn work(there: &dyn Side, model: &mut Model, packs: bool, rng: &mut Rng) {
     // Every file is created before its first use.
     for number in 0..FILES {
         let name = format!("f{number}");
         model.entry(name.clone()).or_insert_with(|| {
-            door.write(&name, 0, b"first");
+            there.write(&name, 0, b"first");
             b"first".to_vec()
         });
     }
     for _ in 0..STEPS {
-        step(door, model, packs, rng);
+        step(there, model, packs, rng);
     }
 }
 
@@ -232,12 +232,12 @@ fn back_and_forth(seed: u64, mkfs: &[&str], linux: &str, ours: &str) {
             }
         }
         mount.unmount();
-        let door = Ours(open_with(images.paths(), ours));
-        assert_eq!(door.0.read_only_reason(), None);
-        assert_same(&door, &model, "the library");
-        work(&door, &mut model, packs, &mut rng);
-        assert_same(&door, &model, "the library, later");
-        close(door.0);
+        let there = Ours(open_with(images.paths(), ours));
+        assert_eq!(there.0.read_only_reason(), None);
+        assert_same(&there, &model, "the library");
+        work(&there, &mut model, packs, &mut rng);
+        assert_same(&there, &model, "the library, later");
+        close(there.0);
         images.check();
     }
     let mount = images.mount("ro");

@@ -24,12 +24,12 @@ struct Subvolume {
 }
 
 /// The implementation that works on the volume.
-enum Door {
+enum Side {
     Here(Filesystem),
     Linux(Mount),
 }
 
-impl Door {
+impl Side {
     fn target(&self) -> Box<dyn Target> {
         match self {
             Self::Here(filesystem) => Box::new(Library::new(filesystem)),
@@ -195,24 +195,24 @@ impl Model {
         bytes
     }
 
-    fn step(&mut self, door: &Door, target: &dyn Target) {
+    fn step(&mut self, side: &Side, target: &dyn Target) {
         match self.rng.below(20) {
             0 if self.subvolumes.len() < 12 => {
                 let name = self.new_name("sub");
-                door.create(&name);
+                side.create(&name);
                 self.subvolumes.insert(name, Subvolume::default());
             }
             1 | 2 if self.subvolumes.len() < 12 => {
                 let Some(source) = self.pick(false) else { return };
                 let name = self.new_name("snap");
                 let read_only = self.rng.chance(1, 2);
-                door.snapshot(&source, &name, read_only);
+                side.snapshot(&source, &name, read_only);
                 let copy = Subvolume { read_only, ..self.subvolumes[&source].clone() };
                 self.subvolumes.insert(name, copy);
             }
             3 if self.subvolumes.len() > 3 => {
                 let Some(name) = self.pick(false) else { return };
-                door.delete(&name);
+                side.delete(&name);
                 self.subvolumes.remove(&name);
             }
             4..=7 => {
@@ -257,7 +257,7 @@ impl Model {
                 let bytes = files.remove(&name).expect("it");
                 files.insert(new, bytes);
             }
-            16..=18 => self.clone_some(door),
+            16..=18 => self.clone_some(side),
             _ => target.sync(),
         }
     }
@@ -267,7 +267,7 @@ impl Model {
         format!("{word}-{}", self.count)
     }
 
-    fn clone_some(&mut self, door: &Door) {
+    fn clone_some(&mut self, side: &Side) {
         let (Some(from), Some(to)) = (self.pick_file(false), self.pick_file(true)) else { return };
         let source = self.subvolumes[&from.0].files[&from.1].clone();
         let sectors = source.len() as u64 / SECTOR;
@@ -278,20 +278,20 @@ impl Model {
         let len = (self.rng.below(sectors - at) + 1) * SECTOR;
         let (at, into) = (at * SECTOR, self.rng.below(40) * SECTOR);
         let path = |(subvolume, name): &(String, String)| format!("{subvolume}/{name}");
-        door.clone((&path(&from), at), (&path(&to), into), len);
+        side.clone((&path(&from), at), (&path(&to), into), len);
         let shared = &source[at as usize..(at + len) as usize];
         put(self.file(&to.0, &to.1), into as usize, shared);
     }
 
     /// Every name and every byte equals the name and the byte in the model.
-    fn verify(&self, door: &Door, when: &str) {
+    fn verify(&self, side: &Side, when: &str) {
         let names: Vec<_> = self.subvolumes.keys().cloned().collect();
-        assert_eq!(door.list(""), names, "{when}: subvolumes");
+        assert_eq!(side.list(""), names, "{when}: subvolumes");
         for (name, subvolume) in &self.subvolumes {
             let files: Vec<_> = subvolume.files.keys().cloned().collect();
-            assert_eq!(door.list(name), files, "{when}: {name}");
+            assert_eq!(side.list(name), files, "{when}: {name}");
             for (file, bytes) in &subvolume.files {
-                let found = door.content(&format!("{name}/{file}"));
+                let found = side.content(&format!("{name}/{file}"));
                 let first = found.iter().zip(bytes).position(|(one, other)| one != other);
                 assert!(
                     found == *bytes,
@@ -330,27 +330,27 @@ fn turns_with_linux() {
     for round in 0..rounds {
         let compress = ["", "compress=zstd:3", "compress=lzo", "compress-force=zlib"]
             [model.rng.below(4) as usize];
-        let door = if round % 2 == 0 {
+        let side = if round % 2 == 0 {
             let options = format!("rw,noatime,{compress}");
-            Door::Here(open_with(images.paths(), options.trim_end_matches(',')))
+            Side::Here(open_with(images.paths(), options.trim_end_matches(',')))
         } else {
-            Door::Linux(images.mount(compress))
+            Side::Linux(images.mount(compress))
         };
-        model.verify(&door, &format!("seed {seed}, before round {round}"));
-        let target = door.target();
+        model.verify(&side, &format!("seed {seed}, before round {round}"));
+        let target = side.target();
         if round == 0 {
-            door.create("first");
+            side.create("first");
             model.subvolumes.insert("first".to_owned(), Subvolume::default());
         }
         for _ in 0..STEPS {
-            model.step(&door, &*target);
+            model.step(&side, &*target);
         }
         drop(target);
-        model.verify(&door, &format!("seed {seed}, in round {round}"));
-        door.end();
+        model.verify(&side, &format!("seed {seed}, in round {round}"));
+        side.end();
         images.check();
     }
-    let door = Door::Linux(images.mount("ro"));
-    model.verify(&door, &format!("seed {seed}, at the end"));
-    door.end();
+    let side = Side::Linux(images.mount("ro"));
+    model.verify(&side, &format!("seed {seed}, at the end"));
+    side.end();
 }

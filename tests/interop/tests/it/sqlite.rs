@@ -65,8 +65,8 @@ impl Served {
     fn new(device: Arc<dyn Device>, at: &Path, options: &str) -> Self {
         let options = MountOptions::parse(options).expect("options");
         let fs = Filesystem::open(vec![device], options).expect("a mount");
-        let door = buttress_fuse::Options::default();
-        let session = buttress_fuse::mount(fs.clone(), at, &door).expect("a mount");
+        let fuse = buttress_fuse::Options::default();
+        let session = buttress_fuse::mount(fs.clone(), at, &fuse).expect("a mount");
         let unmounter = session.unmounter();
         Self { fs: Some(fs), serving: Some(session.start().expect("a thread")), unmounter }
     }

@@ -3,7 +3,7 @@
 //! times. `stress-ng` makes rare requests, with many processes at once.
 //!
 //! A suite runs by io_uring if the machine has it, or else through `/dev/fuse`. With
-//! `BUTTRESS_DOORS=all` it runs over both transports. CI installs the suites. Elsewhere `cargo
+//! `BUTTRESS_TRANSPORTS=all` it runs over both transports. CI installs the suites. Elsewhere `cargo
 //! install fsx pjdfstest` and Debian's `stress-ng` add them. A test without its suite reports that
 //! and is skipped. With `BUTTRESS_REQUIRE_SUITES`, a missing suite is a failure.
 
@@ -20,18 +20,18 @@ use crate::mounted::{Volume, ready};
 const URING: &str = "io_uring";
 
 /// A mount option for each transport of this run: the first that the machine has, or all if
-/// `BUTTRESS_DOORS` is set. The tests of the front end run over both in any case.
-fn doors() -> Vec<&'static str> {
+/// `BUTTRESS_TRANSPORTS` is set. The tests of the front end run over both in any case.
+fn transports() -> Vec<&'static str> {
     let has_uring = has_fuse_uring();
-    let count = if std::env::var_os("BUTTRESS_DOORS").is_some() { 2 } else { 1 };
-    let doors = [URING, "noio_uring"].into_iter();
-    doors.filter(|door| has_uring || *door != URING).take(count).collect()
+    let count = if std::env::var_os("BUTTRESS_TRANSPORTS").is_some() { 2 } else { 1 };
+    let transports = [URING, "noio_uring"].into_iter();
+    transports.filter(|transport| has_uring || *transport != URING).take(count).collect()
 }
 
 /// Checks that requests come by the transport that a mount option asks for.
 #[track_caller]
-fn check_door(mount: &Mounted, door: &str) {
-    assert_eq!(mount.is_over_io_uring(), door == URING, "by -o '{door}'");
+fn check_transport(mount: &Mounted, transport: &str) {
+    assert_eq!(mount.is_over_io_uring(), transport == URING, "by -o '{transport}'");
 }
 
 /// Every operation that `fsx` has, with lengths that cross extents and pages.
@@ -87,14 +87,14 @@ type Run = (&'static str, Volume, Mounted, Vec<Child>);
 /// Waits for the programs on all mounts, then compares all views.
 fn check_volume(runs: Vec<Run>, suite: &str) {
     let mut ended = Vec::new();
-    for (door, volume, mount, children) in runs {
+    for (transport, volume, mount, children) in runs {
         for child in children {
             let output = child.wait_with_output().expect("our child");
             let text = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{suite} failed by -o '{door}': {text}{errors}");
+            assert!(output.status.success(), "{suite} failed by -o '{transport}': {text}{errors}");
         }
-        check_door(&mount, door);
+        check_transport(&mount, transport);
         ended.push((volume, mount));
     }
     for (volume, mount) in ended {
@@ -108,9 +108,9 @@ fn check_volume(runs: Vec<Run>, suite: &str) {
 fn fsx() {
     let Some(program) = found("fsx").filter(|_| ready()) else { return };
     let count = std::env::var("BUTTRESS_FSX").unwrap_or_else(|_| "3000".to_owned());
-    let begin = |door| {
+    let begin = |transport| {
         let volume = Volume::new("1G");
-        let mount = Mounted::new(volume.images.path(), door);
+        let mount = Mounted::new(volume.images.path(), transport);
         let config = volume.images.scratch().join("fsx.toml");
         std::fs::write(&config, FSX).expect("a file");
         let run = |seed: u32| {
@@ -121,9 +121,9 @@ fn fsx() {
             run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it is there")
         };
         let runs = vec![run(1), run(2)];
-        (door, volume, mount, runs)
+        (transport, volume, mount, runs)
     };
-    check_volume(doors().into_iter().map(begin).collect(), "fsx");
+    check_volume(transports().into_iter().map(begin).collect(), "fsx");
 }
 
 /// The stressors of `stress-ng` for file systems, each for a second. Stressors of other parts of
@@ -131,9 +131,9 @@ fn fsx() {
 #[test]
 fn stress() {
     let Some(program) = found("stress-ng").filter(|_| ready()) else { return };
-    let begin = |door| {
+    let begin = |transport| {
         let volume = Volume::new("1G");
-        let mount = Mounted::new(volume.images.path(), door);
+        let mount = Mounted::new(volume.images.path(), transport);
         let mut run = Command::new(&program);
         run.args(["--class", "filesystem", "--sequential", "1", "--timeout", "1", "--verify"]);
         run.args(["--exclude", "procfs,binderfs,eventfd,ioprio,dnotify"]);
@@ -142,9 +142,9 @@ fn stress() {
         run.arg("--temp-path").arg(mount.path());
         let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
         let runs = vec![run.spawn().expect("it is there")];
-        (door, volume, mount, runs)
+        (transport, volume, mount, runs)
     };
-    check_volume(doors().into_iter().map(begin).collect(), "stress-ng");
+    check_volume(transports().into_iter().map(begin).collect(), "stress-ng");
 }
 
 /// The tests of `pjdfstest` that fail in a folder.
@@ -173,13 +173,13 @@ fn pjdfstest() {
     let theirs = linux.mount("");
     let expected = failures(&program, &config, theirs.path());
     theirs.unmount();
-    for door in doors() {
+    for transport in transports() {
         let volume = Volume::new("1G");
-        let mount = Mounted::new(volume.images.path(), door);
+        let mount = Mounted::new(volume.images.path(), transport);
         let found = failures(&program, &config, mount.path());
-        check_door(&mount, door);
+        check_transport(&mount, transport);
         mount.unmount();
         volume.images.check();
-        assert_eq!(found, expected, "by -o '{door}', and on Linux's btrfs");
+        assert_eq!(found, expected, "by -o '{transport}', and on Linux's btrfs");
     }
 }

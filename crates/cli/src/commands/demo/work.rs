@@ -74,22 +74,22 @@ fn collect(root: &Path, below: &str, entries: &mut Vec<(String, Option<u64>)>) -
 /// Copies the sources in; returns their checksums as they were read.
 pub(super) fn copy_in(
     demo: &Demo<'_>,
-    door: &mut dyn Access,
+    access: &mut dyn Access,
     sources: &Sources,
 ) -> Result<Vec<u32>> {
     let bar = demo.ui.bytes_bar("copying", sources.bytes());
     let start = Instant::now();
     let mut sums = Vec::new();
-    door.mkdir("project")?;
+    access.mkdir("project")?;
     for (path, len) in &sources.entries {
         demo.check_interrupt()?;
         let target = format!("project/{path}");
         if len.is_none() {
-            door.mkdir(&target)?;
+            access.mkdir(&target)?;
             continue;
         }
         let content = std::fs::read(sources.root.join(path)).context(|| path)?;
-        door.write(&target, &content)?;
+        access.write(&target, &content)?;
         sums.push(sum(&content));
         bar.add(content.len() as u64);
     }
@@ -103,7 +103,7 @@ pub(super) fn copy_in(
 /// Reads the sources back and compares.
 pub(super) fn compare(
     demo: &Demo<'_>,
-    door: &mut dyn Access,
+    access: &mut dyn Access,
     sources: &Sources,
     sums: Vec<u32>,
 ) -> Result<()> {
@@ -112,7 +112,7 @@ pub(super) fn compare(
     let files = sources.entries.iter().filter_map(|(path, len)| len.map(|len| (path, len)));
     for ((path, _), expected) in files.zip(sums) {
         demo.check_interrupt()?;
-        let content = read_all(door, &format!("project/{path}"))?;
+        let content = read_all(access, &format!("project/{path}"))?;
         if sum(&content) != expected {
             return Err(Failure::new(Exit::Corrupt, format!("{path}: reads back different")));
         }
@@ -124,11 +124,11 @@ pub(super) fn compare(
     demo.step("compared", &what, took, &per_second(sources.files(), took, "files"))
 }
 
-fn read_all(door: &mut dyn Access, path: &str) -> Result<Vec<u8>> {
+fn read_all(access: &mut dyn Access, path: &str) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut piece = vec![0; PIECE];
     loop {
-        let read = door.read(path, content.len() as u64, &mut piece)?;
+        let read = access.read(path, content.len() as u64, &mut piece)?;
         content.extend_from_slice(&piece[..read]);
         if read < piece.len() {
             return Ok(content);
@@ -137,20 +137,20 @@ fn read_all(door: &mut dyn Access, path: &str) -> Result<Vec<u8>> {
 }
 
 /// One large file, written and read from front to back.
-pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Access, len: u64) -> Result<()> {
+pub(super) fn large_file(demo: &Demo<'_>, access: &mut dyn Access, len: u64) -> Result<()> {
     let len = len.next_multiple_of(PIECE as u64);
     let path = "large";
     let mut piece = vec![0; PIECE];
     let start = Instant::now();
     let bar = demo.ui.bytes_bar("writing", len);
-    door.write(path, &[])?;
+    access.write(path, &[])?;
     for offset in (0..len).step_by(PIECE) {
         demo.check_interrupt()?;
         fill(&mut piece, offset);
-        door.append(path, offset, &piece)?;
+        access.append(path, offset, &piece)?;
         bar.add(PIECE as u64);
     }
-    door.sync()?;
+    access.sync()?;
     drop(bar);
     let took = start.elapsed();
     let what = format!("one file of {}, on disk", human(len));
@@ -162,7 +162,7 @@ pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Access, len: u64) -> Re
     for offset in (0..len).step_by(PIECE) {
         demo.check_interrupt()?;
         fill(&mut piece, offset);
-        let read = door.read(path, offset, &mut found)?;
+        let read = access.read(path, offset, &mut found)?;
         if found[..read] != piece {
             return Err(Failure::new(Exit::Corrupt, format!("{path}: differs at {offset}")));
         }
@@ -174,20 +174,20 @@ pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Access, len: u64) -> Re
 }
 
 /// Many small files: made, some renamed, some removed, counted.
-pub(super) fn small_files(demo: &Demo<'_>, door: &mut dyn Access, files: u32) -> Result<()> {
+pub(super) fn small_files(demo: &Demo<'_>, access: &mut dyn Access, files: u32) -> Result<()> {
     let name = |file: u32| format!("small/{}/{file:06}", file / PER_DIR);
     let mut content = vec![0; SMALL];
 
     let bar = demo.ui.count_bar("making", files.into());
     let start = Instant::now();
-    door.mkdir("small")?;
+    access.mkdir("small")?;
     for file in 0..files {
         demo.check_interrupt()?;
         if file % PER_DIR == 0 {
-            door.mkdir(&format!("small/{}", file / PER_DIR))?;
+            access.mkdir(&format!("small/{}", file / PER_DIR))?;
         }
         fill(&mut content, file.into());
-        door.write(&name(file), &content)?;
+        access.write(&name(file), &content)?;
         bar.add(1);
     }
     drop(bar);
@@ -200,7 +200,7 @@ pub(super) fn small_files(demo: &Demo<'_>, door: &mut dyn Access, files: u32) ->
     let count = renamed.len() as u64;
     for file in renamed {
         demo.check_interrupt()?;
-        door.rename(&name(file), &format!("{}-renamed", name(file)))?;
+        access.rename(&name(file), &format!("{}-renamed", name(file)))?;
     }
     let took = start.elapsed();
     demo.step("renamed", &format!("{count} of them"), took, &per_second(count, took, "names"))?;
@@ -210,14 +210,14 @@ pub(super) fn small_files(demo: &Demo<'_>, door: &mut dyn Access, files: u32) ->
     let count = removed.len() as u64;
     for file in removed {
         demo.check_interrupt()?;
-        door.remove(&name(file))?;
+        access.remove(&name(file))?;
     }
     let took = start.elapsed();
     demo.step("removed", &format!("{count} of them"), took, &per_second(count, took, "names"))?;
 
     let mut found = 0;
     for dir in 0..files.div_ceil(PER_DIR) {
-        found += door.count(&format!("small/{dir}"))? as u64;
+        found += access.count(&format!("small/{dir}"))? as u64;
     }
     let expected = u64::from(files) - count;
     if found != expected {

@@ -21,7 +21,7 @@ use crate::names;
 pub(super) fn mount(
     fs: &Filesystem,
     target: &Path,
-    door: &mut Options,
+    fuse: &mut Options,
     first: Option<&Opened>,
     is_cached: bool,
 ) -> Result<Session> {
@@ -30,21 +30,21 @@ pub(super) fn mount(
     // closed.
     let device = first.and_then(Opened::file);
     let device =
-        device.filter(|_| door.may_be_block_device && door.shared && !door.read_only && !is_cached);
+        device.filter(|_| fuse.may_be_block_device && fuse.shared && !fuse.read_only && !is_cached);
     let claimed = device.filter(|device| device.yield_claim());
     if let Some(device) = claimed {
         let source = device.path().to_string_lossy().into_owned();
-        let by_kernel = Options { block_device: true, source, ..door.clone() };
+        let by_kernel = Options { block_device: true, source, ..fuse.clone() };
         match buttress_fuse::mount(fs.clone(), target, &by_kernel) {
             Ok(session) => {
-                *door = by_kernel;
+                *fuse = by_kernel;
                 return Ok(session);
             }
             Err(error) => tracing::debug!(%error, "the kernel does not mount the device itself"),
         }
         device.take_claim().context(String::new)?;
     }
-    let mounted = buttress_fuse::mount(fs.clone(), target, door);
+    let mounted = buttress_fuse::mount(fs.clone(), target, fuse);
     mounted.map_err(std::io::Error::other).context(String::new)
 }
 

@@ -26,7 +26,7 @@ use crate::ui::Ui;
 pub(super) fn join(
     args: &Args,
     image: &Path,
-    (door, volume): (&Options, &MountOptions),
+    (fuse, volume): (&Options, &MountOptions),
     ui: &Ui,
 ) -> Result<Option<u32>> {
     let Some((socket, answer)) = live::find(image)? else { return Ok(None) };
@@ -36,7 +36,7 @@ pub(super) fn join(
     let request = JoinRequest {
         subvol: volume.subvol.clone(),
         subvolid: volume.subvolid.map(|tree| tree.0),
-        read_only: door.read_only,
+        read_only: fuse.read_only,
         words: words(&args.options).map(str::to_owned).collect(),
     };
     let told = |failure: Failure| {
@@ -59,7 +59,7 @@ pub(super) fn join(
         let what = format!("{name}: is mounted on {} already", target.display());
         return Err(Failure::new(Exit::Failure, what));
     }
-    subtree.attach(&args.target, door).map_err(std::io::Error::other).context(String::new)?;
+    subtree.attach(&args.target, fuse).map_err(std::io::Error::other).context(String::new)?;
     if !differing.is_empty() {
         let list = differing.join(", ");
         ui.note(format!("{name}: it has the options of its mount at {at}, and not {list}"));
@@ -74,13 +74,13 @@ pub(super) fn join(
 pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
     let with = |more: Option<&str>| -> Option<(MountOptions, String)> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
-        let mut door = Options::default();
-        let mut volume = volume_options(&for_volume(&words, &mut door).ok()?, None).ok()?;
+        let mut fuse = Options::default();
+        let mut volume = volume_options(&for_volume(&words, &mut fuse).ok()?, None).ok()?;
         // Leaves out options that belong to each mount by itself or have no effect.
         volume.without_effect.clear();
         (volume.subvol, volume.subvolid, volume.read_only) = (None, None, false);
-        (door.read_only, door.suid, door.dev, door.exec) = (false, true, true, true);
-        Some((volume, format!("{door:?}")))
+        (fuse.read_only, fuse.suid, fuse.dev, fuse.exec) = (false, true, true, true);
+        Some((volume, format!("{fuse:?}")))
     };
     let own = with(None);
     let differs = |word: &&String| {

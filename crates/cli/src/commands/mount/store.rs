@@ -60,14 +60,14 @@ pub(super) enum Shown {
 impl Shown {
     /// Returns the volume in a store, if the first device is such a volume. If the mount moves to
     /// newer commits, the volume owns the devices, and closes each device after its last read.
-    pub(super) fn of(files: &mut Vec<Opened>, door: &mut Options) -> Result<Option<Self>> {
+    pub(super) fn of(files: &mut Vec<Opened>, fuse: &mut Options) -> Result<Option<Self>> {
         let Some(Opened::Remote(device)) = files.first() else { return Ok(None) };
         let device = Arc::clone(device);
-        door.follow = device.follows();
-        if door.follow.is_none() {
+        fuse.follow = device.follows();
+        if fuse.follow.is_none() {
             return Ok(Some(Self::Same(device)));
         }
-        if door.submounts {
+        if fuse.submounts {
             let why = "follow= and submounts exclude each other".to_owned();
             return Err(Failure::new(Exit::Usage, why));
         }

@@ -76,12 +76,12 @@ struct Places {
 }
 
 impl Places {
-    fn new(image: &str, scratch: &Scratch, door: &str) -> Self {
+    fn new(image: &str, scratch: &Scratch, transport: &str) -> Self {
         let mut mounted = Self { places: Vec::new() };
         for (name, subvolume) in PLACES {
             let place = scratch.join(name);
             std::fs::create_dir_all(&place).expect("a folder");
-            let options = format!("subvol={subvolume},{door}");
+            let options = format!("subvol={subvolume},{transport}");
             buttress(["mount", image, place.to_str().expect("ASCII"), "-o", &options]);
             mounted.places.push(place);
         }
@@ -119,8 +119,8 @@ fn killed_under_all_mounts_of_a_volume() {
     let mut rng = Rng::new(campaign::round());
     for number in 0..kills {
         let about = format!("round {}, kill {number}", campaign::round());
-        let door = if number % 2 == 0 { "io_uring" } else { "noio_uring" };
-        let mounted = Places::new(image, &scratch, door);
+        let transport = if number % 2 == 0 { "io_uring" } else { "noio_uring" };
+        let mounted = Places::new(image, &scratch, transport);
         let server = buttress_block::locked_by(images.path()).expect("it is served");
         let mut works = Vec::new();
         let mut words = Vec::new();
@@ -144,7 +144,7 @@ fn killed_under_all_mounts_of_a_volume() {
         let words: Vec<_> = words.collect();
         drop(mounted);
         check_volume(images.paths(), &about);
-        let mounted = Places::new(image, &scratch, door);
+        let mounted = Places::new(image, &scratch, transport);
         for (path, last) in words {
             let Some(last) = last else { continue };
             let text = std::fs::read_to_string(&path).expect("it was synced");

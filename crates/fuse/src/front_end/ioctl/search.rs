@@ -17,7 +17,7 @@ use buttress_fs::{Generation, Key, Kind, Searched, TreeId};
 use buttress_protocol::btrfs::{SearchKey, SearchPage};
 
 use super::super::rights::Rights;
-use super::super::{Caller, Door, Node, refuse};
+use super::super::{Caller, FrontEnd, Node, refuse};
 use super::expect_admin;
 use crate::errno::Answer;
 
@@ -91,7 +91,7 @@ fn follows(last: Key, from: Key) -> bool {
     next.contains(&Some((from.objectid, from.kind.0, from.offset)))
 }
 
-impl Door {
+impl FrontEnd {
     /// Shows items of a tree. Earlier changes of programs are committed first, since trees change
     /// by commits alone (SE1).
     pub(super) fn search(

@@ -14,12 +14,12 @@
 use std::collections::HashMap;
 use std::fs;
 
-use super::super::{Caller, Door, Node, place};
+use super::super::{Caller, FrontEnd, Node, place};
 
 /// The number of a device, and whether the mount is read-only.
 type Mount = (u64, bool);
 
-impl Door {
+impl FrontEnd {
     /// Whether the caller has a file open by read-only mounts alone.
     pub(super) fn is_by_read_only_mount(&self, caller: Caller, node: &Node) -> bool {
         let (Some(mounts), true) = (self.mounts(), caller.task != 0) else { return false };

@@ -4,11 +4,11 @@ use buttress_fs::{Ino, InodeId, TreeId};
 use buttress_protocol::Errno;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use super::super::{Caller, Door};
+use super::super::{Caller, FrontEnd};
 use crate::errno::Answer;
 use crate::node::Place;
 
-impl Door {
+impl FrontEnd {
     /// The inode that a descriptor of the caller's process is open on.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! `protocol::btrfs` has the layouts. For a command that only looks up items, `dispatch` calls
-//! [`Door::answer_from_memory`] on a thread that serves requests. All other commands run on the
-//! thread `fuse-orders`, or `fuse-trim` if they may take minutes ([`Door::carry_out`]). These
+//! [`FrontEnd::answer_from_memory`] on a thread that serves requests. All other commands run on the
+//! thread `fuse-orders`, or `fuse-trim` if they may take minutes ([`FrontEnd::carry_out`]). These
 //! threads may wait for a commit, and for the kernel to handle a notification.
 //!
 //! # Invariants
@@ -12,8 +12,8 @@
 //! - **IO1** A command makes the checks that Linux makes, in the same order, and gives Linux's
 //!   errors. The kernel checks no permission before it sends an ioctl (see `rights`).
 //! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
-//!   answer may wait for notifications (D4 of `door`), on a thread that serves no requests (K1 of
-//!   `notifier_threads`).
+//!   answer may wait for notifications (D4 of `front_end`), on a thread that serves no requests (K1
+//!   of `notifier_threads`).
 //! - **IO3** When a command is answered, the kernel already knows each name that the command added
 //!   or removed.
 //! - **IO4** A snapshot, or a subvolume that becomes read-only, has all data that programs wrote
@@ -34,14 +34,14 @@ use buttress_protocol::{Errno, Reply};
 
 pub(super) use self::search::Walks;
 use super::rights::{Capability, Rights};
-use super::{Caller, Door, Node, refuse};
+use super::{Caller, FrontEnd, Node, refuse};
 use crate::errno::Answer;
 use crate::mounts::Mounts;
 use crate::notifier_threads::OrderPlace;
 
-impl Door {
-    /// Gives the door the mounts of its volume. The door notifies these mounts of changes. Without
-    /// them the door notifies only its own mount.
+impl FrontEnd {
+    /// Gives the front end the mounts of its volume. It notifies these mounts of changes. Without
+    /// them it notifies only its own mount.
     pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
         let _ = self.mounts.set(mounts);
     }

@@ -4,7 +4,7 @@ use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags, mode};
 use buttress_protocol::Errno;
 
 use super::content::CAPABILITY;
-use super::{Caller, Door, Node, refuse};
+use super::{Caller, FrontEnd, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
 use crate::errno::Answer;
@@ -17,7 +17,7 @@ const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
 const ROOT_UID: u32 = 0;
 
-impl Door {
+impl FrontEnd {
     /// Answers `getxattr` with the value.
     pub(crate) fn getxattr(&self, id: u64, name: &[u8]) -> Answer<Vec<u8>> {
         let node = self.node(id)?;

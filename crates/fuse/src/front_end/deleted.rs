@@ -27,7 +27,7 @@ use buttress_base::clock;
 use buttress_base::rank::{Rank, Ranked};
 use buttress_fs::TreeId;
 
-use super::Door;
+use super::FrontEnd;
 
 /// The least time between two rounds. A directory is forgotten only after its files, so a deep tree
 /// takes several rounds.
@@ -114,20 +114,20 @@ impl Drop for Round {
     }
 }
 
-impl Door {
+impl FrontEnd {
     /// Begins to tell the kernel to forget the unused inodes of deleted subvolumes. This goes on
-    /// until the door is dropped.
+    /// until the front end is dropped.
     pub(crate) fn forget_deleted_subvolumes(self: &Arc<Self>) {
-        let door = Arc::downgrade(self);
+        let front = Arc::downgrade(self);
         let next = Ranked::new(Rank::Leaf, clock::now());
         let rounds = Arc::new(Rounds { is_running: AtomicBool::new(false), next });
         self.fs.tell_of_waiting_subvolumes(move |trees| {
-            let Some(door) = door.upgrade() else { return false };
-            if door.cannot_prune.load(Ordering::Relaxed) {
+            let Some(front) = front.upgrade() else { return false };
+            if front.cannot_prune.load(Ordering::Relaxed) {
                 return false;
             }
             if let Some(round) = rounds.begin(clock::now()) {
-                door.forget_nodes_of(trees, round);
+                front.forget_nodes_of(trees, round);
             }
             true
         });

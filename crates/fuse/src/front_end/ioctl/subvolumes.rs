@@ -5,7 +5,7 @@ use buttress_protocol::Errno;
 use buttress_protocol::btrfs::{Made, Name, Origin, SubvolumeFlags};
 
 use super::super::rights::{Capability, EXECUTE, Rights, WRITE};
-use super::super::{Caller, Door, Node, refuse};
+use super::super::{Caller, FrontEnd, Node, refuse};
 use super::is_top;
 use crate::attr::{time_from_wire, time_to_wire};
 use crate::errno::Answer;
@@ -15,7 +15,7 @@ const ALL_BITS: u32 = 0o777;
 /// The least number of a subvolume other than the top level.
 const TREE_MIN: u64 = 256;
 
-impl Door {
+impl FrontEnd {
     /// Makes an empty subvolume. As in Linux, the umask and the group of the caller apply, whatever
     /// the directory says.
     pub(super) fn create_subvolume(

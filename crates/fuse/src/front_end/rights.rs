@@ -19,7 +19,7 @@ use std::fs;
 use buttress_fs::{Attr, FileKind, Inode, InodeFlags};
 use buttress_protocol::Errno;
 
-use super::{Caller, Door};
+use super::{Caller, FrontEnd};
 use crate::acl::{self, Acl};
 use crate::errno::Answer;
 
@@ -109,7 +109,7 @@ fn is_ours(place: &str) -> bool {
     }
 }
 
-impl Door {
+impl FrontEnd {
     /// Whether a caller owns a file, or may do what its owner may.
     pub(super) fn is_owner(&self, rights: &Rights, attr: &Attr) -> bool {
         rights.uid == self.options.users.show(attr.uid) || rights.has(Capability::Fowner)

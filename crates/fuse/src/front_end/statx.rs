@@ -2,11 +2,11 @@
 
 use buttress_protocol::{StatxOut, StatxTime};
 
-use super::Door;
+use super::FrontEnd;
 use crate::attr::device_parts;
 use crate::errno::Answer;
 
-impl Door {
+impl FrontEnd {
     /// Answers `statx`. As with `getattr`, only reads and writes of an open file ask with a handle.
     pub(crate) fn statx(&self, id: u64, has_handle: bool) -> Answer<StatxOut> {
         let attr = self.getattr(id, has_handle)?;

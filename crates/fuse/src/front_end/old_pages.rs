@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::content::Write;
-use super::{Door, Node};
+use super::{FrontEnd, Node};
 use crate::notifier_threads::Span;
 
 /// Pages that are to be dropped, since a write has made them old.
@@ -18,7 +18,7 @@ pub(crate) struct OldPages {
     seen: u64,
 }
 
-impl Door {
+impl FrontEnd {
     /// The pages that the kernel may hold from before a finished direct write (`filled_pages::S2`).
     /// They are to be dropped before the answer (C4 of `content`).
     pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<OldPages> {

@@ -10,7 +10,7 @@ use buttress_protocol::Errno;
 use buttress_protocol::verity::{EnableVerity, MeasureVerity};
 
 use super::rights::{Capability, Rights};
-use super::{Caller, Door, Node, place, refuse};
+use super::{Caller, FrontEnd, Node, place, refuse};
 use crate::errno::Answer;
 use crate::mount_list::Listed;
 
@@ -58,7 +58,7 @@ pub(crate) fn waits_for_commit(command: u32) -> bool {
     command == SET_LABEL
 }
 
-impl Door {
+impl FrontEnd {
     /// Answers `ioctl` for the commands on flags and on the label. Before the kernel changes flags
     /// by a plain command, it reads them by the extended command.
     pub(crate) fn ioctl(

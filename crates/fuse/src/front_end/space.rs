@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use buttress_base::{clock, interrupt, thread};
 use buttress_protocol::Errno;
 
-use super::{Door, Node};
+use super::{FrontEnd, Node};
 use crate::errno::Answer;
 use crate::freed_files::FreedFiles;
 
@@ -69,18 +69,18 @@ pub(crate) enum AwaitedRequest {
 /// Permission to wait on the separate thread, with the time of the first refusal.
 #[derive(Debug)]
 pub(crate) struct SpacePermit {
-    door: Arc<Door>,
+    front: Arc<FrontEnd>,
     refused: Instant,
     pub(crate) awaited: AwaitedRequest,
 }
 
 impl Drop for SpacePermit {
     fn drop(&mut self) {
-        self.door.freed_files.waiting_writes.fetch_sub(1, Ordering::SeqCst);
+        self.front.freed_files.waiting_writes.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Door {
+impl FrontEnd {
     /// Waits so that more forgets gather, unless a request waits for them.
     pub(crate) fn gather_forgets(&self) {
         let waiting = [&self.freed_files.waiting, &self.freed_files.waiting_writes];
@@ -137,7 +137,7 @@ impl Door {
         let one_more = |count: usize| (count < ASIDE_MAX).then_some(count + 1);
         let waiting_writes = &self.freed_files.waiting_writes;
         waiting_writes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
-        Some(SpacePermit { door: Arc::clone(self), refused: clock::now(), awaited })
+        Some(SpacePermit { front: Arc::clone(self), refused: clock::now(), awaited })
     }
 
     /// Repeats work that needs space, until it succeeds or `wait` returns false. `wait` gets the

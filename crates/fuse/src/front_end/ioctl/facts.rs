@@ -7,7 +7,7 @@ use buttress_protocol::btrfs::{
 use buttress_protocol::{Errno, Reply};
 
 use super::super::rights::{EXECUTE, READ, Rights};
-use super::super::{Caller, Door, Node, refuse};
+use super::super::{Caller, FrontEnd, Node, refuse};
 use super::{expect_admin, is_top};
 use crate::attr::time_to_wire;
 use crate::errno::Answer;
@@ -16,7 +16,7 @@ use crate::errno::Answer;
 /// report that more exist.
 const REFS_MAX: usize = 256;
 
-impl Door {
+impl FrontEnd {
     pub(super) fn volume_facts(&self) -> Answer<Vec<u8>> {
         let superblock = self.fs.superblock();
         let devices = self.fs.devices();

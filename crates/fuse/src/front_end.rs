@@ -1,8 +1,8 @@
-//! [`Door`] turns requests of the kernel into operations on the volume.
+//! [`FrontEnd`] turns requests of the kernel into operations on the volume.
 //!
 //! # Place
 //!
-//! [`Door`] holds a mounted volume and the table of nodes that the kernel knows. Each group of
+//! [`FrontEnd`] holds a mounted volume and the table of nodes that the kernel knows. Each group of
 //! requests has its handlers in one file (`names`, `content`, `listing`, `xattr`, `flags`,
 //! `ioctl`). `dispatch` decodes requests and sends the answers. Nothing here
 //! knows the format on disk.
@@ -76,7 +76,7 @@ pub(crate) const VALID_SECS: u64 = 24 * 60 * 60;
 
 /// A mounted volume as the kernel sees it.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct FrontEnd {
     fs: Filesystem,
     nodes: Arc<Nodes<Arc<Node>>>,
     pub(crate) pool: Arc<WorkerPool>,
@@ -170,8 +170,8 @@ impl Node {
     }
 }
 
-impl Door {
-    /// Creates the door of a mount that shows `root` and everything below it. `agreed` are the
+impl FrontEnd {
+    /// Creates the front end of a mount that shows `root` and everything below it. `agreed` are the
     /// features that both sides support.
     pub(crate) fn new(
         fs: Filesystem,
@@ -406,7 +406,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for FrontEnd {
     fn drop(&mut self) {
         tracing::debug!(nodes = self.nodes.count(), "the kernel has let go of the mount");
         self.nodes.forget_all();

@@ -9,7 +9,7 @@
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
 use buttress_protocol::{Errno, OpenFlags, RenameFlags as Flags};
 
-use super::{Caller, Door, Entry, Node, place, refuse};
+use super::{Caller, Entry, FrontEnd, Node, place, refuse};
 use crate::attr;
 use crate::errno::Answer;
 
@@ -19,7 +19,7 @@ pub(crate) struct Created {
     pub(crate) flags: OpenFlags,
 }
 
-impl Door {
+impl FrontEnd {
     /// Answers `lookup`. A missing name is an answer as well, which the kernel may cache.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Entry> {
         let node = self.node(parent)?;

@@ -21,14 +21,14 @@ use buttress_protocol::Errno;
 use buttress_protocol::verity::{EnableVerity, MeasureVerity};
 
 use super::rights::{Rights, WRITE};
-use super::{Caller, Door, Node, refuse};
+use super::{Caller, FrontEnd, Node, refuse};
 use crate::errno::Answer;
 
 /// How long a command waits for the kernel to tell of a close, and how often it looks.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(2);
 
-impl Door {
+impl FrontEnd {
     /// Answers `FS_IOC_ENABLE_VERITY`, with the checks and the errors of Linux.
     pub(super) fn enable_verity(
         &self,

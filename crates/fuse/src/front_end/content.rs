@@ -10,7 +10,8 @@
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
 //!   `FUSE_WRITE_LOCKOWNER`). The kernel names an owner only in direct requests. The flags of the
 //!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
-//!   page carry the same flags. The kernel holds folios during these other requests (D4 of `door`).
+//!   page carry the same flags. The kernel holds folios during these other requests (D4 of
+//!   `front_end`).
 //! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of the written
 //!   range. The kernel itself drops these pages before it sends the request. It drops them again
 //!   after the answer only if the program waits for the write. During an asynchronous write, a read
@@ -35,7 +36,7 @@ use rustix::fs::OFlags;
 use super::privileges::{Change, drop_capability};
 use super::space::SpacePermit;
 use super::verity::expect_unsealed;
-use super::{Caller, Door, Node, refuse};
+use super::{Caller, FrontEnd, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
 use crate::errno::Answer;
@@ -102,14 +103,14 @@ pub(crate) struct Reading {
 pub(crate) enum Written {
     /// The number of bytes that were written.
     Bytes(u32),
-    /// The volume is full, but an unlinked file will soon be freed: [`Door::write_aside`] waits
+    /// The volume is full, but an unlinked file will soon be freed: [`FrontEnd::write_aside`] waits
     /// until the file is freed.
     MustWait(SpacePermit),
 }
 
 /// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since the
-/// kernel is told of each change that does not come through this mount (`door::D2`). Direct I/O
-/// bypasses the kernel's cache, and several direct writes may run at once.
+/// kernel is told of each change that does not come through this mount (`front_end::D2`). Direct
+/// I/O bypasses the kernel's cache, and several direct writes may run at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -126,7 +127,7 @@ fn oflags(flags: i32) -> OFlags {
     OFlags::from_bits_retain(flags.cast_unsigned())
 }
 
-impl Door {
+impl FrontEnd {
     /// Answers `open`.
     pub(crate) fn open(&self, caller: Caller, id: u64, flags: i32) -> Answer<OpenFlags> {
         self.expect_openable(id, oflags(flags))?;

@@ -9,7 +9,7 @@
 //!   that still uses an inode of the old commit holds a lock of the kernel: the lock of a folio or
 //!   of a directory. The notification waits for this lock. For attributes the kernel compares
 //!   versions. A stale answer that still gets into the kernel's cache is valid for one interval
-//!   only ([`Door::valid_secs`]).
+//!   only ([`FrontEnd::valid_secs`]).
 //! - **F3** The thread that notifies answers no request (K1 of `notifier_threads`).
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use buttress_fs::{Attr, FileKind, Inode, InodeId};
 
-use super::{Door, Node, place};
+use super::{FrontEnd, Node, place};
 use crate::errno::Answer;
 use crate::node::Resting;
 use crate::notifier_threads::Span;
@@ -28,14 +28,14 @@ use crate::notifier_threads::Span;
 /// Names of a larger directory are not compared. They are valid for an interval.
 const LISTED_MAX: u64 = 4 << 20;
 
-impl Door {
+impl FrontEnd {
     /// Looks for newer commits until the mount has ended.
-    pub(crate) fn follow(door: &Weak<Self>, interval: Duration) {
+    pub(crate) fn follow(front: &Weak<Self>, interval: Duration) {
         loop {
             std::thread::sleep(interval);
-            let Some(door) = door.upgrade() else { return };
-            match door.fs.renew() {
-                Ok(true) => door.renew_nodes(),
+            let Some(front) = front.upgrade() else { return };
+            match front.fs.renew() {
+                Ok(true) => front.renew_nodes(),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, "the mount stays with an older commit"),
             }

@@ -16,14 +16,14 @@
 //!   exception. Directories keep their set-id bits.
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
-//! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
+//! - **S5** The kernel caches modes for a long time (`front_end::D2`). If an answer carries no
 //!   attributes, the cached attributes are invalidated before the answer is sent. The invalidation
-//!   takes no lock of an inode or a folio (`door::D4`).
+//!   takes no lock of an inode or a folio (`front_end::D4`).
 
 use buttress_fs::{FileKind, mode};
 
 use super::rights::{Capability, Rights};
-use super::{Caller, Door, Node, refuse};
+use super::{Caller, FrontEnd, Node, refuse};
 use crate::errno::Answer;
 
 const GROUP_RUNS: u32 = 0o010;
@@ -41,7 +41,7 @@ pub(super) enum Change {
     Owner,
 }
 
-impl Door {
+impl FrontEnd {
     /// Removes the privileges that a change of content removes (S1), and invalidates the mode in
     /// the kernel's cache (S5).
     pub(super) fn content_changes(

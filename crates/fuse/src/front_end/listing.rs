@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use buttress_fs::{FileKind, InodeId};
 use buttress_protocol::{Attr as WireAttr, EntryOut, FileType, Listing};
 
-use super::{Door, Node, place, refuse};
+use super::{FrontEnd, Node, place, refuse};
 use crate::attr;
 use crate::errno::Answer;
 
@@ -34,7 +34,7 @@ struct Listed {
     position: u64,
 }
 
-impl Door {
+impl FrontEnd {
     /// Answers `readdir`: fills `reply` from `position` on.
     pub(crate) fn readdir(&self, id: u64, position: u64, reply: &mut Listing<'_>) -> Answer<()> {
         let node = self.node(id)?;
