@@ -16,7 +16,7 @@ use crate::suite::{Job, What};
 const SECONDS: &str = "BUTTRESS_HOSTILE_SECONDS";
 
 /// A round that takes this long hangs, however many run side by side.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// The counts of a round, by name.
 pub(crate) type Counts = BTreeMap<String, u64>;
@@ -60,7 +60,7 @@ pub(crate) fn run(
     };
     let counts = counts(&said);
     let why = match status {
-        None => Some(format!("it did not end in {} minutes\n", PATIENCE.as_secs() / 60)),
+        None => Some(format!("it did not end in {} minutes\n", TIMEOUT.as_secs() / 60)),
         Some(status) if !status.success() => Some(format!("{status}\n")),
         Some(_) if said.contains("running 0 tests") => Some("no test has such a name\n".to_owned()),
         Some(_) => None,
@@ -134,7 +134,7 @@ fn wait(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             child.kill()?;
             child.wait()?;
             return Ok(None);

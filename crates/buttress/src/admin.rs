@@ -27,10 +27,10 @@ pub use buttress_format::{
     Kind, Profile, RootBackup, Stripe, Superblock,
 };
 pub use buttress_fs::{
-    Account, Accounts, BalanceOptions, BalanceProgress, Cost, DeviceCounts, DeviceInfo, Filter,
-    FlushState, FlushSteps, Info, KindUsage, Logical, PageStats, Preempt, Reach, Refusal,
-    ScrubOptions, ScrubProgress, SpaceKind, SpaceStats, StatFs, Stats, StepFigures, Steps,
-    SubvolumeInfo, TrimOptions, TrimProgress, Trust, Usage, Waits, WaitsByQueue,
+    Account, Accounts, BalanceOptions, BalanceProgress, Cost, DeviceCounts, DeviceInfo,
+    DeviceTrust, Filter, FlushState, FlushSteps, Info, KindUsage, Logical, PageStats, Preempt,
+    Reach, Refusal, ScrubOptions, ScrubProgress, SpaceKind, SpaceStats, StatFs, Stats, StepFigures,
+    Steps, SubvolumeInfo, TrimOptions, TrimProgress, Usage, Waits, WaitsByQueue,
 };
 
 use crate::error::{Context, Result};

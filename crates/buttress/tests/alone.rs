@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress::admin::{
     Account, Accounts, BlockGroupFlags, Chunk, CompatRo, Cost, CsumType, DevStats, DeviceCounts,
-    DeviceItem, Filter, Incompat, Key, Kind, KindUsage, Logical, PageStats, Preempt, Profile,
-    Refusal, RootBackup, SpaceKind, Stats, Steps, Stripe, Superblock, Trust, Usage, WaitsByQueue,
+    DeviceItem, DeviceTrust, Filter, Incompat, Key, Kind, KindUsage, Logical, PageStats, Preempt,
+    Profile, Refusal, RootBackup, SpaceKind, Stats, Steps, Stripe, Superblock, Usage, WaitsByQueue,
 };
 use buttress::device::{Class, Content, Error, Extent, Operation, Read, Space, Write};
 use buttress::make::Features;
@@ -195,8 +195,8 @@ fn results_have_names() {
 
     let devices = fs.admin().devices();
     let (item, stats): (DeviceItem, DevStats) = (devices[0].item, devices[0].stats);
-    let trust: Trust = devices[0].trust;
-    assert!(item.total_bytes == LEN && stats.counts == [0; 5] && trust == Trust::Whole);
+    let trust: DeviceTrust = devices[0].trust;
+    assert!(item.total_bytes == LEN && stats.counts == [0; 5] && trust == DeviceTrust::Whole);
 
     let SpaceStats { accounts, engine, last_refusal, preempt, pages, .. } = fs.admin().space();
     let accounts: Accounts = accounts;

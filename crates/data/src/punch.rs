@@ -104,7 +104,7 @@ impl Files {
 
     /// Writes the inode item from memory into the tree.
     pub(crate) fn put_item(&self, file: &File) -> Result<()> {
-        let reservation = self.engine.reserve(Edits::default().cost(), ReserveClass::Frees)?;
+        let reservation = self.engine.reserve(Edits::default().cost(), ReserveClass::Free)?;
         let handle = self.engine.begin(reservation);
         file.update_meta(&handle, |_| ());
         Ok(())

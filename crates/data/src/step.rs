@@ -33,13 +33,13 @@ impl StepItems {
         cost: Cost,
     ) -> Result<Option<MetaReservation>> {
         if self.0 == STEP_ITEMS {
-            let reservation = engine.reserve_at_once(cost, ReserveClass::Frees)?;
+            let reservation = engine.reserve_at_once(cost, ReserveClass::Free)?;
             if reservation.is_none() {
                 self.0 = Self::FEW;
             }
             return Ok(reservation);
         }
-        match engine.reserve(cost, ReserveClass::Frees) {
+        match engine.reserve(cost, ReserveClass::Free) {
             Err(buttress_txn::Error::NoSpace(_)) if self.0 > 1 => {
                 self.0 = 1;
                 Ok(None)

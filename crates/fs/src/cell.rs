@@ -7,8 +7,8 @@
 //! # Invariants
 //!
 //! - **C1** At most one cell of an inode has users; the table gives the same cell to all users. All
-//!   state of a cell that drops is in the trees, because dirty data and late times keep their cell
-//!   alive.
+//!   state of a cell that drops is in the trees, because dirty data and pending times keep their
+//!   cell alive.
 //! - **C2** When the last user leaves an inode without names, the inode is marked as gone. The
 //!   inode's dirty data is forgotten, and the inode gets no further user. When the last reference
 //!   to its cell drops, the cleaner gets the inode.
@@ -30,7 +30,7 @@ use buttress_txn::View;
 
 use crate::clean_queue::CleanQueue;
 use crate::inode_table::{Entry, InodeTable};
-use crate::late_times;
+use crate::pending_times;
 use crate::status::Status;
 use crate::trees::{self, Tree};
 
@@ -72,8 +72,8 @@ pub(crate) struct InodeCell {
     /// list has only weak references, so a cell leaves the list when this reference drops.
     /// Unranked: a cell may drop under it.
     kept: Mutex<Option<Arc<InodeCell>>>,
-    /// The cell's entry, while its times are listed (`late_times::A2`).
-    late: late_times::Place<InodeCell>,
+    /// The cell's entry, while its times are listed (`pending_times::A2`).
+    pending: pending_times::Place<InodeCell>,
     /// For a [`stub`](Self::stub): the directory that contains it.
     pub(crate) stub_in: Option<InodeId>,
     /// Whether the cell is or was in the table. A cell that never was in the table reports nothing.
@@ -110,7 +110,7 @@ impl InodeCell {
             file: File::new(id.tree, id.ino, item),
             lock: RwLock::new(()),
             kept: Mutex::new(None),
-            late: late_times::Place::default(),
+            pending: pending_times::Place::default(),
             stub_in: None,
             entered: AtomicBool::new(false),
             users: AtomicU32::new(0),
@@ -159,7 +159,7 @@ impl InodeCell {
             self.departures.cleaning.note_leaving();
             files.forget_waiting(&self.file);
             self.unlist();
-            drop(self.late.take());
+            drop(self.pending.take());
         }
     }
 
@@ -306,9 +306,9 @@ impl InodeCell {
     }
 }
 
-impl late_times::Listable for InodeCell {
-    fn place(&self) -> &late_times::Place<Self> {
-        &self.late
+impl pending_times::Listable for InodeCell {
+    fn place(&self) -> &pending_times::Place<Self> {
+        &self.pending
     }
 
     fn is_gone(&self) -> bool {

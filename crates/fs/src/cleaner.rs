@@ -160,7 +160,7 @@ impl Cleaner {
                     }
                 }
                 let cost = Cost::of(1, 0);
-                let handle = self.engine.begin(self.engine.reserve(cost, ReserveClass::Frees)?);
+                let handle = self.engine.begin(self.engine.reserve(cost, ReserveClass::Free)?);
                 handle.delete(id.tree, orphan::key(id.ino));
                 return Ok(());
             }

@@ -54,8 +54,8 @@ pub use buttress_make as make;
 mod cell;
 mod clean_queue;
 mod inode_table;
-mod late_times;
 mod lock_set;
+mod pending_times;
 mod trees;
 
 mod aside;
@@ -92,7 +92,7 @@ mod sync_stats;
 #[cfg(test)]
 mod gated_device;
 #[cfg(test)]
-mod known;
+mod regressions;
 #[cfg(test)]
 mod upkeep_tests;
 
@@ -117,15 +117,15 @@ pub use buttress_txn::{
     Account, Accounts, Cost, FlushState, FlushSteps, GroupsRead, HeldCommit, KindUsage, Preempt,
     Reach, Refusal, SpaceKind, Stats, StepFigures, Usage, Waits, WaitsByQueue,
 };
-pub use buttress_volume::{Parity, Stats as IoStats, Trust, holds_seed};
+pub use buttress_volume::{DeviceTrust, Parity, Stats as IoStats, holds_seed};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use inspect::{Searched, TreeItem};
 pub use make::{MakeOptions, MakeReport};
-pub use ops::{KeepingTimes, NameChange, NameDir, VerityOptions};
+pub use ops::{NameChange, NameDir, PreserveTimes, VerityOptions};
 pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
 pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, QuotaUse, Quotas};
 pub use space_stats::SpaceStats;
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
-pub use subvolume::Received;
+pub use subvolume::ReceivedUuid;
 pub use upkeep::{BalanceStatus, ReplaceState, ReplaceStatus, Stopped};

@@ -51,10 +51,10 @@ pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) ->
     // replay goes on without reserved space. A commit that runs out of space fails and leaves the
     // log unchanged.
     let cost = Cost::of(clip(items), clip(bytes * 4));
-    let reservation = match engine.reserve_at_once(cost, ReserveClass::Frees)? {
+    let reservation = match engine.reserve_at_once(cost, ReserveClass::Free)? {
         Some(reservation) => reservation,
         None => engine
-            .reserve_at_once(Cost::default(), ReserveClass::Frees)?
+            .reserve_at_once(Cost::default(), ReserveClass::Free)?
             .ok_or(buttress_txn::Error::NoSpace("replaying the fsync log"))?,
     };
     let handle = engine.begin(reservation);

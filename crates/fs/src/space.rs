@@ -140,7 +140,7 @@ impl Space {
     }
 
     /// Changes the times of a cell in memory. A later put contains them: that of a commit, of a
-    /// sync or of dirty data. The space for it is reserved here (`late_times::A1`).
+    /// sync or of dirty data. The space for it is reserved here (`pending_times::A1`).
     pub(crate) fn set_times(
         &self,
         cell: &Arc<InodeCell>,

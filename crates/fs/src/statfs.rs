@@ -2,7 +2,7 @@
 
 use buttress_format::{DevStats, DeviceId, DeviceItem, Generation, Superblock, TreeId};
 use buttress_txn::Usage;
-use buttress_volume::Trust;
+use buttress_volume::DeviceTrust;
 
 /// The result of `statfs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct DeviceInfo {
     /// The device's item, with its sizes.
     pub item: DeviceItem,
     /// The trust in the device's data.
-    pub trust: Trust,
+    pub trust: DeviceTrust,
     /// The device's error counts.
     pub stats: DevStats,
 }

@@ -19,7 +19,7 @@ use buttress_make::clock::now;
 
 /// The origin of a received subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedUuid {
     /// Uuid of the original. All zero removes the record of the reception.
     pub uuid: [u8; 16],
     /// Transaction of the original.
@@ -28,7 +28,7 @@ pub struct Received {
     pub stime: Timespec,
 }
 
-impl Received {
+impl ReceivedUuid {
     /// No origin: the subvolume was not received, or has changed since.
     pub const NOTHING: Self =
         Self { uuid: [0; 16], stransid: Generation(0), stime: Timespec { sec: 0, nsec: 0 } };
@@ -115,7 +115,7 @@ impl Filesystem {
     /// # Errors
     ///
     /// `NotFound`, `ReadOnly`, `NoSpace`.
-    pub fn set_received(&self, tree: TreeId, received: Received) -> Result<()> {
+    pub fn set_received(&self, tree: TreeId, received: ReceivedUuid) -> Result<()> {
         let stamp = now();
         self.change_root(tree, |item| {
             let gone = received.uuid == [0; 16];

@@ -1,4 +1,4 @@
-//! [`Times`] lists inodes with changed times, and puts them when they are due (`late_times`).
+//! [`Times`] lists inodes with changed times, and puts them when they are due (`pending_times`).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use buttress_format::{InodeItem, TreeId};
 use buttress_txn::{Cost, Engine, MetaReservation, ReserveClass};
 
 use crate::cell::InodeCell;
-use crate::late_times::{Late, LateTimes, Listable};
+use crate::pending_times::{Listable, ListedInode, PendingTimes};
 use crate::status::Status;
 
 /// The most inodes that are put with one handle.
@@ -18,7 +18,7 @@ pub(crate) struct Times {
     engine: Arc<Engine>,
     status: Arc<Status>,
     lazytime: bool,
-    list: LateTimes<InodeCell>,
+    list: PendingTimes<InodeCell>,
     /// Held while inodes with set times are taken out of the list and put. So a thread that then
     /// finds an inode out of the list knows that the trees have these times. Unranked: the holder
     /// begins handles, and a thread with a handle never waits for it.
@@ -27,7 +27,7 @@ pub(crate) struct Times {
 
 impl Times {
     pub(crate) fn new(engine: Arc<Engine>, status: Arc<Status>, lazytime: bool) -> Self {
-        Self { engine, status, lazytime, list: LateTimes::default(), putting: Mutex::new(()) }
+        Self { engine, status, lazytime, list: PendingTimes::default(), putting: Mutex::new(()) }
     }
 
     /// The cost to put an inode with its times.
@@ -60,7 +60,7 @@ impl Times {
         self.list.forget(|cell| cell.tree() == tree);
     }
 
-    /// Puts the times that the next commit must contain (`late_times::A3`).
+    /// Puts the times that the next commit must contain (`pending_times::A3`).
     pub(crate) fn put_for_commit(&self) {
         if !self.lazytime || self.is_due() {
             self.put_all();
@@ -89,15 +89,15 @@ impl Times {
         }
     }
 
-    fn put(&self, take: impl FnOnce() -> Vec<Late<InodeCell>>) {
+    fn put(&self, take: impl FnOnce() -> Vec<ListedInode<InodeCell>>) {
         let putting = self.putting.lock();
         let all = take();
         let (wanted, others): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|late| self.is_wanted(late));
+            all.into_iter().partition(|inode| self.is_wanted(inode));
         let (mut set, mut read): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|late| late.room.is_some());
+            wanted.into_iter().partition(|inode| inode.room.is_some());
         for batch in set.chunks_mut(BATCH) {
-            let rooms = batch.iter_mut().filter_map(|late| late.room.take());
+            let rooms = batch.iter_mut().filter_map(|inode| inode.room.take());
             let room = rooms.reduce(|mut all, room| {
                 all.merge(room);
                 all
@@ -120,10 +120,10 @@ impl Times {
 
     /// Whether the times of a listed inode are to be put. Times that were set before the volume
     /// became read-only are put, but not those of a read.
-    fn is_wanted(&self, late: &Late<InodeCell>) -> bool {
-        let cell = &late.cell;
+    fn is_wanted(&self, inode: &ListedInode<InodeCell>) -> bool {
+        let cell = &inode.cell;
         let is_kept = !cell.home.is_dead() && !cell.home.is_read_only() && cell.nlink() > 0;
-        let is_allowed = match late.room {
+        let is_allowed = match inode.room {
             Some(_) => self.engine.aborted().is_none(),
             None => cell.expect_writable(&self.status).is_ok(),
         };
@@ -131,14 +131,14 @@ impl Times {
     }
 
     /// Puts inodes with the space that is reserved for them.
-    fn put_with(&self, late: &[Late<InodeCell>], room: Option<MetaReservation>) {
+    fn put_with(&self, inodes: &[ListedInode<InodeCell>], room: Option<MetaReservation>) {
         let Some(room) = room else {
-            tracing::debug!(count = late.len(), "no room for times of access");
+            tracing::debug!(count = inodes.len(), "no room for times of access");
             return;
         };
         let handle = self.engine.begin(room);
-        for late in late {
-            late.cell.file.put_times(&handle);
+        for inode in inodes {
+            inode.cell.file.put_times(&handle);
         }
     }
 }

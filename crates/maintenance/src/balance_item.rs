@@ -190,7 +190,7 @@ impl Maintenance {
 
     fn keep_balance(&self, options: Option<&BalanceOptions>) -> Result<()> {
         let cost = Cost::of(2, 2 * BalanceItem::LEN as u32);
-        let class = if options.is_some() { ReserveClass::Normal } else { ReserveClass::Frees };
+        let class = if options.is_some() { ReserveClass::Normal } else { ReserveClass::Free };
         let handle = self.engine().begin(self.engine().reserve(cost, class)?);
         match options {
             Some(options) => {

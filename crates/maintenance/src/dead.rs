@@ -134,10 +134,10 @@ impl Maintenance {
             // Dropping changes no items of a live tree.
             let commit_items = u64::from(budget);
             let cost = Cost { items: 0, commit_items, bytes: 16 * commit_items };
-            match self.engine().reserve_at_once(cost, ReserveClass::Drops)? {
+            match self.engine().reserve_at_once(cost, ReserveClass::DropTree)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,
-                None => return Ok((budget, self.engine().reserve(cost, ReserveClass::Drops)?)),
+                None => return Ok((budget, self.engine().reserve(cost, ReserveClass::DropTree)?)),
             }
         }
     }

@@ -61,7 +61,7 @@ impl Maintenance {
             deleted += found.keys.len() as u64;
             let (items, refs) = (found.keys.len() as u64, found.extents.len() as u64);
             let cost = Cost { items, commit_items: 3 * refs, bytes: 64 * refs };
-            let handle = self.engine().begin(self.engine().reserve(cost, ReserveClass::Frees)?);
+            let handle = self.engine().begin(self.engine().reserve(cost, ReserveClass::Free)?);
             for key in found.keys {
                 handle.delete(tree, key);
             }

@@ -8,7 +8,7 @@
 //! - **U2** Checksums are looked up before the data is read. Data reaches the devices before its
 //!   checksums are stored, so the data of a found checksum is on the devices.
 //! - **U3** A sector without a checksum counts as right if its device has missed no transaction
-//!   (`volume::Trust`). The rule holds even if neighbouring sectors have checksums.
+//!   (`volume::DeviceTrust`). The rule holds even if neighbouring sectors have checksums.
 //!
 //! The scrub works beside writers. On a read-only volume it repairs nothing.
 
@@ -16,7 +16,7 @@ use buttress_base::thread::ScopedJoinHandle;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_format::{Chunk, Extent, Header, Logical, header, limits};
-use buttress_volume::{SOON_MAX, Trust, Volume};
+use buttress_volume::{DeviceTrust, SOON_MAX, Volume};
 
 use buttress_txn::{Result, View};
 
@@ -304,8 +304,10 @@ impl Maintenance {
     /// copies.
     fn trust_again(&self) -> Result<()> {
         let devices = self.volume().devices();
-        let stale: Vec<_> =
-            devices.iter().filter(|d| matches!(d.trust(), Trust::Behind | Trust::Stale)).collect();
+        let stale: Vec<_> = devices
+            .iter()
+            .filter(|d| matches!(d.trust(), DeviceTrust::Behind | DeviceTrust::Stale))
+            .collect();
         if stale.is_empty() {
             return Ok(());
         }

@@ -52,7 +52,7 @@ impl Maintenance {
             let next = last.next();
             deleted += some.len() as u64;
             let cost = Cost::of(some.len() as u32, 0);
-            let handle = self.engine().begin(self.engine().reserve(cost, ReserveClass::Frees)?);
+            let handle = self.engine().begin(self.engine().reserve(cost, ReserveClass::Free)?);
             for key in some {
                 handle.delete(TreeId::UUID, key);
             }

@@ -5,7 +5,7 @@
 //! - **S1** [`Server::serve`] returns with `Ok` only when every answered change is durable and no
 //!   thread of a connection is left.
 //! - **S2** A client has [`Options::handshake`] for all of its handshake. It has
-//!   [`Options::patience`] for each step within a request or an answer. Between requests the client
+//!   [`Options::timeout`] for each step within a request or an answer. Between requests the client
 //!   may be silent for ever.
 
 use std::io::{self, ErrorKind};
@@ -37,7 +37,7 @@ pub struct Options {
     /// How long a handshake may take.
     pub handshake: Duration,
     /// How long a client may be silent in the middle of a request, or leave an answer unread.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How long clients may take to receive their last answers when the server stops.
     pub drain: Duration,
 }
@@ -49,7 +49,7 @@ impl Default for Options {
             threads: 16,
             allow_remote: false,
             handshake: Duration::from_secs(10),
-            patience: Duration::from_secs(60),
+            timeout: Duration::from_secs(60),
             drain: Duration::from_secs(10),
         }
     }
@@ -236,7 +236,7 @@ fn serve(member: &Member, export: &Export, options: Options, stopping: &AtomicBo
         let mut input = Hurried::new(stream, options.handshake);
         let mut output = Hurried::new(stream, options.handshake);
         let terms = handshake::negotiate(&mut input, &mut output, export)?;
-        stream.set_patience(options.patience, options.patience)?;
+        stream.set_timeouts(options.timeout, options.timeout)?;
         Ok::<_, Disconnect>(terms)
     };
     match begin() {

@@ -34,7 +34,7 @@ impl Stream {
     }
 
     /// Sets how long one read and one write may wait.
-    pub(crate) fn set_patience(&self, read: Duration, write: Duration) -> io::Result<()> {
+    pub(crate) fn set_timeouts(&self, read: Duration, write: Duration) -> io::Result<()> {
         each!(self, socket => {
             socket.set_read_timeout(Some(read))?;
             socket.set_write_timeout(Some(write))
@@ -86,7 +86,7 @@ impl<'a> Hurried<'a> {
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        self.stream.set_patience(left, left)
+        self.stream.set_timeouts(left, left)
     }
 }
 

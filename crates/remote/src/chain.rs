@@ -21,7 +21,7 @@ use crate::envelope::{Kind, VolumeId};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::names::Names;
-use crate::patient::Patient;
+use crate::retrying::RetryingStore;
 use crate::units::CommitNumber;
 use buttress_store::StoreError;
 
@@ -38,7 +38,7 @@ pub(crate) enum Added {
 /// The chain of one volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
-    pub(crate) store: Patient,
+    pub(crate) store: RetryingStore,
     pub(crate) names: Names,
     /// The volume's name in messages.
     pub(crate) place: String,
@@ -48,7 +48,7 @@ impl Chain {
     /// A copy that gives up on a failing store after five seconds at most, for work that can be
     /// done later.
     pub(crate) fn brief(&self) -> Self {
-        let store = self.store.with_patience(self.store.patience().min(Duration::from_secs(5)));
+        let store = self.store.with_timeout(self.store.timeout().min(Duration::from_secs(5)));
         Self { store, ..self.clone() }
     }
 
@@ -56,7 +56,7 @@ impl Chain {
     /// write can be lost, and the name may be wrong: some stores give the same answer for a missing
     /// bucket as for a failing one.
     pub(crate) fn at_opening(&self) -> Self {
-        let store = self.store.with_patience(self.store.patience().min(Duration::from_secs(30)));
+        let store = self.store.with_timeout(self.store.timeout().min(Duration::from_secs(30)));
         Self { store, ..self.clone() }
     }
 
@@ -142,7 +142,7 @@ impl Chain {
                     // The creation failed, and there is no such manifest. The request was lost, or
                     // the store refused it because of a race inside the store. The loop tries
                     // again.
-                    None if clock::since(begun) < self.store.patience() => {
+                    None if clock::since(begun) < self.store.timeout() => {
                         self.store.pause(attempt);
                         continue;
                     }

@@ -27,10 +27,10 @@ use crate::log_base;
 use crate::manifest::{LocalLog, LogMark, Manifest, Writer};
 use crate::names::Names;
 use crate::options::{Asked, At, Options};
-use crate::patient::Patient;
 use crate::pin;
 use crate::place::{Place, StoreKind, is_remote};
 use crate::random;
+use crate::retrying::RetryingStore;
 use crate::seal::SealedStore;
 use crate::secret::Secret;
 use crate::trial;
@@ -156,7 +156,8 @@ impl Site {
     }
 
     pub(crate) fn chain(&self) -> Chain {
-        let store = Patient::new(Arc::clone(&self.store), self.options.patience, random::seed());
+        let store =
+            RetryingStore::new(Arc::clone(&self.store), self.options.timeout, random::seed());
         Chain { store, names: Names::new(&self.prefix), place: self.place.clone() }
     }
 

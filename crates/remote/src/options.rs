@@ -48,7 +48,7 @@ pub struct Options {
     /// The most data objects that are sent at once. Less memory allows fewer.
     pub in_flight: usize,
     /// How long a failing store may take to recover.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How long a commit that a flush deferred may wait.
     pub max_lag: Duration,
     /// How long old commits are kept.
@@ -88,7 +88,7 @@ impl Default for Options {
             size: None,
             memory: 256 << 20,
             in_flight: 4,
-            patience: Duration::from_secs(600),
+            timeout: Duration::from_secs(600),
             max_lag: Duration::from_secs(5),
             min_keep: Duration::from_secs(600),
             cache_dir: None,
@@ -109,7 +109,7 @@ pub const OPTION_NAMES: [&str; 15] = [
     "object-size",
     "memory",
     "in-flight",
-    "patience",
+    "timeout",
     "max-lag",
     "min-keep",
     "cache-dir",
@@ -205,7 +205,7 @@ impl Options {
             "commit" => self.at = At::Number(value.parse().map_err(|_| wrong("no number"))?),
             "memory" => self.memory = within(16 << 20, 1 << 40)?,
             "in-flight" => self.in_flight = within(1, 64)? as usize,
-            "patience" => self.patience = seconds()?,
+            "timeout" | "patience" => self.timeout = seconds()?,
             "max-lag" => self.max_lag = seconds()?,
             "min-keep" => self.min_keep = seconds()?,
             "follow" => match seconds()? {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use crate::envelope::{Kind, VolumeId, wrap};
 use crate::error::{Error, Result};
 use crate::names::Names;
-use crate::patient::Patient;
 use crate::random;
+use crate::retrying::RetryingStore;
 use buttress_store::StoreError;
 
 /// How many threads compete when a volume is made.
@@ -18,14 +18,14 @@ pub(crate) const RIVALS_NEW: u64 = 16;
 /// # Errors
 ///
 /// Those of [`race`].
-pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
+pub(crate) fn run(store: &RetryingStore, names: &Names, rivals: u64) -> Result<()> {
     let (name, outcome) = race(store, names, rivals);
     end(store, &name);
     outcome
 }
 
 /// Deletes the object that a trial left.
-pub(crate) fn end(store: &Patient, name: &str) {
+pub(crate) fn end(store: &RetryingStore, name: &str) {
     let _ = store.delete(name);
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn end(store: &Patient, name: &str) {
 ///
 /// [`Error::Unsafe`] if no creation or more than one succeeds, if the content is not the winner's,
 /// or if a later creation succeeds too.
-pub(crate) fn race(store: &Patient, names: &Names, rivals: u64) -> (String, Result<()>) {
+pub(crate) fn race(store: &RetryingStore, names: &Names, rivals: u64) -> (String, Result<()>) {
     let name = names.trial(&random::hex());
     let body = |rival: u64| {
         Bytes::from(wrap(Kind::Trial, VolumeId::default(), rival, 0, random::hex().as_bytes()))
@@ -57,7 +57,7 @@ pub(crate) fn race(store: &Patient, names: &Names, rivals: u64) -> (String, Resu
 }
 
 fn verdict(
-    store: &Patient,
+    store: &RetryingStore,
     name: &str,
     racing: &[Bytes],
     answers: &[std::result::Result<(), StoreError>],

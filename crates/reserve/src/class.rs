@@ -10,21 +10,21 @@ pub enum ReserveClass {
     /// An operation that frees space in the end, such as unlink or truncate (`reserve::P4`). If
     /// trees share nodes, the operation may use less of the global reserve, because it takes much
     /// space before it frees any.
-    Frees,
+    Free,
     /// An operation that deletes a subvolume, or drops a part of it (`reserve::P4`). A full volume
     /// with snapshots gets its space back by such operations.
-    Drops,
+    DropTree,
     /// An ordered extent that needs more than its reservation to finish; its data is on the devices
     /// already. It may use three quarters of the global reserve, or seven eighths if trees share
     /// nodes.
-    Finishes,
+    Finish,
 }
 
 impl ReserveClass {
     /// Whether the operation frees space in the end.
     #[must_use]
     pub fn frees(self) -> bool {
-        matches!(self, Self::Frees | Self::Drops)
+        matches!(self, Self::Free | Self::DropTree)
     }
 }
 

@@ -92,12 +92,12 @@ pub(crate) struct KnownTrees {
 
 /// The state of `copies`.
 #[derive(Debug, Default)]
-pub(crate) struct Copies(
+pub(crate) struct SnapshotHeadroom(
     /// Unranked: taken after the lock of the devices.
     Mutex<KnownTrees>,
 );
 
-impl Copies {
+impl SnapshotHeadroom {
     pub(crate) fn lock(&self) -> MutexGuard<'_, KnownTrees> {
         self.0.lock()
     }

@@ -83,11 +83,11 @@ impl Reservations {
             }
             // If an ordered extent cannot be finished, its data is lost. So with shared nodes,
             // finishing may use more of the reserve than a delete.
-            ReserveClass::Finishes if self.is_shared() => reserve / 8,
-            ReserveClass::Frees if self.is_shared() => reserve / 4,
-            ReserveClass::Finishes => reserve / 4,
-            ReserveClass::Frees => reserve / 8,
-            ReserveClass::Drops => 0,
+            ReserveClass::Finish if self.is_shared() => reserve / 8,
+            ReserveClass::Free if self.is_shared() => reserve / 4,
+            ReserveClass::Finish => reserve / 4,
+            ReserveClass::Free => reserve / 8,
+            ReserveClass::DropTree => 0,
         };
         // Under the policy `Levels`, reservations are added to the transaction's own need.
         let apart = self.parts.policy.alone(to_come, self.nodesize());

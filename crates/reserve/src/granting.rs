@@ -66,7 +66,7 @@ impl Reservations {
         self.serve();
         // Tickets of high priority include operations that free space.
         let frees = self.queue.blocks(Priority::High);
-        let class = if frees { ReserveClass::Frees } else { ReserveClass::Normal };
+        let class = if frees { ReserveClass::Free } else { ReserveClass::Normal };
         if self.queue.is_waiting() && self.may_count(class) && self.recount() {
             self.serve();
         }
@@ -191,7 +191,7 @@ impl Reservations {
 /// The priority of a ticket. Requests on which other threads may wait are served first.
 fn priority_of(class: ReserveClass, reach: Reach) -> Priority {
     match (class, reach) {
-        (ReserveClass::Frees | ReserveClass::Drops | ReserveClass::Finishes, _)
+        (ReserveClass::Free | ReserveClass::DropTree | ReserveClass::Finish, _)
         | (_, Reach::Commit | Reach::Handle) => Priority::High,
         (ReserveClass::Normal, Reach::All) => Priority::Normal,
     }

@@ -13,7 +13,7 @@ use buttress_volume::DeviceSpace;
 
 use crate::cache::ReservationCache;
 use crate::class::TicketDemand;
-use crate::copies_need::Copies;
+use crate::copies_need::SnapshotHeadroom;
 use crate::frozen::FrozenNeed;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
@@ -77,7 +77,7 @@ pub struct Reservations {
     pub(crate) pressure: Pressure,
     pub(crate) frozen: FrozenNeed,
     pub(crate) shape: TreeShape,
-    pub(crate) copies: Copies,
+    pub(crate) copies: SnapshotHeadroom,
     pub(crate) ledgers: Ledgers,
 }
 
@@ -96,7 +96,7 @@ impl Reservations {
             pressure: Pressure::default(),
             frozen: FrozenNeed::default(),
             shape,
-            copies: Copies::default(),
+            copies: SnapshotHeadroom::default(),
             ledgers: Ledgers::default(),
         })
     }

@@ -8,7 +8,7 @@
 //!
 //! # Faults, and why a correct engine survives them
 //!
-//! [`Misfortune`] lists the faults. A failed request was not acknowledged. An acknowledged write
+//! [`FaultKind`] lists the faults. A failed request was not acknowledged. An acknowledged write
 //! that never happens loses only its own content, and checksums detect the loss.
 
 use std::io;
@@ -21,7 +21,7 @@ use buttress_block::{Device, Error, Layer};
 
 /// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misfortune {
+pub enum FaultKind {
     /// The request fails. A write has written its first half.
     Fails,
     /// This request fails, and so do all later ones: the device is gone.
@@ -41,7 +41,7 @@ struct Plan {
     at: u64,
     /// The kind of requests that are counted; all if `None`.
     only: Option<Operation>,
-    what: Misfortune,
+    what: FaultKind,
 }
 
 /// The plan that gives one request a fault, and the number of requests so far.
@@ -52,7 +52,7 @@ pub struct Faults {
 
 impl Default for Faults {
     fn default() -> Self {
-        let plan = Plan { count: 0, at: u64::MAX, only: None, what: Misfortune::Fails };
+        let plan = Plan { count: 0, at: u64::MAX, only: None, what: FaultKind::Fails };
         Self { plan: Ranked::new(Rank::Leaf, plan) }
     }
 }
@@ -67,12 +67,12 @@ impl Faults {
     /// Counts from zero again, and fails request `n` (the first is zero); with `sticky`, all later
     /// requests fail, too.
     pub fn fail(&self, n: u64, sticky: bool) {
-        self.strike(n, None, if sticky { Misfortune::Gone } else { Misfortune::Fails });
+        self.strike(n, None, if sticky { FaultKind::Gone } else { FaultKind::Fails });
     }
 
     /// Restarts the count, and counts only requests of the kind `only` if a kind is given. Request
     /// `n` of the counted requests gets the fault.
-    pub fn strike(&self, n: u64, only: Option<Operation>, what: Misfortune) {
+    pub fn strike(&self, n: u64, only: Option<Operation>, what: FaultKind) {
         *self.plan.lock() = Plan { count: 0, at: n, only, what };
     }
 
@@ -86,7 +86,7 @@ impl Faults {
         self.plan.lock().count
     }
 
-    fn next(&self, operation: Operation) -> Option<Misfortune> {
+    fn next(&self, operation: Operation) -> Option<FaultKind> {
         let mut plan = self.plan.lock();
         if plan.only.is_some_and(|only| only != operation) {
             return None;
@@ -94,8 +94,8 @@ impl Faults {
         let n = plan.count;
         plan.count += 1;
         let hits = match plan.what {
-            Misfortune::Gone => n >= plan.at,
-            Misfortune::Away(more) => n >= plan.at && n - plan.at <= more,
+            FaultKind::Gone => n >= plan.at,
+            FaultKind::Away(more) => n >= plan.at && n - plan.at <= more,
             _ => n == plan.at,
         };
         hits.then_some(plan.what)
@@ -120,12 +120,12 @@ impl FaultDevice {
     fn strike(&self, operation: Operation, offset: u64, len: u64) -> Result<bool, Error> {
         match self.faults.next(operation) {
             None => Ok(true),
-            Some(Misfortune::Slow(time)) => {
+            Some(FaultKind::Slow(time)) => {
                 thread::sleep(time);
                 Ok(true)
             }
-            Some(Misfortune::Lies) => Ok(operation == Operation::Read),
-            Some(Misfortune::Fails | Misfortune::Gone | Misfortune::Away(_)) => {
+            Some(FaultKind::Lies) => Ok(operation == Operation::Read),
+            Some(FaultKind::Fails | FaultKind::Gone | FaultKind::Away(_)) => {
                 let source = io::Error::other("a fault was asked for");
                 Err(Error::Io { device: self.name(), operation, offset, len, source })
             }

@@ -17,6 +17,6 @@ pub mod processors;
 pub mod record;
 pub mod slow;
 
-pub use fault::{FaultDevice, Faults, Misfortune};
+pub use fault::{FaultDevice, FaultKind, Faults};
 pub use record::{Crash, DeviceId, Log, Recorder};
 pub use slow::{Slow, Slowness};

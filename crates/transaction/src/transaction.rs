@@ -19,8 +19,8 @@ use buttress_tree::Overlay;
 
 use crate::tracked::Tracked;
 use crate::{
-    delayed_ref::DelayedRefs, moves::Moves, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
-    written::Written,
+    delayed_ref::DelayedRefs, mostly_empty::MostlyEmpty, moves::Moves, snapshot::Snapshot,
+    sums::PendingSums, written::Written,
 };
 
 /// A chunk that a transaction adds. The commit of the transaction records the chunk in the trees.
@@ -118,28 +118,28 @@ pub struct Transaction {
     pub removed: Mutex<Vec<Chunk>>,
     /// Keys in trees. The commit rebuilds the nodes on the path to each key although no item
     /// changes. So these nodes get new addresses.
-    pub to_rebuild: Seldom<Vec<(TreeId, Key)>>,
+    pub to_rebuild: MostlyEmpty<Vec<(TreeId, Key)>>,
     /// Set when some changes must become durable together and no log can express them. An fsync
     /// then commits instead.
     pub needs_commit: AtomicBool,
     /// Nodes and data that a balance moves.
-    pub moves: Seldom<Moves>,
+    pub moves: MostlyEmpty<Moves>,
     /// Whether the commit must rebuild the free-space tree.
     pub rebuild: AtomicBool,
     /// Devices that were added, removed or resized. Unranked: no other lock is taken under it.
     pub devices: Mutex<Vec<DeviceChange>>,
     /// Snapshots to make from the trees at the end of this transaction.
-    pub snapshots: Seldom<Vec<Snapshot>>,
+    pub snapshots: MostlyEmpty<Vec<Snapshot>>,
     /// The changes of inodes that are in a log.
     pub tracked: Tracked,
     /// Deleted subvolumes of which the commit drops a further part, each with the number of
     /// references that the commit may change.
-    pub drops: Seldom<BTreeMap<TreeId, u64>>,
+    pub drops: MostlyEmpty<BTreeMap<TreeId, u64>>,
     /// Changes of quotas, in order.
-    pub quotas: Seldom<Vec<WantedQuota>>,
+    pub quotas: MostlyEmpty<Vec<WantedQuota>>,
     /// Relocation trees that an interrupted balance of Linux left, of which the commit drops a
     /// further part. The key is the subvolume of each tree; the value is as in `drops`.
-    pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
+    pub leftovers: MostlyEmpty<BTreeMap<TreeId, u64>>,
 }
 
 /// The most items that one snapshot changes: references of the extents under a root node.
@@ -158,16 +158,16 @@ impl Transaction {
             written: Written::default(),
             chunks: Mutex::default(),
             removed: Mutex::default(),
-            to_rebuild: Seldom::default(),
+            to_rebuild: MostlyEmpty::default(),
             needs_commit: AtomicBool::new(false),
-            moves: Seldom::default(),
+            moves: MostlyEmpty::default(),
             rebuild: AtomicBool::new(false),
             devices: Mutex::default(),
-            snapshots: Seldom::default(),
+            snapshots: MostlyEmpty::default(),
             tracked: Tracked::default(),
-            drops: Seldom::default(),
-            quotas: Seldom::default(),
-            leftovers: Seldom::default(),
+            drops: MostlyEmpty::default(),
+            quotas: MostlyEmpty::default(),
+            leftovers: MostlyEmpty::default(),
         })
     }
 

@@ -96,7 +96,7 @@ impl<'e> Handle<'e> {
         let born = charge.is_some();
         if let Some(charge) = charge {
             self.engine.space.commit_used(extent);
-            charge.bear(extent.start, self.generation());
+            charge.add_first_ref(extent.start, self.generation());
         }
         self.change(extent, user, 1, born);
     }
@@ -113,7 +113,7 @@ impl<'e> Handle<'e> {
         assert!(charge.is_some(), "an extent with references goes on with none: {more}");
         self.engine.space.commit_used(more);
         if let Some(charge) = charge {
-            charge.bear(extent.start, self.generation());
+            charge.add_first_ref(extent.start, self.generation());
         }
         true
     }
@@ -133,7 +133,7 @@ impl<'e> Handle<'e> {
     }
 
     /// Adds the first reference to an extent that already counts as used.
-    pub(crate) fn bear(&self, extent: Extent, user: DataRef) {
+    pub(crate) fn add_first_ref(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, 1, true);
     }
 

@@ -52,10 +52,10 @@ impl QuotaCharge {
 
     /// Ends the charge, because a transaction made an extent of its bytes, or extended an extent by
     /// these bytes. `at` is the start of the extent.
-    pub(crate) fn bear(mut self, at: Logical, generation: Generation) {
+    pub(crate) fn add_first_ref(mut self, at: Logical, generation: Generation) {
         let bytes = std::mem::take(&mut self.bytes);
         if let Some((limits, tree)) = self.of.as_ref().filter(|_| bytes > 0) {
-            limits.bear(*tree, bytes, at, generation);
+            limits.add_first_ref(*tree, bytes, at, generation);
         }
     }
 }

@@ -307,7 +307,13 @@ impl QuotaLimits {
 
     /// Ends a charge, because a transaction made an extent of its bytes. `at` is the start of the
     /// extent, which may have grown by these bytes.
-    pub(crate) fn bear(&self, tree: TreeId, bytes: u64, at: Logical, generation: Generation) {
+    pub(crate) fn add_first_ref(
+        &self,
+        tree: TreeId,
+        bytes: u64,
+        at: Logical,
+        generation: Generation,
+    ) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);
         let new = ChargedExtent { tree, bytes, generation };

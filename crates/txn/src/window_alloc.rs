@@ -97,11 +97,11 @@ impl Handle<'_> {
                 && group.contains(last.start)
                 && self.join(last, taken, user)
             {
-                charge.split(want).bear(last.start, self.generation());
+                charge.split(want).add_first_ref(last.start, self.generation());
                 return Extent::new(last.start, last.len + want);
             }
-            charge.split(want).bear(taken.start, self.generation());
-            self.bear(taken, user);
+            charge.split(want).add_first_ref(taken.start, self.generation());
+            self.add_first_ref(taken, user);
             taken
         })
     }

@@ -17,7 +17,7 @@ use buttress_format::{DevStats, DeviceId, DeviceItem, Generation};
 /// How far a device can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Trust {
+pub enum DeviceTrust {
     /// The device has all data.
     Whole = 0,
     /// The device's superblock is one transaction behind, as after a power cut between two
@@ -30,7 +30,7 @@ pub enum Trust {
     Lost = 3,
 }
 
-impl Trust {
+impl DeviceTrust {
     /// Whether the device has all data that the other devices have.
     #[must_use]
     pub fn has_all(self) -> bool {
@@ -80,7 +80,7 @@ pub struct VolumeDevice {
 }
 
 impl VolumeDevice {
-    pub(crate) fn new(device: Arc<dyn Device>, item: DeviceItem, trust: Trust) -> Self {
+    pub(crate) fn new(device: Arc<dyn Device>, item: DeviceItem, trust: DeviceTrust) -> Self {
         let changed_item = Ranked::new(Rank::Leaf, None);
         Self {
             id: item.devid,
@@ -98,7 +98,7 @@ impl VolumeDevice {
     }
 
     /// Makes an entry with the same number and item on another device.
-    pub(crate) fn with_device(&self, device: Arc<dyn Device>, trust: Trust) -> Self {
+    pub(crate) fn with_device(&self, device: Arc<dyn Device>, trust: DeviceTrust) -> Self {
         let copy = Self::new(device, self.item, trust);
         copy.load_stats(&self.stats());
         copy.faults_changed.store(self.stats_changed(), Ordering::Relaxed);
@@ -111,19 +111,19 @@ impl VolumeDevice {
 
     /// How far the device can be trusted now.
     #[must_use]
-    pub fn trust(&self) -> Trust {
+    pub fn trust(&self) -> DeviceTrust {
         match self.trust.load(Ordering::Relaxed) {
-            0 => Trust::Whole,
-            1 => Trust::Behind,
-            2 => Trust::Stale,
-            _ => Trust::Lost,
+            0 => DeviceTrust::Whole,
+            1 => DeviceTrust::Behind,
+            2 => DeviceTrust::Stale,
+            _ => DeviceTrust::Lost,
         }
     }
 
     /// Whether the device missed transactions: copies on it are read last.
     #[must_use]
     pub fn is_stale(&self) -> bool {
-        self.trust() != Trust::Whole
+        self.trust() != DeviceTrust::Whole
     }
 
     /// Whether this is a device of a seed. Such a device never gets a write.
@@ -135,19 +135,19 @@ impl VolumeDevice {
     /// Whether the device gets no writes any more.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.trust() == Trust::Lost
+        self.trust() == DeviceTrust::Lost
     }
 
     pub(crate) fn lose(&self) {
-        self.trust.store(Trust::Lost as u8, Ordering::Relaxed);
+        self.trust.store(DeviceTrust::Lost as u8, Ordering::Relaxed);
     }
 
     /// Marks the device as trusted again, after everything on it was compared with the other copies
     /// and is right. A device that was lost in this session stays lost.
     pub fn heal(&self) {
-        let lost = Trust::Lost as u8;
+        let lost = DeviceTrust::Lost as u8;
         let _ = self.trust.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |trust| {
-            (trust != lost).then_some(Trust::Whole as u8)
+            (trust != lost).then_some(DeviceTrust::Whole as u8)
         });
     }
 

@@ -41,7 +41,7 @@ mod target_item;
 pub mod volume;
 mod write;
 
-pub use device::{Fault, Trust, VolumeDevice};
+pub use device::{DeviceTrust, Fault, VolumeDevice};
 pub use device_space::DeviceSpace;
 pub use error::{Error, Kind, Uuid};
 pub use open::OpenOptions;

@@ -13,7 +13,7 @@ use buttress_block::Device;
 use buttress_format::limits::SUPER_OFFSETS;
 use buttress_format::{CompatRo, DeviceId, Incompat, ReplaceItem, Superblock};
 
-use crate::device::{Trust, VolumeDevice};
+use crate::device::{DeviceTrust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::params::{Params, Parity};
 use crate::seed_ids::{self, Candidate};
@@ -213,12 +213,12 @@ fn join(candidate: Candidate, newest: &Superblock) -> VolumeDevice {
     let is_seed = superblock.fsid != newest.fsid;
     let newest = newest.generation;
     let trust = match newest.0.saturating_sub(superblock.generation.0) {
-        _ if is_seed => Trust::Whole,
-        0 => Trust::Whole,
-        1 => Trust::Behind,
-        _ => Trust::Stale,
+        _ if is_seed => DeviceTrust::Whole,
+        0 => DeviceTrust::Whole,
+        1 => DeviceTrust::Behind,
+        _ => DeviceTrust::Stale,
     };
-    if trust != Trust::Whole {
+    if trust != DeviceTrust::Whole {
         tracing::warn!(
             device = device.name(),
             generation = superblock.generation.0,

@@ -28,7 +28,7 @@ use buttress_base::{RangeSet, Rank, Ranked};
 use buttress_block::Device;
 use buttress_format::{DeviceId, limits};
 
-use crate::device::{Trust, VolumeDevice};
+use crate::device::{DeviceTrust, VolumeDevice};
 use crate::pair::Pair;
 use crate::volume::Volume;
 
@@ -100,7 +100,7 @@ impl Volume {
         if pair.has_failed() {
             return None;
         }
-        self.put_alone(&there, Arc::clone(&pair.new), Trust::Whole, true);
+        self.put_alone(&there, Arc::clone(&pair.new), DeviceTrust::Whole, true);
         Some(Arc::clone(&pair.old))
     }
 
@@ -127,13 +127,25 @@ impl Volume {
 
     /// Puts another device under the same number and identifier. Waits until running writes have
     /// finished; later writes use the new device.
-    fn put_in_place(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust, leads: bool) {
+    fn put_in_place(
+        &self,
+        old: &VolumeDevice,
+        device: Arc<dyn Device>,
+        trust: DeviceTrust,
+        leads: bool,
+    ) {
         let _alone = self.repairs.write();
         self.put_alone(old, device, trust, leads);
     }
 
     /// As [`Volume::put_in_place`], for a caller that excludes writes.
-    fn put_alone(&self, old: &VolumeDevice, device: Arc<dyn Device>, trust: Trust, leads: bool) {
+    fn put_alone(
+        &self,
+        old: &VolumeDevice,
+        device: Arc<dyn Device>,
+        trust: DeviceTrust,
+        leads: bool,
+    ) {
         let put = old.with_device(device, trust);
         put.leads.store(leads, Ordering::SeqCst);
         self.exchange_held(Arc::new(put));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_format::{Chunk, DeviceItem, Superblock};
 
-use crate::device::{Trust, VolumeDevice};
+use crate::device::{DeviceTrust, VolumeDevice};
 use crate::error::Error;
 use crate::params::Params;
 use crate::volume::Volume;
@@ -21,7 +21,7 @@ impl Volume {
     #[must_use]
     pub fn salvage(superblock: &Superblock, devices: Vec<(Arc<dyn Device>, DeviceItem)>) -> Self {
         let parts = devices.into_iter();
-        let parts = parts.map(|(device, item)| VolumeDevice::new(device, item, Trust::Whole));
+        let parts = parts.map(|(device, item)| VolumeDevice::new(device, item, DeviceTrust::Whole));
         let mut volume = Self::assemble(Params::of(superblock), parts.collect(), true);
         volume.is_salvage = true;
         volume.forbid_writes("it is damaged, and only read".to_owned());

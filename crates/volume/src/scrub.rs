@@ -10,7 +10,7 @@ use std::fmt::Display;
 
 use buttress_format::{DeviceId, Extent, Logical};
 
-use crate::device::{Fault, Trust};
+use crate::device::{DeviceTrust, Fault};
 use crate::error::Error;
 use crate::volume::Volume;
 
@@ -203,7 +203,7 @@ impl Volume {
         let len = usize::try_from(range.len).unwrap_or(usize::MAX);
         let is_whole = |at: usize, mirror: u32| {
             let device = self.here(range.start.end(at as u64), mirror);
-            device.is_some_and(|device| device.trust() == Trust::Whole)
+            device.is_some_and(|device| device.trust() == DeviceTrust::Whole)
         };
         let mut unlike = vec![false; len / unit];
         // For each unit the first copy that was read.
@@ -243,12 +243,13 @@ impl Volume {
             let at = range.start.end(within);
             let part = (unit as u64).min(range.len - within) as usize;
             let trust = |mirror| self.here(at, mirror).map(|device| device.trust());
-            let Some(whole) = (0..mirrors).find(|mirror| trust(*mirror) == Some(Trust::Whole))
+            let Some(whole) =
+                (0..mirrors).find(|mirror| trust(*mirror) == Some(DeviceTrust::Whole))
             else {
                 continue;
             };
             for mirror in 0..mirrors {
-                if !matches!(trust(mirror), Some(Trust::Behind | Trust::Stale)) {
+                if !matches!(trust(mirror), Some(DeviceTrust::Behind | DeviceTrust::Stale)) {
                     continue;
                 }
                 self.read_mirror(at, &mut fresh[..part], whole)?;

@@ -25,7 +25,7 @@ use buttress_block::{Class, Device, Error as BlockError, Operation, probe};
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{DeviceItem, Error as FormatError, Superblock};
 
-use crate::device::{Fault, Trust, VolumeDevice};
+use crate::device::{DeviceTrust, Fault, VolumeDevice};
 use crate::error::Error;
 use crate::volume::Volume;
 
@@ -215,7 +215,7 @@ impl Volume {
     pub fn mend_torn_superblocks(&self, found: &Superblock) -> Result<(), Error> {
         let devices = self.devices();
         let is_torn = |device: &VolumeDevice| {
-            device.torn.load(Ordering::Relaxed) || device.trust() == Trust::Behind
+            device.torn.load(Ordering::Relaxed) || device.trust() == DeviceTrust::Behind
         };
         if !devices.iter().any(|device| is_torn(device)) {
             return Ok(());
@@ -252,7 +252,7 @@ impl Volume {
         self.check_commit(superblock)?;
         let mut outcome = Ok(());
         let is_meant = |device: &VolumeDevice| {
-            device.trust() < Trust::Stale && !device.is_seed() && is_meant(device)
+            device.trust() < DeviceTrust::Stale && !device.is_seed() && is_meant(device)
         };
         let devices = self.devices();
         let leads = |device: &&Arc<VolumeDevice>| device.leads.load(Ordering::SeqCst);

@@ -29,7 +29,7 @@ use buttress_format::{
 
 use crate::chunk_map::{ChunkMap, Entry};
 use crate::deferred::DeferredRepair;
-use crate::device::{Trust, VolumeDevice};
+use crate::device::{DeviceTrust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::layout::Layout;
 use crate::params::{Params, Parity};
@@ -97,7 +97,7 @@ impl Volume {
     ///
     /// Those of [`Volume::add_chunk`], for the chunks within the superblock.
     pub fn new_for_make(device: Arc<dyn Device>, superblock: &Superblock) -> Result<Self, Error> {
-        let part = VolumeDevice::new(device, superblock.dev_item, Trust::Whole);
+        let part = VolumeDevice::new(device, superblock.dev_item, DeviceTrust::Whole);
         let volume = Self::assemble(Params::of(superblock), vec![part], false);
         volume
             .add_chunks(superblock.sys_chunks.iter().map(|(_, chunk)| chunk.clone()).collect())?;
@@ -167,7 +167,7 @@ impl Volume {
 
     /// Adds a device. The device is empty until a chunk is added on it.
     pub fn add_device(&self, device: Arc<dyn Device>, item: DeviceItem) {
-        let added = Arc::new(VolumeDevice::new(device, item, Trust::Whole));
+        let added = Arc::new(VolumeDevice::new(device, item, DeviceTrust::Whole));
         added.set_current_item(item);
         self.devices.rcu(|devices| {
             let mut devices = Vec::clone(devices);
@@ -187,7 +187,7 @@ impl Volume {
     ) -> Option<Arc<VolumeDevice>> {
         let _alone = self.repairs.write();
         let before = self.device(item.devid);
-        let added = Arc::new(VolumeDevice::new(device, item, Trust::Stale));
+        let added = Arc::new(VolumeDevice::new(device, item, DeviceTrust::Stale));
         added.set_current_item(item);
         self.exchange_held(added);
         before

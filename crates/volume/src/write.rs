@@ -28,7 +28,7 @@ use buttress_base::interrupt;
 use buttress_block::{Class, Error as BlockError, FailedWrite, Unfinished, Write};
 use buttress_format::{BlockGroupFlags, DeviceId, Extent, Logical};
 
-use crate::device::{Fault, Trust, VolumeDevice};
+use crate::device::{DeviceTrust, Fault, VolumeDevice};
 use crate::error::Error;
 use crate::volume::Volume;
 
@@ -195,7 +195,7 @@ impl Volume {
     /// The only device, if there is just one and it is writable.
     pub(crate) fn only_device(&self) -> Option<Arc<VolumeDevice>> {
         match &self.devices()[..] {
-            [device] if device.trust() < Trust::Stale && !device.is_lost() => {
+            [device] if device.trust() < DeviceTrust::Stale && !device.is_lost() => {
                 Some(Arc::clone(device))
             }
             _ => None,

@@ -23,7 +23,7 @@ const ALIKE: usize = 3;
 /// Targets that make their choices from bytes, and the lengths of their inputs.
 const CHOICES: [(&str, [usize; 4]); 7] = [
     ("image", [8, 16, 40, 96]),
-    ("judge", [8, 16, 40, 96]),
+    ("checker", [8, 16, 40, 96]),
     ("log", [8, 16, 40, 96]),
     ("stream", [12, 40, 100, 200]),
     ("fuse", [60, 200, 600, 1200]),

@@ -30,7 +30,7 @@ fn site(store: &Arc<SimStore>, prefix: &str, write: bool) -> Site {
         object_len: 64 << 10,
         memory: 4 << 20,
         in_flight: 1,
-        patience: Duration::ZERO,
+        timeout: Duration::ZERO,
         min_keep: Duration::ZERO,
         ..Options::default()
     };

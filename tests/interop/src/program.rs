@@ -14,7 +14,7 @@ use crate::linux::{run, try_run};
 const PROGRAM: &str = "BUTTRESS_PROGRAM";
 
 /// Longest wait for a mount to appear, and for the program to end after unmounting.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The program. If necessary, it is built with the profile and in the folder of this test.
 ///
@@ -87,7 +87,7 @@ impl Mounted {
                 mount.mounted = false;
                 panic!("the mount ended early: {status}");
             }
-            assert!(start.elapsed() < PATIENCE, "no mount after {PATIENCE:?}");
+            assert!(start.elapsed() < TIMEOUT, "no mount after {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         mount
@@ -168,7 +168,7 @@ impl Mounted {
             let _ = try_run("umount", ["--lazy".as_ref(), self.path().as_os_str()]);
         }
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             if let Ok(Some(status)) = self.server.try_wait() {
                 return if last.is_empty() || status.success() { Ok(status) } else { Err(last) };
             }
@@ -176,7 +176,7 @@ impl Mounted {
         }
         let _ = self.server.kill();
         let _ = self.server.wait();
-        Err(format!("the mount did not end {PATIENCE:?} after it was unmounted {last}"))
+        Err(format!("the mount did not end {TIMEOUT:?} after it was unmounted {last}"))
     }
 }
 

@@ -22,7 +22,7 @@ use buttress_interop::scratch::Scratch;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const REQUIRE: &str = "BUTTRESS_REQUIRE_LINUX";
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const MODULES: &str = "/usr/lib/uml/modules";
 /// Bytes of the disk that holds the script.
 const JOB_LEN: usize = 8192;
@@ -263,7 +263,7 @@ pub(crate) fn listen(mut command: Command, kill_at: Option<&str>) -> Said {
     });
     let mut said = Said { lines: Vec::new(), killed: false };
     loop {
-        match receive.recv_timeout(PATIENCE) {
+        match receive.recv_timeout(TIMEOUT) {
             Ok(line) => {
                 let line = line.trim_end().to_owned();
                 said.killed = kill_at == Some(&line);

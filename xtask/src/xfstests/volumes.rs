@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Result;
 
 /// How long servers of a killed test may take to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two volumes. Loop devices are detached, and the images removed, at the end.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Volumes {
         let begun = Instant::now();
         loop {
             match must(Command::new(program).args(["mkfs", "--force", self.test()])) {
-                Err(_) if begun.elapsed() < PATIENCE => {
+                Err(_) if begun.elapsed() < TIMEOUT => {
                     std::thread::sleep(Duration::from_millis(200));
                 }
                 other => return other.map(drop),

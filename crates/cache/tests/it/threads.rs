@@ -8,7 +8,7 @@ use buttress_base::Rng;
 use buttress_block::{Class, Device};
 use buttress_cache::CacheOptions;
 
-use crate::known::Hooked;
+use crate::regressions::Hooked;
 use crate::rig::{SECTOR, blank, by_hand, open, read, sector, write};
 
 /// Each thread has sectors of its own, side by side within the same blocks, and always reads back

@@ -9,7 +9,7 @@ use crate::checker::check;
 use crate::live::{Mounted, has};
 
 /// How long work in the background may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A scrub and a balance go on in the background, and their status reports the end. If the work
 /// fails early, the program that began the work reports the failure.
@@ -28,7 +28,7 @@ fn work_goes_on_in_the_background() {
     let wait = |args: &[&str], end: &str| {
         let begun = Instant::now();
         while json(args)["status"] != end {
-            assert!(begun.elapsed() < PATIENCE, "{args:?}: {}", json(args));
+            assert!(begun.elapsed() < TIMEOUT, "{args:?}: {}", json(args));
             std::thread::sleep(Duration::from_millis(10));
         }
     };

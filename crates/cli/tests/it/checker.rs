@@ -21,7 +21,7 @@ fn btrfs(args: &[&str]) -> Option<std::process::Output> {
     match Command::new("btrfs").args(args).env("TZ", "UTC").output() {
         Ok(output) => Some(output),
         Err(error) => {
-            eprintln!("btrfs-progs is not installed ({error}): not judged");
+            eprintln!("btrfs-progs is not installed ({error}): not checked");
             None
         }
     }

@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 const WRITE: &str = "BUTTRESS_TEST_PRESSURE";
 
 /// The limit for one step. Even on a slow machine, a step that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A control group with little memory. Dropping this value removes the group.
 struct Group(PathBuf);
@@ -111,7 +111,7 @@ fn wait(mut child: Child, bench: &Bench) {
             assert!(status.success(), "the program failed: {status}");
             return;
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             let _ = Command::new("umount").arg("-f").arg(bench.path("mnt")).status();
             let _ = child.kill();
             panic!("the program hangs");

@@ -8,7 +8,7 @@ use crate::checker::check;
 fn theirs(path: &std::path::Path, args: &[&str]) -> Option<String> {
     let output = Command::new("fsverity").arg("digest").args(args).arg(path).output();
     let Ok(output) = output else {
-        eprintln!("not judged: fsverity is not installed");
+        eprintln!("not checked: fsverity is not installed");
         return None;
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -2,7 +2,7 @@
 
 use buttress_base::text;
 use buttress_fs::{
-    ErrorKind, FileKind, Filesystem, Ino, Inode, NameError, Received, RootFlags, XattrFlags,
+    ErrorKind, FileKind, Filesystem, Ino, Inode, NameError, ReceivedUuid, RootFlags, XattrFlags,
 };
 use buttress_fuse::KernelSync;
 use serde_json::{Map, Value};
@@ -95,7 +95,7 @@ fn set_read_only(fs: &Filesystem, at: &Spot, value: &str, force: bool) -> Result
     }
     fs.set_subvolume_read_only(tree, read_only).context(|| at.text.clone())?;
     if !read_only && received {
-        fs.set_received(tree, Received::NOTHING).context(|| at.text.clone())?;
+        fs.set_received(tree, ReceivedUuid::NOTHING).context(|| at.text.clone())?;
     }
     Ok(())
 }

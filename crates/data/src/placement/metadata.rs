@@ -29,9 +29,9 @@ impl Placement {
             return Ok(kept);
         }
         self.counters.note_shortfall();
-        let mut all = match self.engine.reserve(shortfall, ReserveClass::Finishes) {
+        let mut all = match self.engine.reserve(shortfall, ReserveClass::Finish) {
             Err(buttress_txn::Error::NoSpace(_)) => {
-                self.engine.reserve(shortfall, ReserveClass::Frees)?
+                self.engine.reserve(shortfall, ReserveClass::Free)?
             }
             other => other?,
         };
@@ -42,7 +42,7 @@ impl Placement {
     pub(crate) fn reserve_more(&self, cost: Cost) -> Result<MetaReservation> {
         match self.engine.reserve(cost, ReserveClass::Normal) {
             Err(buttress_txn::Error::NoSpace(_)) => {
-                Ok(self.engine.reserve(cost, ReserveClass::Frees)?)
+                Ok(self.engine.reserve(cost, ReserveClass::Free)?)
             }
             other => Ok(other?),
         }

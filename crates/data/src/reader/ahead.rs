@@ -82,7 +82,7 @@ impl Reader {
         let outcome = places
             .iter()
             .try_for_each(|place| self.read_place_ahead(&source, place))
-            .and_then(|()| self.read_packed_ahead(&source, &packed));
+            .and_then(|()| self.read_compressed_ahead(&source, &packed));
         if let Err(error) = outcome {
             tracing::debug!(%error, ino = %file.ino, "reading ahead failed");
         }

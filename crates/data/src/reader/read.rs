@@ -450,7 +450,7 @@ impl Reader {
                 CachePolicy::Alone => self.read_around(&source, run, out)?,
             }
         }
-        self.read_packed(&source, &plan.packed, |one, content| {
+        self.read_compressed(&source, &plan.packed, |one, content| {
             copy_front(&mut buf[part(one.low, one.high)], content);
         })
     }

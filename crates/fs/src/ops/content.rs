@@ -106,7 +106,7 @@ impl Inode {
     /// # Errors
     ///
     /// As [`Inode::read_at`].
-    pub fn read_packed(&self, extent: Extent) -> Result<Vec<u8>> {
+    pub fn read_encoded(&self, extent: Extent) -> Result<Vec<u8>> {
         self.cell.expect_regular()?;
         Ok(self.mount().files.reader().read_stored(&self.cell.file, extent)?)
     }

@@ -85,7 +85,7 @@ pub(super) fn move_subvolume(
         changes.take(&view, source, tree)?;
         changes.give(&view, target, tree)?;
         drop(view);
-        let class = if replaced.is_some() { ReserveClass::Frees } else { ReserveClass::Normal };
+        let class = if replaced.is_some() { ReserveClass::Free } else { ReserveClass::Normal };
         let stamp = now();
         let handle = mount.engine.begin(mount.space.reserve(changes.cost(), class)?);
         changes.apply(&handle);

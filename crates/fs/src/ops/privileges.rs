@@ -21,7 +21,7 @@ impl Inode {
     /// # Errors
     ///
     /// `ReadOnly`, `NoSpace`.
-    pub fn drop_set_id(&self, bits: u32) -> Result<()> {
+    pub fn clear_suid_sgid(&self, bits: u32) -> Result<()> {
         let lost = bits & (mode::SETUID | mode::SETGID);
         self.cell.expect_writable(&self.mount().status)?;
         let _lock = self.cell.lock.write();

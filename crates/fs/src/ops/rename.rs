@@ -217,7 +217,7 @@ fn move_name(
     let keeps_name = left.is_some();
     let stamp = now();
     let frees = replaced.is_some() && !keeps_name;
-    let class = if frees { ReserveClass::Frees } else { ReserveClass::Normal };
+    let class = if frees { ReserveClass::Free } else { ReserveClass::Normal };
     drop(view);
     let inodes = 4 + u32::from(keeps_name);
     let reservation = mount.space.reserve(batch.cost(inodes), class)?;

@@ -284,7 +284,7 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = mount.space.reserve(cost, ReserveClass::Drops)?;
+        let reservation = mount.space.reserve(cost, ReserveClass::DropTree)?;
         home.set_dead(true);
         mount.writeback.forget_tree(tree);
         mount.times.forget_tree(tree);
@@ -357,7 +357,7 @@ impl Inode {
         batch.remove_name(&view, dir.ino(), index, name)?;
         drop(view);
         let stamp = now();
-        let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), ReserveClass::Frees)?);
+        let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), ReserveClass::Free)?);
         batch.apply(&handle);
         dir.file.update(&handle, |item| uncount_name(item, name, stamp));
         Ok(())

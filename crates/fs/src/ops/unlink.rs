@@ -64,7 +64,7 @@ impl Inode {
             let last = orphan_if_last_name(cell, &mut batch);
             let stamp = now();
             drop(view);
-            let reservation = mount.space.reserve(batch.cost(2), ReserveClass::Frees)?;
+            let reservation = mount.space.reserve(batch.cost(2), ReserveClass::Free)?;
             let handle = mount.engine.begin(reservation);
             batch.apply(&handle);
             cell.file.update(&handle, |item| {

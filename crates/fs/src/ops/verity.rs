@@ -169,7 +169,7 @@ impl Inode {
         let (cell, mount) = (&self.cell, self.mount());
         if cell.nlink() > 0 {
             let handle =
-                mount.engine.begin(mount.space.reserve(Cost::of(1, 0), ReserveClass::Frees)?);
+                mount.engine.begin(mount.space.reserve(Cost::of(1, 0), ReserveClass::Free)?);
             handle.delete(cell.tree(), orphan::key(cell.ino()));
         }
         Ok(())

@@ -122,7 +122,7 @@ impl Inode {
         let mut batch = Batch::new(cell.tree());
         let rest = if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
         batch.set(key(cell.ino(), name), rest);
-        let class = if present { ReserveClass::Normal } else { ReserveClass::Frees };
+        let class = if present { ReserveClass::Normal } else { ReserveClass::Free };
         drop(view);
         let reservation = mount.space.reserve(batch.cost(1), class)?;
         let handle = mount.engine.begin(reservation);

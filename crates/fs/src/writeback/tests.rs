@@ -11,7 +11,7 @@ use crate::gated_device::GatedDevice;
 use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 
 /// How long a test waits to see that a forbidden event does not happen.
-const PATIENCE: Duration = Duration::from_millis(150);
+const PAUSE: Duration = Duration::from_millis(150);
 
 /// A volume of `mib` MiB on a device that holds back writes of one repeated byte value, for the
 /// values in `gates`.
@@ -61,9 +61,9 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
             act(&fs);
             is_done.store(true, Ordering::SeqCst);
         });
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(PAUSE);
         device.gate(OTHER).open();
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(PAUSE);
         let was_done = is_done.load(Ordering::SeqCst);
         device.gate(BUSY).open();
         acts.join().expect("no panic");
@@ -122,10 +122,10 @@ fn a_sync_waits_for_more_than_a_round() {
             fs.sync().expect("durable");
             is_done.store(true, Ordering::SeqCst);
         });
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(PAUSE);
         device.gate(FIRST).open();
         assert_eq!(batch.join().expect("no panic"), ROUND);
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(PAUSE);
         let was_done = is_done.load(Ordering::SeqCst);
         device.gate(SECOND).open();
         syncs.join().expect("no panic");
@@ -192,10 +192,10 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
             });
             // A snapshot that does not wait for the data on its way reaches the flush during this
             // sleep.
-            std::thread::sleep(PATIENCE);
+            std::thread::sleep(PAUSE);
             if device.flush.reached.load(Ordering::SeqCst) {
                 device.flush.open();
-                std::thread::sleep(PATIENCE);
+                std::thread::sleep(PAUSE);
             }
             device.gate(ON_ITS_WAY).open();
             device.flush.wait_until_reached();
@@ -228,9 +228,9 @@ fn a_writer_waits_only_where_threads_write_back() {
         let fs = Filesystem::open(vec![Arc::new(below)], options).expect("a mount");
         let writeback = &fs.mount().writeback;
         // Note a slow write that lasts longer than a sample.
-        std::thread::sleep(PATIENCE);
-        let written = Written { files: 1, bytes: 4096, device: PATIENCE };
-        writeback.throttle.note_written(&written, PATIENCE, true);
+        std::thread::sleep(PAUSE);
+        let written = Written { files: 1, bytes: 4096, device: PAUSE };
+        writeback.throttle.note_written(&written, PAUSE, true);
         let delay = writeback.delay(MIB, 100 * MIB, None);
         assert_eq!(delay > Duration::ZERO, has_threads, "{delay:?}");
     }

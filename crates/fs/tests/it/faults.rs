@@ -15,7 +15,7 @@ use buttress_base::seeded;
 use buttress_block::error::Operation;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{ErrorKind, Filesystem, MakeOptions, MountOptions, RenameFlags, Result, SetAttr};
-use buttress_sim::{FaultDevice, Faults, Misfortune, campaign};
+use buttress_sim::{FaultDevice, FaultKind, Faults, campaign};
 
 use crate::checker::check_cut;
 use crate::volume::pattern;
@@ -198,7 +198,7 @@ struct Outcome {
 struct Fault {
     n: u64,
     only: Option<Operation>,
-    what: Misfortune,
+    what: FaultKind,
 }
 
 fn mount(device: Arc<dyn Device>, options: &str) -> Result<Filesystem> {
@@ -214,7 +214,7 @@ fn mount(device: Arc<dyn Device>, options: &str) -> Result<Filesystem> {
 fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) -> Outcome {
     let memory = Arc::new(base.fork());
     let left: Arc<dyn Device> = Arc::clone(&memory) as Arc<dyn Device>;
-    let lies = fault.is_some_and(|fault| fault.what == Misfortune::Lies);
+    let lies = fault.is_some_and(|fault| fault.what == FaultKind::Lies);
     let work = move || {
         let faults = Faults::none();
         let device = FaultDevice::new(Arc::clone(&memory) as Arc<dyn Device>, &faults);
@@ -226,7 +226,7 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
         };
         match fault {
             Some(Fault { n, only, what }) => faults.strike(n, only, what),
-            None => faults.strike(u64::MAX, None, Misfortune::Fails),
+            None => faults.strike(u64::MAX, None, FaultKind::Fails),
         }
         let mut outcome =
             Outcome { requests: 0, failures: 0, acknowledged: 0, latched: false, problem: None };
@@ -315,15 +315,15 @@ fn the_nth_request_goes_wrong() {
         "rw,noatime,notreelog,commit=1,page_cache=0",
     ];
     let kinds = [
-        (None, Misfortune::Fails),
-        (Some(Operation::Write), Misfortune::Fails),
-        (Some(Operation::Flush), Misfortune::Fails),
-        (Some(Operation::Read), Misfortune::Fails),
-        (None, Misfortune::Gone),
-        (None, Misfortune::Away(3)),
-        (Some(Operation::Write), Misfortune::Lies),
-        (Some(Operation::Flush), Misfortune::Lies),
-        (None, Misfortune::Slow(Duration::from_secs(40))),
+        (None, FaultKind::Fails),
+        (Some(Operation::Write), FaultKind::Fails),
+        (Some(Operation::Flush), FaultKind::Fails),
+        (Some(Operation::Read), FaultKind::Fails),
+        (None, FaultKind::Gone),
+        (None, FaultKind::Away(3)),
+        (Some(Operation::Write), FaultKind::Lies),
+        (Some(Operation::Flush), FaultKind::Lies),
+        (None, FaultKind::Slow(Duration::from_secs(40))),
     ];
     let (mut tried, mut latched, mut problems) = (0, 0, Vec::new());
     for options in mounts {

@@ -17,7 +17,7 @@ use crate::volume::{file_with, memory, mount_with};
 /// The length of the reads that the device holds back.
 const LEN: usize = 80 << 10;
 /// The time limit for work that must end while the device holds a read back.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GateState {
@@ -102,7 +102,7 @@ fn while_it_reads_so_many(
         gate.hook.wait_until_reached();
         let acts = scope.spawn(act);
         let begun = Instant::now();
-        while !acts.is_finished() && begun.elapsed() < PATIENCE {
+        while !acts.is_finished() && begun.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(1));
         }
         let was_done = acts.is_finished();

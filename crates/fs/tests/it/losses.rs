@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, Operation};
 use buttress_fs::{ErrorKind, Filesystem, MountOptions};
-use buttress_sim::{FaultDevice, Faults, Misfortune};
+use buttress_sim::{FaultDevice, FaultKind, Faults};
 
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, pattern};
@@ -22,7 +22,7 @@ fn told_by_sync_and_close() {
 
     let lost = file_with(&fs.root(), "lost", &pattern(2, 100_000));
     let other = file_with(&fs.root(), "other", &pattern(3, 100_000));
-    faults.strike(0, Some(Operation::Write), Misfortune::Gone);
+    faults.strike(0, Some(Operation::Write), FaultKind::Gone);
     lost.flush_data().expect_err("the device fails");
     drop(other.flush_data());
     faults.heal();
@@ -33,7 +33,7 @@ fn told_by_sync_and_close() {
     lost.sync().expect("told once");
 
     lost.write_at(0, &pattern(4, 100_000)).expect("write");
-    faults.strike(0, Some(Operation::Write), Misfortune::Gone);
+    faults.strike(0, Some(Operation::Write), FaultKind::Gone);
     lost.flush_data().expect_err("the device fails");
     faults.heal();
     assert_eq!(content(&kept), pattern(1, 100_000));

@@ -24,9 +24,7 @@ mod growth;
 mod held;
 mod in_place;
 mod interrupted;
-mod known;
 mod late;
-mod late_times;
 mod log_copies;
 mod losses;
 mod missed;
@@ -36,6 +34,7 @@ mod names;
 mod packing;
 mod parity_cuts;
 mod parity_nodes;
+mod pending_times;
 #[cfg(debug_assertions)]
 mod processors;
 mod quota_counts;
@@ -45,6 +44,7 @@ mod races;
 #[cfg(debug_assertions)]
 mod readers;
 mod reads;
+mod regressions;
 mod repairs;
 mod replaced;
 mod resumed;

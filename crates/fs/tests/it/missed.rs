@@ -7,7 +7,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::Profile;
 use buttress_fs::make::make_on;
 use buttress_fs::{Filesystem, MakeOptions, MountOptions, ScrubOptions};
-use buttress_sim::{FaultDevice, Faults, Misfortune};
+use buttress_sim::{FaultDevice, FaultKind, Faults};
 use buttress_volume::Volume;
 
 use crate::checker::find_faults_of;
@@ -124,7 +124,7 @@ fn a_replay_without_a_device_is_seen() {
     for number in 0..12 {
         let left: Arc<dyn Device> = Arc::new(copy(&*one));
         let faulty: Arc<dyn Device> = FaultDevice::new(Arc::clone(&left), &faults);
-        faults.strike(number, Some(Operation::Flush), Misfortune::Gone);
+        faults.strike(number, Some(Operation::Flush), FaultKind::Gone);
         let options = MountOptions::parse("rw,noatime,degraded,commit=3000").expect("options");
         if let Ok(fs) = Filesystem::open(vec![faulty], options) {
             let _ = fs.close();

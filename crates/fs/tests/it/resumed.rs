@@ -8,7 +8,7 @@ use buttress_block::error::Operation;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{DeviceId, ReplaceItem};
 use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, ReplaceState, XattrFlags};
-use buttress_sim::{FaultDevice, Faults, Log, Misfortune, campaign};
+use buttress_sim::{FaultDevice, FaultKind, Faults, Log, campaign};
 use buttress_volume::Volume;
 
 use crate::checker::{expect_cut_sound, expect_sound};
@@ -194,7 +194,7 @@ fn a_target_that_missed_an_fsync_loses_nothing() {
                 let mut images = None;
                 replaced_by_half(&fs, &(target as Arc<dyn Device>), |fs| {
                     fs.sync().expect("a commit with the cursor");
-                    faults.strike(number, Some(only), Misfortune::Fails);
+                    faults.strike(number, Some(only), FaultKind::Fails);
                     let file = bare(&fs);
                     file.write_at(1 << 20, &pattern(101, 1 << 20)).expect("a write");
                     if logs {

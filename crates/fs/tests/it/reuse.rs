@@ -25,10 +25,10 @@ const PIECE: u64 = 2 * MIB;
 const STRIDE: usize = 3;
 
 /// How long a test waits to see that a forbidden event does not happen.
-const PATIENCE: Duration = Duration::from_millis(150);
+const PAUSE: Duration = Duration::from_millis(150);
 
 /// A device that overwrites discarded bytes at once. The first request of the kind `armed` waits
-/// until the test releases it, or until about [`PATIENCE`] has passed.
+/// until the test releases it, or until about [`PAUSE`] has passed.
 #[derive(Debug, Default)]
 struct Standing {
     /// The kind of the request: 1 for reads of data, 2 for discards.
@@ -51,7 +51,7 @@ impl Standing {
             if self.is_done.load(Ordering::SeqCst) {
                 return;
             }
-            std::thread::sleep(PATIENCE / 100);
+            std::thread::sleep(PAUSE / 100);
         }
     }
 }

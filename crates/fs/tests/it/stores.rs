@@ -59,7 +59,7 @@ fn site_with(store: Arc<dyn Store>, write: bool, folder: Option<&Path>) -> Site 
         takeover: write,
         object_len: 64 << 10,
         memory: 16 << 20,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
         max_lag: Duration::from_millis(200),
         min_keep: Duration::from_millis(60),
         ..Options::default()

@@ -153,7 +153,7 @@ fn content_is_fixed_and_nothing_else() {
 
     assert!(refused(file.write_at(0, b"x")) && refused(file.write_at(60_000, b"x")));
     assert!(refused(file.write_direct(0, &[0; 4096])));
-    assert!(refused(file.keeping_times().write_at(0, b"x")));
+    assert!(refused(file.preserve_times().write_at(0, b"x")));
     for size in [0, 50_000, 60_000] {
         assert!(refused(file.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() })));
     }

@@ -377,8 +377,8 @@ impl FrontEnd {
         // With its write-back cache on, the kernel sets the times of files itself, also for direct
         // writes. It sends the times as attributes, before the pages or after them.
         let written = match (write.goes_past_cache(), self.keeps_writes()) {
-            (true, true) => inode.keeping_times().write_direct(write.offset, data),
-            (false, true) => inode.keeping_times().write_at(write.offset, data),
+            (true, true) => inode.preserve_times().write_direct(write.offset, data),
+            (false, true) => inode.preserve_times().write_at(write.offset, data),
             (true, false) => inode.write_direct(write.offset, data),
             (false, false) => inode.write_at(write.offset, data),
         };
@@ -428,7 +428,7 @@ impl FrontEnd {
         let node = self.node(id)?;
         self.content_changes(id, &node, caller, Change::Content)?;
         let allocate = || match self.keeps_writes() {
-            true => node.inode.keeping_times().fallocate(offset, len, how),
+            true => node.inode.preserve_times().fallocate(offset, len, how),
             false => node.inode.fallocate(offset, len, how),
         };
         self.with_space(id, || allocate().map_err(refuse))
@@ -454,7 +454,7 @@ impl FrontEnd {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
         self.content_changes(to.0, &target, caller, Change::Content)?;
         let copy = || match self.keeps_writes() {
-            true => target.inode.keeping_times().copy_from(to.1, &source.inode, from.1, len),
+            true => target.inode.preserve_times().copy_from(to.1, &source.inode, from.1, len),
             false => source.inode.copy_range(from.1, &target.inode, to.1, len),
         };
         self.with_space(to.0, || copy().map_err(refuse))

@@ -54,7 +54,7 @@ impl FrontEnd {
         drop_capability(node)?;
         let lost = self.lost_bits(node, caller, change);
         if lost != 0 {
-            node.inode.drop_set_id(lost).map_err(refuse)?;
+            node.inode.clear_suid_sgid(lost).map_err(refuse)?;
             self.notifier_threads.doubt_attributes(id);
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::commands::{
 use crate::mounted::{mounted, mounted_with};
 
 /// The longest wait for the kernel and the cleaner.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A deletion that is refused leaves the subvolume's own mount in place, with the programs in it.
 #[test]
@@ -86,7 +86,7 @@ fn expect_deleted_subvolume_goes(absent: &[&str]) {
     drop(walked);
     let since = Instant::now();
     while is_there() {
-        assert!(since.elapsed() < PATIENCE, "it stays, {} inodes are known", mount.known());
+        assert!(since.elapsed() < TIMEOUT, "it stays, {} inodes are known", mount.known());
         thread::sleep(Duration::from_millis(100));
     }
 }

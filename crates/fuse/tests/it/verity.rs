@@ -60,7 +60,7 @@ fn measure(path: &Path) -> Result<Vec<u8>, i32> {
 fn theirs(args: &[&str], path: &Path) -> Option<String> {
     let output = Command::new("fsverity").args(args).arg(path).output();
     let Ok(output) = output else {
-        eprintln!("not judged: fsverity is not installed");
+        eprintln!("not checked: fsverity is not installed");
         return None;
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

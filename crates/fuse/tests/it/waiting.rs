@@ -15,7 +15,7 @@ use crate::commands::{FS_INFO, call, trim};
 use crate::mounted::{Mounted, mounted, mounted_with};
 use crate::volume::{HOLD, HOLD_FLUSH, WAITS};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Dirty bytes of a file in the kernel, so many that other requests arrive while the kernel sends
 /// them.
 const HELD_LEN: usize = 8 << 20;
@@ -38,7 +38,7 @@ fn settle(processor: usize) {
 fn until_it_waits(waits: &Path, otherwise: &str) {
     let since = Instant::now();
     while !waits.exists() {
-        assert!(since.elapsed() < PATIENCE, "{otherwise}");
+        assert!(since.elapsed() < TIMEOUT, "{otherwise}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -159,7 +159,7 @@ fn threads_that_waited_help_again() {
             fs::read(mount.path(name)).expect("it is there");
             done.send(()).expect("the receiver is there");
         });
-        let answer = is_done.recv_timeout(PATIENCE / 2);
+        let answer = is_done.recv_timeout(TIMEOUT / 2);
         if answer.is_err() {
             show_threads();
             // This request lets the waiting requests continue, so that the test ends.
@@ -200,7 +200,7 @@ fn searches_leave_room_for_the_kernels_writes() {
                 });
             }
             for _ in &files {
-                let Ok(answer) = is_done.recv_timeout(PATIENCE) else {
+                let Ok(answer) = is_done.recv_timeout(TIMEOUT) else {
                     show_threads();
                     mount.kill();
                     panic!("no search can go on");
@@ -257,7 +257,7 @@ fn commands_do_not_wait_for_a_trim() {
             let answer = call(top, FS_INFO, &mut [0; 1024]);
             done.send(answer).expect("the receiver is there");
         });
-        let answer = is_done.recv_timeout(PATIENCE / 2);
+        let answer = is_done.recv_timeout(TIMEOUT / 2);
         fs::remove_file(&hold).expect("it was there");
         assert_eq!(answer, Ok(Ok(())), "it does not wait for the trim");
     });
@@ -290,7 +290,7 @@ fn labels_that_wait_for_a_commit_leave_threads_for_others() {
                 Err(errno) => panic!("{errno}"),
             });
         }
-        was_refused.recv_timeout(PATIENCE).expect("so many may not wait");
+        was_refused.recv_timeout(TIMEOUT).expect("so many may not wait");
         let (done, is_done) = mpsc::channel();
         let (mount, top) = (&mount, &top);
         scope.spawn(move || {
@@ -300,7 +300,7 @@ fn labels_that_wait_for_a_commit_leave_threads_for_others() {
             label(top, GET_LABEL, &mut shown).expect("it can be read");
             done.send((len, shown)).expect("the receiver is there");
         });
-        let answer = is_done.recv_timeout(PATIENCE / 2);
+        let answer = is_done.recv_timeout(TIMEOUT / 2);
         if answer.is_err() {
             show_threads();
         }

@@ -147,7 +147,7 @@ fn slow_clients_delay_no_other_client() {
     let options = Options {
         threads: 4,
         handshake: Duration::from_secs(1),
-        patience: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
         ..Options::default()
     };
     let served = Served::with(Arc::new(MemoryDevice::new(LEN)), false, options);

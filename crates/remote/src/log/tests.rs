@@ -129,7 +129,7 @@ fn a_slow_store_leaves_segments_to_the_sealed_log() {
     let (dir, store) = made();
     let mut place = site(&store, dir.path(), false);
     place.options.in_flight = 1;
-    place.options.patience = Duration::from_secs(30);
+    place.options.timeout = Duration::from_secs(30);
     let device = place.open().expect("the key");
     store.set_weather(Weather { refused: 900, ..Weather::default() });
     for number in 0..20 {
@@ -163,7 +163,7 @@ fn a_cache_in_clear_text_is_taken_over() {
         assert!(shows(dir.path()).1);
         store.end_after(end_after);
         let mut first = site(&store, dir.path(), false);
-        first.options.patience = Duration::ZERO;
+        first.options.timeout = Duration::ZERO;
         match first.open() {
             Ok(device) => crashed(&store, device),
             Err(error) => assert!(end_after < 20, "{error}"),

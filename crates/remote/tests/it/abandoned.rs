@@ -56,8 +56,8 @@ fn a_reader_gives_up_and_fails_no_other() {
     device.close().expect("an honest store");
     let away =
         Arc::new(Away { inner, is_away: false.into(), holds: false.into(), asked: 0.into() });
-    let patience = Duration::from_secs(3600);
-    let reading = Options { write: false, patience, ..options() };
+    let timeout = Duration::from_secs(3600);
+    let reading = Options { write: false, timeout, ..options() };
     let device = Site::in_store(away.clone(), "v", reading).open().expect("whole");
     away.is_away.store(true, Ordering::SeqCst);
     let read = |len: usize| {

@@ -287,8 +287,8 @@ fn what_is_said_is_read_in_advance() {
 #[test]
 fn a_close_does_not_wait_for_reads_ahead() {
     let store = Far::new(&filled());
-    let patience = Duration::from_secs(600);
-    let options = Options { write: false, patience, ..large(64 << 20) };
+    let timeout = Duration::from_secs(600);
+    let options = Options { write: false, timeout, ..large(64 << 20) };
     let site = Site::in_store(store.clone(), "v", options);
     let options = seeded::Options { leaps: false, ..seeded::Options::default() };
     let run = seeded::run(1, options, move || {

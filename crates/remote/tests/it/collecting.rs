@@ -330,7 +330,7 @@ fn a_clone_that_is_refused_leaves_no_pin() {
     let pins = || inner.names().into_iter().filter(|name| name.contains("/pin/")).count();
     let clone = |answer: StoreError| {
         let store = Arc::new(Refusing { inner: inner.clone(), prefix: "w/", answer });
-        let brief = Options { patience: Duration::from_millis(50), ..options() };
+        let brief = Options { timeout: Duration::from_millis(50), ..options() };
         let site = |prefix| Site::in_store(store.clone(), prefix, brief.clone());
         site("v").clone_to(&site("w")).expect_err("it is refused")
     };

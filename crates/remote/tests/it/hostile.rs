@@ -76,8 +76,8 @@ fn objects_with_wrong_content_are_answered_by_errors() {
     let store = filled();
     let all: Vec<String> = store.list("v").expect("a store").into_iter().map(|m| m.name).collect();
     let right: Vec<Bytes> = all.iter().map(|name| store.get(name).expect("listed")).collect();
-    let patience = std::time::Duration::ZERO;
-    let reading = Options { write: false, patience, ..options() };
+    let timeout = std::time::Duration::ZERO;
+    let reading = Options { write: false, timeout, ..options() };
     let mut refused = 0;
     for seed in 0..400 {
         let mut rng = Rng::new(seed);

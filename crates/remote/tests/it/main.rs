@@ -30,7 +30,7 @@ fn options() -> Options {
         write: true,
         object_len: 64 << 10,
         memory: 16 << 20,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
         ..Options::default()
     }
 }

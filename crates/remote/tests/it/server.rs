@@ -97,8 +97,8 @@ fn a_volume_on_a_server_stays_whole_under_load() {
     let Some(server) = Server::start(dir.path()) else { return };
     let seconds = std::env::var("BUTTRESS_S3_SECONDS").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
-    let (patience, min_keep) = (Duration::from_secs(240), Duration::ZERO);
-    let options = Options { patience, min_keep, ..options() };
+    let (timeout, min_keep) = (Duration::from_secs(240), Duration::ZERO);
+    let options = Options { timeout, min_keep, ..options() };
     let device = server.site("bucket/w", "testsecret", options.clone()).create(LEN);
     let device = device.expect("an honest server");
     let (model, mut rng) = (MemoryDevice::new(LEN), Rng::new(1));

@@ -103,7 +103,7 @@ impl Current {
             }
             Command::Fallocate { path, mode, offset, len } => {
                 let mode = fallocate_mode(mode)?;
-                Ok(self.walk.find(path)?.keeping_times().fallocate(offset, len, mode)?)
+                Ok(self.walk.find(path)?.preserve_times().fallocate(offset, len, mode)?)
             }
             Command::Truncate { path, size } => {
                 self.set(path, SetAttr { size: Some(size), ..SetAttr::default() })
@@ -168,7 +168,7 @@ impl Current {
     fn write(&mut self, path: StreamPath<'_>, offset: u64, data: &[u8]) -> Result<()> {
         let file = self.walk.find(path)?;
         if !data.is_empty() {
-            file.keeping_times().write_at(offset, data)?;
+            file.preserve_times().write_at(offset, data)?;
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl Current {
         to: &Inode,
         (offset, len): (u64, u64),
     ) -> Result<()> {
-        let done = to.keeping_times().copy_from(offset, from, from_offset, len)?;
+        let done = to.preserve_times().copy_from(offset, from, from_offset, len)?;
         if done < len {
             return Err(Error::Refused("the source is shorter than what is to be taken from it"));
         }

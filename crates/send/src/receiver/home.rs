@@ -1,7 +1,7 @@
 //! The place at which subvolumes are received.
 
 use buttress_format::{Generation, Key, Kind, RootItem, Timespec, TreeId};
-use buttress_fs::{Filesystem, Inode, InodeId, Received};
+use buttress_fs::{Filesystem, Inode, InodeId, ReceivedUuid};
 
 use super::likeness;
 use crate::error::{Error, Result};
@@ -71,7 +71,7 @@ impl Home for Subvolumes {
 
     fn finish(&self, top: &Inode, source: &Source) -> buttress_fs::Result<()> {
         let tree = top.id().tree;
-        let received = Received {
+        let received = ReceivedUuid {
             uuid: source.uuid,
             stransid: Generation(source.ctransid),
             stime: Timespec::default(),

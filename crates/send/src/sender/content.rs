@@ -285,7 +285,7 @@ impl<W: Write> Sender<'_, '_, W> {
                 if region.disk_len <= file_len && region.disk_len <= PACKED_BYTES_MAX =>
             {
                 let id = InodeId { tree: self.new.id, ino: target.ino };
-                let data = self.fs.inode(id)?.read_packed(region.extent())?;
+                let data = self.fs.inode(id)?.read_encoded(region.extent())?;
                 (data, region.offset + (range.start - mapping.start))
             }
             _ => return Ok(false),

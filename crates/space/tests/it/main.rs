@@ -2,11 +2,11 @@
 
 mod gate;
 mod kept;
-mod known;
 #[cfg(debug_assertions)]
 mod life;
 mod model;
 mod quiet;
+mod regressions;
 mod rows;
 mod stress;
 mod world;

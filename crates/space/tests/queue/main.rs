@@ -135,7 +135,7 @@ fn e8_waiters_do_not_overtake() {
 fn e6_waiter_that_gives_up_leaves_no_trace() {
     model(|| {
         let world = World::new(0);
-        let impatient = {
+        let hurried = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 let Some(mut ticket) =
@@ -151,15 +151,15 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
                 }
             })
         };
-        let patient = {
+        let steady = {
             let world = Arc::clone(&world);
             thread::spawn(move || world.get(Priority::Normal, 1))
         };
-        // This byte is enough only for the patient waiter, which is served only because the other
-        // waiter leaves.
+        // This byte is enough only for the waiter that stays, which is served only because the
+        // other waiter leaves.
         world.give(1);
-        impatient.join().expect("it leaves");
-        patient.join().expect("it is served");
+        hurried.join().expect("it leaves");
+        steady.join().expect("it is served");
         assert_eq!(world.free(), 0);
         assert!(world.queue.is_empty());
     });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_block::{Device, Layer, MemoryDevice};
 use buttress_format::{BlockGroupFlags, CompatRo, DeviceId, Generation, Incompat, Superblock};
-use buttress_volume::{Error, Kind, OpenOptions, Trust, Volume};
+use buttress_volume::{DeviceTrust, Error, Kind, OpenOptions, Volume};
 
 use crate::builders::{CHUNK_AT, DEVICE_LEN, READ, WRITE, chunk, devices, open, plant, superblock};
 
@@ -158,7 +158,7 @@ fn a_failing_device_is_left_behind() {
 
     let (volume, newest) = open(&all, WRITE).expect("both are here again");
     assert_eq!(newest.generation, superblock.generation);
-    assert_eq!(volume.device(DeviceId(2)).expect("here").trust(), Trust::Stale);
+    assert_eq!(volume.device(DeviceId(2)).expect("here").trust(), DeviceTrust::Stale);
     let mut buf = [0; 7];
     volume.read_verified(CHUNK_AT, &mut buf, |_| Ok::<(), String>(())).expect("a copy");
     assert_eq!(&buf, b"on one!");

@@ -24,7 +24,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// No case takes this long. Endless requests are found by counting steps, and this limit finds all
 /// other endless cases.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The duration of each target, whatever its number of rounds.
 const SECONDS: &str = "BUTTRESS_HOSTILE_SECONDS";
@@ -59,7 +59,7 @@ fn case(what: &str, target: impl FnOnce() + Send + 'static) -> Option<String> {
     let thread = std::thread::spawn(move || {
         let _ = answer.send(catch_unwind(AssertUnwindSafe(target)).is_ok());
     });
-    let outcome = wait.recv_timeout(PATIENCE);
+    let outcome = wait.recv_timeout(TIMEOUT);
     let panics = std::mem::take(&mut *PANICS.lock());
     let ends = match outcome {
         Ok(_) => thread.join().is_ok(),

@@ -372,7 +372,7 @@ fn the_checker_knows_the_same_chunks() {
         \xff\xdb\xa5\xaa\x87\xde\x88\xfe\x2f\x70\x38\x59\x96\xdc\x14\x2c\xc8\xdc\x55\x30\x5f\xbc\
         \x53\x93\x1e\xde\x20\xd2\x49\x51\x29";
     let images = sample::small();
-    assert_eq!(case("judge", move || checker::checker(&images, input)), None);
+    assert_eq!(case("checker", move || checker::checker(&images, input)), None);
 }
 
 /// While a volume has a log, its trees may have items of the next generation. A damaged log was
@@ -381,7 +381,7 @@ fn the_checker_knows_the_same_chunks() {
 fn only_logs_are_of_the_next_generation() {
     let input = b"\xff\x01\x00\x00\x0f\x41\xff\xa5\xaa\x88\x15\x00\x00\x00\x9a\x00\x9a\x9f\x98\xf7\xcb\x03\x65\x00\x98\xf7\xcb\x03\x65";
     let images = sample::small();
-    assert_eq!(case("judge", move || checker::checker(&images, input)), None);
+    assert_eq!(case("checker", move || checker::checker(&images, input)), None);
 }
 
 /// A chunk had two block groups of different lengths. The checker looked at one of them and
@@ -390,5 +390,5 @@ fn only_logs_are_of_the_next_generation() {
 fn a_chunk_has_one_block_group() {
     let input = b"\x0a\x0a\x76\x24\x00\x97\xff\x31\xff\xff\x20\x32\x00\xf7\xff\xff\xff\xff\xff\xff\x7f\xf4\x04\x10\x00\x00\x75\xff\x75\x13\xff\x2c\x2c\x2c\x2c\x2c\x2c\x2c\x75\x75\x00\x00\x00\x01\x2a\x99\x2c";
     let images = sample::small();
-    assert_eq!(case("judge", move || checker::checker(&images, input)), None);
+    assert_eq!(case("checker", move || checker::checker(&images, input)), None);
 }

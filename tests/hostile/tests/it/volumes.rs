@@ -75,11 +75,11 @@ fn linux_volumes() {
 fn the_checker_answers() {
     for image in [Some(sample::ours()), sample::linux(4096)].into_iter().flatten() {
         let one = move |bytes: &[u8]| checker::checker(std::slice::from_ref(&image), bytes);
-        each("judge", (0, 60), |seed| choices(seed, 96), one);
+        each("checker", (0, 60), |seed| choices(seed, 96), one);
     }
     let images = sample::small();
     each(
-        "judge, small",
+        "checker, small",
         (0, 1000),
         |seed| choices(seed, 96),
         move |bytes| checker::checker(&images, bytes),

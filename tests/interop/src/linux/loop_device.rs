@@ -20,7 +20,7 @@ pub(super) struct Loop {
 }
 
 /// How long a drop waits for other processes to close the device.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Loop {
     #[track_caller]
@@ -64,7 +64,7 @@ impl Drop for Loop {
             eprintln!("{text}");
             return;
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.behind.is_some() && behind(&self.device) == self.behind {
             if Instant::now() > until {
                 return eprintln!("{} is still in use", self.device);

@@ -17,7 +17,7 @@ use super::access::Access;
 use crate::exit::{Context, Exit, Failure, Result};
 
 /// The longest wait for the mount to appear, and for the last commit at the end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A mounted volume.
 pub(super) struct Mounted {
@@ -97,7 +97,7 @@ fn start(image: &Path, target: &Path) -> Result<Result<Child, String>> {
     let outside = target.parent().and_then(|parent| parent.metadata().ok());
     let outside = outside.map(|metadata| metadata.dev());
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < TIMEOUT {
         if server.try_wait().context(|| "the mount")?.is_some() {
             return Ok(Err(last_words(image)));
         }

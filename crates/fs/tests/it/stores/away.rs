@@ -116,13 +116,13 @@ fn name(number: u64) -> Vec<u8> {
 }
 
 /// A volume in a store that may be away for long, and its device.
-fn open_patient(store: &Arc<Away>, mount: &str) -> (Filesystem, Arc<RemoteDevice>) {
+fn open_retrying(store: &Arc<Away>, mount: &str) -> (Filesystem, Arc<RemoteDevice>) {
     let options = Options {
         write: true,
         takeover: true,
         object_len: 64 << 10,
         memory: 16 << 20,
-        patience: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
         ..Options::default()
     };
     let site = Site::in_store(store.clone(), "v", options);
@@ -183,7 +183,7 @@ fn writers_that_are_interrupted_cost_nothing() {
         .expect("a volume");
     device.close().expect("a store");
     let mount = "rw,noatime,commit=3000,dirty=1M";
-    let (fs, device) = open_patient(&store, mount);
+    let (fs, device) = open_retrying(&store, mount);
     // What the next opening reads lies in later objects.
     let content = pattern(4, 3 << 20);
     file_with(&fs.root(), "file", &content);
@@ -197,7 +197,7 @@ fn writers_that_are_interrupted_cost_nothing() {
     fs.close().expect("a store");
     device.close().expect("a store");
 
-    let (fs, device) = open_patient(&store, mount);
+    let (fs, device) = open_retrying(&store, mount);
     let (root, file) = (fs.root(), fs.root().lookup(b"file").expect("it is there"));
     let dir = root.lookup(b"dir").expect("it is there");
     let written = root.lookup(b"written").expect("it is there");

@@ -1,6 +1,6 @@
 //! Commands that make, delete and change subvolumes.
 
-use buttress_fs::{FileKind, Generation, Ino, Inode, InodeId, Received, RootFlags, TreeId};
+use buttress_fs::{FileKind, Generation, Ino, Inode, InodeId, ReceivedUuid, RootFlags, TreeId};
 use buttress_protocol::Errno;
 use buttress_protocol::btrfs::{Made, Name, Origin, SubvolumeFlags};
 
@@ -238,7 +238,7 @@ impl FrontEnd {
         let tree = node.inode.id().tree;
         let (uuid, stransid) = (origin.uuid, Generation(origin.transaction));
         let stime = time_from_wire(origin.time);
-        self.fs.set_received(tree, Received { uuid, stransid, stime }).map_err(refuse)?;
+        self.fs.set_received(tree, ReceivedUuid { uuid, stransid, stime }).map_err(refuse)?;
         let item = self.fs.subvolume_item(tree).map_err(refuse)?;
         Ok(origin.answer(item.rtransid.0, time_to_wire(item.rtime)))
     }

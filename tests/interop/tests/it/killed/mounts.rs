@@ -15,7 +15,7 @@ use buttress_sim::campaign;
 use super::check_volume;
 
 /// A program that does not end in this time hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Two subvolumes, one of them at two places.
 const PLACES: [(&str, &str); 3] = [("a", "a"), ("b", "b"), ("a-again", "a")];
@@ -58,7 +58,7 @@ impl Running {
                 assert_ne!(status, ExitStatus::default(), "{about}: {}", self.what);
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "{about}: hangs: {}", self.what);
+            assert!(begun.elapsed() < TIMEOUT, "{about}: hangs: {}", self.what);
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -6,7 +6,7 @@
 //! - **A2** Pauses grow and have random lengths, so that many clients do not repeat their requests
 //!   at the same time.
 //! - **A3** Once a client is ended, no request of it is repeated for longer than
-//!   [`ENDED_PATIENCE`]. So no thread of a closing volume waits long for a store that is away.
+//!   [`ENDED_TIMEOUT`]. So no thread of a closing volume waits long for a store that is away.
 //! - **A4** A thread that may abandon its wait (I3 of `base::interrupt`) gives up when its work is
 //!   not wanted any more. No other thread gets its error: each thread that waits for the same line
 //!   asks for itself.
@@ -27,8 +27,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long a store may fail before a message reports it.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The patience of a client that is ended (A3).
-const ENDED_PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of a client that is ended (A3).
+const ENDED_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a pausing client checks whether it is ended.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -51,11 +51,11 @@ pub(crate) struct Counts {
     pub(crate) got_bytes: AtomicU64,
 }
 
-/// A store with patience. Clones share the counts.
+/// A store that repeats failed requests until a timeout. Clones share the counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Patient {
+pub(crate) struct RetryingStore {
     store: Arc<dyn Store>,
-    patience: Duration,
+    timeout: Duration,
     counts: Arc<Counts>,
     chance: Arc<Ranked<Rng>>,
     is_ended: Arc<AtomicBool>,
@@ -64,13 +64,13 @@ pub(crate) struct Patient {
     failure: Arc<Ranked<Option<(String, Instant)>>>,
 }
 
-impl Patient {
-    /// Creates a client that gives a failing store `patience` to recover.
-    pub(crate) fn new(store: Arc<dyn Store>, patience: Duration, seed: u64) -> Self {
+impl RetryingStore {
+    /// Creates a client that gives a failing store `timeout` to recover.
+    pub(crate) fn new(store: Arc<dyn Store>, timeout: Duration, seed: u64) -> Self {
         let chance = Arc::new(Ranked::new(Rank::Leaf, Rng::new(seed)));
         let failure = Arc::new(Ranked::new(Rank::Leaf, None));
         let (counts, is_ended, is_given_up) = <_>::default();
-        Self { store, patience, counts, chance, is_ended, is_given_up, failure }
+        Self { store, timeout, counts, chance, is_ended, is_given_up, failure }
     }
 
     /// A copy of the client. The end of one of the two does not end the other one.
@@ -110,9 +110,9 @@ impl Patient {
         answer
     }
 
-    /// The same client with another patience.
-    pub(crate) fn with_patience(&self, patience: Duration) -> Self {
-        Self { patience: patience.min(self.patience), ..self.clone() }
+    /// The same client with another timeout.
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout: timeout.min(self.timeout), ..self.clone() }
     }
 
     /// Returns the counts of requests so far.
@@ -159,7 +159,7 @@ impl Patient {
         checked(|| self.get(name)?.as_ref().map(&check).transpose())
     }
 
-    /// Does the work of [`Patient::get_as`] for a part of an object.
+    /// Does the work of [`RetryingStore::get_as`] for a part of an object.
     pub(crate) fn range_as<T>(
         &self,
         name: &str,
@@ -185,8 +185,8 @@ impl Patient {
         Ok(all)
     }
 
-    /// Works as [`Patient::get_many`], but also calls `check` with the index and the bytes of each
-    /// part.
+    /// Works as [`RetryingStore::get_many`], but also calls `check` with the index and the bytes of
+    /// each part.
     pub(crate) fn many_as<T>(
         &self,
         wants: &[(String, Range<u64>)],
@@ -244,11 +244,11 @@ impl Patient {
     }
 
     /// Returns the time that a failing store has to recover.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         match (self.is_given_up(), self.is_ended()) {
             (true, _) => Duration::ZERO,
-            (false, true) => self.patience.min(ENDED_PATIENCE),
-            (false, false) => self.patience,
+            (false, true) => self.timeout.min(ENDED_TIMEOUT),
+            (false, false) => self.timeout,
         }
     }
 
@@ -271,7 +271,7 @@ impl Patient {
                 Err(StoreError::Failed(_)) if interrupt::is_abandoned() => {
                     return Err(Error::Abandoned { place: name.to_owned() });
                 }
-                Err(StoreError::Failed(why)) if clock::since(begun) < self.patience() => {
+                Err(StoreError::Failed(why)) if clock::since(begun) < self.timeout() => {
                     if !said && clock::since(begun) >= SILENCE {
                         tracing::warn!(store = self.title(), name, why, "the store fails; waiting");
                         said = true;

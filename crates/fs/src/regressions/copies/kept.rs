@@ -155,7 +155,7 @@ fn data_takes_nothing_that_was_reserved() {
     for (class, rule) in [
         (ReserveClass::Normal, "off"),
         (ReserveClass::Normal, "keep"),
-        (ReserveClass::Frees, "keep"),
+        (ReserveClass::Free, "keep"),
     ] {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(512 * MIB));
         let metadata = Some(buttress_format::Profile::Single);

@@ -59,7 +59,7 @@ fn the_first_change_of_shared_leaves_finds_room() {
     let engine: &Arc<Engine> = &fs.mount().engine;
     let mut reservations = all_at_once(engine, ReserveClass::Normal);
     assert!(!reservations.is_empty(), "{}", fs.space_stats().accounts);
-    reservations.extend(all_at_once(engine, ReserveClass::Frees));
+    reservations.extend(all_at_once(engine, ReserveClass::Free));
     println!("{} reservations, {}", reservations.len(), fs.space_stats().accounts);
     let mut rest = files.iter().cycle();
     for reservation in reservations {

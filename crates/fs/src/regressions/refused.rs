@@ -59,7 +59,7 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();
     loop {
-        let reservations = freeing::all_at_once(engine, ReserveClass::Frees);
+        let reservations = freeing::all_at_once(engine, ReserveClass::Free);
         if reservations.is_empty() {
             break;
         }
@@ -68,7 +68,7 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     }
     let mut files = files.iter().cycle();
     while let Some(reservation) =
-        engine.reserve_at_once(LEAST, ReserveClass::Frees).expect("it works")
+        engine.reserve_at_once(LEAST, ReserveClass::Free).expect("it works")
     {
         freeing::rewrite(fs, reservation, &[files.next().expect("some")]);
         engine.commit().expect("a commit never runs out of space");

@@ -40,7 +40,7 @@ struct Todo<'u> {
 impl Reader {
     /// Reads parts of compressed extents, given in the order of the file. Calls `take` for each
     /// part, in any order.
-    pub(crate) fn read_packed(
+    pub(crate) fn read_compressed(
         &self,
         source: &Source<'_>,
         parts: &[PackedPart],
@@ -96,7 +96,7 @@ impl Reader {
 
     /// Unpacks extents that will be asked for in parts. Skips extents that are cached or being
     /// unpacked.
-    pub(crate) fn read_packed_ahead(
+    pub(crate) fn read_compressed_ahead(
         &self,
         source: &Source<'_>,
         parts: &[PackedPart],

@@ -21,7 +21,7 @@ fn leave_cache(fs: &Filesystem, file: &Inode, tree: TreeId) -> Extent {
     let Body::Regular(region) = item.body.clone() else { panic!("{item:?}") };
     let extent = Extent::new(region.disk, region.disk_len);
     let cost = Cost { items: ITEMS + 2, commit_items: 3 * ITEMS, bytes: 1 << 16 };
-    let handle = engine.begin(engine.reserve(cost, ReserveClass::Frees).expect("room"));
+    let handle = engine.begin(engine.reserve(cost, ReserveClass::Free).expect("room"));
     handle.put(tree, Key::new(ids::FREE_INO, Kind::INODE_ITEM, 0), &inode[..]);
     handle.put(tree, Key::new(ids::FREE_SPACE_V1, Kind(0), 0), vec![0; 41]);
     for number in 0..ITEMS {

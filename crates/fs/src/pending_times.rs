@@ -36,14 +36,14 @@ const LISTED_FOR_MAX: Duration = Duration::from_secs(86_400);
 const LISTED_MAX: usize = 4096;
 
 /// A listed inode. Its place in the list keeps it in memory (A2).
-pub(crate) struct Late<C> {
+pub(crate) struct ListedInode<C> {
     pub(crate) cell: Arc<C>,
     /// The space to put the inode, if a caller has set its times (A1).
     pub(crate) room: Option<MetaReservation>,
 }
 
 /// The place of an inode in the list.
-pub(crate) struct Place<C>(Ranked<Option<Late<C>>>);
+pub(crate) struct Place<C>(Ranked<Option<ListedInode<C>>>);
 
 impl<C> Default for Place<C> {
     fn default() -> Self {
@@ -53,13 +53,13 @@ impl<C> Default for Place<C> {
 
 impl<C> Place<C> {
     /// Takes the inode out of the list, and returns what kept it in memory.
-    pub(crate) fn take(&self) -> Option<Late<C>> {
+    pub(crate) fn take(&self) -> Option<ListedInode<C>> {
         self.0.lock().take()
     }
 
     /// Takes the inode out of the list, if a caller has set its times.
-    pub(crate) fn take_set(&self) -> Option<Late<C>> {
-        self.0.lock().take_if(|late| late.room.is_some())
+    pub(crate) fn take_set(&self) -> Option<ListedInode<C>> {
+        self.0.lock().take_if(|inode| inode.room.is_some())
     }
 
     fn is_listed(&self) -> bool {
@@ -79,7 +79,7 @@ pub(crate) trait Listable {
 }
 
 /// The inodes with times newer than the times that were last put.
-pub(crate) struct LateTimes<C> {
+pub(crate) struct PendingTimes<C> {
     listed: Ranked<Listed<C>>,
     /// How many inodes are listed, for threads that do not hold the lock.
     count: AtomicUsize,
@@ -91,14 +91,14 @@ struct Listed<C> {
     since: Option<Instant>,
 }
 
-impl<C> Default for LateTimes<C> {
+impl<C> Default for PendingTimes<C> {
     fn default() -> Self {
         let listed = Listed { cells: Vec::new(), since: None };
         Self { listed: Ranked::new(Rank::Leaf, listed), count: AtomicUsize::new(0) }
     }
 }
 
-impl<C: Listable> LateTimes<C> {
+impl<C: Listable> PendingTimes<C> {
     /// Lists an inode after its times changed in memory (A2). `room` is the space to put it, if a
     /// caller has set the times. Returns the reservation if the list does not need it.
     pub(crate) fn enlist(
@@ -110,11 +110,11 @@ impl<C: Listable> LateTimes<C> {
             let mut place = cell.place().0.lock();
             match &mut *place {
                 _ if cell.is_gone() => return room,
-                Some(late) if late.room.is_some() => return room,
+                Some(inode) if inode.room.is_some() => return room,
                 // The thread that notes a read may not have added the inode to the list yet. So it
                 // is added here as well, and the place gives it out once.
-                Some(late) => late.room = room,
-                none => *none = Some(Late { cell: Arc::clone(cell), room }),
+                Some(inode) => inode.room = room,
+                none => *none = Some(ListedInode { cell: Arc::clone(cell), room }),
             }
         }
         let mut listed = self.listed.lock();
@@ -125,16 +125,16 @@ impl<C: Listable> LateTimes<C> {
     }
 
     /// Takes all inodes out of the list.
-    pub(crate) fn drain(&self) -> Vec<Late<C>> {
+    pub(crate) fn drain(&self) -> Vec<ListedInode<C>> {
         self.drain_by(Place::take)
     }
 
     /// Takes the inodes out of the list of which a caller has set the times.
-    pub(crate) fn drain_set(&self) -> Vec<Late<C>> {
+    pub(crate) fn drain_set(&self) -> Vec<ListedInode<C>> {
         self.drain_by(Place::take_set)
     }
 
-    fn drain_by(&self, take: impl Fn(&Place<C>) -> Option<Late<C>>) -> Vec<Late<C>> {
+    fn drain_by(&self, take: impl Fn(&Place<C>) -> Option<ListedInode<C>>) -> Vec<ListedInode<C>> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }

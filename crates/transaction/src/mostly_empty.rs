@@ -13,13 +13,13 @@ use buttress_base::sync::Mutex;
 
 /// A usually empty value behind a mutex and a flag.
 #[derive(Debug, Default)]
-pub struct Seldom<T> {
+pub struct MostlyEmpty<T> {
     some: AtomicBool,
     /// Unranked: a caller may hold it while it acts on the content.
     content: Mutex<T>,
 }
 
-impl<T> Seldom<T> {
+impl<T> MostlyEmpty<T> {
     /// Locks the value for reading.
     pub fn lock(&self) -> impl Deref<Target = T> + '_ {
         self.content.lock()
@@ -44,7 +44,7 @@ mod tests {
     /// S1: the count includes all added entries and no removed entries.
     #[test]
     fn counts_what_is_there() {
-        let list = Seldom::<Vec<u64>>::default();
+        let list = MostlyEmpty::<Vec<u64>>::default();
         let sum = || list.count(|list| list.iter().sum());
         assert_eq!(sum(), 0);
         list.change(|list| list.extend([3, 4]));

@@ -86,7 +86,7 @@ fn operations_that_free_find_what_they_reserved() {
             fillers = all_at_once(&engine, ReserveClass::Normal);
             assert!(fillers.len() > 1, "{}", fs.space_stats().accounts);
         }
-        let reservations = all_at_once(&engine, ReserveClass::Frees);
+        let reservations = all_at_once(&engine, ReserveClass::Free);
         let (reserved, before) = (reservations.len(), fs.space_stats().accounts);
         println!("{reserved} behind {}, {} files, {before}", fillers.len(), files.len());
         assert!(reserved > 1, "not even two: {before}");
@@ -111,11 +111,11 @@ fn an_operation_that_frees_waits_for_others() {
     let (fs, files) = crowded(&device);
     let engine = Arc::clone(&fs.mount().engine);
     for uses in [false, true] {
-        let reservations = all_at_once(&engine, ReserveClass::Frees);
+        let reservations = all_at_once(&engine, ReserveClass::Free);
         assert!(reservations.len() > 1);
         std::thread::scope(|scope| {
             let waiter =
-                scope.spawn(|| engine.reserve(COST, ReserveClass::Frees).expect("room in the end"));
+                scope.spawn(|| engine.reserve(COST, ReserveClass::Free).expect("room in the end"));
             let begun = Instant::now();
             while !engine.has_waiters(SpaceKind::Metadata) && !waiter.is_finished() {
                 std::thread::yield_now();
@@ -133,8 +133,8 @@ fn an_operation_that_frees_waits_for_others() {
         });
         engine.commit().expect("a commit");
     }
-    let reservations = all_at_once(&engine, ReserveClass::Frees);
-    drop(engine.reserve(COST, ReserveClass::Frees).expect("a delete always succeeds"));
+    let reservations = all_at_once(&engine, ReserveClass::Free);
+    drop(engine.reserve(COST, ReserveClass::Free).expect("a delete always succeeds"));
     drop((reservations, files));
     fs.close().expect("closed");
     check_volume(&device);

@@ -11,21 +11,22 @@ use buttress_items::Result;
 
 use crate::inode::{FallocateMode, Inode};
 
-/// An inode, for changes of its content that do not change its times; see [`Inode::keeping_times`].
+/// An inode, for changes of its content that do not change its times; see
+/// [`Inode::preserve_times`].
 #[derive(Clone, Copy, Debug)]
-pub struct KeepingTimes<'a> {
+pub struct PreserveTimes<'a> {
     inode: &'a Inode,
 }
 
 impl Inode {
     /// The same inode, for a caller that sets the inode's times itself.
     #[must_use]
-    pub fn keeping_times(&self) -> KeepingTimes<'_> {
-        KeepingTimes { inode: self }
+    pub fn preserve_times(&self) -> PreserveTimes<'_> {
+        PreserveTimes { inode: self }
     }
 }
 
-impl KeepingTimes<'_> {
+impl PreserveTimes<'_> {
     /// As [`Inode::write_at`], but flags of the inode are ignored: a cache may write after the
     /// inode was made immutable, and at any offset. The front end checks the flags when it opens a
     /// file.

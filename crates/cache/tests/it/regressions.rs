@@ -356,7 +356,7 @@ fn w11_sweeps_go_one_way() {
 /// without waiting. (`buttress-bench foreground` measures the speed.)
 #[test]
 fn w12_the_foreground_goes_on_during_a_sweep() {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     let (origin, cache) = blank(4096, 3000, 30_000);
     let hooked = Hooked::new(Arc::new(origin));
     let cached = Arc::new(open(Arc::clone(&hooked) as _, Arc::new(cache), &by_hand("")));
@@ -383,7 +383,7 @@ fn w12_the_foreground_goes_on_during_a_sweep() {
         count += 1;
         let at = if count % 2 == 0 { 20_000 } else { offset as usize / SECTOR };
         ask.send(at).expect("it listens");
-        answered.recv_timeout(PATIENCE).expect("W12: the foreground waits for the sweep");
+        answered.recv_timeout(TIMEOUT).expect("W12: the foreground waits for the sweep");
     });
     assert!(cached.drain(|_| {}).expect("memory").blocks >= 1000);
     hooked.clear();
