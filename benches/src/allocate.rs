@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use crate::{
     Target,
     enospc::fill,
-    fio::{Engine, Fio, Place, Work},
+    fio::{Engine, Fio, FioWork, Place},
     latency::Latencies,
     processors,
     published::{Better, Experiment, Plan, Subject, Table},
@@ -130,7 +130,7 @@ fn by_fio(
 ) -> Result<(), String> {
     let job = |i| Place::whole(setup.folder().join(format!("f{workers}-{i}")));
     let places: Vec<_> = (0..workers).map(job).collect();
-    let (engine, work) = (Engine::Falloc, Work::Anew { time });
+    let (engine, work) = (Engine::Falloc, FioWork::Anew { time });
     let fio = Fio { engine, work, block: PIECE as usize, bytes: WHOLE, step: None };
     let seen = fio.run(&places, || ())?;
     let count = seen.bytes / PIECE as f64;

@@ -9,7 +9,7 @@ use std::{fmt::Write as _, sync::Arc, time::Instant};
 
 use buttress_base::Rng;
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
-use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Outcome, Space, SpaceKind};
+use buttress_space::{AllocOutcome, AllocPolicy, AllocRequest, GroupInit, Space, SpaceKind};
 
 const GIB: u64 = 1 << 30;
 const SECTOR: u64 = 4096;
@@ -105,8 +105,8 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
         let nanos = time(ROUNDS, || {
             stream += 1;
             match space.allocate(request(want, min, stream)) {
-                Outcome::Got(extent) => held.push(extent),
-                Outcome::NeedsLoading(_) | Outcome::Full { .. } => {}
+                AllocOutcome::Got(extent) => held.push(extent),
+                AllocOutcome::NeedsLoading(_) | AllocOutcome::Full { .. } => {}
             }
             if held.len() >= 512 {
                 held.drain(..).for_each(|extent| space.free(extent));

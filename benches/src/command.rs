@@ -340,7 +340,7 @@ impl Verb {
     }
 
     /// The work of a verb that runs over targets, with its arguments. `None` for other verbs.
-    fn work(&self) -> Option<(work::Work, &work::Args)> {
+    fn work(&self) -> Option<(work::JobWork, &work::Args)> {
         match self {
             Self::Small(args) => Some((work::small, args)),
             Self::Sequential(args) => Some((work::sequential, args)),

@@ -29,7 +29,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::{
     Target,
-    fio::{Engine, Fio, Place, Seen, Work},
+    fio::{Engine, Fio, FioWork, Place, Seen},
     processors,
     published::{Better, Experiment, Plan, Slowness, Subject, Table},
     setup::Setup,
@@ -267,7 +267,8 @@ impl Enospc {
             file.set_len(self.mib * MIB).map_err(text)?;
         }
         for way in [BUFFERED, DIRECT] {
-            let work = Work::RandomWrites { direct: way == DIRECT, time, ramp: time.div_f64(RAMP) };
+            let work =
+                FioWork::RandomWrites { direct: way == DIRECT, time, ramp: time.div_f64(RAMP) };
             let (engine, bytes) = (Engine::Psync, self.mib * MIB);
             let fio = Fio { engine, work, block: BLOCK, bytes, step: Some(SAMPLE) };
             let mut before = Told::default();

@@ -47,7 +47,7 @@ pub(crate) enum Engine {
 
 /// The work of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum FioWork {
     /// Reads all of its part, from the beginning to the end.
     ReadOnce,
     /// Writes its part from the beginning to the end, removes the file, makes it anew and begins
@@ -90,7 +90,7 @@ pub(crate) struct Fio {
     /// The way in which requests are made.
     pub(crate) engine: Engine,
     /// The work of each job.
-    pub(crate) work: Work,
+    pub(crate) work: FioWork,
     /// Bytes of a request.
     pub(crate) block: usize,
     /// Bytes of a job's part.
@@ -139,7 +139,7 @@ impl Fio {
         let (answer, ended, looks) = thread::scope(|scope| {
             let watch = scope.spawn(|| look_until(&stop));
             let child = command.spawn();
-            if let (Work::RandomWrites { ramp, .. }, Ok(_)) = (self.work, &child) {
+            if let (FioWork::RandomWrites { ramp, .. }, Ok(_)) = (self.work, &child) {
                 thread::sleep(BEGINS + ramp);
             }
             begun();
@@ -152,7 +152,7 @@ impl Fio {
         if !answer.status.success() {
             return Err(format!("fio: {}", String::from_utf8_lossy(&answer.stderr).trim()));
         }
-        let side = if self.work == Work::ReadOnce { "read" } else { "write" };
+        let side = if self.work == FioWork::ReadOnce { "read" } else { "write" };
         let mut seen = parse(&answer.stdout, side)?;
         let measured = Duration::from_secs_f64(seen.seconds);
         let from = ended.checked_sub(measured + ENDS).unwrap_or(ended);
@@ -193,8 +193,8 @@ impl Fio {
             }
         }
         match self.work {
-            Work::ReadOnce => add("rw", "read".to_owned()),
-            Work::Anew { time } => {
+            FioWork::ReadOnce => add("rw", "read".to_owned()),
+            FioWork::Anew { time } => {
                 add("rw", "write".to_owned());
                 // Otherwise `fio` would make the file in advance, with its full size.
                 add("create_on_open", "1".to_owned());
@@ -204,7 +204,7 @@ impl Fio {
                 add("loops", i32::MAX.to_string());
                 add("runtime", format!("{}ms", time.as_millis().max(1)));
             }
-            Work::RandomWrites { direct, time, ramp } => {
+            FioWork::RandomWrites { direct, time, ramp } => {
                 add("rw", "randwrite".to_owned());
                 // Every place can be written several times, and no two blocks are equal.
                 add("norandommap", "1".to_owned());

@@ -77,7 +77,7 @@ pub enum Transport {
 
 /// The work of a case.
 #[derive(Clone, Copy, Debug)]
-pub enum Work {
+pub enum GrowthWork {
     /// Operations of the library. A commit follows and is counted.
     Library(Step),
     /// System calls on a mount. A commit follows and is counted. The steps are the requests of the
@@ -103,7 +103,7 @@ pub struct Case {
     /// Changes the closed volume before a verb: damages it, for example.
     pub after: Option<fn(&Bed) -> Done>,
     /// The work that is counted.
-    pub work: Work,
+    pub work: GrowthWork,
     /// The largest allowed exponent and the reason, if the cost has to grow faster.
     pub because: Option<(f64, &'static str)>,
 }
@@ -132,8 +132,8 @@ impl Case {
 
     /// The same case with requests by io_uring.
     const fn by_ring(mut self, name: &'static str) -> Self {
-        if let Work::Mount(run, _) = self.work {
-            self.work = Work::Mount(run, Transport::Ring);
+        if let GrowthWork::Mount(run, _) = self.work {
+            self.work = GrowthWork::Mount(run, Transport::Ring);
         }
         self.name = name;
         self
@@ -157,7 +157,7 @@ const fn each(
     prepare: Step,
     run: Step,
 ) -> Case {
-    let work = Work::Library(run);
+    let work = GrowthWork::Library(run);
     Case { name, grows, least, shape: Shape::Each, prepare, after: None, work, because: None }
 }
 
@@ -168,7 +168,7 @@ const fn one(
     prepare: Step,
     run: Step,
 ) -> Case {
-    let work = Work::Library(run);
+    let work = GrowthWork::Library(run);
     Case { name, grows, least, shape: Shape::One, prepare, after: None, work, because: None }
 }
 
@@ -180,7 +180,7 @@ const fn mount(
     prepare: Step,
     run: MountStep,
 ) -> Case {
-    let work = Work::Mount(run, Transport::Device);
+    let work = GrowthWork::Mount(run, Transport::Device);
     Case { name, grows, least, shape, prepare, after: None, work, because: None }
 }
 
@@ -191,7 +191,7 @@ const fn verb(
     shape: Shape,
     prepare: Step,
 ) -> Case {
-    let work = Work::Verb(words);
+    let work = GrowthWork::Verb(words);
     Case { name: words, grows, least, shape, prepare, after: None, work, because: None }
 }
 
@@ -264,18 +264,18 @@ pub fn measure(
     let mut bed = Bed::new(&plan.dir)?;
     (case.prepare)(&bed, size)?;
     let counts = match case.work {
-        Work::Library(run) => {
+        GrowthWork::Library(run) => {
             bed.reopen()?;
             library(&bed, &|| run(&bed, size), size)?
         }
-        Work::Mount(run, transport) => {
+        GrowthWork::Mount(run, transport) => {
             bed.reopen()?;
             let before = mounted::requests();
             let work = || mounted::run(bed.fs().engine(), bed.dir(), (run, transport), size);
             let counts = library(&bed, &work, size)?;
             Counts { steps: mounted::requests() - before, ..counts }
         }
-        Work::Verb(words) => {
+        GrowthWork::Verb(words) => {
             bed.close()?;
             if let Some(change) = case.after {
                 change(&bed)?;
@@ -296,8 +296,8 @@ pub fn measure(
 
 /// Whether there is no volume behind the work: a conversion that was rolled back, and a rescue from
 /// a device without superblocks.
-fn leaves_none(work: &Work) -> bool {
-    matches!(work, Work::Verb("convert --rollback IMG" | "restore --dry-run IMG"))
+fn leaves_none(work: &GrowthWork) -> bool {
+    matches!(work, GrowthWork::Verb("convert --rollback IMG" | "restore --dry-run IMG"))
 }
 
 /// Checks that our checker finds no fault on a volume, including its data.
@@ -345,8 +345,8 @@ pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Strin
         say("SKIPPED: cases by io_uring need fuse.enable_uring");
     }
     let can_run = |case: &Case| match case.work {
-        Work::Mount(_, Transport::Device) => can_mount,
-        Work::Mount(_, Transport::Ring) => can_mount && has_ring,
+        GrowthWork::Mount(_, Transport::Device) => can_mount,
+        GrowthWork::Mount(_, Transport::Ring) => can_mount && has_ring,
         _ => has_ext4 || case.needs().is_none(),
     };
     for case in all().filter(wanted).filter(can_run) {

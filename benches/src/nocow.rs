@@ -22,7 +22,7 @@ use buttress_fs::{FallocateMode, Filesystem, Inode};
 
 use crate::{
     Target, cpu,
-    fio::{Engine, Fio, Place, Work},
+    fio::{Engine, Fio, FioWork, Place},
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     setup::Setup,
@@ -135,7 +135,7 @@ impl Experiment for Nocow {
             crate::work::sync(setup.folder())?;
         }
         for &block in &self.blocks {
-            let work = Work::RandomWrites { direct: true, time, ramp: Duration::ZERO };
+            let work = FioWork::RandomWrites { direct: true, time, ramp: Duration::ZERO };
             let engine = Engine::Libaio { depth: self.depth };
             let seen = Fio { engine, work, block, bytes, step: None }.run(&places, || ())?;
             let rate = seen.bytes / seen.seconds;

@@ -7,7 +7,7 @@ use std::{fs::File, os::unix::fs::FileExt, sync::Barrier, thread, time::Instant}
 
 use crate::{
     Target, cpu,
-    fio::{Engine, Fio, Place, Work},
+    fio::{Engine, Fio, FioWork, Place},
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
     setup::Setup,
@@ -85,7 +85,7 @@ impl Experiment for Read {
                 setup.mount()?;
                 let before = setup.told();
                 let places = vec![Place::whole(setup.folder().join("large")); threads];
-                let (engine, work) = (Engine::Psync, Work::ReadOnce);
+                let (engine, work) = (Engine::Psync, FioWork::ReadOnce);
                 let fio = Fio { engine, work, block: PIECE, bytes: mib << 20, step: None };
                 let seen = fio.run(&places, || ())?;
                 if seen.bytes != bytes {

@@ -54,7 +54,7 @@ pub(crate) struct Job {
 }
 
 /// Does a job once, and reports its figures.
-pub(crate) type Work = fn(&Job, &mut Report) -> Result<(), String>;
+pub(crate) type JobWork = fn(&Job, &mut Report) -> Result<(), String>;
 
 /// Does the work on each target in turn, `runs` times. `say` gets messages about the progress.
 ///
@@ -62,7 +62,7 @@ pub(crate) type Work = fn(&Job, &mut Report) -> Result<(), String>;
 ///
 /// The cause of the failure, in words.
 pub(crate) fn run(
-    work: Work,
+    work: JobWork,
     args: &Args,
     dir: &Path,
     runs: usize,

@@ -74,7 +74,7 @@ fn looks_are_joined() {
 #[test]
 fn arguments_are_complete() {
     let second = Duration::from_secs(1);
-    let work = Work::RandomWrites { direct: true, time: 2 * second, ramp: second / 2 };
+    let work = FioWork::RandomWrites { direct: true, time: 2 * second, ramp: second / 2 };
     let engine = Engine::Libaio { depth: 64 };
     let fio = Fio { engine, work, block: 65536, bytes: 1 << 20, step: Some(second / 10) };
     let places = [0, 1].map(|job| Place { path: "/dev/loop7".into(), offset: job << 20 });

@@ -109,9 +109,9 @@ fn store_part(memory: u64) -> u64 {
 
 /// An option `memory=` in the name of the place takes precedence.
 #[cfg(feature = "stores")]
-fn asked(memory: u64) -> buttress_remote::Asked {
+fn asked(memory: u64) -> buttress_remote::OpenRequest {
     let options = vec![("memory".to_owned(), store_part(memory).to_string())];
-    buttress_remote::Asked { options, ..Default::default() }
+    buttress_remote::OpenRequest { options, ..Default::default() }
 }
 
 fn of_device(path: &Path, error: buttress_block::Error) -> Error {

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use buttress::{CreateOptions, ErrorKind, Filesystem, OpenOptions};
-use buttress_remote::Asked;
+use buttress_remote::OpenRequest;
 
 /// A volume in a store is made, locked, closed and read like one in a file. `check` finds nothing.
 #[test]
@@ -31,7 +31,7 @@ fn a_volume_in_a_folder_of_objects_is_used_like_an_image() {
     drop(reader);
 
     let device =
-        buttress_remote::open(&place, buttress_block::OpenOptions::READ, &Asked::default());
+        buttress_remote::open(&place, buttress_block::OpenOptions::READ, &OpenRequest::default());
     let devices = vec![device.expect("opened").device()];
     let options = buttress_check::Options::thorough();
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);

@@ -98,7 +98,7 @@ pub(crate) struct Core {
     /// Unranked: held across I/O, in the order that the header says.
     pub(crate) header: Mutex<Superblock>,
 
-    pub(crate) work: Work,
+    pub(crate) work: WorkSignals,
 }
 
 /// Slots that have left the index and are not in the free list yet.
@@ -113,7 +113,7 @@ pub(crate) struct PendingSlots {
 
 /// Tells the background threads that there is work.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct WorkSignals {
     pub(crate) wanted: Ranked<Wanted>,
     pub(crate) drain: Condvar,
     pub(crate) commit: Condvar,
@@ -126,7 +126,7 @@ pub(crate) struct Wanted {
     pub(crate) commit: bool,
 }
 
-impl Default for Work {
+impl Default for WorkSignals {
     fn default() -> Self {
         let wanted = Ranked::new(Rank::Leaf, Wanted::default());
         Self { wanted, drain: Condvar::new(), commit: Condvar::new() }

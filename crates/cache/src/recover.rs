@@ -24,7 +24,7 @@ use buttress_base::sync::Mutex;
 use buttress_base::{CachePadded, Latch, Rank, Ranked};
 use buttress_block::Device;
 
-use crate::core::{Core, PendingSlots, Work};
+use crate::core::{Core, PendingSlots, WorkSignals};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::identity;
@@ -245,7 +245,7 @@ pub(crate) fn open(
         origin_sync: Mutex::new(()),
         commit: Mutex::new(()),
         header: Mutex::new(superblock),
-        work: Work::default(),
+        work: WorkSignals::default(),
         options,
     };
     if core.medium.writable() && core.origin.writable() {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_block::{Error, OpenOptions};
-use buttress_remote::{Asked, Error as RemoteError, Inside, Opened, host_file, is_remote};
+use buttress_remote::{Error as RemoteError, Inside, OpenRequest, Opened, host_file, is_remote};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -69,11 +69,11 @@ impl<'p> Wait<'p> {
 ///
 /// The errors of opening the device.
 pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
-    open_asked(path, how, &Asked::default())
+    open_asked(path, how, &OpenRequest::default())
 }
 
 /// Opens a device as [`open_device`] does. `asked` says how a volume in a store is opened.
-pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
+pub fn open_asked(path: &Path, how: OpenOptions, asked: &OpenRequest) -> Result<Opened> {
     let open = || buttress_remote::open(path, how, asked);
     when_free(path, how.lock, || match how.write {
         true => interrupted::opening(path, open),

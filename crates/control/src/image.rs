@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions};
 use buttress_fs::{Filesystem, Inode, MountOptions, TreeId};
-use buttress_remote::Asked;
+use buttress_remote::OpenRequest;
 use buttress_volume::{Parity, Volume};
 
 use crate::closing;
@@ -55,9 +55,9 @@ fn rescue_words(words: &str) -> std::result::Result<String, String> {
 
 impl Devices {
     /// How a volume in a store is to be opened.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> OpenRequest {
         let (takeover, discard_local) = (self.takeover, self.discard_local);
-        Asked { takeover, discard_local, ..Asked::default() }
+        OpenRequest { takeover, discard_local, ..OpenRequest::default() }
     }
 
     /// Returns the mount options for `--rescue` and `--memory`.
@@ -128,11 +128,11 @@ pub fn is_seed(path: &Path) -> bool {
         return false;
     }
     let how = OpenOptions { write: false, lock: false, ..OpenOptions::default() };
-    let opened = buttress_remote::open(path, how, &Asked::default());
+    let opened = buttress_remote::open(path, how, &OpenRequest::default());
     opened.is_ok_and(|opened| buttress_volume::holds_seed(&*opened.device()))
 }
 
-fn open_device(path: &Path, access: Access, asked: &Asked) -> Result<Arc<dyn Device>> {
+fn open_device(path: &Path, access: Access, asked: &OpenRequest) -> Result<Arc<dyn Device>> {
     let options = OpenOptions {
         write: access == Access::Write,
         lock: access != Access::Peek,

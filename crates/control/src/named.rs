@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::location::VolumePath;
-use crate::order::Spot;
+use crate::order::PathInVolume;
 use crate::{closing, live, names};
 
 /// The magic number of a superblock. The checksum, the identifier, the address and the flags lie
@@ -25,7 +25,7 @@ pub struct Named {
     /// an image.
     pub elsewhere: Option<String>,
     /// The place in the volume.
-    pub spot: Spot,
+    pub spot: PathInVolume,
 }
 
 impl Named {
@@ -48,12 +48,12 @@ impl Named {
         {
             let path = served.within.into_os_string().into_vec();
             let is_from_top = served.answer.subject.is_shared;
-            let spot = Spot { path, is_mounted: true, is_from_top, text };
+            let spot = PathInVolume { path, is_mounted: true, is_from_top, text };
             return Ok(Self { volume: served.target, elsewhere: None, spot });
         }
         let elsewhere =
             if is_image { None } else { live::describe_host_mount(Path::new(argument)) };
-        let spot = Spot { path: place.path, is_mounted: false, is_from_top: false, text };
+        let spot = PathInVolume { path: place.path, is_mounted: false, is_from_top: false, text };
         Ok(Self { volume: place.image, elsewhere, spot })
     }
 
@@ -63,14 +63,14 @@ impl Named {
     /// # Errors
     ///
     /// If the place lies in another volume.
-    pub fn sibling(&self, argument: &OsString) -> Result<Spot> {
+    pub fn sibling(&self, argument: &OsString) -> Result<PathInVolume> {
         let bytes = argument.as_bytes();
         if !self.spot.is_mounted
             && bytes.first() == Some(&b'/')
             && VolumePath::parse(argument).image != self.volume
         {
             let text = names::of_path(argument);
-            return Ok(Spot { path: bytes.to_vec(), text, ..self.spot.clone() });
+            return Ok(PathInVolume { path: bytes.to_vec(), text, ..self.spot.clone() });
         }
         let other = Self::parse(argument)?;
         if !self.is_one_with(&other) {

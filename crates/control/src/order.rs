@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 
 pub use quota::{Group, QuotaAct, Quotas, group as quota_group};
-pub use subvolume::{Act, Shown, Spot};
+pub use subvolume::{Act, PathInVolume, Shown};
 pub use survey::SurveyRequest;
 pub use verity::{VerityAct, VerityTree};
 
@@ -50,7 +50,7 @@ pub enum Order {
     /// Write fragmented files anew.
     Defragment {
         /// The file, or the directory with files.
-        at: Spot,
+        at: PathInVolume,
         /// How to write them.
         how: Defragmenting,
     },
@@ -122,7 +122,7 @@ pub enum Order {
     /// Show or set properties of a file, a directory or a subvolume.
     Property {
         /// The file, directory or subvolume.
-        at: Spot,
+        at: PathInVolume,
         /// What to do.
         act: PropertyAct,
     },
@@ -131,7 +131,7 @@ pub enum Order {
     /// Make subvolumes from the streams that come with the order.
     Receive {
         /// The directory for the new subvolumes.
-        dir: Spot,
+        dir: PathInVolume,
         /// The number of failed commands at which receiving ends; 0 for no limit.
         #[serde(default = "one")]
         max_errors: u64,
@@ -164,7 +164,7 @@ pub enum Order {
     /// Make a file for the kernel's swap space.
     SwapFile {
         /// The file. It must not exist.
-        at: Spot,
+        at: PathInVolume,
         /// The user that owns it.
         uid: u32,
         /// The group that owns it.
@@ -177,7 +177,7 @@ pub enum Order {
     /// Report how much space files, folders or the whole volume take on the devices.
     Survey {
         /// The file or folder.
-        at: Spot,
+        at: PathInVolume,
         /// What to report.
         #[serde(rename = "wish")]
         request: SurveyRequest,
@@ -185,7 +185,7 @@ pub enum Order {
     /// Work on fs-verity of a file.
     Verity {
         /// The file.
-        at: Spot,
+        at: PathInVolume,
         /// What to do.
         act: VerityAct,
     },
@@ -278,11 +278,11 @@ pub enum PropertyAct {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sending {
     /// The subvolume.
-    pub subvolume: Spot,
+    pub subvolume: PathInVolume,
     /// A subvolume that the receiver has; the stream contains the differences from that subvolume.
-    pub parent: Option<Spot>,
+    pub parent: Option<PathInVolume>,
     /// Further subvolumes that the receiver has. The stream may clone data from them.
-    pub clone_sources: Vec<Spot>,
+    pub clone_sources: Vec<PathInVolume>,
     /// Version of the stream.
     pub proto: u32,
     /// Whether compressed data is sent compressed.

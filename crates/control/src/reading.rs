@@ -11,7 +11,7 @@ use crate::image::{self, Access, Devices};
 use crate::live;
 use crate::location::VolumePath;
 use crate::named::Named;
-use crate::order::{Act, Order, Spot};
+use crate::order::{Act, Order, PathInVolume};
 
 /// Opens a volume for reading, by a place in it: `IMG:/path`, or a path on a mount of this user.
 /// Also returns the path of the place below the root that the opened filesystem shows.
@@ -32,9 +32,9 @@ pub fn open_place(argument: &OsStr, others: &Devices) -> Result<(Filesystem, Vol
 }
 
 /// The subvolume that a mount shows.
-fn mounted_root(target: &Path, spot: &Spot) -> Result<TreeId> {
+fn mounted_root(target: &Path, spot: &PathInVolume) -> Result<TreeId> {
     let (socket, _) = live::must_find(target)?;
-    let at = Spot { path: b"/".to_vec(), ..spot.clone() };
+    let at = PathInVolume { path: b"/".to_vec(), ..spot.clone() };
     let order = Order::Subvolume(Act::Show { at });
     let answer = live::give(&socket, &order, &AtomicBool::new(false), &mut |_| true)?;
     let id = answer["document"]["id"].as_u64();

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use buttress_block::OpenOptions;
 use buttress_format::{DeviceId, Logical, ReplaceItem, Superblock};
-use buttress_remote::{Asked, host_file, is_remote};
+use buttress_remote::{OpenRequest, host_file, is_remote};
 use buttress_volume::Volume;
 
 use crate::exit::{Exit, Failure, Result};
@@ -179,7 +179,7 @@ fn device_number(path: &Path) -> Option<u64> {
 /// Reads a superblock. Takes no lock, since a server may have the device.
 fn superblock(path: &Path) -> Option<Superblock> {
     let how = OpenOptions { write: false, lock: false, ..OpenOptions::default() };
-    let opened = buttress_remote::open(path, how, &Asked::default()).ok()?;
+    let opened = buttress_remote::open(path, how, &OpenRequest::default()).ok()?;
     Volume::read_superblock(&*opened.device()).ok()
 }
 

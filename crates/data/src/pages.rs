@@ -174,7 +174,7 @@ pub(crate) struct Pages {
 
 /// The state of an address in the cache.
 #[derive(Debug)]
-pub(crate) enum Found<'p> {
+pub(crate) enum PageLookup<'p> {
     /// The bytes of a run, and the position of the address in them.
     Ready { bytes: Arc<AlignedBuf>, from: usize },
     /// Not cached: the caller reads the run for all threads that wait.
@@ -318,7 +318,7 @@ impl Pages {
     /// Finds the run that holds an address, or claims a run that begins there and is at most `want`
     /// bytes long. If `continues`, the reader has read a part of this sector before: both reads
     /// count as one.
-    pub(crate) fn find(&self, at: Logical, want: u64, continues: bool) -> Found<'_> {
+    pub(crate) fn find(&self, at: Logical, want: u64, continues: bool) -> PageLookup<'_> {
         let shard = self.shard(at.0);
         let mut runs = shard.runs.lock();
         let next = match covering(&mut runs, at.0) {
@@ -328,17 +328,17 @@ impl Pages {
                     let comes = start == at.0 && !continues;
                     *read = if comes { read.more() } else { *read };
                     let (bytes, from) = (Arc::clone(bytes), (at.0 - start) as usize);
-                    return Found::Ready { bytes, from };
+                    return PageLookup::Ready { bytes, from };
                 }
                 State::Loading { is_awaited, .. } => {
                     *is_awaited = true;
-                    return Found::Loading { end: Logical(start + slot.len) };
+                    return PageLookup::Loading { end: Logical(start + slot.len) };
                 }
             },
             Err(next) => next,
         };
         shard.misses.fetch_add(1, Ordering::Relaxed);
-        Found::Claimed(self.enter(&mut runs, at, next, want))
+        PageLookup::Claimed(self.enter(&mut runs, at, next, want))
     }
 
     /// Claims a run to be read ahead. If a run that is cached or being read has the address,

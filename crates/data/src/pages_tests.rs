@@ -5,7 +5,7 @@ use std::thread;
 use buttress_base::{AlignedBuf, Rng};
 use buttress_format::{Extent, Logical};
 
-use crate::pages::{Found, Pages, Purpose, REGION, RunClaim};
+use crate::pages::{PageLookup, Pages, Purpose, REGION, RunClaim};
 
 const SECTOR: u64 = 4096;
 
@@ -44,16 +44,16 @@ fn a_run_is_read_once() {
                     let at = Logical(region * REGION);
                     loop {
                         match pages.find(at, REGION, false) {
-                            Found::Ready { bytes, from } => {
+                            PageLookup::Ready { bytes, from } => {
                                 assert_eq!((bytes.len() as u64, from), (REGION, 0));
                                 break;
                             }
-                            Found::Claimed(claim) => {
+                            PageLookup::Claimed(claim) => {
                                 reads.fetch_add(1, Ordering::Relaxed);
                                 let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
                                 claim.publish(&Arc::new(bytes), Purpose::Now);
                             }
-                            Found::Loading { .. } => pages.wait(at),
+                            PageLookup::Loading { .. } => pages.wait(at),
                         }
                     }
                 }
@@ -71,14 +71,14 @@ fn a_run_is_read_once() {
 fn a_failed_read_is_tried_by_the_next() {
     let pages = Pages::new(64 << 20);
     let at = Logical(12288);
-    let Found::Claimed(claim) = pages.find(at, SECTOR, false) else { panic!("it is free") };
+    let PageLookup::Claimed(claim) = pages.find(at, SECTOR, false) else { panic!("it is free") };
     let seen = Barrier::new(2);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            assert!(matches!(pages.find(at, SECTOR, false), Found::Loading { .. }));
+            assert!(matches!(pages.find(at, SECTOR, false), PageLookup::Loading { .. }));
             seen.wait();
             pages.wait(at);
-            matches!(pages.find(at, SECTOR, false), Found::Claimed(_))
+            matches!(pages.find(at, SECTOR, false), PageLookup::Claimed(_))
         });
         seen.wait();
         // This is usually long enough for the thread to fall asleep. The test does not depend on
@@ -110,13 +110,13 @@ fn nothing_old_is_found() {
                     let at = Logical(number * SECTOR);
                     let least = told[number as usize].load(Ordering::SeqCst);
                     let (bytes, from) = match pages.find(at, rng.range(1..40) * SECTOR, false) {
-                        Found::Ready { bytes, from } => (bytes, from),
-                        Found::Claimed(claim) => {
+                        PageLookup::Ready { bytes, from } => (bytes, from),
+                        PageLookup::Claimed(claim) => {
                             let bytes = disk.read(claim.extent());
                             claim.publish(&bytes, Purpose::Now);
                             (bytes, 0)
                         }
-                        Found::Loading { .. } => {
+                        PageLookup::Loading { .. } => {
                             pages.wait(at);
                             continue;
                         }
@@ -151,13 +151,13 @@ fn touch(pages: &Pages, at: u64, continues: bool) -> bool {
 
 fn touch_for(pages: &Pages, at: u64, purpose: Purpose, continues: bool) -> bool {
     match pages.find(Logical(at), 256 << 10, continues) {
-        Found::Ready { .. } => true,
-        Found::Claimed(claim) => {
+        PageLookup::Ready { .. } => true,
+        PageLookup::Claimed(claim) => {
             let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
             claim.publish(&Arc::new(bytes), purpose);
             false
         }
-        Found::Loading { .. } => panic!("no other thread is here"),
+        PageLookup::Loading { .. } => panic!("no other thread is here"),
     }
 }
 
@@ -275,7 +275,7 @@ fn a_reader_keeps_the_run_it_reads() {
         };
         let used = (0..budget / REGION).map(|region| (1 << 40) + region * REGION);
         for at in used.clone().chain(used.clone()).chain(used) {
-            if let Found::Claimed(claim) = pages.find(Logical(at), REGION, false) {
+            if let PageLookup::Claimed(claim) = pages.find(Logical(at), REGION, false) {
                 load(claim, Purpose::Now);
             }
         }
@@ -293,7 +293,7 @@ fn a_reader_keeps_the_run_it_reads() {
                     Err(there) => told = there.0,
                 }
             }
-            if let Found::Claimed(claim) = pages.find(Logical(at), window, false) {
+            if let PageLookup::Claimed(claim) = pages.find(Logical(at), window, false) {
                 scanned += load(claim, Purpose::Now);
             }
         }

@@ -11,7 +11,7 @@ use buttress_maintenance::BalanceProgress;
 use buttress_volume::Volume;
 
 use crate::filesystem::Filesystem;
-use crate::upkeep::{Stopped, Work};
+use crate::upkeep::{Stopped, UpkeepTask};
 
 /// The rule that a removal breaks.
 const TOO_FEW: &str = "too few devices would be left for the profiles: add one first, or convert";
@@ -30,14 +30,14 @@ impl Filesystem {
     /// moved content stays at its new place.
     #[must_use]
     pub fn cancel_removal(&self) -> Stopped {
-        self.mount().upkeep.cancel(Work::Remove)
+        self.mount().upkeep.cancel(UpkeepTask::Remove)
     }
 
     /// Stops the running change of a device's size as [`Filesystem::cancel_removal`] does. Unless
     /// the change was over, the device keeps its size.
     #[must_use]
     pub fn cancel_resize(&self) -> Stopped {
-        self.mount().upkeep.cancel(Work::Resize)
+        self.mount().upkeep.cancel(UpkeepTask::Resize)
     }
 
     /// Moves all data off a device, which may be missing, and removes the device from the volume.
@@ -52,7 +52,7 @@ impl Filesystem {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Remove)?;
+        let _turn = mount.upkeep.begin_work(UpkeepTask::Remove)?;
         if !mount.maintenance.can_lose_device(id) {
             return Err(Error::invalid(TOO_FEW));
         }

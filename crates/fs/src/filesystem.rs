@@ -19,7 +19,7 @@ use crate::open;
 use crate::options::MountOptions;
 use crate::sprout;
 use crate::statfs::{DeviceInfo, Info, StatFs};
-use crate::upkeep::{BalanceStatus, Stopped, Work};
+use crate::upkeep::{BalanceStatus, Stopped, UpkeepTask};
 
 /// One mounted volume. Cheap to clone; all clones show the same state. If the last clone drops
 /// without [`Filesystem::close`], the drop still commits, and can only log a failure.
@@ -348,7 +348,7 @@ impl Filesystem {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Balance)?;
+        let _turn = mount.upkeep.begin_work(UpkeepTask::Balance)?;
         self.sync()?;
         Ok(mount.maintenance.balance(
             options,
@@ -386,7 +386,7 @@ impl Filesystem {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Balance)?;
+        let _turn = mount.upkeep.begin_work(UpkeepTask::Balance)?;
         self.sync()?;
         Ok(mount.maintenance.resume_balance(&mount.holders(), &mut mount.upkeep.watched(watch))?)
     }
@@ -411,8 +411,8 @@ impl Filesystem {
     /// `Busy` when there is no balance.
     pub fn cancel_balance(&self) -> Result<()> {
         let mount = self.mount();
-        let ran = mount.upkeep.cancel(Work::Balance) == Stopped::Work;
-        let _turn = mount.upkeep.begin_work(Work::Balance)?;
+        let ran = mount.upkeep.cancel(UpkeepTask::Balance) == Stopped::Work;
+        let _turn = mount.upkeep.begin_work(UpkeepTask::Balance)?;
         if ran && mount.maintenance.paused_balance()?.is_none() {
             // The balance has completed.
             return Ok(());
@@ -461,7 +461,7 @@ impl Filesystem {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Resize)?;
+        let _turn = mount.upkeep.begin_work(UpkeepTask::Resize)?;
         if total_bytes < 16 << 20 {
             return Err(Error::invalid("a device smaller than 16 MiB"));
         }

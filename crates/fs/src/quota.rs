@@ -15,7 +15,7 @@ use buttress_txn::{Cost, Handle, QuotaChange, ReserveClass};
 
 use crate::filesystem::Filesystem;
 use crate::mount::Mount;
-use crate::upkeep::Work;
+use crate::upkeep::UpkeepTask;
 
 pub use buttress_format::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus};
 pub use buttress_txn::{QuotaUse, Quotas};
@@ -211,7 +211,7 @@ impl Filesystem {
     /// (Q1).
     fn in_quota_turn<R>(&self, act: impl FnOnce(&mut QuotaTurn<'_>) -> Result<R>) -> Result<R> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Devices)?;
+        let _turn = mount.upkeep.begin_work(UpkeepTask::Devices)?;
         // Only commits count quotas, so commit first.
         self.sync()?;
         act(&mut QuotaTurn { fs: self, quotas: self.quotas()? })

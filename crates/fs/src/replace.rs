@@ -10,7 +10,7 @@ use buttress_make::clock::{new_uuid, now};
 
 use crate::filesystem::Filesystem;
 use crate::mount::Mount;
-use crate::upkeep::{ReplaceState, ReplaceStatus, Work};
+use crate::upkeep::{ReplaceState, ReplaceStatus, UpkeepTask};
 
 impl Filesystem {
     /// Replaces a device, which may be missing, by a new one. Other work on the volume goes on. The
@@ -96,7 +96,7 @@ impl Filesystem {
         if mount.engine.unfinished_replacement()?.is_none() {
             return Ok(false);
         }
-        let _turn = mount.upkeep.begin_work(Work::Replace)?;
+        let _turn = mount.upkeep.begin_work(UpkeepTask::Replace)?;
         Ok(mount.maintenance.cancel_replacement(now().sec)?)
     }
 }

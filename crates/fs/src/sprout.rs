@@ -19,7 +19,7 @@ use buttress_txn::{Engine, EngineOptions, GroupsRead};
 use buttress_volume::{OpenOptions, Volume};
 
 use crate::mount::Mount;
-use crate::upkeep::Work;
+use crate::upkeep::UpkeepTask;
 
 /// The smallest device that a volume takes, in bytes.
 const DEVICE_MIN: u64 = 16 << 20;
@@ -59,7 +59,7 @@ pub(crate) fn add(mount: &Mount, device: Arc<dyn Device>, discard: bool) -> Resu
         let seeds = seeds.iter().map(|seed| Arc::clone(&seed.device)).collect();
         return grow(seeds, device, discard);
     }
-    let _turn = mount.upkeep.begin_work(Work::Devices)?;
+    let _turn = mount.upkeep.begin_work(UpkeepTask::Devices)?;
     let devid = mount.maintenance.next_device();
     let item = new_item(devid, &*device, &mount.superblock, mount.superblock.tree_fsid())?;
     empty(&*device, discard)?;

@@ -38,7 +38,7 @@ const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
 
 /// The kinds of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum UpkeepTask {
     Balance,
     /// A change of the volume as a whole that cannot be stopped, such as adding a device.
     Devices,
@@ -105,7 +105,7 @@ pub struct BalanceStatus {
 
 #[derive(Default)]
 struct State {
-    work: Option<Work>,
+    work: Option<UpkeepTask>,
     /// The number of works that have begun.
     turn: u64,
     progress: BalanceProgress,
@@ -150,20 +150,20 @@ impl Upkeep {
     }
 
     /// Begins a kind of work, unless other work runs.
-    pub(crate) fn begin_work(&self, work: Work) -> Result<Turn<'_>> {
+    pub(crate) fn begin_work(&self, work: UpkeepTask) -> Result<Turn<'_>> {
         self.status.expect_writable()?;
         let mut state = self.state.lock();
         // Work that the mount began on its own stops, so that this work can begin.
-        if state.work == Some(Work::Reclaim) && !state.is_closing {
+        if state.work == Some(UpkeepTask::Reclaim) && !state.is_closing {
             self.maintenance.stop_moving(true);
-            while state.work == Some(Work::Reclaim) {
+            while state.work == Some(UpkeepTask::Reclaim) {
                 self.changed.wait(&mut state);
             }
         }
         let busy = match state.work {
             _ if state.is_closing => Some("the volume is being closed"),
             None => None,
-            Some(Work::Balance) => Some("a balance is running"),
+            Some(UpkeepTask::Balance) => Some("a balance is running"),
             Some(_) => Some("a device is being added, removed, replaced or resized"),
         };
         if let Some(why) = busy {
@@ -191,20 +191,20 @@ impl Upkeep {
 
     /// Stops a balance after its current group. Returns whether a balance was running.
     pub(crate) fn pause_balance(&self) -> bool {
-        self.stop_running(Work::Balance, false) == Stopped::Work
+        self.stop_running(UpkeepTask::Balance, false) == Stopped::Work
     }
 
     /// Stops work of this kind at once.
-    pub(crate) fn cancel(&self, work: Work) -> Stopped {
+    pub(crate) fn cancel(&self, work: UpkeepTask) -> Stopped {
         self.stop_running(work, true)
     }
 
     /// Stops work of this kind, and waits until it has stopped. The answer is of one moment: with a
     /// second look, work of this kind that just begins would be taken for other work.
-    fn stop_running(&self, work: Work, at_once: bool) -> Stopped {
+    fn stop_running(&self, work: UpkeepTask, at_once: bool) -> Stopped {
         let mut state = self.state.lock();
         match state.work {
-            None | Some(Work::Reclaim) => return Stopped::Nothing,
+            None | Some(UpkeepTask::Reclaim) => return Stopped::Nothing,
             Some(running) if running != work => return Stopped::OtherWork,
             Some(_) => {}
         }
@@ -242,7 +242,7 @@ impl Upkeep {
         now: impl Fn() -> i64,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let turn = self.begin_work(Work::Replace)?;
+        let turn = self.begin_work(UpkeepTask::Replace)?;
         let begun = ReplaceStatus { started: now(), ..ReplaceStatus::default() };
         self.state.lock().replaced = Some(begun);
         let done = work();
@@ -266,7 +266,7 @@ impl Upkeep {
     /// replacement was stopped before its end. Returns `None` if no replacement runs.
     pub(crate) fn cancel_replace(&self) -> Option<bool> {
         let mut state = self.state.lock();
-        if state.work != Some(Work::Replace) {
+        if state.work != Some(UpkeepTask::Replace) {
             return None;
         }
         self.pause.store(true, Ordering::Relaxed);
@@ -292,7 +292,7 @@ impl Upkeep {
             let state = self.state.lock();
             (state.work, state.progress)
         };
-        let is_running = work == Some(Work::Balance);
+        let is_running = work == Some(UpkeepTask::Balance);
         let kept = self.maintenance.paused_balance()?;
         Ok(kept.map(|options| BalanceStatus { is_running, options, progress }))
     }
@@ -320,7 +320,7 @@ impl Upkeep {
             if !any {
                 continue;
             }
-            let Ok(_turn) = self.begin_work(Work::Reclaim) else { continue };
+            let Ok(_turn) = self.begin_work(UpkeepTask::Reclaim) else { continue };
             let may = |start: Logical| was_full.get(&start).copied().unwrap_or(false);
             match self.maintenance.reclaim_groups(below, holders, &may) {
                 Ok(0) => {}

@@ -21,7 +21,7 @@ use crate::attr::time_from_wire;
 use crate::device::PAYLOAD_LEN;
 use crate::errno::Answer;
 use crate::exchange::Exchange;
-use crate::front_end::content::Asked;
+use crate::front_end::content::TimesRequest;
 use crate::front_end::{Caller, FrontEnd};
 use crate::notifier_threads::BACKGROUND_MAX;
 use crate::timed::Timed;
@@ -254,9 +254,9 @@ fn entry(entry: crate::front_end::Entry) -> Reply {
 }
 
 /// How a request asks for times.
-fn asked(how: &SetattrIn) -> Asked {
+fn asked(how: &SetattrIn) -> TimesRequest {
     let valid = how.valid();
-    Asked {
+    TimesRequest {
         has_handle: valid.contains(SetattrFlags::HANDLE),
         is_access_now: valid.contains(SetattrFlags::ATIME_NOW),
         is_change_now: valid.contains(SetattrFlags::MTIME_NOW),

@@ -38,7 +38,7 @@ use buttress_txn::{Engine, Error, LoggedId};
 use crate::draft::Draft;
 use crate::extents;
 use crate::logs::{Level, Logs};
-use crate::no_log::{NoLog, Outcome};
+use crate::no_log::{LogResult, NoLog};
 
 /// With more inodes than this in one log, a commit is cheaper.
 const INODES_MAX: usize = 1024;
@@ -81,7 +81,7 @@ pub(crate) fn collect(
     logs: &mut Logs,
     wanted: &BTreeSet<LoggedId>,
     no_holes: bool,
-) -> Outcome<bool> {
+) -> LogResult<bool> {
     let mut collect = Collect {
         draft: Draft::new(engine, logs, no_holes),
         queue: Vec::new(),
@@ -142,22 +142,22 @@ impl Collect<'_> {
         self.queue.push((id, level));
     }
 
-    fn item(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Option<InodeItem>> {
+    fn item(view: &buttress_tree::View, (tree, ino): LoggedId) -> LogResult<Option<InodeItem>> {
         let key = item_key(ino);
         let Some(item) = view.get(tree, &key)? else { return Ok(None) };
         Ok(Some(InodeItem::parse(&item).map_err(malformed(tree, key))?))
     }
 
-    fn now(&self, id: LoggedId) -> Outcome<Option<InodeItem>> {
+    fn now(&self, id: LoggedId) -> LogResult<Option<InodeItem>> {
         Ok(Self::item(&self.draft.view, id)?.filter(|item| item.nlink > 0))
     }
 
-    fn before(&self, id: LoggedId) -> Outcome<Option<InodeItem>> {
+    fn before(&self, id: LoggedId) -> LogResult<Option<InodeItem>> {
         Self::item(&self.draft.base, id)
     }
 
     /// Reads the names of an inode from its INODE_REF and INODE_EXTREF items.
-    fn names(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Names> {
+    fn names(view: &buttress_tree::View, (tree, ino): LoggedId) -> LogResult<Names> {
         let mut names = Names::default();
         let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_EXTREF, u64::MAX));
         for found in view.range(tree, low, high) {
@@ -168,14 +168,14 @@ impl Collect<'_> {
         Ok(names)
     }
 
-    fn entries(view: &buttress_tree::View, tree: TreeId, key: Key) -> Outcome<Vec<DirEntry>> {
+    fn entries(view: &buttress_tree::View, tree: TreeId, key: Key) -> LogResult<Vec<DirEntry>> {
         match view.get(tree, &key)? {
             None => Ok(Vec::new()),
             Some(item) => Ok(DirEntry::parse_all(&item).map_err(malformed(tree, key))?),
         }
     }
 
-    fn inode(&mut self, id: LoggedId, level: Level) -> Outcome<()> {
+    fn inode(&mut self, id: LoggedId, level: Level) -> LogResult<()> {
         let (tree, ino) = id;
         if self.committed != Some(tree) {
             if self.draft.base.committed_root(tree)?.is_none() || !tree.is_fs_tree() {
@@ -238,7 +238,7 @@ impl Collect<'_> {
 
     /// Removes from the log an inode that is gone or has no name. The log keeps only the loss of
     /// the inode's names (C1).
-    fn forget(&mut self, id: LoggedId) -> Outcome<()> {
+    fn forget(&mut self, id: LoggedId) -> LogResult<()> {
         if self.draft.logs.levels.remove(&id).is_none() {
             return Ok(());
         }
@@ -275,7 +275,7 @@ impl Collect<'_> {
     /// Logs the inode that now has a name which the logged inode `id` lost. Without that inode,
     /// replay would lose the name (C4). The inode with the name is logged in full. Otherwise replay
     /// could put an empty file in the place of `id`, which may have been synced.
-    fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
+    fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> LogResult<()> {
         let tree = id.0;
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
         for entry in Self::entries(&self.draft.view, tree, by_name)? {
@@ -294,7 +294,7 @@ impl Collect<'_> {
 
     /// Logs the minimum that makes replay find an inode. If the committed trees have the inode,
     /// replay ignores the logged item and sets only the attributes.
-    fn log_existence(&mut self, id: LoggedId, mut item: InodeItem) -> Outcome<()> {
+    fn log_existence(&mut self, id: LoggedId, mut item: InodeItem) -> LogResult<()> {
         if self.draft.logged(id.0, &item_key(id.1)).is_some() {
             return Ok(());
         }
@@ -308,7 +308,7 @@ impl Collect<'_> {
     }
 
     /// Logs all attributes, because replay removes attributes that the log does not have.
-    fn log_attributes(&mut self, (tree, ino): LoggedId) -> Outcome<()> {
+    fn log_attributes(&mut self, (tree, ino): LoggedId) -> LogResult<()> {
         let (low, high) = (key(ino, Kind::XATTR_ITEM, 0), key(ino, Kind::XATTR_ITEM, u64::MAX));
         let mut items: BTreeMap<Key, Payload> = BTreeMap::new();
         for found in self.draft.view.range(tree, low, high) {
@@ -326,7 +326,7 @@ impl Collect<'_> {
         Ok(())
     }
 
-    fn log_names(&mut self, id: LoggedId, item: &InodeItem, there_before: bool) -> Outcome<()> {
+    fn log_names(&mut self, id: LoggedId, item: &InodeItem, there_before: bool) -> LogResult<()> {
         let (tree, ino) = id;
         let now = Self::names(&self.draft.view, id)?;
         let before =
@@ -363,7 +363,7 @@ impl Collect<'_> {
 
     /// Logs the other inodes that replay needs for a name that an inode gained. So replay finds the
     /// directory, and the inode that had the name keeps a name.
-    fn log_gain(&mut self, id: LoggedId, dir: Ino, name: &[u8], index: u64) -> Outcome<()> {
+    fn log_gain(&mut self, id: LoggedId, dir: Ino, name: &[u8], index: u64) -> LogResult<()> {
         let tree = id.0;
         if self.before((tree, dir.0))?.is_none() {
             self.want((tree, dir.0), Level::Exists);
@@ -386,7 +386,7 @@ impl Collect<'_> {
     }
 
     /// Logs the removal of a committed directory entry.
-    fn log_loss(&mut self, dir: LoggedId, index: u64) -> Outcome<()> {
+    fn log_loss(&mut self, dir: LoggedId, index: u64) -> LogResult<()> {
         let Some(item) = self.now(dir)?.filter(is_dir) else {
             return Err(NoLog::Commit("a name in a directory that is gone"));
         };
@@ -400,7 +400,7 @@ impl Collect<'_> {
 
     /// If an inode loses a committed name through the log and has gained a name since the commit,
     /// the inode is logged, too (C2).
-    fn log_loser(&mut self, tree: TreeId, entry: &DirEntry) -> Outcome<()> {
+    fn log_loser(&mut self, tree: TreeId, entry: &DirEntry) -> LogResult<()> {
         if entry.location.kind != Kind::INODE_ITEM {
             return Err(NoLog::Commit("a subvolume's name"));
         }
@@ -424,7 +424,7 @@ impl Collect<'_> {
     }
 
     /// Logs the changes of a directory since the last commit, or since its last log.
-    fn log_entries(&mut self, id: LoggedId, noted: Option<&BTreeSet<Key>>) -> Outcome<()> {
+    fn log_entries(&mut self, id: LoggedId, noted: Option<&BTreeSet<Key>>) -> LogResult<()> {
         let (tree, ino) = id;
         let keys: Vec<Key> = match noted {
             Some(noted) => noted.iter().copied().collect(),
@@ -468,7 +468,7 @@ struct Names {
 
 impl Names {
     /// Adds the names that an item holds; items of other kinds hold none.
-    fn add(&mut self, tree: TreeId, key: Key, item: &[u8]) -> Outcome<()> {
+    fn add(&mut self, tree: TreeId, key: Key, item: &[u8]) -> LogResult<()> {
         if key.kind == Kind::INODE_REF {
             for found in InodeRefs::parse(item).map_err(malformed(tree, key))? {
                 self.all.insert((Ino(key.offset), found.name, found.index));

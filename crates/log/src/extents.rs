@@ -25,13 +25,13 @@ use buttress_format::{
 use buttress_txn::{DataRef, Error, LoggedId};
 
 use crate::draft::Draft;
-use crate::no_log::{NoLog, Outcome};
+use crate::no_log::{LogResult, NoLog};
 
 fn key(ino: u64, offset: u64) -> Key {
     Key::new(ino, Kind::EXTENT_DATA, offset)
 }
 
-fn parse(tree: TreeId, key: Key, item: &[u8]) -> Outcome<FileExtent> {
+fn parse(tree: TreeId, key: Key, item: &[u8]) -> LogResult<FileExtent> {
     Ok(FileExtent::parse(item).map_err(|source| Error::Item { tree, key, source })?)
 }
 
@@ -56,7 +56,7 @@ pub(super) fn log(
     (tree, ino): LoggedId,
     item: &InodeItem,
     noted: Option<(&BTreeSet<Key>, bool)>,
-) -> Outcome<()> {
+) -> LogResult<()> {
     let sector = u64::from(draft.view.store().geometry().sectorsize);
     let keys: Vec<Key> = match noted {
         Some((noted, _)) => noted.iter().copied().collect(),
@@ -67,7 +67,7 @@ pub(super) fn log(
     };
     let mut changed = RangeSet::default();
     for at in keys.into_iter().filter(|key| key.kind == Kind::EXTENT_DATA) {
-        let range = |item: &[u8]| -> Outcome<Range<u64>> {
+        let range = |item: &[u8]| -> LogResult<Range<u64>> {
             Ok(at.offset..end(at.offset, &parse(tree, at, item)?, sector))
         };
         let logged = draft.logged(tree, &at).map(range).transpose()?;
@@ -102,7 +102,7 @@ pub(super) fn log(
 }
 
 /// Puts an extent into the log, with its checksums.
-fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()> {
+fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> LogResult<()> {
     let extent = parse(tree, at, item)?;
     if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
         // A chunk of this transaction is unknown after a crash.
@@ -131,7 +131,7 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
 
 /// Whether another file would have the extent as preallocated after a crash, although the extent
 /// has got checksums since the last commit (E4).
-fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
+fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) -> LogResult<bool> {
     if draft.view.tracked().is_anothers_preallocated(extent.start, user) {
         return Ok(true);
     }
@@ -172,7 +172,7 @@ fn log_past_end(
     item: &InodeItem,
     sector: u64,
     changed: &mut RangeSet,
-) -> Outcome<()> {
+) -> LogResult<()> {
     let from = item.size.next_multiple_of(sector);
     let low = key(ino, 0);
     let mut next = from;
@@ -201,7 +201,7 @@ fn log_holes(
     item: &InodeItem,
     sector: u64,
     mut changed: RangeSet,
-) -> Outcome<()> {
+) -> LogResult<()> {
     // Hole items that were logged before are removed, and logged again if the holes still exist.
     let spans: Vec<_> = changed.iter().collect();
     let mut tiles = Vec::new();
@@ -254,7 +254,7 @@ fn around(
     start: u64,
     stop: u64,
     sector: u64,
-) -> Outcome<Vec<(Key, buttress_tree::Payload)>> {
+) -> LogResult<Vec<(Key, buttress_tree::Payload)>> {
     let mut found = Vec::new();
     let low = key(ino, 0);
     if let Some(left) = start.checked_sub(1)

@@ -25,7 +25,7 @@ impl<E: Into<Error>> From<E> for NoLog {
     }
 }
 
-pub(crate) type Outcome<T> = Result<T, NoLog>;
+pub(crate) type LogResult<T> = Result<T, NoLog>;
 
 #[cfg(test)]
 mod tests {

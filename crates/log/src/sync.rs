@@ -30,7 +30,7 @@ use buttress_txn::{CommitLockGuard, Cost, Error, LogHold, LoggedId, ReserveClass
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
-use crate::no_log::{NoLog, Outcome};
+use crate::no_log::{LogResult, NoLog};
 use crate::queue::{Joined, Logged};
 use crate::sync_log::SyncLog;
 use crate::waiting::LogData;
@@ -119,7 +119,7 @@ impl SyncLog {
         &self,
         turn: &mut CommitLockGuard<'_>,
         wanted: &BTreeSet<LoggedId>,
-    ) -> Outcome<()> {
+    ) -> LogResult<()> {
         self.engine.check_writable()?;
         let (mut hold, mut writer) = self.hold();
         if writer.is_broken() {
@@ -152,7 +152,7 @@ impl SyncLog {
         &self,
         data: &[Arc<LogData>],
         nodes: Vec<(Logical, &[u8], Copies)>,
-    ) -> Outcome<()> {
+    ) -> LogResult<()> {
         let parts = data.iter().flat_map(|data| data.parts());
         let parts = parts.map(|(at, bytes)| (at, bytes, Copies::All));
         let batch: Vec<_> = parts.chain(nodes).collect();
@@ -175,7 +175,7 @@ impl SyncLog {
         hold: &mut LogHold<'_>,
         writer: &mut Writer,
         data: &[Arc<LogData>],
-    ) -> Outcome<()> {
+    ) -> LogResult<()> {
         let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
         // Space reserved for the trees has priority.
         if !self.engine.reservations().may_reserve(Cost::default(), ReserveClass::Normal) {

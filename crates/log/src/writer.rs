@@ -16,7 +16,7 @@ use buttress_txn::{Engine, Error, LogHold};
 use buttress_volume::Copies;
 
 use crate::logs::Logs;
-use crate::no_log::{NoLog, Outcome};
+use crate::no_log::{LogResult, NoLog};
 use crate::single_copy::{LogCopies, OtherCopies};
 use crate::tree::{Build, LogTree};
 
@@ -111,7 +111,7 @@ impl Writer {
         // The log uses only groups that are not younger than `limit`, because a crash loses younger
         // chunks.
         limit: Generation,
-    ) -> Outcome<UnwrittenNodes> {
+    ) -> LogResult<UnwrittenNodes> {
         let Self { logs, root, last, spare, next, .. } = self;
         let len = u64::from(geometry.nodesize);
         let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();

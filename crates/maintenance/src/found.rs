@@ -9,7 +9,7 @@ pub(crate) const STEP_BYTES: u64 = 64 << 20;
 
 /// One extent to look at.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct FoundExtent {
     pub(crate) extent: Extent,
     pub(crate) generation: Generation,
     /// The level of a node; `None` for data.
@@ -18,7 +18,11 @@ pub(crate) struct Found {
 
 /// Returns the extents in use from an address on, for one step, and the start of the next step.
 /// Each step but the last covers at least [`STEP_BYTES`].
-pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logical)> {
+pub(crate) fn extents(
+    view: &View,
+    from: Logical,
+    end: Logical,
+) -> Result<(Vec<FoundExtent>, Logical)> {
     extents_for(view, from, end, STEP_BYTES)
 }
 
@@ -28,13 +32,13 @@ pub(crate) fn extents_for(
     from: Logical,
     end: Logical,
     least: u64,
-) -> Result<(Vec<Found>, Logical)> {
+) -> Result<(Vec<FoundExtent>, Logical)> {
     let root = view
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
     let geometry = view.store().geometry();
     let (nodesize, sectorsize) = (u64::from(geometry.nodesize), u64::from(geometry.sectorsize));
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<FoundExtent> = Vec::new();
     let mut bytes = 0;
     let first = Key::new(from.0, Kind(0), 0);
     let mut cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &first)?;
@@ -78,7 +82,7 @@ pub(crate) fn extents_for(
                 (true, _, known) => known.map(|(_, level)| level),
             };
             let extent = Extent::new(start, len);
-            found.push(Found { extent, generation: item.generation, level });
+            found.push(FoundExtent { extent, generation: item.generation, level });
             bytes += len;
         }
         cursor.advance()?;

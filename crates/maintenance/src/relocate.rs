@@ -34,10 +34,10 @@ mod ahead;
 mod users;
 
 use self::ahead::Ahead;
-use self::users::{Use, file_trees, inodes_of, users};
+use self::users::{ExtentUser, file_trees, inodes_of, users};
 use crate::Maintenance;
 use crate::bound::{name, steps_through, waits_within};
-use crate::found::{Found, STEP_BYTES, extents};
+use crate::found::{FoundExtent, STEP_BYTES, extents};
 
 /// Rounds over a group before giving up. Without other work one round is enough. Each snapshot or
 /// clone that is made during a round costs another round.
@@ -232,7 +232,7 @@ impl Maintenance {
 
     fn move_some(
         &self,
-        found: &[Found],
+        found: &[FoundExtent],
         users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
@@ -351,7 +351,7 @@ impl Maintenance {
         &self,
         handle: Handle<'_>,
         mut extent: MovedExtent,
-        users: Vec<Use>,
+        users: Vec<ExtentUser>,
         sums: &Csums,
         owner: Option<TreeId>,
     ) {

@@ -21,7 +21,7 @@ use buttress_volume::{DeviceTrust, SOON_MAX, Volume};
 use buttress_txn::{Result, View};
 
 use crate::bound::{name, steps_through};
-use crate::found::{Found, STEP_BYTES, extents};
+use crate::found::{FoundExtent, STEP_BYTES, extents};
 use crate::scrub_progress::Content;
 use crate::scrub_rows::Striped;
 use crate::{Maintenance, ScrubOptions, ScrubProgress};
@@ -140,12 +140,12 @@ impl Maintenance {
     /// The number of pieces to scrub next. If some device gains by reading in advance, all copies
     /// of these pieces have at most [`SOON_MAX`] bytes. If no device gains by it, all pieces are
     /// scrubbed next.
-    fn batch_len(&self, pieces: &[Found]) -> usize {
+    fn batch_len(&self, pieces: &[FoundExtent]) -> usize {
         if !self.volume().gains_by_batches() {
             return pieces.len();
         }
         let mut room = SOON_MAX;
-        let fits = |piece: &&Found| {
+        let fits = |piece: &&FoundExtent| {
             let copies = u64::from(self.volume().mirrors(piece.extent.start));
             let bytes = piece.extent.len.saturating_mul(copies);
             let is_in = room >= bytes;
@@ -159,7 +159,7 @@ impl Maintenance {
     fn scrub_pieces(
         &self,
         view: &View,
-        pieces: &[Found],
+        pieces: &[FoundExtent],
         how: How<'_>,
         progress: &mut ScrubProgress,
     ) -> Result<()> {
@@ -192,7 +192,7 @@ impl Maintenance {
 
     fn scrub_node(
         &self,
-        one: &Found,
+        one: &FoundExtent,
         level: u8,
         repairs: bool,
         progress: &mut ScrubProgress,
@@ -333,8 +333,8 @@ fn note_places(chunk: &Chunk, progress: &mut ScrubProgress) {
 
 /// Divides extents into pieces that are read at once: each node alone, and data in runs, which may
 /// cross extents.
-pub(crate) fn pieces(found: &[Found]) -> Vec<Found> {
-    let mut pieces: Vec<Found> = Vec::with_capacity(found.len());
+pub(crate) fn pieces(found: &[FoundExtent]) -> Vec<FoundExtent> {
+    let mut pieces: Vec<FoundExtent> = Vec::with_capacity(found.len());
     for one in found {
         let mut rest = one.extent;
         if let (None, Some(last)) = (one.level, pieces.last_mut())
@@ -349,7 +349,7 @@ pub(crate) fn pieces(found: &[Found]) -> Vec<Found> {
         let step = if one.level.is_some() { rest.len } else { RUN_BYTES };
         while rest.len > 0 {
             let len = step.min(rest.len);
-            pieces.push(Found { extent: Extent::new(rest.start, len), ..*one });
+            pieces.push(FoundExtent { extent: Extent::new(rest.start, len), ..*one });
             rest = Extent::new(rest.start.end(len), rest.len - len);
         }
     }

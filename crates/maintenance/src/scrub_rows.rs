@@ -16,7 +16,7 @@ use buttress_volume::Sector;
 
 use buttress_txn::{Csums, Error, Result, View};
 
-use crate::found::{Found, STEP_BYTES, extents_for};
+use crate::found::{FoundExtent, STEP_BYTES, extents_for};
 use crate::scrub_progress::Content;
 use crate::{Maintenance, ScrubProgress};
 
@@ -35,7 +35,7 @@ pub(crate) struct Striped {
 /// The extents in use in a row.
 struct InRow {
     range: Extent,
-    found: Vec<Found>,
+    found: Vec<FoundExtent>,
     sums: Option<Csums>,
 }
 
@@ -57,7 +57,7 @@ impl Maintenance {
         let (mut found, next) = extents_for(&view, from, chunk.end(), least)?;
         let stop = if next < chunk.end() { floor(next) } else { next };
         found.extend(before(&view, chunk.start, from)?.filter(|one| one.extent.end() > from));
-        let mut rows: BTreeMap<Logical, Vec<Found>> = BTreeMap::new();
+        let mut rows: BTreeMap<Logical, Vec<FoundExtent>> = BTreeMap::new();
         for one in found {
             if one.extent.start >= from && one.extent.start < stop {
                 match one.level {
@@ -126,7 +126,7 @@ impl Maintenance {
 impl InRow {
     /// Bytes in use.
     fn used(&self) -> u64 {
-        let of = |one: &Found| {
+        let of = |one: &FoundExtent| {
             let (start, end) = (self.range.start, self.range.end());
             one.extent.end().min(end).distance(one.extent.start.max(start))
         };
@@ -144,7 +144,7 @@ impl InRow {
 }
 
 /// The last extent of a chunk that begins before an address. Extents do not cross chunks.
-fn before(view: &View, chunk: Logical, at: Logical) -> Result<Option<Found>> {
+fn before(view: &View, chunk: Logical, at: Logical) -> Result<Option<FoundExtent>> {
     let Some(root) = view.committed_root(TreeId::EXTENT)? else { return Ok(None) };
     let store = &**view.store();
     let geometry = store.geometry();
@@ -176,7 +176,7 @@ fn before(view: &View, chunk: Logical, at: Logical) -> Result<Option<Found>> {
             (true, _, known) => known.map(|(_, level)| level),
         };
         let extent = Extent::new(Logical(found.objectid), len);
-        return Ok(Some(Found { extent, generation: parsed.generation, level }));
+        return Ok(Some(FoundExtent { extent, generation: parsed.generation, level }));
     }
     Err(Error::Extents { at, what: "references before it belong to no extent" })
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buttress_block::{Device, OpenOptions};
 use buttress_fs::make::{MakeOptions, MakeReport, make_on};
 use buttress_fs::{Filesystem, MountOptions, Timespec, be_repeatable};
-use buttress_remote::{Asked, Inside, host_file, is_remote};
+use buttress_remote::{Inside, OpenRequest, host_file, is_remote};
 
 use crate::args::Args;
 use crate::brings;
@@ -141,7 +141,7 @@ impl<'a> Plan<'a> {
 }
 
 /// Opens a device for a new volume. With a size, a file is made, or made longer.
-pub(crate) fn open(path: &Path, size: Option<u64>, asked: &Asked) -> Result<Arc<dyn Device>> {
+pub(crate) fn open(path: &Path, size: Option<u64>, asked: &OpenRequest) -> Result<Arc<dyn Device>> {
     let open = || match size {
         Some(size) => buttress_remote::create(path, size, asked),
         None => buttress_remote::open(path, OpenOptions::WRITE, asked),

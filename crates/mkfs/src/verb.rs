@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buttress_block::{Device, probe};
 use buttress_format::Profile;
 use buttress_fs::make::{FEATURES, MakeReport};
-use buttress_remote::Asked;
+use buttress_remote::OpenRequest;
 use buttress_volume::Uuid;
 
 use crate::args::{nodesize_of, options, sectorsize_of};
@@ -57,7 +57,7 @@ fn make(args: &Args, plan: &Plan<'_>, ui: &Ui) -> Result<()> {
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in paths {
         let (takeover, discard_local) = (args.takeover, args.discard_local);
-        let asked = Asked { takeover, discard_local, ..Asked::default() };
+        let asked = OpenRequest { takeover, discard_local, ..OpenRequest::default() };
         let device = plan::open(path, plan.options.size, &asked)?;
         if !args.force
             && let Some(found) = probe::identify(&*device).context(|| path.display().to_string())?

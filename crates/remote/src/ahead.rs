@@ -218,10 +218,10 @@ impl Ahead {
     /// Takes the keys of `wanted` that no other thread has asked for. The caller asks for these
     /// lines, and then drops the first result. The second result has the other keys, for
     /// [`Ahead::wait`].
-    pub(crate) fn take(&self, wanted: BTreeSet<Key>) -> (Asked<'_>, BTreeSet<Key>) {
+    pub(crate) fn take(&self, wanted: BTreeSet<Key>) -> (RequestedLines<'_>, BTreeSet<Key>) {
         let mut inside = self.inside.lock();
         let (mine, theirs) = wanted.into_iter().partition(|key| inside.asked.insert(*key));
-        (Asked { ahead: self, keys: mine }, theirs)
+        (RequestedLines { ahead: self, keys: mine }, theirs)
     }
 
     /// Waits until no thread asks for a line any more. Afterwards the cache may still lack the
@@ -314,12 +314,12 @@ impl Inside {
 
 /// Lines that this thread asks for (A4).
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestedLines<'a> {
     ahead: &'a Ahead,
     pub(crate) keys: BTreeSet<Key>,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for RequestedLines<'_> {
     fn drop(&mut self) {
         if self.keys.is_empty() {
             return;

@@ -22,7 +22,7 @@ use crate::envelope::{Kind, VolumeId, unwrap, wrap_local};
 use crate::error::{Error, Result};
 use crate::log;
 use crate::log::record::tag;
-use crate::log::scan::{self, Found, Wanted};
+use crate::log::scan::{self, ScannedLog, Wanted};
 use crate::manifest::{LocalLog, Manifest};
 use crate::random;
 use crate::unsent::Unsent;
@@ -49,7 +49,7 @@ struct Identity {
 #[derive(Clone, Debug)]
 pub(crate) struct Replay {
     pub(crate) log: String,
-    pub(crate) found: Found,
+    pub(crate) found: ScannedLog,
     /// The newest commit has all writes of the log up to this position.
     pub(crate) committed: u64,
     /// Whether the log may be in clear text although the volume is encrypted.
@@ -77,7 +77,7 @@ pub(crate) struct Cache {
 }
 
 /// The acknowledged writes of a log that no commit has.
-fn unsent(found: &Found) -> Option<Unsent> {
+fn unsent(found: &ScannedLog) -> Option<Unsent> {
     (found.cuts > 0 || found.damage.is_some()).then(|| found.unsent())
 }
 
@@ -192,7 +192,11 @@ impl Cache {
 
     /// Reads the log, if there is one, and counts the writes that the commit `head` lacks. The
     /// commit has all writes up to position `committed`.
-    pub(crate) fn found(&self, head: &Manifest, committed: u64) -> Result<Option<(String, Found)>> {
+    pub(crate) fn found(
+        &self,
+        head: &Manifest,
+        committed: u64,
+    ) -> Result<Option<(String, ScannedLog)>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let folder = self.log_dir();
         let wanted = self.wanted(&folder, &held.log, Self::may_be_plain(head));

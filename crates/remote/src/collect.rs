@@ -19,7 +19,7 @@ use crate::envelope::{Envelope, LEN};
 use crate::error::Result;
 use crate::map::{Entry, Holds, Missing};
 use crate::names::Names;
-use crate::units::{CommitNumber, ObjectNumber, SECTOR, Sector, Spot};
+use crate::units::{CommitNumber, Location, ObjectNumber, SECTOR, Sector};
 use crate::{claim, lease, pin, segment};
 
 /// Objects and manifests that one pass deletes.
@@ -171,7 +171,7 @@ impl Core {
             })?;
             let mut frame = 0;
             for extent in extents.iter().filter(|extent| !extent.is_hole) {
-                let from = Spot { object: number, frame };
+                let from = Location { object: number, frame };
                 done.moved_bytes += self.move_run(extent.first, extent.count, from)? * SECTOR;
                 frame += extent.count as u32;
             }
@@ -180,7 +180,7 @@ impl Core {
     }
 
     /// Rewrites the sectors that are still at the place `from`, and returns their number.
-    fn move_run(&self, first: Sector, count: u64, from: Spot) -> Result<u64> {
+    fn move_run(&self, first: Sector, count: u64, from: Location) -> Result<u64> {
         let mut moved = 0;
         let mut at = 0;
         while at < count {
@@ -190,8 +190,8 @@ impl Core {
                 state.map.find(sector, count - at)
             };
             let Ok(piece) = piece else { continue };
-            let expected = Spot { frame: from.frame + at as u32, ..from };
-            if piece.spot == Some(expected) {
+            let expected = Location { frame: from.frame + at as u32, ..from };
+            if piece.location == Some(expected) {
                 let step = piece.count.min(256);
                 let mut content = vec![0; (step * SECTOR) as usize];
                 self.read_sectors(sector, &mut content)?;

@@ -485,7 +485,7 @@ impl Core {
                     continue;
                 }
             };
-            let content = if piece.spot.is_some() { Content::Data } else { Content::Hole };
+            let content = if piece.location.is_some() { Content::Data } else { Content::Hole };
             if *kind.get_or_insert(content) != content {
                 break;
             }

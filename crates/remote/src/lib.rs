@@ -84,7 +84,7 @@ pub use follow::Newest;
 pub use guard::overwritten;
 pub use inside::{Inside, Region, host_file};
 pub use open::{Opened, Site, check_alone, create, open};
-pub use options::{Asked, At, Durability, MOUNT_OPTION_NAMES, OPTION_NAMES, Options};
+pub use options::{At, Durability, MOUNT_OPTION_NAMES, OPTION_NAMES, OpenRequest, Options};
 pub use pin::Commit;
 pub use place::{Divided, Place, StoreKind, divide, is_remote};
 pub use secret::Secret;

@@ -27,7 +27,7 @@ pub(crate) type Key = (ObjectNumber, u32);
 
 /// How often a line was used since it came, or since the last round of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum LineHeat {
     /// Not yet: it was read ahead of a reader that will soon ask for it.
     Awaited,
     Once,
@@ -36,7 +36,7 @@ pub(crate) enum Use {
 
 #[derive(Debug, Default)]
 struct Shard {
-    lines: HashMap<Key, (Arc<[u8]>, Use)>,
+    lines: HashMap<Key, (Arc<[u8]>, LineHeat)>,
     /// Keys in the order of eviction by the clock algorithm. A line stays for a second round if it
     /// is awaited, or was used more than once. So a reader of a long file evicts the lines behind
     /// it, and not those ahead of it.
@@ -82,7 +82,7 @@ impl Lines {
     pub(crate) fn get(&self, key: Key) -> Option<Arc<[u8]>> {
         let mut shard = self.shard(key).lock();
         let (line, used) = shard.lines.get_mut(&key)?;
-        *used = if *used == Use::Awaited { Use::Once } else { Use::Again };
+        *used = if *used == LineHeat::Awaited { LineHeat::Once } else { LineHeat::Again };
         Some(Arc::clone(line))
     }
 
@@ -92,7 +92,7 @@ impl Lines {
     }
 
     /// Adds a line, and evicts others if the cache is full.
-    pub(crate) fn put(&self, key: Key, line: Arc<[u8]>, used: Use) {
+    pub(crate) fn put(&self, key: Key, line: Arc<[u8]>, used: LineHeat) {
         let mut shard = self.shard(key).lock();
         let shard = &mut *shard;
         let len = line.len();
@@ -106,10 +106,10 @@ impl Lines {
         while shard.bytes > self.budget {
             let Some(oldest) = shard.face.pop_front() else { break };
             let used = match shard.lines.get_mut(&oldest) {
-                Some((_, used)) => std::mem::replace(used, Use::Once),
+                Some((_, used)) => std::mem::replace(used, LineHeat::Once),
                 None => continue,
             };
-            if used != Use::Once {
+            if used != LineHeat::Once {
                 shard.face.push_back(oldest);
             } else if let Some((line, _)) = shard.lines.remove(&oldest) {
                 shard.bytes -= line.len();
@@ -146,9 +146,9 @@ mod tests {
         let line: Arc<[u8]> = vec![0; LINE_BYTES].into();
         let keys = keys(&lines, 40 * WINDOW);
         let often = keys[0];
-        lines.put(often, Arc::clone(&line), Use::Once);
+        lines.put(often, Arc::clone(&line), LineHeat::Once);
         for (at, key) in keys.iter().enumerate().skip(1) {
-            lines.put(*key, Arc::clone(&line), Use::Awaited);
+            lines.put(*key, Arc::clone(&line), LineHeat::Awaited);
             assert!(lines.get(often).is_some(), "evicted at {at}");
             if at > WINDOW {
                 assert!(lines.get(keys[at - WINDOW]).is_some(), "evicted before its use at {at}");

@@ -12,7 +12,7 @@ use crate::manifest::{Manifest, Recent, TablePart};
 use crate::map::{Entry, Holds, PAGE_SECTORS, Ref, Refs, Table};
 use crate::map_cache::Part;
 use crate::segment::{self, Extent};
-use crate::units::{ObjectNumber, Sector, Spot};
+use crate::units::{Location, ObjectNumber, Sector};
 use crate::write::{SUPERBLOCK, is_btrfs, node_ids};
 
 /// Pages that are read at once before extents are applied.
@@ -177,8 +177,8 @@ impl Core {
             while at < end {
                 let page = PAGE_SECTORS;
                 let step = (page - at % page).min(end - at);
-                let spot = (!extent.is_hole).then_some(Spot { object, frame });
-                self.with_pages(Sector(at), step)?.map.set(Sector(at), step, spot);
+                let location = (!extent.is_hole).then_some(Location { object, frame });
+                self.with_pages(Sector(at), step)?.map.set(Sector(at), step, location);
                 frame += if extent.is_hole { 0 } else { step as u32 };
                 at += step;
             }

@@ -21,7 +21,7 @@ pub(crate) use self::page::{PAGE_SECTORS, Page};
 pub(crate) use self::parts::{LEAF_PAGES, Ref, Refs};
 pub(crate) use self::table::{Entry, Holds, Table};
 
-use crate::units::{CommitNumber, ObjectNumber, Sector, Spot};
+use crate::units::{CommitNumber, Location, ObjectNumber, Sector};
 
 /// A page in memory.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) count: u64,
-    pub(crate) spot: Option<Spot>,
+    pub(crate) location: Option<Location>,
 }
 
 /// A page that has to be read before the map can answer.
@@ -78,12 +78,12 @@ impl Map {
         match self.slots.get_mut(&number) {
             Some(slot) => {
                 slot.used = clock;
-                let (spot, len) = slot.page.find(start);
-                Ok(Piece { count: count.min(u64::from(len)), spot })
+                let (location, len) = slot.page.find(start);
+                Ok(Piece { count: count.min(u64::from(len)), location })
             }
             None => match self.pages.get(&number) {
                 Some(&at) => Err(Missing { page: number, at }),
-                None => Ok(Piece { count, spot: None }),
+                None => Ok(Piece { count, location: None }),
             },
         }
     }
@@ -93,8 +93,8 @@ impl Map {
         let (number, start) = place(first);
         match self.slots.get(&number) {
             Some(slot) => {
-                let (spot, len) = slot.page.find(start);
-                spot.is_none() && u64::from(len) >= count
+                let (location, len) = slot.page.find(start);
+                location.is_none() && u64::from(len) >= count
             }
             None => !self.pages.contains_key(&number),
         }
@@ -127,23 +127,26 @@ impl Map {
         }
     }
 
-    /// Places sectors at `spot`, or makes them a hole. The caller has read all stored pages of the
-    /// range.
-    pub(crate) fn set(&mut self, first: Sector, count: u64, spot: Option<Spot>) {
+    /// Places sectors at `location`, or makes them a hole. The caller has read all stored pages of
+    /// the range.
+    pub(crate) fn set(&mut self, first: Sector, count: u64, location: Option<Location>) {
         let end = first.0 + count;
         let mut removed = Vec::new();
-        for number in self.pages_to_set(first, count, spot.is_some()) {
+        for number in self.pages_to_set(first, count, location.is_some()) {
             let page = u64::from(number) * PAGE_SECTORS;
             let at = page.max(first.0);
             let len = (page + PAGE_SECTORS).min(end) - at;
-            let part = spot.map(|spot| Spot { frame: spot.frame + (at - first.0) as u32, ..spot });
+            let part = location.map(|location| Location {
+                frame: location.frame + (at - first.0) as u32,
+                ..location
+            });
             self.set_in_page(number, (at - page) as u16, len as u16, part, &mut removed);
         }
         for (object, count) in removed {
             self.table.less(object, count, self.window);
         }
-        if let Some(spot) = spot {
-            self.table.more(spot.object, count as u32);
+        if let Some(location) = location {
+            self.table.more(location.object, count as u32);
         }
     }
 
@@ -167,7 +170,7 @@ impl Map {
         number: u32,
         start: u16,
         count: u16,
-        spot: Option<Spot>,
+        location: Option<Location>,
         removed: &mut Vec<(ObjectNumber, u32)>,
     ) {
         self.clock += 1;
@@ -175,7 +178,7 @@ impl Map {
         let slot = self.slots.entry(number).or_insert_with(new);
         slot.used = self.clock;
         let before = slot.page.bytes();
-        Arc::make_mut(&mut slot.page).set(start, count, spot, removed);
+        Arc::make_mut(&mut slot.page).set(start, count, location, removed);
         let after = slot.page.bytes();
         self.resident = self.resident + after - before;
         if slot.is_dirty {

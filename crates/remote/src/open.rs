@@ -26,7 +26,7 @@ use crate::inside::Inside;
 use crate::log_base;
 use crate::manifest::{LocalLog, LogMark, Manifest, Writer};
 use crate::names::Names;
-use crate::options::{Asked, At, Options};
+use crate::options::{At, OpenRequest, Options};
 use crate::pin;
 use crate::place::{Place, StoreKind, is_remote};
 use crate::random;
@@ -554,7 +554,7 @@ impl Opened {
 /// # Errors
 ///
 /// Those of [`FileDevice::open`], of [`Inside::open`], of [`Site::of`] and of [`Site::open`].
-pub fn open(volume: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
+pub fn open(volume: &Path, how: OpenOptions, asked: &OpenRequest) -> Result<Opened> {
     if let Some(inside) = Inside::of(volume) {
         let (disk, part) = inside.open(how)?;
         return Ok(Opened::Part(disk, part));
@@ -572,7 +572,7 @@ pub fn open(volume: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
 /// # Errors
 ///
 /// Those of [`FileDevice::create`], of [`Inside::open`], of [`Site::of`] and of [`Site::create`].
-pub fn create(volume: &Path, len: u64, asked: &Asked) -> Result<Opened> {
+pub fn create(volume: &Path, len: u64, asked: &OpenRequest) -> Result<Opened> {
     if Inside::of(volume).is_some() {
         return open(volume, OpenOptions::WRITE, asked);
     }

@@ -128,7 +128,7 @@ pub const MOUNT_OPTION_NAMES: &[&str] = OPTION_NAMES.split_at(4).1;
 /// How to open a volume, besides the options in its name. Options in the name take precedence over
 /// the options here.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct OpenRequest {
     /// Whether to take the volume from a writer that seems to be alive.
     pub takeover: bool,
     /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
@@ -137,7 +137,7 @@ pub struct Asked {
     pub options: Vec<(String, String)>,
 }
 
-impl Asked {
+impl OpenRequest {
     /// Returns the options for opening `volume`.
     pub(crate) fn options(&self, volume: &Path, write: bool) -> Result<Options> {
         let Self { takeover, discard_local, .. } = *self;

@@ -19,7 +19,7 @@ use crate::disk_lines::{DiskKey, DiskLines};
 use crate::envelope::damaged;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetch, Source};
-use crate::lines::{Key, LINE, LINE_BYTES, Use};
+use crate::lines::{Key, LINE, LINE_BYTES, LineHeat};
 use crate::map::{Holds, Missing, PAGE_SECTORS};
 use crate::segment::{FRAME, frame_at, unframe};
 use crate::units::{ObjectNumber, SECTOR, Sector};
@@ -114,7 +114,7 @@ impl Core {
         }
         let line = disk.get(disk_key(epoch, key)).map(Arc::<[u8]>::from);
         line.is_some_and(|line| {
-            self.lines.put(key, Arc::clone(&line), Use::Once);
+            self.lines.put(key, Arc::clone(&line), LineHeat::Once);
             part.copy_from(Some(&line), content)
         })
     }
@@ -149,42 +149,42 @@ impl Core {
                 let mut part = content.as_mut().map(|content| &mut content[bytes]);
                 let (to, count) = (done, piece.count);
                 done += piece.count;
-                let Some(spot) = piece.spot else {
+                let Some(location) = piece.location else {
                     part.iter_mut().for_each(|part| part.fill(0));
                     continue;
                 };
-                let sealed = state.sealed.get(&spot.object).map(|sealed| &sealed.whole);
+                let sealed = state.sealed.get(&location.object).map(|sealed| &sealed.whole);
                 let sealed = match sealed {
                     Some(Kept::Memory(segment)) => Some(&**segment),
                     Some(Kept::Log(logged)) => {
                         let logged = Arc::clone(logged);
-                        from_log.push(FromLog { to, count, frame: spot.frame, logged });
+                        from_log.push(FromLog { to, count, frame: location.frame, logged });
                         continue;
                     }
                     None => None,
                 };
-                let open = Some(&state.open).filter(|open| open.number == spot.object);
+                let open = Some(&state.open).filter(|open| open.number == location.object);
                 if let Some(segment) = open.or(sealed) {
                     let sectors = part.iter_mut().flat_map(|p| p.chunks_exact_mut(SECTOR as usize));
-                    for (frame, sector) in (spot.frame..).zip(sectors) {
+                    for (frame, sector) in (location.frame..).zip(sectors) {
                         segment.read(frame, sector);
                     }
                     continue;
                 }
                 if let std::collections::btree_map::Entry::Vacant(vacant) =
-                    sources.entry(spot.object)
+                    sources.entry(location.object)
                 {
-                    let entry = state.map.table.get(spot.object).copied();
-                    let name = self.object_name(&state, spot.object);
+                    let entry = state.map.table.get(location.object).copied();
+                    let name = self.object_name(&state, location.object);
                     let (Some(Holds::Data(shape)), Some(name)) = (entry.map(|e| e.holds), name)
                     else {
-                        let why = format!("the map names no data object {}", spot.object.0);
+                        let why = format!("the map names no data object {}", location.object.0);
                         return Err(damaged(&self.chain.place, why));
                     };
                     let epoch = entry.map_or(0, |entry| entry.epoch);
                     vacant.insert(Source { name, sectors: shape.sectors, epoch });
                 }
-                fetches.push(Fetch { to, count, object: spot.object, frame: spot.frame });
+                fetches.push(Fetch { to, count, object: location.object, frame: location.frame });
             }
         }
         for part in from_log {
@@ -237,14 +237,14 @@ impl Core {
         sources: &BTreeMap<ObjectNumber, Source>,
         keys: &BTreeSet<Key>,
     ) -> Result<Vec<(Key, Arc<[u8]>)>> {
-        self.ask_by(sources, &joined(keys.iter().copied()), Use::Once)
+        self.ask_by(sources, &joined(keys.iter().copied()), LineHeat::Once)
     }
 
     fn ask_by(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,
         requests: &[Request],
-        used: Use,
+        used: LineHeat,
     ) -> Result<Vec<(Key, Arc<[u8]>)>> {
         let range = |request: &Request| {
             let source = &sources[&request.object];
@@ -293,7 +293,7 @@ impl Core {
         let (asked, _) = self.ahead.take(absent);
         let mut requests = joined(asked.keys.iter().copied().filter(|key| !self.lines.has(*key)));
         requests.truncate(REQUESTS);
-        self.ask_by(&sources, &requests, Use::Awaited).map(drop)
+        self.ask_by(&sources, &requests, LineHeat::Awaited).map(drop)
     }
 
     /// Keeps a line on the local disk. With `only_nodes`, keeps it only if it has nodes of trees.
@@ -311,7 +311,7 @@ impl Core {
         request: &Request,
         source: &Source,
         bytes: &[u8],
-        used: Use,
+        used: LineHeat,
     ) -> Result<Vec<(Key, Arc<[u8]>)>> {
         let mut lines = Vec::with_capacity(request.count as usize);
         // New memory costs more than a copy, so the cache gets the only new memory of a line.

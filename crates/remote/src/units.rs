@@ -30,7 +30,7 @@ pub struct CommitNumber(pub u64);
 
 /// Where a sector's content is: an object, and a frame in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct Location {
     pub(crate) object: ObjectNumber,
     pub(crate) frame: u32,
 }

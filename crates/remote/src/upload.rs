@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::core::{Core, Kept};
 use crate::error::Result;
-use crate::lines::{LINE, LINE_BYTES, Use};
+use crate::lines::{LINE, LINE_BYTES, LineHeat};
 use crate::map_cache::Part;
 use crate::segment::{self, Segment};
 use crate::units::{ObjectNumber, SECTOR};
@@ -84,7 +84,7 @@ impl Core {
                 segment.read(frame, sector);
             }
             self.to_disk(self.epoch, (segment.number, line), content, true);
-            self.lines.put((segment.number, line), Arc::from(&*content), Use::Once);
+            self.lines.put((segment.number, line), Arc::from(&*content), LineHeat::Once);
         }
         Ok(())
     }

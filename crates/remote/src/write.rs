@@ -14,7 +14,7 @@ use crate::core::{Core, NodeIds, State};
 use crate::error::Result;
 use crate::log::Log;
 use crate::map::PAGE_SECTORS;
-use crate::units::{SECTOR, Sector, Spot};
+use crate::units::{Location, SECTOR, Sector};
 
 /// The place of the primary superblock of btrfs, and the place of its magic.
 pub(crate) const SUPERBLOCK: Sector = Sector((64 << 10) / SECTOR);
@@ -69,7 +69,7 @@ impl Core {
         let mut held = self.room(first, count)?;
         let state = &mut *held;
         state.count(count);
-        let mut run: Option<(Sector, u64, Spot)> = None;
+        let mut run: Option<(Sector, u64, Location)> = None;
         for (at, sector) in (first.0..).zip(content.chunks_exact(SECTOR as usize)) {
             let at = Sector(at);
             if at == SUPERBLOCK {
@@ -84,7 +84,7 @@ impl Core {
             let frame = state.open.push(at, sector);
             match &mut run {
                 Some((_, count, _)) => *count += 1,
-                None => run = Some((at, 1, Spot { object: state.open.number, frame })),
+                None => run = Some((at, 1, Location { object: state.open.number, frame })),
             }
             if u64::from(state.open.sectors()) * SECTOR >= self.object_len {
                 flush_run(state, run.take());
@@ -98,17 +98,17 @@ impl Core {
     }
 
     /// Writes sectors that are still at the place `from` to a new place, and returns their number.
-    pub(crate) fn rewrite(&self, first: Sector, content: &[u8], from: Spot) -> Result<u64> {
+    pub(crate) fn rewrite(&self, first: Sector, content: &[u8], from: Location) -> Result<u64> {
         let count = content.len() as u64 / SECTOR;
         let mut state = self.room(first, count)?;
         let state = &mut *state;
         let mut moved = 0;
         for (step, sector) in (0..).zip(content.chunks_exact(SECTOR as usize)) {
             let at = Sector(first.0 + u64::from(step));
-            let expected = Some(Spot { frame: from.frame + step, ..from });
-            if state.map.find(at, 1).is_ok_and(|piece| piece.spot == expected) {
+            let expected = Some(Location { frame: from.frame + step, ..from });
+            if state.map.find(at, 1).is_ok_and(|piece| piece.location == expected) {
                 let frame = state.open.push(at, sector);
-                state.map.set(at, 1, Some(Spot { object: state.open.number, frame }));
+                state.map.set(at, 1, Some(Location { object: state.open.number, frame }));
                 moved += 1;
                 if u64::from(state.open.sectors()) * SECTOR >= self.object_len {
                     self.seal(state);
@@ -164,8 +164,8 @@ impl Core {
     }
 }
 
-fn flush_run(state: &mut State, run: Option<(Sector, u64, Spot)>) {
-    if let Some((first, count, spot)) = run {
-        state.map.set(first, count, Some(spot));
+fn flush_run(state: &mut State, run: Option<(Sector, u64, Location)>) {
+    if let Some((first, count, location)) = run {
+        state.map.set(first, count, Some(location));
     }
 }

@@ -15,7 +15,7 @@ use buttress_format::{
 };
 use buttress_tree::{Expect, Geometry, Node};
 
-use crate::scan::{self, Found, Scan};
+use crate::scan::{self, FoundNode, Scan};
 use crate::striped::{self, Unordered};
 
 /// The chunks and devices that nodes of any age describe.
@@ -105,9 +105,9 @@ pub(crate) fn gather(
 }
 
 /// Leaves of some trees, each once, newest first.
-pub(crate) fn newest_first(found: &Scan, wanted: &[TreeId]) -> Vec<Found> {
+pub(crate) fn newest_first(found: &Scan, wanted: &[TreeId]) -> Vec<FoundNode> {
     let leaves = found.each().filter(|node| node.level == 0 && wanted.contains(&node.owner));
-    let mut leaves: Vec<Found> = leaves.copied().collect();
+    let mut leaves: Vec<FoundNode> = leaves.copied().collect();
     leaves.sort_by_key(|leaf| std::cmp::Reverse(leaf.generation));
     leaves
 }

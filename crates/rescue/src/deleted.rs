@@ -25,7 +25,7 @@ use crate::names::parse_refs;
 use crate::old_logs::Logged;
 use crate::pieces;
 use crate::salvage::Salvage;
-use crate::scan::{self, Found};
+use crate::scan::{self, FoundNode};
 use crate::sums::{Life, Sum, Sums, Wanted};
 use crate::tree::Leaves;
 
@@ -50,7 +50,7 @@ struct OldInode {
 
 /// All inodes that exist in old nodes only, and on request the older versions of live files.
 pub(crate) struct DeletedInodes {
-    leaves: Vec<Found>,
+    leaves: Vec<FoundNode>,
     inodes: BTreeMap<(TreeId, Ino), OldInode>,
     living: BTreeMap<(TreeId, Ino), OldInode>,
 }
@@ -78,12 +78,12 @@ impl DeletedInodes {
         versions: bool,
     ) -> Self {
         let all: HashSet<_> = living.values().flat_map(|one| &one.leaves).collect();
-        let old = |node: &&Found| {
+        let old = |node: &&FoundNode| {
             node.level == 0
                 && node.owner.is_fs_tree()
                 && (versions || !all.contains(&(node.logical.0, node.generation)))
         };
-        let mut leaves: Vec<Found> = salvage.scan().each().filter(old).copied().collect();
+        let mut leaves: Vec<FoundNode> = salvage.scan().each().filter(old).copied().collect();
         leaves.sort_by_key(|leaf| std::cmp::Reverse(leaf.generation));
         let mut found =
             Self { leaves: Vec::new(), inodes: BTreeMap::new(), living: BTreeMap::new() };
@@ -319,7 +319,7 @@ fn is_regular(index: Option<&Index>, ino: Ino) -> bool {
     index.and_then(|index| index.kind(ino)) == Some(FileKind::Regular)
 }
 
-fn read(salvage: &Salvage, leaf: &Found) -> Option<Node> {
+fn read(salvage: &Salvage, leaf: &FoundNode) -> Option<Node> {
     scan::read_copy(&salvage.devices, &salvage.geometry, leaf, &Expect::root(leaf.ptr()))
 }
 
@@ -342,7 +342,7 @@ fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
 /// another extent at the same address.
 pub(crate) struct OldSums {
     /// Leaves, and the first address that each describes. Sorted by that address.
-    leaves: Vec<(u64, Found)>,
+    leaves: Vec<(u64, FoundNode)>,
     /// For each leaf, an upper bound of the addresses that this leaf and all leaves before it
     /// describe.
     ends: Vec<u64>,
@@ -350,7 +350,7 @@ pub(crate) struct OldSums {
 
 impl OldSums {
     pub(crate) fn new(salvage: &Salvage) -> Self {
-        let first = |leaf: &Found| match leaf.owner {
+        let first = |leaf: &FoundNode| match leaf.owner {
             TreeId::CSUM => Some(leaf.first.offset),
             // The checksums are the last items of a log.
             TreeId::TREE_LOG if leaf.last.objectid == ids::EXTENT_CSUM => {
@@ -361,7 +361,7 @@ impl OldSums {
             _ => None,
         };
         let leaves = salvage.scan().each().filter(|node| node.level == 0);
-        let mut leaves: Vec<(u64, Found)> =
+        let mut leaves: Vec<(u64, FoundNode)> =
             leaves.filter_map(|leaf| Some((first(leaf)?, *leaf))).collect();
         leaves.sort_by_key(|(first, _)| *first);
         let geometry = &salvage.geometry;

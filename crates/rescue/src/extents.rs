@@ -14,7 +14,7 @@ pub(crate) struct Extents {
 
 /// The current use of a range of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum RangeUse {
     /// Nothing: the whole range is free.
     Free,
     /// Exactly the extent asked for. The value is the transaction that allocated it.
@@ -46,12 +46,12 @@ impl Extents {
     }
 
     /// Returns the use of a range of data.
-    pub(crate) fn usage(&self, salvage: &Salvage, extent: Extent) -> Use {
+    pub(crate) fn usage(&self, salvage: &Salvage, extent: Extent) -> RangeUse {
         // An extent that begins before this range may overlap the range.
         let before = extent.start.0.saturating_sub(buttress_format::limits::MAX_EXTENT);
         let from = Key::new(before, Kind(0), 0);
         let to = Key::new(extent.end().0, Kind(0), 0);
-        let mut found = Use::Free;
+        let mut found = RangeUse::Free;
         let gaps = self.leaves.items(salvage, &from, Some(&to), &mut |key, bytes| {
             let len = match key.kind {
                 Kind::EXTENT_ITEM => key.offset,
@@ -65,11 +65,11 @@ impl Extents {
             let item = ExtentItem::parse(&key, bytes).ok();
             found = match item {
                 Some(item) if there == extent && item.flags & ExtentFlags::DATA != 0 => {
-                    Use::Extent(item.generation)
+                    RangeUse::Extent(item.generation)
                 }
-                _ => Use::Other,
+                _ => RangeUse::Other,
             };
         });
-        if gaps.is_empty() || found == Use::Other { found } else { Use::Unknown }
+        if gaps.is_empty() || found == RangeUse::Other { found } else { RangeUse::Unknown }
     }
 }

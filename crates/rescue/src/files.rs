@@ -26,7 +26,7 @@ pub(crate) enum Child {
 
 /// The facts that are known of an inode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct InodeFacts {
     pub(crate) item: Option<InodeItem>,
     /// The kind that a name gives for the inode.
     pub(crate) kind: Option<FileKind>,
@@ -35,7 +35,7 @@ pub(crate) struct Known {
 /// The names and inodes of one subvolume.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    pub(crate) inodes: BTreeMap<Ino, Known>,
+    pub(crate) inodes: BTreeMap<Ino, InodeFacts>,
     pub(crate) names: BTreeMap<Ino, BTreeMap<Vec<u8>, Child>>,
     pub(crate) gaps: Gaps,
 }
@@ -54,8 +54,8 @@ impl Index {
         index
     }
 
-    fn known(&mut self, ino: Ino) -> &mut Known {
-        self.inodes.entry(ino).or_insert(Known { item: None, kind: None })
+    fn known(&mut self, ino: Ino) -> &mut InodeFacts {
+        self.inodes.entry(ino).or_insert(InodeFacts { item: None, kind: None })
     }
 
     fn take(&mut self, key: &Key, bytes: &[u8], by_inodes: &mut Vec<(Ino, Vec<u8>, Ino)>) {

@@ -14,7 +14,7 @@ use buttress_format::{Generation, Kind, Logical, RootItem, TreeId};
 use buttress_tree::{Expect, Node, NodePtr};
 
 use crate::salvage::Salvage;
-use crate::scan::{self, Found};
+use crate::scan::{self, FoundNode};
 
 /// The last transaction in which each node was surely in use.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl LastUse {
     /// Follows all pointers between nodes that a scan found.
     pub(crate) fn new(salvage: &Salvage) -> Self {
         let mut last_use = Self::default();
-        let mut nodes: Vec<Found> = salvage.scan().each().copied().collect();
+        let mut nodes: Vec<FoundNode> = salvage.scan().each().copied().collect();
         // Sort the root tree first, then by level from the top, so that parents come before
         // children.
         nodes.sort_by_key(|node| (node.owner != TreeId::ROOT, std::cmp::Reverse(node.level)));
@@ -55,7 +55,7 @@ impl LastUse {
         last_use
     }
 
-    fn follow(&mut self, salvage: &Salvage, found: &Found, node: &Node, until: Until) {
+    fn follow(&mut self, salvage: &Salvage, found: &FoundNode, node: &Node, until: Until) {
         let (owner, own) = (found.owner, until.own.unwrap_or(found.generation));
         for slot in 0..node.len() {
             if node.level() > 0 {

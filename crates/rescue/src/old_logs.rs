@@ -22,7 +22,7 @@ use buttress_tree::{Expect, Node, NodePtr};
 
 use crate::names::parse_refs;
 use crate::salvage::Salvage;
-use crate::scan::{self, Found};
+use crate::scan::{self, FoundNode};
 
 /// The place of a node, which tells it from all others but those of the same transaction.
 type At = (Logical, Generation);
@@ -54,7 +54,7 @@ pub(crate) struct Logged {
 /// The inodes in logs of any age.
 #[derive(Default)]
 pub(crate) struct OldLogs {
-    nodes: HashMap<At, Found>,
+    nodes: HashMap<At, FoundNode>,
     /// The roots of the logs of subvolumes.
     roots: HashSet<At>,
     /// The nodes with a pointer to a node.

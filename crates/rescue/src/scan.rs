@@ -20,7 +20,7 @@ const STEP: u64 = 4096;
 
 /// One node, where it was found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundNode {
     pub(crate) logical: Logical,
     pub(crate) generation: Generation,
     pub(crate) owner: TreeId,
@@ -33,7 +33,7 @@ pub(crate) struct Found {
     pub(crate) last: Key,
 }
 
-impl Found {
+impl FoundNode {
     /// The pointer to this node.
     pub(crate) fn ptr(&self) -> NodePtr {
         NodePtr { logical: self.logical, generation: self.generation, level: self.level }
@@ -44,7 +44,7 @@ impl Found {
 /// the newest node is first. Copies of one node are neighbours.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    pub(crate) nodes: Vec<Found>,
+    pub(crate) nodes: Vec<FoundNode>,
 }
 
 impl Scan {
@@ -67,8 +67,8 @@ impl Scan {
     }
 
     /// The copies of a node.
-    pub(crate) fn copies(&self, ptr: &NodePtr) -> &[Found] {
-        let order = |node: &Found| {
+    pub(crate) fn copies(&self, ptr: &NodePtr) -> &[FoundNode] {
+        let order = |node: &FoundNode| {
             (node.logical, std::cmp::Reverse(node.generation))
                 .cmp(&(ptr.logical, std::cmp::Reverse(ptr.generation)))
         };
@@ -78,7 +78,7 @@ impl Scan {
     }
 
     /// Each node once.
-    pub(crate) fn each(&self) -> impl Iterator<Item = &Found> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = &FoundNode> {
         let mut before = None;
         self.nodes.iter().filter(move |node| {
             let this = Some((node.logical, node.generation));
@@ -89,7 +89,7 @@ impl Scan {
     /// The probable root of a tree: the highest of its newest nodes.
     pub(crate) fn newest_top(&self, tree: TreeId, until: Generation) -> Option<NodePtr> {
         let of_tree = self.each().filter(|node| node.owner == tree && node.generation <= until);
-        of_tree.max_by_key(|node| (node.generation, node.level)).map(Found::ptr)
+        of_tree.max_by_key(|node| (node.generation, node.level)).map(FoundNode::ptr)
     }
 }
 
@@ -98,7 +98,7 @@ fn scan_device(
     index: u32,
     geometry: &Geometry,
     progress: &dyn Progress,
-    nodes: &mut Vec<Found>,
+    nodes: &mut Vec<FoundNode>,
 ) {
     let nodesize = u64::from(geometry.nodesize);
     let len = device.len();
@@ -128,7 +128,7 @@ fn scan_device(
                 continue;
             }
             if let Some((header, first, last)) = inspect(bytes, geometry) {
-                nodes.push(Found {
+                nodes.push(FoundNode {
                     logical: header.bytenr,
                     generation: header.generation,
                     owner: header.owner,
@@ -175,7 +175,7 @@ pub(crate) fn inspect(bytes: &[u8], geometry: &Geometry) -> Option<(Header, Key,
 pub(crate) fn read_copy(
     devices: &[Arc<dyn Device>],
     geometry: &Geometry,
-    found: &Found,
+    found: &FoundNode,
     expect: &Expect,
 ) -> Option<Node> {
     let mut buf = AlignedBuf::zeroed(geometry.nodesize as usize);

@@ -19,7 +19,7 @@ use buttress_format::{
 use buttress_tree::{Expect, Geometry};
 
 use crate::chunks::newest_first;
-use crate::scan::{self, Found, Scan};
+use crate::scan::{self, FoundNode, Scan};
 
 /// Sectors that are enough evidence for one stripe.
 const ENOUGH: u32 = 16;
@@ -213,7 +213,7 @@ impl Evidence<'_> {
     }
 
     fn ask_nodes(&self, ballots: &mut BTreeMap<u64, Ballot<'_>>) {
-        let is_one = |one: &Found, other: &Found| {
+        let is_one = |one: &FoundNode, other: &FoundNode| {
             (one.logical, one.generation) == (other.logical, other.generation)
         };
         for copies in self.found.nodes.chunk_by(is_one) {

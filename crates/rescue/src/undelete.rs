@@ -18,7 +18,7 @@ use buttress_tree::Expect;
 use crate::content::Copier;
 use crate::deleted::{DeletedInodes, DeletedItems, LiveSubvolume, OldSums, is_alive};
 use crate::error::{Error, Result};
-use crate::extents::Use;
+use crate::extents::RangeUse;
 use crate::files::{Child, Index};
 use crate::glob::Glob;
 use crate::last_use::LastUse;
@@ -482,10 +482,10 @@ fn leave_out_reused(
         let Some(region) = extent.region().filter(|region| !region.is_hole()) else { continue };
         let usage = state.extents.as_ref().map(|all| all.usage(copier.salvage, region.extent()));
         let is_free = match usage {
-            Some(Use::Free) => true,
-            Some(Use::Extent(generation)) => generation == extent.generation,
-            Some(Use::Other) => false,
-            Some(Use::Unknown) | None => copier.unverified,
+            Some(RangeUse::Free) => true,
+            Some(RangeUse::Extent(generation)) => generation == extent.generation,
+            Some(RangeUse::Other) => false,
+            Some(RangeUse::Unknown) | None => copier.unverified,
         };
         if !is_free {
             piece.extent = Err("its space is used for something else now".to_owned());

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress_format::{Extent, Logical};
 
 use crate::group_state::State;
-use crate::request::{AllocRequest, Outcome};
+use crate::request::{AllocOutcome, AllocRequest};
 use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
@@ -47,7 +47,7 @@ impl Space {
     /// # Panics
     ///
     /// When the request is no multiple of the kind's unit: a bug of the caller.
-    pub fn allocate(&self, request: AllocRequest) -> Outcome {
+    pub fn allocate(&self, request: AllocRequest) -> AllocOutcome {
         self.run(request, false)
     }
 
@@ -62,7 +62,7 @@ impl Space {
         &self,
         reservation: &mut DataReservation,
         request: AllocRequest,
-    ) -> Outcome {
+    ) -> AllocOutcome {
         assert_eq!(request.kind, SpaceKind::Data, "a data reservation is for data");
         assert!(reservation.is_of(self), "reserve::R1: a reservation of another volume");
         let held = reservation.bytes() & !(self.unit(SpaceKind::Data) - 1);
@@ -70,7 +70,7 @@ impl Space {
         let least = request.min;
         assert!(least <= want, "reserve::R1: {least} bytes of a reservation of {held}");
         let outcome = self.run(AllocRequest { want, ..request }, true);
-        if let Outcome::Got(extent) = &outcome {
+        if let AllocOutcome::Got(extent) = &outcome {
             reservation.take(extent.len);
         }
         outcome
@@ -163,7 +163,7 @@ impl Space {
         })
     }
 
-    fn run(&self, request: AllocRequest, from_reservation: bool) -> Outcome {
+    fn run(&self, request: AllocRequest, from_reservation: bool) -> AllocOutcome {
         let counters = self.alloc_counters();
         let count = |counter: &AtomicU64, by: u64| {
             if by > 0 {
@@ -186,11 +186,11 @@ impl Space {
                             let got =
                                 self.take_held(search, group, &mut state, take, from_reservation);
                             if let Some(extent) = got {
-                                break Outcome::Got(extent);
+                                break AllocOutcome::Got(extent);
                             }
                         }
-                        Next::Load(group) => break Outcome::NeedsLoading(Arc::clone(group)),
-                        Next::Full { largest } => break Outcome::Full { largest },
+                        Next::Load(group) => break AllocOutcome::NeedsLoading(Arc::clone(group)),
+                        Next::Full { largest } => break AllocOutcome::Full { largest },
                     }
                 };
                 count(&counters.probes, search.probes().into());
@@ -198,7 +198,7 @@ impl Space {
                 (outcome, search.was_overtaken())
             });
             match &outcome {
-                Outcome::Got(extent) => {
+                AllocOutcome::Got(extent) => {
                     let unit = self.unit(request.kind);
                     assert!(extent.start.0.is_multiple_of(unit), "L3: {extent:?}");
                     let fits = extent.len >= request.min && extent.len <= request.want;
@@ -207,14 +207,14 @@ impl Space {
                     count(&counters.allocations, 1);
                     count(&counters.shortened, u64::from(extent.len < request.want));
                 }
-                Outcome::NeedsLoading(_) => {}
-                Outcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => {
+                AllocOutcome::NeedsLoading(_) => {}
+                AllocOutcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => {
                     // The thread that overtook the search may still be entering a group, so let
                     // that thread run.
                     buttress_base::thread::yield_now();
                     continue;
                 }
-                Outcome::Full { .. } => count(&counters.failed, 1),
+                AllocOutcome::Full { .. } => count(&counters.failed, 1),
             }
             return outcome;
         }

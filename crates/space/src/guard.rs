@@ -73,7 +73,7 @@ impl Default for Writers {
 
 /// A writer that is counted while this lives.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedWriter {
     handle: Arc<Handle>,
     bucket: usize,
     shard: usize,
@@ -83,13 +83,13 @@ pub(crate) struct Counted {
 impl Writers {
     /// Counts a writer. The caller must check whether the group is read-only after this call, not
     /// before (W1).
-    pub(crate) fn enter(&self, group: usize) -> Counted {
+    pub(crate) fn enter(&self, group: usize) -> CountedWriter {
         let (bucket, shard) = (group % BUCKETS, shard());
         let handle = Arc::clone(&self.handles[shard]);
         let counters = &handle.0[bucket];
         let phase = counters.phase.load(SeqCst) & 1;
         counters.counts[shard].phases[phase].fetch_add(1, SeqCst);
-        Counted { handle, bucket, shard, phase }
+        CountedWriter { handle, bucket, shard, phase }
     }
 
     /// Waits for the writers that entered `group`, or another group of its bucket, before this
@@ -112,7 +112,7 @@ impl Writers {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedWriter {
     fn drop(&mut self) {
         let bucket = &self.handle.0[self.bucket];
         let was = bucket.counts[self.shard].phases[self.phase].fetch_sub(1, SeqCst);

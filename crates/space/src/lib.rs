@@ -108,7 +108,7 @@ pub use kind::SpaceKind;
 pub use policy::{AllocPolicy, LookupPolicy};
 pub use preempt::{Clamp, MetadataUse, Preempt, Round};
 pub use quiesce::{NocowWriter, ReadOnlyHold};
-pub use request::{AllocRequest, AllocStats, Outcome};
+pub use request::{AllocOutcome, AllocRequest, AllocStats};
 pub use reserve::{DataReservation, DataTicket};
 pub use rows::Rows;
 pub use search::{Next, Search, Take};

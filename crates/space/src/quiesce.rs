@@ -36,7 +36,7 @@ use buttress_format::{Extent, Logical};
 
 #[cfg(feature = "baselines")]
 use crate::Finder;
-use crate::guard::Counted;
+use crate::guard::CountedWriter;
 use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 
 /// Stops allocations and writes in place in a group for as long as the hold lives.
@@ -118,7 +118,7 @@ pub struct NocowWriter(CountPath);
 /// The way in which the drop of a [`NocowWriter`] finds the count that the writer entered.
 enum CountPath {
     Counted {
-        _counted: Counted,
+        _counted: CountedWriter,
     },
     #[cfg(feature = "baselines")]
     Kept(Arc<Group>),

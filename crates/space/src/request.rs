@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - The space in an [`Outcome::Got`] is reserved: its owner records it or frees it.
+//! - The space in an [`AllocOutcome::Got`] is reserved: its owner records it or frees it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ pub struct AllocRequest {
 /// The result of an allocation.
 #[derive(Clone, Debug)]
 #[must_use = "an extent that is neither freed nor recorded is lost until the next mount"]
-pub enum Outcome {
+pub enum AllocOutcome {
     /// This extent belongs to the caller. It is reserved until it is recorded or freed.
     Got(Extent),
     /// Load this group and ask again.

@@ -12,7 +12,7 @@
 
 use buttress_format::{Extent, Logical};
 
-use crate::{AllocRequest, DataReservation, Outcome, Space};
+use crate::{AllocOutcome, AllocRequest, DataReservation, Space};
 
 /// The bytes that are left in the rows of one batch of writes. The owner gives these bytes back
 /// with [`Space::close_rows`] when the batch is complete.
@@ -35,7 +35,7 @@ impl Space {
         reservation: &mut DataReservation,
         request: AllocRequest,
         rows: &mut Rows,
-    ) -> Outcome {
+    ) -> AllocOutcome {
         let held = reservation.bytes() & !(self.unit(request.kind) - 1);
         let request = AllocRequest { want: request.want.min(held), ..request };
         if rows.left.is_some_and(|left| left.len < request.want) {
@@ -48,16 +48,16 @@ impl Space {
         }
         let outcome = self.allocate_data(reservation, request);
         match &outcome {
-            Outcome::Got(extent) => {
+            AllocOutcome::Got(extent) => {
                 self.close_rows(rows);
                 rows.left = self.rest_of_row(*extent);
             }
-            Outcome::Full { .. } => {
+            AllocOutcome::Full { .. } => {
                 if let Some(left) = rows.left.filter(|left| left.len >= request.min) {
                     return self.take_left(reservation, left, left.len, rows);
                 }
             }
-            Outcome::NeedsLoading(_) => {}
+            AllocOutcome::NeedsLoading(_) => {}
         }
         outcome
     }
@@ -68,11 +68,11 @@ impl Space {
     /// # Panics
     ///
     /// As [`Space::allocate`].
-    pub fn allocate_whole_rows(&self, request: AllocRequest) -> Outcome {
+    pub fn allocate_whole_rows(&self, request: AllocRequest) -> AllocOutcome {
         match self.allocate(request) {
-            Outcome::Got(extent) => {
+            AllocOutcome::Got(extent) => {
                 let rest = self.rest_of_row(extent).map_or(0, |rest| rest.len);
-                Outcome::Got(Extent::new(extent.start, extent.len + rest))
+                AllocOutcome::Got(Extent::new(extent.start, extent.len + rest))
             }
             other => other,
         }
@@ -83,17 +83,17 @@ impl Space {
     /// # Panics
     ///
     /// As [`Space::allocate`], when no node is left in the rows.
-    pub fn allocate_node(&self, request: AllocRequest, rows: &mut Rows) -> Outcome {
+    pub fn allocate_node(&self, request: AllocRequest, rows: &mut Rows) -> AllocOutcome {
         if rows.left.is_none() {
             match self.allocate_whole_rows(request) {
-                Outcome::Got(extent) => rows.left = Some(extent),
+                AllocOutcome::Got(extent) => rows.left = Some(extent),
                 other => return other,
             }
         }
         let left = rows.left.take().expect("it was just allocated");
         let node = Extent::new(left.start, request.want);
         rows.left = (left.len > node.len).then(|| Extent::new(node.end(), left.len - node.len));
-        Outcome::Got(node)
+        AllocOutcome::Got(node)
     }
 
     /// Checks that nothing but these nodes is in use in the rows that they lie in (W2).
@@ -141,14 +141,14 @@ impl Space {
         left: Extent,
         len: u64,
         rows: &mut Rows,
-    ) -> Outcome {
+    ) -> AllocOutcome {
         let taken = Extent::new(left.start, len);
         rows.left = (left.len > len).then(|| Extent::new(left.start.end(len), left.len - len));
         // The account already counts these bytes as allocated, so the reservation for them is given
         // back.
         let rest = reservation.bytes().saturating_sub(len);
         reservation.shrink_to(rest);
-        Outcome::Got(taken)
+        AllocOutcome::Got(taken)
     }
 
     /// Reserves the rest of the last row that a fresh extent lies in.

@@ -45,7 +45,7 @@ use crate::group::{Group, GroupInit};
 use crate::group_state::State;
 use crate::guard::Writers;
 use crate::index::{Index, Plane, SLOTS_MAX, order_holding};
-use crate::request::{AllocCounters, AllocStats, Outcome};
+use crate::request::{AllocCounters, AllocOutcome, AllocStats};
 use crate::ticket::Queue;
 use crate::unreserved::InPlaceBytes;
 use crate::{AllocPolicy, Error, LookupPolicy, SpaceKind};
@@ -340,7 +340,7 @@ impl Space {
     ///
     /// When the extent is in no group of this kind, or not free as a whole. Nothing is then
     /// changed.
-    pub fn reserve_exact(&self, kind: SpaceKind, extent: Extent) -> Result<Outcome, Error> {
+    pub fn reserve_exact(&self, kind: SpaceKind, extent: Extent) -> Result<AllocOutcome, Error> {
         let directory = self.directory.load();
         let group = directory.find_whole(extent)?;
         let sector = u64::from(self.sectorsize);
@@ -350,11 +350,11 @@ impl Space {
             return Err(Error::NotFree { extent });
         }
         if !group.is_loaded() {
-            return Ok(Outcome::NeedsLoading(Arc::clone(group)));
+            return Ok(AllocOutcome::NeedsLoading(Arc::clone(group)));
         }
         let got =
             group.change(self.shared_account(kind), |state| group.reserve_exact(state, extent));
-        if got { Ok(Outcome::Got(extent)) } else { Err(Error::NotFree { extent }) }
+        if got { Ok(AllocOutcome::Got(extent)) } else { Err(Error::NotFree { extent }) }
     }
 
     /// Records that a transaction references an allocated extent: reserved becomes used.

@@ -1,7 +1,7 @@
 //! Allocates data space from a reservation, and frees the unused part.
 
 use buttress_format::{Extent, Generation, Logical};
-use buttress_space::{AllocRequest, Outcome, SpaceKind};
+use buttress_space::{AllocOutcome, AllocRequest, SpaceKind};
 
 use crate::rows::{RoomForRows, SharedRows};
 use crate::{DataReservation, Engine, Result};
@@ -60,18 +60,18 @@ impl Engine {
         }
         for loaded in 1.. {
             match self.space.allocate_in_rows(&mut reservation.space, request, rows.get()) {
-                Outcome::Got(extent) => {
+                AllocOutcome::Got(extent) => {
                     let charge = reservation.take_charge(extent.len);
                     self.unreferenced.insert(extent.start, charge);
                     self.grow_for_whole(want, extent.len, groups);
                     return Ok(extent);
                 }
-                Outcome::NeedsLoading(group) => self.wait_until_loaded(&group),
+                AllocOutcome::NeedsLoading(group) => self.wait_until_loaded(&group),
                 // The reserved space lay in a group that turned out to be damaged.
-                Outcome::Full { .. }
+                AllocOutcome::Full { .. }
                     if self.counters.has_unreadable() && self.add_chunk(SpaceKind::Data)? => {}
-                Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
-                Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
+                AllocOutcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
+                AllocOutcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }
             // A fragmented volume may have very many groups, none with enough contiguous space.
             // After a few loaded groups the search accepts fewer bytes from a loaded group.

@@ -19,8 +19,8 @@ use crate::{
     commit_state::CommitState,
     engine::Parts,
     found_log,
-    learn::{self, Known},
-    learning::{self, Learning},
+    learn::{self, LoadedGroups},
+    learning::{self, LazyGroups},
     options::EngineOptions,
     transaction::DeviceChange,
     writable,
@@ -47,7 +47,7 @@ impl Engine {
         let has_tree = superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE);
         let is_stale = has_tree && !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID);
         let rebuild = is_stale || options.rebuild_free_space;
-        let learning = Learning::default();
+        let learning = LazyGroups::default();
         let chunk_tree = if learning::is_behind(options.groups, &superblock, has_log || rebuild) {
             learning.begin_chunk_lookups(&store, &superblock);
             for item in boot::load_devices(&store, &superblock)? {
@@ -64,10 +64,10 @@ impl Engine {
             read => read?,
         }
         let known = match &chunk_tree {
-            Some(tree) => match Known::read(&store, &superblock, &roots, tree, &|| Ok(())) {
+            Some(tree) => match LoadedGroups::read(&store, &superblock, &roots, tree, &|| Ok(())) {
                 Err(error) if may_lack => {
                     tracing::warn!(%error, "the block groups stay unknown");
-                    Some(Known::default())
+                    Some(LoadedGroups::default())
                 }
                 read => Some(read?),
             },

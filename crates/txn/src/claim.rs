@@ -2,12 +2,12 @@
 //! allocation gets this space.
 
 use buttress_format::{Extent, Key, Kind, TreeId};
-use buttress_space::{Outcome, SpaceKind};
+use buttress_space::{AllocOutcome, SpaceKind};
 use buttress_transaction::transaction::Transaction;
 use buttress_tree::Cursor;
 
 use crate::QuotaCharge;
-use crate::found_log::{Found, SubvolumeLog};
+use crate::found_log::{SubvolumeLog, WholeLog};
 use crate::{Engine, Error, Result, View};
 
 impl Engine {
@@ -21,7 +21,7 @@ impl Engine {
 
     /// Claims the nodes of a log, so that the commit which ends the log does not overwrite these
     /// nodes (`found_log::J2`).
-    pub(crate) fn claim_log(&self, found: Found) -> Result<()> {
+    pub(crate) fn claim_log(&self, found: WholeLog) -> Result<()> {
         let len = u64::from(self.store.geometry().nodesize);
         for start in found.nodes {
             let extent = Extent { start, len };
@@ -35,8 +35,8 @@ impl Engine {
     fn claim(&self, kind: SpaceKind, extent: Extent) -> Result<()> {
         loop {
             match self.space.reserve_exact(kind, extent)? {
-                Outcome::NeedsLoading(group) => self.load_group(&group)?,
-                Outcome::Got(_) | Outcome::Full { .. } => return Ok(()),
+                AllocOutcome::NeedsLoading(group) => self.load_group(&group)?,
+                AllocOutcome::Got(_) | AllocOutcome::Full { .. } => return Ok(()),
             }
         }
     }

@@ -41,7 +41,7 @@ use crate::{
     gate::{Gate, Inside},
     group_notes::GroupNotes,
     health::Health,
-    learning::Learning,
+    learning::LazyGroups,
     loading::Loading,
     log_space::LogSpace,
     numbers::Numbers,
@@ -85,7 +85,7 @@ pub struct Engine {
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) groups: GroupNotes,
     pub(crate) loading: Loading,
-    pub(crate) learning: Learning,
+    pub(crate) learning: LazyGroups,
     pub(crate) counters: CachePadded<Counters>,
     pub(crate) log_space: LogSpace,
     /// An fsync log that was found and has to be replayed.
@@ -112,7 +112,7 @@ pub(crate) struct Parts {
     pub(crate) read_only: Option<String>,
     pub(crate) commit: CommitState,
     pub(crate) devices: DeviceSpace,
-    pub(crate) learning: Learning,
+    pub(crate) learning: LazyGroups,
     pub(crate) height: u8,
     /// The generation of the first transaction.
     pub(crate) first: Generation,

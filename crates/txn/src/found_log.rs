@@ -30,13 +30,13 @@ pub struct SubvolumeLog {
 }
 
 /// A whole log.
-pub(crate) struct Found {
+pub(crate) struct WholeLog {
     pub(crate) logs: Vec<SubvolumeLog>,
     pub(crate) nodes: Vec<Logical>,
 }
 
 /// Reads the log that a superblock names.
-pub(crate) fn read(store: &Store, sb: &Superblock) -> Result<Found> {
+pub(crate) fn read(store: &Store, sb: &Superblock) -> Result<WholeLog> {
     let mut nodes = Vec::new();
     let root = NodePtr {
         logical: sb.log_root,
@@ -60,7 +60,7 @@ pub(crate) fn read(store: &Store, sb: &Superblock) -> Result<Found> {
         walk(store, &Expect::root(root), &mut nodes, &mut items)?;
         logs.push(SubvolumeLog { tree: TreeId(key.offset), items });
     }
-    Ok(Found { logs, nodes })
+    Ok(WholeLog { logs, nodes })
 }
 
 /// Collects every item under a node. The walk ends on a damaged log, too, because each child has a

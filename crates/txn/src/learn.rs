@@ -43,14 +43,14 @@ const STRIDE: usize = 4096;
 
 /// All data that this module reads.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct LoadedGroups {
     pub(crate) groups: BTreeMap<Logical, GroupRecord>,
     pub(crate) devices: DeviceSpace,
     /// The reason why the volume must not be written, if there is one.
     pub(crate) obstacle: Option<String>,
 }
 
-impl Known {
+impl LoadedGroups {
     /// Reads groups and device extents, once all chunks are in the map. An error of `tick` stops
     /// the reading.
     pub(crate) fn read(
@@ -142,7 +142,7 @@ impl Engine {
         };
         let chunk_tree = boot::load_chunks(&self.store, &superblock)?;
         self.learning.end_chunk_lookups();
-        let known = Known::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
+        let known = LoadedGroups::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
         let count = known.groups.len();
         let may_write = self.health.read_only().is_none();
         if let Some(why) = known.obstacle.filter(|_| may_write || self.options.may_begin_writing) {

@@ -45,7 +45,7 @@ const TALL: u8 = 1;
 
 /// The progress of reading the block groups.
 #[derive(Default)]
-pub(crate) struct Learning {
+pub(crate) struct LazyGroups {
     known: AtomicBool,
     stop: AtomicBool,
     /// Unranked: held across reads.
@@ -56,7 +56,7 @@ pub(crate) struct Learning {
     unfit: Latch<String>,
 }
 
-impl Learning {
+impl LazyGroups {
     /// The reason, found after the opening, why the volume cannot be written.
     pub(crate) fn unfit(&self) -> Option<&String> {
         self.unfit.cause()

@@ -2,7 +2,7 @@
 
 use buttress_base::sync::MutexGuard;
 use buttress_format::{Extent, Generation, Logical};
-use buttress_space::{AllocRequest, Outcome, SpaceKind};
+use buttress_space::{AllocOutcome, AllocRequest, SpaceKind};
 
 use crate::{Engine, Error, Result, SharedRows};
 
@@ -46,12 +46,12 @@ impl LogHold<'_> {
         };
         loop {
             match self.engine.space.allocate_node(request, self.rows.get()) {
-                Outcome::Got(extent) => {
+                AllocOutcome::Got(extent) => {
                     self.nodes.push(extent);
                     return Ok(extent.start);
                 }
-                Outcome::NeedsLoading(group) => self.engine.load_or_exclude(&group),
-                Outcome::Full { .. } => return Err(Error::NoSpace("a log")),
+                AllocOutcome::NeedsLoading(group) => self.engine.load_or_exclude(&group),
+                AllocOutcome::Full { .. } => return Err(Error::NoSpace("a log")),
             }
         }
     }

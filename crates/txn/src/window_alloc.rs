@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_format::{Extent, Generation, Logical};
-use buttress_space::{AllocPolicy, AllocRequest, Outcome, Priority, SpaceKind};
+use buttress_space::{AllocOutcome, AllocPolicy, AllocRequest, Priority, SpaceKind};
 
 use crate::window::{Ahead, Window};
 use crate::{DataRef, Engine, Handle, QuotaCharge};
@@ -57,7 +57,7 @@ impl Engine {
             stream,
             hurry: true,
         };
-        let Outcome::Got(extent) = self.space.allocate_data(&mut reserved, request) else {
+        let AllocOutcome::Got(extent) = self.space.allocate_data(&mut reserved, request) else {
             return None;
         };
         self.unreferenced.insert(extent.start, charge.split(want));

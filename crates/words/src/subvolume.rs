@@ -17,7 +17,7 @@ use crate::columns::{self, Column, Key};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::VolumePath;
-use crate::order::{Act, Order, QuotaAct, Quotas, Shown, Spot, SurveyRequest, quota_group};
+use crate::order::{Act, Order, PathInVolume, QuotaAct, Quotas, Shown, SurveyRequest, quota_group};
 use crate::ui::Ui;
 use crate::units::Units;
 
@@ -308,7 +308,7 @@ fn delete_id(id: u64, places: &[OsString], ui: &Ui) -> Result<Exit> {
     let found = all(&volume, ui)?.into_iter().find(|one| one.id == id);
     let found = found.ok_or_else(|| failed(format!("Could not find subvolume {id}")))?;
     let path = format!("/{}", found.path).into_bytes();
-    let at = Spot { path, is_from_top: true, ..spot };
+    let at = PathInVolume { path, is_from_top: true, ..spot };
     act(Act::Delete { at, wait: false }, &volume, ui)?;
     ui.line(format!("Delete subvolume (no-commit): '{}/{}'", volume.display(), found.path))?;
     Ok(Exit::Success)
@@ -440,7 +440,7 @@ fn describe(
     let Named { volume, spot, .. } = Named::parse(place)?;
     let from_top = |path: &str| {
         let path = text::decode(path).unwrap_or_default();
-        Spot { path: [&b"/"[..], &path].concat(), is_from_top: true, ..spot.clone() }
+        PathInVolume { path: [&b"/"[..], &path].concat(), is_from_top: true, ..spot.clone() }
     };
     let at = match (rootid, uuid) {
         (None, None) => spot,
@@ -477,7 +477,7 @@ fn describe(
     Ok(Exit::Success)
 }
 
-fn show(place: &OsString, make: impl FnOnce(Spot) -> Act, ui: &Ui) -> Result<Exit> {
+fn show(place: &OsString, make: impl FnOnce(PathInVolume) -> Act, ui: &Ui) -> Result<Exit> {
     let Named { volume, spot, .. } = Named::parse(place)?;
     let shown = Shown::deserialize(act(make(spot), &volume, ui)?).context(|| "the answer")?;
     for line in &shown.lines {

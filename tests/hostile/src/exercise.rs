@@ -27,7 +27,7 @@ static DATA: LazyLock<Vec<u8>> =
 
 /// The outcome of an exercise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ExerciseOutcome {
     /// Whether the volume could be opened.
     pub opened: bool,
     /// Names that were listed.
@@ -38,7 +38,7 @@ pub struct Outcome {
     pub done: usize,
 }
 
-impl Outcome {
+impl ExerciseOutcome {
     fn note<T, E>(&mut self, result: Result<T, E>) -> Option<T> {
         match result {
             Ok(value) => {
@@ -58,7 +58,7 @@ impl Outcome {
 /// # Panics
 ///
 /// If the volume makes a thread ask the device without end.
-pub fn exercise(device: MemoryDevice, writes: bool) -> Outcome {
+pub fn exercise(device: MemoryDevice, writes: bool) -> ExerciseOutcome {
     exercise_as(device, writes, false)
 }
 
@@ -68,11 +68,11 @@ pub fn exercise(device: MemoryDevice, writes: bool) -> Outcome {
 /// # Panics
 ///
 /// If the volume makes a thread ask the device without end.
-pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome {
+pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> ExerciseOutcome {
     let device: Arc<dyn Device> =
         if writes { Arc::new(device) } else { Arc::new(device.read_only()) };
     let steps = Arc::new(Steps::new(device, REQUESTS_MAX));
-    let mut outcome = Outcome::default();
+    let mut outcome = ExerciseOutcome::default();
     let options = if writes { "rw,noatime,compress=zlib" } else { "ro,noatime,nologreplay" };
     let mut options = MountOptions::parse(options).expect("known options");
     // Without background threads, the same bytes have the same outcome.
@@ -80,7 +80,7 @@ pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome 
     options.baselines.bg_read = if behind { GroupsRead::Behind } else { GroupsRead::First };
     if let Ok(filesystem) = Filesystem::open(vec![steps.clone()], options) {
         outcome.opened = true;
-        let figures = |outcome: &mut Outcome| {
+        let figures = |outcome: &mut ExerciseOutcome| {
             let _ = outcome.note(filesystem.statfs());
             let _ = outcome.note(filesystem.info());
         };
@@ -109,7 +109,7 @@ pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome 
 }
 
 /// Reads everything: names, attributes, data, links.
-fn read(filesystem: &Filesystem, outcome: &mut Outcome) -> Vec<Inode> {
+fn read(filesystem: &Filesystem, outcome: &mut ExerciseOutcome) -> Vec<Inode> {
     let mut seen: HashSet<InodeId> = HashSet::new();
     let mut waiting = vec![filesystem.root()];
     let mut all = Vec::new();
@@ -152,7 +152,7 @@ fn read(filesystem: &Filesystem, outcome: &mut Outcome) -> Vec<Inode> {
 
 /// Reads the runs of a file that hold data, each up to a limit, and a little beyond the end of the
 /// file.
-fn read_data(inode: &Inode, buf: &mut [u8], runs_left: &mut usize, outcome: &mut Outcome) {
+fn read_data(inode: &Inode, buf: &mut [u8], runs_left: &mut usize, outcome: &mut ExerciseOutcome) {
     let size = inode.attr().size;
     let mut at = 0;
     while at < size && *runs_left > 0 {
@@ -173,7 +173,7 @@ fn read_data(inode: &Inode, buf: &mut [u8], runs_left: &mut usize, outcome: &mut
 }
 
 /// Makes changes of every kind, in a few places, with a commit after every few changes.
-fn change(filesystem: &Filesystem, all: &[Inode], outcome: &mut Outcome) {
+fn change(filesystem: &Filesystem, all: &[Inode], outcome: &mut ExerciseOutcome) {
     let root = filesystem.root();
     let data = &DATA[..];
     if let Some(file) = outcome.note(root.create(b"new file", 0o644, 0, 0, 0)) {

@@ -22,7 +22,7 @@ use crate::image::{self, Access, Devices};
 use crate::memory;
 use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
-use mounted::Found as Place;
+use mounted::MountedCheck as Place;
 
 /// Check a volume for errors, and change nothing. If the volume is mounted, the mount first commits
 /// all changes, and this commit is checked. Exit code 0 means no errors; 1 means errors.

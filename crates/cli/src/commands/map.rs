@@ -13,7 +13,7 @@ use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::show;
-use crate::order::{Order, Spot, SurveyRequest};
+use crate::order::{Order, PathInVolume, SurveyRequest};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     }
     let Named { volume, spot, .. } = Named::parse(&args.image)?;
     // Draws the whole volume, even if the argument names only a part of it.
-    let at = Spot { path: b"/".to_vec(), ..spot };
+    let at = PathInVolume { path: b"/".to_vec(), ..spot };
     let order = Order::Survey { at, request: SurveyRequest::Map };
     let done = client::run(&order, &volume, &args.devices, "map", ui)?;
     let map: Map = serde_json::from_value(done).context(|| "the answer")?;

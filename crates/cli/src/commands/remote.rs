@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buttress_block::{OpenOptions, probe};
 use buttress_dump::when;
-use buttress_remote::{Asked, Inside, Options, RemoteDevice, Secret, Site, is_remote};
+use buttress_remote::{Inside, OpenRequest, Options, RemoteDevice, Secret, Site, is_remote};
 use buttress_volume::Volume;
 use serde_json::{Value, json};
 
@@ -204,7 +204,8 @@ fn salvage_to(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Resul
     let bar = ui.bytes_bar("copying", 0);
     let (mut made, mut overwritten) = (None, None);
     let create = |len| {
-        let opened = opening(target, || buttress_remote::create(target, len, &Asked::default()))?;
+        let opened =
+            opening(target, || buttress_remote::create(target, len, &OpenRequest::default()))?;
         let device = opened.device();
         if let Some(found) = probe::identify(&*device)? {
             let why = format!("holds {found}; a salvage overwrites nothing");

@@ -18,7 +18,7 @@ use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::names;
-use crate::order::{Act, Order, Shown, Spot};
+use crate::order::{Act, Order, PathInVolume, Shown};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -207,7 +207,7 @@ fn delete(places: &[OsString], later: bool, devices: &Devices, ui: &Ui) -> Resul
 
 fn show(
     place: &OsString,
-    act: impl FnOnce(Spot) -> Act,
+    act: impl FnOnce(PathInVolume) -> Act,
     devices: &Devices,
     ui: &Ui,
 ) -> Result<Exit> {

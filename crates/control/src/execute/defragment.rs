@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::order::{Defragmenting, Spot, Step, Watch};
+use crate::order::{Defragmenting, PathInVolume, Step, Watch};
 
 /// The result of the order.
 ///
@@ -32,7 +32,7 @@ pub struct Done {
 /// says so: the files so far are done.
 pub(super) fn carry_out(
     fs: &Filesystem,
-    at: &Spot,
+    at: &PathInVolume,
     how: &Defragmenting,
     watch: Watch<'_>,
 ) -> Result<Value> {

@@ -8,7 +8,7 @@ use buttress_fuse::KernelSync;
 use serde_json::{Map, Value};
 
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::order::{PropertyAct, Spot};
+use crate::order::{PathInVolume, PropertyAct};
 
 const COMPRESSION: &str = "compression";
 
@@ -18,7 +18,7 @@ const RO: &str = "ro";
 /// Shows or sets properties. Returns an object of properties, or of their descriptions.
 pub(super) fn carry_out(
     fs: &Filesystem,
-    at: &Spot,
+    at: &PathInVolume,
     act: &PropertyAct,
     kernel_sync: Option<&KernelSync>,
 ) -> Result<Value> {
@@ -73,13 +73,13 @@ fn known(name: &str) -> Result<()> {
     Err(Failure::new(Exit::Usage, what))
 }
 
-fn read_only(fs: &Filesystem, at: &Spot) -> Result<bool> {
+fn read_only(fs: &Filesystem, at: &PathInVolume) -> Result<bool> {
     let tree = at.subvolume(fs)?;
     let item = fs.subvolume_item(tree).context(|| at.text.clone())?;
     Ok(item.flags & RootFlags::READONLY != 0)
 }
 
-fn set_read_only(fs: &Filesystem, at: &Spot, value: &str, force: bool) -> Result<()> {
+fn set_read_only(fs: &Filesystem, at: &PathInVolume, value: &str, force: bool) -> Result<()> {
     let read_only = match value {
         "true" => true,
         "false" => false,

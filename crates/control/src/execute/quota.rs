@@ -8,7 +8,7 @@ use buttress_fs::{Filesystem, QuotaGroup, QuotaLimit, QuotaStatus, Quotas as Fou
 use serde_json::Value;
 
 use crate::exit::{Context, Result};
-use crate::order::{Group, QuotaAct, Quotas, Spot, Step, Watch};
+use crate::order::{Group, PathInVolume, QuotaAct, Quotas, Step, Watch};
 
 /// Bytes of nodes between two reports of a rescan.
 const STEP_BYTES: u64 = 4 << 20;
@@ -143,7 +143,7 @@ fn paths(fs: &Filesystem, name: &str) -> Result<BTreeMap<u64, String>> {
     Ok(all.into_iter().map(|found| (found.tree.0, text::encode(&found.path))).collect())
 }
 
-fn show(fs: &Filesystem, at: Option<&Spot>, name: &str) -> Result<Value> {
+fn show(fs: &Filesystem, at: Option<&PathInVolume>, name: &str) -> Result<Value> {
     let found = fs.quotas().context(|| name)?;
     let mut paths = paths(fs, name)?;
     let names = |groups: &[QuotaGroup]| groups.iter().map(ToString::to_string).collect();

@@ -18,7 +18,7 @@ use buttress_send::{Event, ReceiveOptions, SendOptions, Sendable, Subvolumes};
 use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::order::{Sending, Spot, Step, Watch};
+use crate::order::{PathInVolume, Sending, Step, Watch};
 
 /// Bytes of a stream that are read ahead.
 const AHEAD_BYTES: usize = 1 << 20;
@@ -43,7 +43,7 @@ pub(super) fn send(
 /// may fail. `max_errors` is the number of failed commands at which receiving ends, 0 for no limit.
 pub(super) fn receive(
     fs: &Filesystem,
-    (dir, max_errors): (&Spot, u64),
+    (dir, max_errors): (&PathInVolume, u64),
     kernel_sync: Option<&KernelSync>,
     input: &mut dyn Read,
     watch: Watch<'_>,
@@ -138,7 +138,7 @@ fn is_relative(one: &Sendable, other: &Sendable) -> bool {
         || one.parent_uuid != none && one.parent_uuid == other.parent_uuid
 }
 
-fn subvolume(fs: &Filesystem, spot: &Spot, role: &str) -> Result<(TreeId, Sendable)> {
+fn subvolume(fs: &Filesystem, spot: &PathInVolume, role: &str) -> Result<(TreeId, Sendable)> {
     let tree = spot.subvolume(fs)?;
     match buttress_send::sendable(fs, tree) {
         Ok(found) => Ok((tree, found)),

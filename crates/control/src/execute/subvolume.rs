@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Access;
 use crate::location;
-use crate::order::{Act, Shown, Spot, Step, Watch};
+use crate::order::{Act, PathInVolume, Shown, Step, Watch};
 use crate::when;
 
 /// The JSON of one subvolume, for scripts.
@@ -148,7 +148,7 @@ fn joined(fs: &Filesystem, groups: &[u64]) -> Result<Vec<QuotaGroup>> {
     groups.iter().map(known).collect()
 }
 
-impl Spot {
+impl PathInVolume {
     fn show(&self) -> String {
         self.text.clone()
     }
@@ -215,7 +215,7 @@ const USED_MAX: Duration = Duration::from_secs(2);
 /// becomes read-only: then the next mount that is writable frees the space.
 fn wait_dropped(
     fs: &Filesystem,
-    at: &Spot,
+    at: &PathInVolume,
     tree: TreeId,
     kernel_sync: Option<&KernelSync>,
     watch: Watch<'_>,
@@ -259,7 +259,7 @@ fn list(fs: &Filesystem) -> Result<Shown> {
     Ok(Shown { document: json!(documents?), lines: all.iter().map(line_of).collect() })
 }
 
-fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
+fn show(fs: &Filesystem, at: &PathInVolume) -> Result<Shown> {
     let tree = at.subvolume(fs)?;
     let all = fs.subvolumes().context(|| at.show())?;
     let Some(info) = all.iter().find(|info| info.tree == tree) else {

@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::exit::{Context, Failure, Result};
-use crate::order::{Spot, Step, SurveyRequest, Watch};
+use crate::order::{PathInVolume, Step, SurveyRequest, Watch};
 
 /// Carries out the survey. Returns the result of the crate `buttress-survey` as JSON.
 pub(super) fn carry_out(
     fs: &Filesystem,
-    at: &Spot,
+    at: &PathInVolume,
     request: &SurveyRequest,
     watch: Watch<'_>,
 ) -> Result<Value> {
@@ -124,7 +124,8 @@ mod tests {
         }
         fs.sync().expect("durable");
         let (is_mounted, is_from_top) = (false, false);
-        let at = Spot { path: b"/".to_vec(), is_mounted, is_from_top, text: "volume".into() };
+        let at =
+            PathInVolume { path: b"/".to_vec(), is_mounted, is_from_top, text: "volume".into() };
         let requests = [
             SurveyRequest::Folders { depth: 1, stay: false },
             SurveyRequest::Shares,

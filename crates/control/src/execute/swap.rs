@@ -18,7 +18,7 @@ use buttress_fuse::KernelSync;
 use serde_json::Value;
 
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::order::Spot;
+use crate::order::PathInVolume;
 
 /// Bytes of a page of swap space.
 pub const PAGE: u64 = 4096;
@@ -33,7 +33,7 @@ const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 /// Makes the file. A file that could not be made completely is removed.
 pub(super) fn make(
     fs: &Filesystem,
-    (at, uid, gid): (&Spot, u32, u32),
+    (at, uid, gid): (&PathInVolume, u32, u32),
     (size, uuid): (u64, &[u8; 16]),
     kernel_sync: Option<&KernelSync>,
 ) -> Result<Value> {

@@ -10,7 +10,7 @@ use buttress_fuse::KernelSync;
 use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::order::{Spot, VerityAct, VerityTree};
+use crate::order::{PathInVolume, VerityAct, VerityTree};
 
 /// Bytes read at once: a whole number of blocks of any size.
 const READ_BYTES: usize = 1 << 20;
@@ -18,7 +18,7 @@ const READ_BYTES: usize = 1 << 20;
 /// Carries out an action on a file. Returns an object with the hash function and the digest.
 pub(super) fn carry_out(
     fs: &Filesystem,
-    at: &Spot,
+    at: &PathInVolume,
     act: &VerityAct,
     kernel_sync: Option<&KernelSync>,
 ) -> Result<Value> {

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use buttress_block::{Device, Error as BlockError, Layer, OpenOptions, Operation};
 use buttress_format::Superblock;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
-use buttress_remote::{Asked, is_remote};
+use buttress_remote::{OpenRequest, is_remote};
 use buttress_volume::Volume;
 
 use super::{Hold, give, hold, place};
@@ -75,7 +75,7 @@ pub fn held_devices(folder: &Path) -> Result<Option<Vec<Arc<dyn Device>>>> {
     let subject = &served.answer.subject;
     let open = |path: &Path| -> Result<Arc<dyn Device>> {
         let how = OpenOptions { lock: false, ..OpenOptions::READ };
-        Ok(closing::open_asked(path, how, &Asked::default())?.device())
+        Ok(closing::open_asked(path, how, &OpenRequest::default())?.device())
     };
     if is_remote(&subject.image) {
         // A reader of a store keeps the commit that it opened, so no server has to hold it.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Spot;
+use super::PathInVolume;
 
 /// An action on quotas. A group is one number, as on disk: the level in the upper 16 bits, and the
 /// number in the lower 48 bits ([`group`]).
@@ -23,7 +23,7 @@ pub enum QuotaAct {
     /// Say which subvolume a place belongs to, and list all groups.
     ShowAt {
         /// The place.
-        at: Spot,
+        at: PathInVolume,
     },
     /// Make a group.
     Create {
@@ -60,7 +60,7 @@ pub enum QuotaAct {
         /// The group. `None` means the group of the subvolume at `at`.
         group: Option<u64>,
         /// A place in a subvolume.
-        at: Spot,
+        at: PathInVolume,
         /// The most bytes. `None` removes the limit.
         size: Option<u64>,
         /// Whether only bytes that no other group uses are limited.

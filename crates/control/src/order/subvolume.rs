@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// A place in a volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Spot {
+pub struct PathInVolume {
     /// Its path.
     pub path: Vec<u8>,
     /// Whether the path begins at the root of a mount. Otherwise it begins at the default
@@ -26,7 +26,7 @@ pub enum Act {
     /// Make an empty subvolume.
     Create {
         /// The place of the new subvolume.
-        at: Spot,
+        at: PathInVolume,
         /// The user that owns it.
         uid: u32,
         /// The group that owns it.
@@ -38,10 +38,10 @@ pub enum Act {
     /// Make a snapshot.
     Snapshot {
         /// The subvolume to copy.
-        source: Spot,
+        source: PathInVolume,
         /// The place of the snapshot, or an existing directory in which the snapshot gets the name
         /// of its source.
-        target: Spot,
+        target: PathInVolume,
         /// Whether the snapshot refuses changes.
         read_only: bool,
         /// The quota groups that it joins.
@@ -51,7 +51,7 @@ pub enum Act {
     /// Delete a subvolume.
     Delete {
         /// The subvolume.
-        at: Spot,
+        at: PathInVolume,
         /// Answer only after all space of the subvolume is freed.
         wait: bool,
     },
@@ -60,12 +60,12 @@ pub enum Act {
     /// Report everything about one subvolume.
     Show {
         /// The subvolume.
-        at: Spot,
+        at: PathInVolume,
     },
     /// Report the number of the subvolume that a place is in.
     Within {
         /// A file or a directory.
-        at: Spot,
+        at: PathInVolume,
     },
     /// Report the deleted subvolumes that still take space.
     Dying,
@@ -74,7 +74,7 @@ pub enum Act {
     /// Make another subvolume the default one.
     SetDefault {
         /// The subvolume.
-        at: Spot,
+        at: PathInVolume,
     },
     /// Make the subvolume with this number the default one.
     SetDefaultId {

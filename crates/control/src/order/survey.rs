@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Spot;
+use super::PathInVolume;
 
 /// A request to a survey.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub enum SurveyRequest {
     /// About how many bytes a stream of the subvolume of the place has.
     ToSend {
         /// The subvolume that the receiver has already.
-        parent: Option<Spot>,
+        parent: Option<PathInVolume>,
         /// Leave compressed data compressed.
         packed: bool,
     },

@@ -23,7 +23,7 @@ use crate::compress::RAM_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::extent_map::extent_error;
 use crate::file::File;
-use crate::pages::{Found, Purpose, REGION, ReadBatch, RunClaim};
+use crate::pages::{PageLookup, Purpose, REGION, ReadBatch, RunClaim};
 use crate::reader::Reader;
 
 /// A read of at least this many bytes is a long request by itself. Caching it costs more than it
@@ -239,8 +239,8 @@ impl Reader {
             let first = self.params.floor(at);
             let want = (limit - first).min(batch);
             let (bytes, from) = match self.pages.find(Logical(first), want, at > first) {
-                Found::Ready { bytes, from } => (bytes, from),
-                Found::Claimed(claim) => {
+                PageLookup::Ready { bytes, from } => (bytes, from),
+                PageLookup::Claimed(claim) => {
                     let stop = claim.extent().end().0.min(end);
                     match self.load(source, claim, Purpose::Now) {
                         Ok(bytes) => (bytes, 0),
@@ -262,7 +262,7 @@ impl Reader {
                         }
                     }
                 }
-                Found::Loading { end: busy } => {
+                PageLookup::Loading { end: busy } => {
                     // Another thread reads this run. Meanwhile this thread reads the data after
                     // that run, up to the window.
                     if window > 0 && batch == REGION && busy.0 < limit {

@@ -17,7 +17,7 @@ use buttress_format::{Compression, Extent, Logical};
 
 use super::read::expect_wanted;
 use super::read_plan::{PackedPart, Source};
-use super::unpacked::{Known, UnpackClaim, UnpackedKey};
+use super::unpacked::{UnpackClaim, UnpackedKey, UnpackedLookup};
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
 use crate::extent_map::{disk_extent, extent_error};
@@ -64,23 +64,23 @@ impl Reader {
                 }
                 let key = UnpackedKey { layout: source.layout, disk: region.disk };
                 match self.unpacked.find(key) {
-                    Known::Ready(content) => place(part, &content),
-                    Known::Claimed(claim) => {
+                    UnpackedLookup::Ready(content) => place(part, &content),
+                    UnpackedLookup::Claimed(claim) => {
                         todo.push(Todo { index, extent, claim, keeps: !part.is_whole() });
                     }
-                    Known::Busy => busy.push((part, key)),
+                    UnpackedLookup::Busy => busy.push((part, key)),
                 }
             }
             self.unpack(source, batch, todo, Purpose::Now, &mut place)?;
             for (part, key) in busy {
                 loop {
                     match self.unpacked.find(key) {
-                        Known::Ready(content) => break place(part, &content),
-                        Known::Busy => {
+                        UnpackedLookup::Ready(content) => break place(part, &content),
+                        UnpackedLookup::Busy => {
                             self.unpacked.wait(key);
                             expect_wanted()?;
                         }
-                        Known::Claimed(claim) => {
+                        UnpackedLookup::Claimed(claim) => {
                             let Some(region) = part.mapping.region() else { break };
                             let (extent, keeps) = (disk_extent(region), !part.is_whole());
                             let todo = vec![Todo { index: 0, extent, claim, keeps }];
@@ -108,7 +108,7 @@ impl Reader {
                 let extent = disk_extent(region);
                 let key = UnpackedKey { layout: source.layout, disk: region.disk };
                 if extent.len <= RAM_BYTES_MAX
-                    && let Known::Claimed(claim) = self.unpacked.find(key)
+                    && let UnpackedLookup::Claimed(claim) = self.unpacked.find(key)
                 {
                     todo.push(Todo { index, extent, claim, keeps: true });
                 }

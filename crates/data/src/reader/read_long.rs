@@ -14,7 +14,7 @@ use buttress_format::Logical;
 use super::read::expect_wanted;
 use super::read_plan::{RUN_BYTES_MAX, Run, Source};
 use crate::error::Result;
-use crate::pages::{Found, Purpose, RunClaim};
+use crate::pages::{PageLookup, Purpose, RunClaim};
 use crate::reader::Reader;
 
 impl Reader {
@@ -60,18 +60,18 @@ impl Reader {
         let mut at = part.start;
         while at < part.end {
             let stop = match self.pages.find(Logical(at), part.end - at, false) {
-                Found::Ready { bytes, from } => {
+                PageLookup::Ready { bytes, from } => {
                     let stop = part.end.min(at + (bytes.len() - from) as u64);
                     let out = &mut out[place(run, &(at..stop))];
                     out.copy_from_slice(&bytes[from..from + out.len()]);
                     stop
                 }
-                Found::Loading { end } => {
+                PageLookup::Loading { end } => {
                     let stop = part.end.min(end.0);
                     busy.push(at..stop);
                     stop
                 }
-                Found::Claimed(first) => {
+                PageLookup::Claimed(first) => {
                     let claims = self.claim_on(first, part.end);
                     let stop = claims.last().map_or(at, |last| last.extent().end().0);
                     self.read_sectors(source, at, &mut out[place(run, &(at..stop))], Purpose::Now)?;

@@ -51,7 +51,7 @@ pub(crate) struct Unpacked {
 
 /// The state of an extent in the cache.
 #[derive(Debug)]
-pub(crate) enum Known<'u> {
+pub(crate) enum UnpackedLookup<'u> {
     Ready(Arc<Vec<u8>>),
     /// Not cached: the caller unpacks the extent for all threads that wait.
     Claimed(UnpackClaim<'u>),
@@ -75,17 +75,17 @@ impl Unpacked {
     }
 
     /// The kept content of an extent, or the duty to unpack it.
-    pub(crate) fn find(&self, key: UnpackedKey) -> Known<'_> {
+    pub(crate) fn find(&self, key: UnpackedKey) -> UnpackedLookup<'_> {
         let mut state = self.state.lock();
         if let Some((_, bytes)) = state.kept.iter().rev().find(|(known, _)| *known == key) {
-            return Known::Ready(Arc::clone(bytes));
+            return UnpackedLookup::Ready(Arc::clone(bytes));
         }
         if let Some(awaited) = state.busy(key) {
             *awaited = true;
-            return Known::Busy;
+            return UnpackedLookup::Busy;
         }
         state.busy.push((key, false));
-        Known::Claimed(UnpackClaim { all: self, key, is_over: false })
+        UnpackedLookup::Claimed(UnpackClaim { all: self, key, is_over: false })
     }
 
     /// Waits until no thread unpacks an extent. The caller has no claim (U3). Returns early if the
@@ -156,19 +156,19 @@ mod tests {
         let all = Unpacked::new();
         let key = UnpackedKey { layout: 1, disk: Logical(4096) };
         let claim = || match all.find(key) {
-            Known::Claimed(claim) => claim,
+            UnpackedLookup::Claimed(claim) => claim,
             other => panic!("{other:?}"),
         };
         let bytes = Arc::new(vec![7; 100]);
         claim().finish(&bytes, false);
         let again = claim();
-        assert!(matches!(all.find(key), Known::Busy));
+        assert!(matches!(all.find(key), UnpackedLookup::Busy));
         again.finish(&bytes, false);
-        assert!(matches!(all.find(key), Known::Ready(_)));
+        assert!(matches!(all.find(key), UnpackedLookup::Ready(_)));
         all.clear();
         drop(claim());
         claim().finish(&bytes, true);
-        assert!(matches!(all.find(key), Known::Ready(_)));
+        assert!(matches!(all.find(key), UnpackedLookup::Ready(_)));
     }
 
     /// Eight threads want the same extent at one moment. One thread unpacks it (U3). If that thread
@@ -186,8 +186,10 @@ mod tests {
                         let key = UnpackedKey { layout: number, disk: Logical(4096) };
                         loop {
                             match all.find(key) {
-                                Known::Ready(bytes) => break assert_eq!(*bytes, vec![7; 100]),
-                                Known::Claimed(claim) => {
+                                UnpackedLookup::Ready(bytes) => {
+                                    break assert_eq!(*bytes, vec![7; 100]);
+                                }
+                                UnpackedLookup::Claimed(claim) => {
                                     thread::yield_now();
                                     // Every tenth attempt fails at first.
                                     if number % 10 == 0
@@ -199,7 +201,7 @@ mod tests {
                                     unpacked.fetch_add(1, Ordering::SeqCst);
                                     claim.finish(&Arc::new(vec![7; 100]), true);
                                 }
-                                Known::Busy => all.wait(key),
+                                UnpackedLookup::Busy => all.wait(key),
                             }
                         }
                     }

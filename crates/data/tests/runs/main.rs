@@ -14,7 +14,7 @@ use buttress_format::{Extent, Logical};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
-use pages::{Found, Pages, Purpose, RunClaim};
+use pages::{PageLookup, Pages, Purpose, RunClaim};
 
 const SECTOR: u64 = 4096;
 const SECTORS: u64 = 3;
@@ -63,13 +63,13 @@ impl World {
         let mut fails = fails;
         let (bytes, from) = loop {
             match self.pages.find(at, want.min(SECTORS - number) * SECTOR, false) {
-                Found::Ready { bytes, from } => break (bytes, from),
-                Found::Claimed(claim) if fails => {
+                PageLookup::Ready { bytes, from } => break (bytes, from),
+                PageLookup::Claimed(claim) if fails => {
                     fails = false;
                     drop(claim);
                 }
-                Found::Claimed(claim) => break (self.load(claim, Purpose::Now), 0),
-                Found::Loading { end } => {
+                PageLookup::Claimed(claim) => break (self.load(claim, Purpose::Now), 0),
+                PageLookup::Loading { end } => {
                     if end.0 < SECTORS * SECTOR
                         && let Ok(next) = self.pages.claim(end, SECTOR)
                     {
@@ -93,14 +93,14 @@ impl World {
             for number in todo {
                 let at = number as usize;
                 let found = match self.pages.find(Logical(number * SECTOR), SECTOR, false) {
-                    Found::Ready { bytes, from } => {
+                    PageLookup::Ready { bytes, from } => {
                         u64::from_le_bytes(bytes[from..from + 8].try_into().expect("eight bytes"))
                     }
-                    Found::Loading { .. } => {
+                    PageLookup::Loading { .. } => {
                         busy.push(number);
                         continue;
                     }
-                    Found::Claimed(claim) => {
+                    PageLookup::Claimed(claim) => {
                         self.reads[at].fetch_add(1, Ordering::SeqCst);
                         let found = self.disk[at].load(Ordering::SeqCst);
                         let mut bytes = vec![0; SECTOR as usize];

@@ -297,9 +297,9 @@ pub(crate) enum GateState {
 
 /// Holds back flushes while it is closed.
 #[derive(Debug)]
-pub(crate) struct Held(Mutex<GateState>, Condvar);
+pub(crate) struct HeldFlushes(Mutex<GateState>, Condvar);
 
-impl Held {
+impl HeldFlushes {
     pub(crate) fn set(&self, state: GateState) {
         *self.0.lock().expect("a gate") = state;
         self.1.notify_all();
@@ -311,7 +311,7 @@ impl Held {
     }
 }
 
-impl Hook for Held {
+impl Hook for HeldFlushes {
     fn flush(&self, below: &dyn Device) -> Result<(), Error> {
         let mut state = self.0.lock().expect("a gate");
         while !matches!(*state, GateState::Open | GateState::Failing) {
@@ -327,9 +327,9 @@ impl Hook for Held {
     }
 }
 
-pub(crate) fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Held>>, Filesystem) {
+pub(crate) fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<HeldFlushes>>, Filesystem) {
     let below = memory(mib);
-    let held = Hooked::new(&below, Held(Mutex::new(GateState::Open), Condvar::new()));
+    let held = Hooked::new(&below, HeldFlushes(Mutex::new(GateState::Open), Condvar::new()));
     let device: Arc<dyn Device> = Arc::clone(&held) as _;
     let fs = mount_with(&device, "commit=300");
     (below, held, fs)

@@ -81,7 +81,7 @@ pub(crate) struct Write {
 
 /// How a program, or the kernel, asks for new times.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct TimesRequest {
     /// Whether the request is on behalf of an open file.
     pub(crate) has_handle: bool,
     /// Whether the access time, or `mtime`, is to become the time of the request.
@@ -230,7 +230,7 @@ impl FrontEnd {
         caller: Caller,
         id: u64,
         mut set: SetAttr,
-        asked: Asked,
+        asked: TimesRequest,
     ) -> Answer<WireAttr> {
         let node = self.node(id)?;
         self.expect_timeable(&node, &set, asked)?;
@@ -255,7 +255,7 @@ impl FrontEnd {
 
     /// Refuses new times for immutable and append-only files. An append-only file may get the time
     /// of the request, as `touch` asks. Times that the kernel writes back are accepted (C5).
-    fn expect_timeable(&self, node: &Node, set: &SetAttr, asked: Asked) -> Answer<()> {
+    fn expect_timeable(&self, node: &Node, set: &SetAttr, asked: TimesRequest) -> Answer<()> {
         if set.atime.is_none() && set.mtime.is_none() {
             return Ok(());
         }

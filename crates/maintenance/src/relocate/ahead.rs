@@ -23,7 +23,7 @@ use buttress_format::{Extent, FileExtent, Generation, Key, Kind, Logical, TreeId
 use buttress_tree::{Expect, Node, NodeSource};
 use buttress_txn::{Error, Result, View};
 
-use super::users::{Places, Use, users};
+use super::users::{ExtentUser, Places, users};
 
 /// When the extents of a walk may have this many users, the walk takes no further extents. A
 /// reference may have a user in each tree.
@@ -40,7 +40,7 @@ pub(super) struct Ahead {
     walked: Option<Generation>,
     /// The users of extents that have not been moved yet, by the start of the extent; `None` if the
     /// walk cannot tell.
-    found: HashMap<Logical, Option<Vec<Use>>>,
+    found: HashMap<Logical, Option<Vec<ExtentUser>>>,
     /// The number of extents of the last walk, and how many of these extents were moved since.
     asked: usize,
     taken: usize,
@@ -58,7 +58,7 @@ impl Ahead {
 
     /// Returns the users of the first of these extents. The same walk also seeks the users of the
     /// next extents.
-    pub(super) fn users(&mut self, view: &View, extents: &[Extent]) -> Result<Vec<Use>> {
+    pub(super) fn users(&mut self, view: &View, extents: &[Extent]) -> Result<Vec<ExtentUser>> {
         let Some(&first) = extents.first() else { return Ok(Vec::new()) };
         let committed = Some(view.committed_generation());
         if self.walked != committed || !self.found.contains_key(&first.start) {
@@ -89,13 +89,13 @@ impl Ahead {
     }
 
     /// Whether a result of [`Ahead::users`] is still valid (L7).
-    pub(super) fn is_so(&self, view: &View, extent: Extent, found: &[Use]) -> bool {
+    pub(super) fn is_so(&self, view: &View, extent: Extent, found: &[ExtentUser]) -> bool {
         self.walked == Some(view.committed_generation()) && is_unchanged(view, extent, found)
     }
 }
 
 /// Whether no transaction after the committed trees changed an extent's users (L7).
-fn is_unchanged(view: &View, extent: Extent, found: &[Use]) -> bool {
+fn is_unchanged(view: &View, extent: Extent, found: &[ExtentUser]) -> bool {
     let later = [Some(view.running()), view.frozen()];
     later.into_iter().flatten().all(|transaction| {
         transaction.refs.look(extent.start, |_| ()).is_none()
@@ -150,7 +150,7 @@ fn walk(
     view: &View,
     trees: &[TreeId],
     extents: &[Extent],
-) -> Result<HashMap<Logical, Option<Vec<Use>>>> {
+) -> Result<HashMap<Logical, Option<Vec<ExtentUser>>>> {
     let mut found = HashMap::with_capacity(extents.len());
     let mut wants = Vec::new();
     let mut places = Places::new(view)?;
@@ -244,7 +244,12 @@ impl Walk<'_> {
     }
 
     /// Adds the matches below a node as users of a tree.
-    fn collect(&self, tree: TreeId, root: Logical, found: &mut HashMap<Logical, Option<Vec<Use>>>) {
+    fn collect(
+        &self,
+        tree: TreeId,
+        root: Logical,
+        found: &mut HashMap<Logical, Option<Vec<ExtentUser>>>,
+    ) {
         let mut stack = vec![root];
         while let Some(at) = stack.pop() {
             match self.seen.get(&at) {
@@ -253,7 +258,7 @@ impl Walk<'_> {
                     self.view.store().count_keys(matches.len() as u64);
                     for Match { start, key, item, offset } in matches {
                         if let Some(Some(users)) = found.get_mut(start) {
-                            users.push(Use {
+                            users.push(ExtentUser {
                                 tree,
                                 key: *key,
                                 item: item.clone(),

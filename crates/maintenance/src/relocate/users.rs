@@ -14,7 +14,7 @@ use buttress_tree::{Cursor, Expect, NodePtr, NodeSource, Store};
 use buttress_txn::{Error, Result, View};
 
 /// One place that uses a data extent.
-pub(super) struct Use {
+pub(super) struct ExtentUser {
     pub(super) tree: TreeId,
     pub(super) key: Key,
     pub(super) item: FileExtent,
@@ -22,7 +22,7 @@ pub(super) struct Use {
 }
 
 /// The inodes to lock while an extent is moved.
-pub(super) fn inodes_of(users: &[Use]) -> BTreeSet<(TreeId, Ino)> {
+pub(super) fn inodes_of(users: &[ExtentUser]) -> BTreeSet<(TreeId, Ino)> {
     users.iter().map(|user| (user.tree, Ino(user.key.objectid))).collect()
 }
 
@@ -62,7 +62,7 @@ impl Place {
 
 /// Every file extent item in these trees that points to an extent. The next round over the group
 /// finds items in trees that appear later (`relocate::L4`).
-pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec<Use>> {
+pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec<ExtentUser>> {
     let mut found = Vec::new();
     for place in Places::new(view)?.of(extent)? {
         // The version 1 free-space cache lies in files of the root tree itself.
@@ -80,7 +80,7 @@ pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec
                 let Some(region) = item.region() else { continue };
                 let begins = key.offset.wrapping_sub(region.offset);
                 if region.extent() == extent && begins == place.offset {
-                    found.push(Use { tree, key, item, offset: place.offset });
+                    found.push(ExtentUser { tree, key, item, offset: place.offset });
                 }
             }
         }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions};
-use buttress_remote::Asked;
+use buttress_remote::OpenRequest;
 
 use crate::closing::locked_by;
 use crate::exit::{Failure, Result};
@@ -26,7 +26,7 @@ const CALLERS_MAX: usize = 64;
 
 /// Opens a device. With a size, a file is made, or made longer.
 pub(super) fn open(path: &Path, size: Option<u64>) -> Result<Arc<dyn Device>> {
-    let asked = Asked::default();
+    let asked = OpenRequest::default();
     match plan::open(path, size, &asked) {
         Err(failure) if failure.is_locked() && locked_by(path).is_some_and(is_caller) => {
             let how = OpenOptions { lock: false, ..OpenOptions::WRITE };

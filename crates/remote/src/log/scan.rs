@@ -22,7 +22,7 @@ use crate::unsent::Unsent;
 
 /// A local log as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ScannedLog {
     /// The position before its first record.
     pub(crate) begins: u64,
     /// The position of its last whole cut; zero if there is no whole cut.
@@ -39,7 +39,7 @@ pub(crate) struct Found {
     pub(crate) damage: Option<String>,
 }
 
-impl Found {
+impl ScannedLog {
     /// Whether a replay over a commit with the writes up to `committed` applies a record: the
     /// commit lacks it, and the last whole cut covers it.
     pub(crate) fn adds(&self, record: &Record, committed: u64) -> bool {
@@ -98,8 +98,8 @@ pub(crate) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Scans the whole log. `committed` is the position up to which a commit has all writes.
-pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> Result<Found> {
-    let mut found = Found::default();
+pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> Result<ScannedLog> {
+    let mut found = ScannedLog::default();
     let mut pending = 0;
     let (begins, damage) = walk(wanted, &mut |whole| {
         match whole.record.says {

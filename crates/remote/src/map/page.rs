@@ -7,7 +7,7 @@
 
 use crate::envelope::{damaged, u32_at, u64_at};
 use crate::error::Result;
-use crate::units::{ObjectNumber, Spot};
+use crate::units::{Location, ObjectNumber};
 
 /// Sectors of a page.
 pub(crate) const PAGE_SECTORS: u64 = 1 << 14;
@@ -17,7 +17,7 @@ const RUN: usize = 16;
 struct Run {
     start: u16,
     count: u16,
-    spot: Spot,
+    location: Location,
 }
 
 impl Run {
@@ -28,14 +28,15 @@ impl Run {
     /// The part of the run from sector `start` on.
     fn from(self, start: u16) -> Self {
         let skipped = start - self.start;
-        let spot = Spot { frame: self.spot.frame + u32::from(skipped), ..self.spot };
-        Self { start, count: self.count - skipped, spot }
+        let location =
+            Location { frame: self.location.frame + u32::from(skipped), ..self.location };
+        Self { start, count: self.count - skipped, location }
     }
 
     fn continues(self, next: Self) -> bool {
         self.end() == next.start
-            && self.spot.object == next.spot.object
-            && self.spot.frame + u32::from(self.count) == next.spot.frame
+            && self.location.object == next.location.object
+            && self.location.frame + u32::from(self.count) == next.location.frame
     }
 }
 
@@ -47,12 +48,12 @@ pub(crate) struct Page {
 
 impl Page {
     /// Returns the place of a sector, and the number of sectors for which that place continues.
-    pub(crate) fn find(&self, start: u16) -> (Option<Spot>, u16) {
+    pub(crate) fn find(&self, start: u16) -> (Option<Location>, u16) {
         let after = self.runs.partition_point(|run| run.end() <= start);
         match self.runs.get(after) {
             Some(run) if run.start <= start => {
                 let part = run.from(start);
-                (Some(part.spot), part.count)
+                (Some(part.location), part.count)
             }
             Some(run) => (None, run.start - start),
             None => (None, PAGE_SECTORS as u16 - start),
@@ -64,7 +65,7 @@ impl Page {
         &mut self,
         start: u16,
         count: u16,
-        spot: Option<Spot>,
+        location: Option<Location>,
         removed: &mut Vec<(ObjectNumber, u32)>,
     ) {
         let end = start + count;
@@ -75,17 +76,17 @@ impl Page {
             let (head, tail) = (self.runs[first], self.runs[last - 1]);
             for run in &self.runs[first..last] {
                 let lost = run.end().min(end) - run.start.max(start);
-                removed.push((run.spot.object, u32::from(lost)));
+                removed.push((run.location.object, u32::from(lost)));
             }
             if head.start < start {
                 new.push(Run { count: start - head.start, ..head });
             }
-            new.extend(spot.map(|spot| Run { start, count, spot }));
+            new.extend(location.map(|location| Run { start, count, location }));
             if tail.end() > end {
                 new.push(tail.from(end));
             }
         } else {
-            new.extend(spot.map(|spot| Run { start, count, spot }));
+            new.extend(location.map(|location| Run { start, count, location }));
         }
         // A run that continues the previous run is merged into it.
         let first = if first > 0 && new.first().is_some_and(|n| self.runs[first - 1].continues(*n))
@@ -116,8 +117,8 @@ impl Page {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.bytes());
         for run in &self.runs {
-            bytes.extend_from_slice(&run.spot.object.0.to_le_bytes());
-            bytes.extend_from_slice(&run.spot.frame.to_le_bytes());
+            bytes.extend_from_slice(&run.location.object.0.to_le_bytes());
+            bytes.extend_from_slice(&run.location.frame.to_le_bytes());
             bytes.extend_from_slice(&run.start.to_le_bytes());
             bytes.extend_from_slice(&run.count.to_le_bytes());
         }
@@ -134,14 +135,14 @@ impl Page {
         for raw in bytes.chunks_exact(RUN) {
             let start = u16::from_le_bytes([raw[12], raw[13]]);
             let count = u16::from_le_bytes([raw[14], raw[15]]);
-            let spot = Spot { object: ObjectNumber(u64_at(raw, 0)), frame: u32_at(raw, 8) };
+            let location = Location { object: ObjectNumber(u64_at(raw, 0)), frame: u32_at(raw, 8) };
             let after = u64::from(start) + u64::from(count);
-            let frames = spot.frame.checked_add(u32::from(count));
+            let frames = location.frame.checked_add(u32::from(count));
             if count == 0 || u64::from(start) < end || after > PAGE_SECTORS || frames.is_none() {
                 return Err(damaged(name, "runs of a page of the map overlap".to_owned()));
             }
             end = after;
-            runs.push(Run { start, count, spot });
+            runs.push(Run { start, count, location });
         }
         Ok(Self { runs })
     }
@@ -159,31 +160,37 @@ mod tests {
     fn a_page_answers_as_an_array() {
         let mut rng = Rng::new(3);
         let mut page = Page::default();
-        let mut model: Vec<Option<Spot>> = vec![None; PAGE_SECTORS as usize];
+        let mut model: Vec<Option<Location>> = vec![None; PAGE_SECTORS as usize];
         for step in 0..3000_u64 {
             let start = rng.below(PAGE_SECTORS) as u16;
             let count = (rng.below(60) + 1).min(PAGE_SECTORS - u64::from(start)) as u16;
             let number = ObjectNumber(step / 8);
-            let spot =
-                (rng.below(4) > 0).then(|| Spot { object: number, frame: rng.below(100) as u32 });
+            let location = (rng.below(4) > 0)
+                .then(|| Location { object: number, frame: rng.below(100) as u32 });
             let mut removed = Vec::new();
-            page.set(start, count, spot, &mut removed);
+            page.set(start, count, location, &mut removed);
             let mut lost = 0;
             for at in 0..count {
                 let cell = &mut model[usize::from(start + at)];
                 lost += u32::from(cell.is_some());
-                let next = |spot: Spot| Spot { frame: spot.frame + u32::from(at), ..spot };
-                *cell = spot.map(next);
+                let next = |location: Location| Location {
+                    frame: location.frame + u32::from(at),
+                    ..location
+                };
+                *cell = location.map(next);
             }
             assert_eq!(removed.iter().map(|(_, count)| count).sum::<u32>(), lost);
         }
         let page = Page::decode("x", &page.encode()).expect("whole");
         let mut at = 0;
         while at < PAGE_SECTORS as u16 {
-            let (spot, count) = page.find(at);
+            let (location, count) = page.find(at);
             for within in 0..count {
-                let next = |spot: Spot| Spot { frame: spot.frame + u32::from(within), ..spot };
-                assert_eq!(model[usize::from(at + within)], spot.map(next));
+                let next = |location: Location| Location {
+                    frame: location.frame + u32::from(within),
+                    ..location
+                };
+                assert_eq!(model[usize::from(at + within)], location.map(next));
             }
             at += count;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_format::{BlockGroupFlags, Generation, Logical};
 use buttress_space::SpaceKind::{Data, Metadata, System};
-use buttress_space::{AllocRequest, Error, GroupInit, Outcome, Refused, Space, SpaceKind};
+use buttress_space::{AllocOutcome, AllocRequest, Error, GroupInit, Refused, Space, SpaceKind};
 
 use crate::world::*;
 
@@ -14,7 +14,7 @@ fn x9_a_commit_uses_no_group_of_the_next() {
     let space = empty_space();
     space.add_group(new_group(Metadata, 0, MIB, 6)).expect("sound");
     let of_5 = AllocRequest { limit: Generation(5), ..exactly(Metadata, NODE) };
-    assert!(matches!(space.allocate(of_5), Outcome::Full { largest: 0 }));
+    assert!(matches!(space.allocate(of_5), AllocOutcome::Full { largest: 0 }));
     let of_6 = AllocRequest { limit: Generation(6), ..of_5 };
     assert_eq!(got(space.allocate(of_6)), extent(0, NODE));
 }
@@ -27,12 +27,12 @@ fn asks_for_loading_only_when_it_must() {
     space.add_group(new_group(Data, MIB, MIB, 1)).expect("sound");
     assert_eq!(got(space.allocate(exactly(Data, SECTOR))).start, Logical(MIB));
     got(space.allocate(exactly(Data, MIB - SECTOR)));
-    let Outcome::NeedsLoading(group) = space.allocate(exactly(Data, SECTOR)) else {
+    let AllocOutcome::NeedsLoading(group) = space.allocate(exactly(Data, SECTOR)) else {
         panic!("the other group has four sectors");
     };
     assert_eq!((group.start(), group.is_loaded()), (Logical(0), false));
     // The request is for more than the free bytes of the group, so there is no reason to load it.
-    assert!(matches!(space.allocate(exactly(Data, 5 * SECTOR)), Outcome::Full { .. }));
+    assert!(matches!(space.allocate(exactly(Data, 5 * SECTOR)), AllocOutcome::Full { .. }));
     group.load([extent(SECTOR, 4 * SECTOR)].into_iter()).expect("four sectors");
     assert_eq!(got(space.allocate(exactly(Data, 4 * SECTOR))), extent(SECTOR, 4 * SECTOR));
     space.verify().expect("sound");
@@ -48,7 +48,7 @@ fn gives_less_rather_than_nothing() {
     space.group_at(Logical(0)).expect("added").load(free.into_iter()).expect("five sectors");
     let request = AllocRequest { min: 2 * SECTOR, ..exactly(Data, 5 * SECTOR) };
     assert_eq!(got(space.allocate(request)), extent(8 * SECTOR, 3 * SECTOR));
-    assert!(matches!(space.allocate(request), Outcome::Full { largest: SECTOR }));
+    assert!(matches!(space.allocate(request), AllocOutcome::Full { largest: SECTOR }));
 }
 
 /// Nodes of one commit get ascending addresses side by side, across a group that is half used.
@@ -79,7 +79,7 @@ fn pinned_bytes_are_not_allocated() {
     assert_eq!((space.account(Data).reserved, space.account(Data).used), (0, MIB));
     space.pin(all).expect("in use");
     assert_eq!((space.account(Data).used, space.account(Data).pinned), (0, MIB));
-    assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
+    assert!(matches!(space.allocate(exactly(Data, SECTOR)), AllocOutcome::Full { largest: 0 }));
     space.unpin(all);
     assert_eq!(got(space.allocate(exactly(Data, MIB))), all);
     space.verify().expect("sound");
@@ -234,7 +234,7 @@ fn read_only_groups_only_count() {
     let init = GroupInit { read_only: true, ..old_group(Data, 0, MIB, 4 * SECTOR) };
     space.add_group(init).expect("sound");
     assert_eq!(space.account(Data).read_only, MIB - 4 * SECTOR);
-    assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
+    assert!(matches!(space.allocate(exactly(Data, SECTOR)), AllocOutcome::Full { largest: 0 }));
     assert_eq!(space.reserve_data(SECTOR).err(), Some(Refused { missing: SECTOR }));
     space.pin(extent(0, SECTOR)).expect("in use");
     space.unpin(extent(0, SECTOR));

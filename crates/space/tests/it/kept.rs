@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::Rng;
 use buttress_format::{Generation, Logical};
 use buttress_space::SpaceKind::Data;
-use buttress_space::{AllocPolicy, AllocRequest, Outcome, Space};
+use buttress_space::{AllocOutcome, AllocPolicy, AllocRequest, Space};
 
 use crate::world::*;
 
@@ -31,11 +31,11 @@ fn take_and_give_back(space: &Arc<Space>, rng: &mut Rng, stream: u64) {
         let want = SECTOR * rng.range(1..reservation.bytes() / SECTOR + 1);
         let request = AllocRequest { min: SECTOR, stream, limit, ..exactly(Data, want) };
         match space.allocate_data(&mut reservation, request) {
-            Outcome::Got(extent) => taken.push(extent),
-            Outcome::NeedsLoading(group) => {
+            AllocOutcome::Got(extent) => taken.push(extent),
+            AllocOutcome::NeedsLoading(group) => {
                 group.load([group.range()].into_iter()).expect("nothing is used");
             }
-            Outcome::Full { largest } => {
+            AllocOutcome::Full { largest } => {
                 panic!(
                     "{} bytes were reserved; at most {largest}: {}",
                     reservation.bytes(),

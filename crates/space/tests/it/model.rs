@@ -10,7 +10,7 @@ use buttress_base::Rng;
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::SpaceKind::{Data, Metadata, System};
 use buttress_space::{
-    AllocPolicy, AllocRequest, DataReservation, GroupInit, Outcome, Space, SpaceKind,
+    AllocOutcome, AllocPolicy, AllocRequest, DataReservation, GroupInit, Space, SpaceKind,
 };
 
 use crate::world::*;
@@ -198,7 +198,7 @@ impl World {
             Some(mut reservation) => {
                 let held = reservation.bytes();
                 let outcome = self.space.allocate_data(&mut reservation, request);
-                let kept = if let Outcome::Got(extent) = &outcome { extent.len } else { 0 };
+                let kept = if let AllocOutcome::Got(extent) = &outcome { extent.len } else { 0 };
                 assert_eq!(reservation.bytes(), held - kept);
                 self.data.push(reservation);
                 outcome
@@ -209,7 +209,7 @@ impl World {
     }
 
     /// Compares an outcome with the result of a walk over every sector.
-    fn compare(&mut self, request: AllocRequest, outcome: Outcome) {
+    fn compare(&mut self, request: AllocRequest, outcome: AllocOutcome) {
         let AllocRequest { kind, want, min, limit, .. } = request;
         let eligible = |group: &&Group| group.kind == kind && group.birth <= limit.0;
         let largest = |loaded: bool| {
@@ -218,7 +218,7 @@ impl World {
         };
         let (loaded, unloaded) = (largest(true), largest(false));
         match outcome {
-            Outcome::Got(extent) => {
+            AllocOutcome::Got(extent) => {
                 // If a group has all wanted bytes, the request gets all. Otherwise it gets more
                 // than half of the largest run.
                 let most = want.min(loaded);
@@ -231,7 +231,7 @@ impl World {
                 self.set(extent, State::Free, State::Reserved);
                 self.outcomes[usize::from(extent.len < want)] += 1;
             }
-            Outcome::NeedsLoading(group) => {
+            AllocOutcome::NeedsLoading(group) => {
                 let useful = if loaded >= min { want } else { min };
                 assert!(loaded < want && unloaded >= useful, "{request:?}");
                 let at = group.start();
@@ -241,7 +241,7 @@ impl World {
                 self.load(index);
                 self.outcomes[2] += 1;
             }
-            Outcome::Full { largest } => {
+            AllocOutcome::Full { largest } => {
                 assert!(loaded < min && unloaded < min, "{request:?}");
                 let most = loaded.max(unloaded);
                 assert!(largest <= most && (largest * 2 > most || most == 0), "{request:?}");

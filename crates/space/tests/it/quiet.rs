@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_base::Rng;
 use buttress_format::Logical;
 use buttress_space::SpaceKind::Data;
-use buttress_space::{AllocRequest, LookupPolicy, Outcome, Space};
+use buttress_space::{AllocOutcome, AllocRequest, LookupPolicy, Space};
 
 use crate::world::*;
 
@@ -30,7 +30,10 @@ fn n17_read_only_nests() {
         assert_eq!(space.account(Data).read_only, MIB);
         for hold in [first, second] {
             assert!(space.begin_nocow(there).is_none());
-            assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
+            assert!(matches!(
+                space.allocate(exactly(Data, SECTOR)),
+                AllocOutcome::Full { largest: 0 }
+            ));
             drop(hold);
         }
         assert_eq!(space.account(Data).read_only, 0);
@@ -86,7 +89,10 @@ fn a_drain_ends_when_the_hold_is_released() {
             let drain = scope.spawn(|| hold.drain());
             std::thread::sleep(std::time::Duration::from_millis(5));
             assert!(hold.is_held() && hold.release() && !hold.release());
-            assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
+            assert!(matches!(
+                space.allocate(exactly(Data, SECTOR)),
+                AllocOutcome::Full { largest: 0 }
+            ));
             assert!(!drain.is_finished(), "{policy}: the other hold is still there");
             drop(outer);
             drain.join().expect("no panic");
@@ -127,7 +133,9 @@ fn drained_groups_are_quiet() {
                         } else {
                             let stream = seed;
                             let request = AllocRequest { stream, ..exactly(Data, SECTOR) };
-                            let Outcome::Got(found) = space.allocate(request) else { continue };
+                            let AllocOutcome::Got(found) = space.allocate(request) else {
+                                continue;
+                            };
                             std::thread::yield_now();
                             if rng.chance(1, 2) {
                                 space.commit_used(found);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_format::{Extent, Logical};
 use buttress_space::SpaceKind::{Data, Metadata};
-use buttress_space::{AllocPolicy, AllocRequest, Outcome, Space};
+use buttress_space::{AllocOutcome, AllocPolicy, AllocRequest, Space};
 
 use crate::world::*;
 
@@ -128,7 +128,7 @@ fn x2_a_search_in_vain_is_bounded() {
     let space = groups(300, 4, AllocPolicy::IndexGoals);
     // Takes every second sector of every group.
     let mut taken = Vec::new();
-    while let Outcome::Got(extent) = space.allocate(exactly(Data, SECTOR)) {
+    while let AllocOutcome::Got(extent) = space.allocate(exactly(Data, SECTOR)) {
         taken.push(extent);
     }
     for extent in taken.iter().filter(|extent| extent.start.0 / SECTOR % 2 == 1) {
@@ -136,7 +136,7 @@ fn x2_a_search_in_vain_is_bounded() {
     }
     let before = space.alloc_stats();
     for _ in 0..100 {
-        assert!(matches!(space.allocate(exactly(Data, 16 * SECTOR)), Outcome::Full { .. }));
+        assert!(matches!(space.allocate(exactly(Data, 16 * SECTOR)), AllocOutcome::Full { .. }));
     }
     let probes = space.alloc_stats().probes - before.probes;
     // A few groups of the highest order are compared for the largest run of a smaller request.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use buttress_base::Rng;
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::SpaceKind::Data;
-use buttress_space::{AllocRequest, GroupInit, Outcome, Rows};
+use buttress_space::{AllocOutcome, AllocRequest, GroupInit, Rows};
 
 use crate::world::*;
 
@@ -65,7 +65,7 @@ fn a_row_has_one_owner() {
                     request(want, min, seed % 2),
                     &mut rows,
                 ) {
-                    Outcome::Got(extent) => {
+                    AllocOutcome::Got(extent) => {
                         got += 1;
                         assert!(extent.len >= min && extent.len <= want);
                         let goes_on = last.is_some_and(|last| last.end() == extent.start);
@@ -80,11 +80,11 @@ fn a_row_has_one_owner() {
                         }
                         live.push((extent, 0));
                     }
-                    Outcome::Full { .. } => {
+                    AllocOutcome::Full { .. } => {
                         assert!(free < GROUPS * ROWS * row, "an empty volume is full");
                         full += 1;
                     }
-                    Outcome::NeedsLoading(_) => panic!("all are loaded"),
+                    AllocOutcome::NeedsLoading(_) => panic!("all are loaded"),
                 }
                 space.verify().expect("sound");
             }

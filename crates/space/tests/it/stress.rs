@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use buttress_base::Rng;
 use buttress_format::{Extent, Logical};
 use buttress_space::SpaceKind::{Data, Metadata};
-use buttress_space::{AllocPolicy, AllocRequest, Outcome, Space, SpaceKind};
+use buttress_space::{AllocOutcome, AllocPolicy, AllocRequest, Space, SpaceKind};
 
 use crate::world::*;
 
@@ -54,14 +54,14 @@ impl Worker<'_> {
             self.space.allocate(request)
         };
         match outcome {
-            Outcome::Got(extent) => {
+            AllocOutcome::Got(extent) => {
                 self.owners.change(extent, 0, self.me);
                 self.reserved.push(extent);
             }
-            Outcome::NeedsLoading(group) => {
+            AllocOutcome::NeedsLoading(group) => {
                 group.load([group.range()].into_iter()).expect("nothing is used");
             }
-            Outcome::Full { .. } => {}
+            AllocOutcome::Full { .. } => {}
         }
     }
 

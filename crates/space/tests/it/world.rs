@@ -1,7 +1,7 @@
 //! Helpers for all tests.
 
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
-use buttress_space::{AllocRequest, GroupInit, Outcome, Space, SpaceKind};
+use buttress_space::{AllocOutcome, AllocRequest, GroupInit, Space, SpaceKind};
 
 /// Bytes of a sector.
 pub(crate) const SECTOR: u64 = 4096;
@@ -62,10 +62,10 @@ pub(crate) fn exactly(kind: SpaceKind, bytes: u64) -> AllocRequest {
 }
 
 /// The extent of a successful allocation.
-pub(crate) fn got(outcome: Outcome) -> Extent {
+pub(crate) fn got(outcome: AllocOutcome) -> Extent {
     match outcome {
-        Outcome::Got(extent) => extent,
-        Outcome::NeedsLoading(group) => panic!("group {} wants loading", group.start()),
-        Outcome::Full { largest } => panic!("full, with {largest} at most"),
+        AllocOutcome::Got(extent) => extent,
+        AllocOutcome::NeedsLoading(group) => panic!("group {} wants loading", group.start()),
+        AllocOutcome::Full { largest } => panic!("full, with {largest} at most"),
     }
 }

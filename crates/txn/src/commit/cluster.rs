@@ -16,7 +16,7 @@
 //!   use the rest of a run until the commit ends.
 
 use buttress_format::{Extent, Generation, Logical};
-use buttress_space::{AllocRequest, Outcome, SpaceKind};
+use buttress_space::{AllocOutcome, AllocRequest, SpaceKind};
 
 use crate::Engine;
 
@@ -71,7 +71,7 @@ impl<'e> Cluster<'e> {
         };
         while self.rest.is_none() {
             match self.engine.space.allocate_whole_rows(self.request(want, size)) {
-                Outcome::Got(run) => {
+                AllocOutcome::Got(run) => {
                     if run.len < want {
                         // This run is shorter than wanted, so it was the longest free piece. Other
                         // pieces may be nearly as long. Extent items of nodes in such pieces lie
@@ -82,11 +82,11 @@ impl<'e> Cluster<'e> {
                     self.engine.reservations.frozen().take(run.len);
                     self.rest = Some(run);
                 }
-                Outcome::NeedsLoading(group) => {
+                AllocOutcome::NeedsLoading(group) => {
                     self.loaded += 1;
                     self.engine.load_or_exclude(&group);
                 }
-                Outcome::Full { .. } => return None,
+                AllocOutcome::Full { .. } => return None,
             }
         }
         let run = self.rest.take()?;

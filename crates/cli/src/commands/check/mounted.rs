@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions};
 use buttress_check::Options;
-use buttress_remote::{Asked, is_remote};
+use buttress_remote::{OpenRequest, is_remote};
 use buttress_volume::Uuid;
 
 use super::{About, Args, Steps, answer, answer_users};
@@ -23,7 +23,7 @@ use crate::live::{self, Hold};
 use crate::ui::Ui;
 
 /// The result for the volume on the command line.
-pub(super) enum Found {
+pub(super) enum MountedCheck {
     /// The check was made.
     Checked(Exit),
     /// No mount has the volume open. The caller checks the volume at this path.
@@ -35,8 +35,8 @@ pub(super) enum Found {
 /// # Errors
 ///
 /// The mount refuses, or it ends before the check does (M2). Also the errors of the check.
-pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
-    let at_rest = || Ok(Found::AtRest(args.image.clone()));
+pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<MountedCheck> {
+    let at_rest = || Ok(MountedCheck::AtRest(args.image.clone()));
     if is_remote(&args.image) {
         // In a store of objects, a reader protects the commit that it opened, so no server has to
         // keep that commit.
@@ -54,7 +54,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     }
     if is_remote(&server.subject.image) {
         client::commit(&args.image);
-        return Ok(Found::AtRest(server.subject.image));
+        return Ok(MountedCheck::AtRest(server.subject.image));
     }
     let told = |failure: Failure| {
         let what = format!("{name}: mounted at {target} by process {process}: {failure}");
@@ -62,7 +62,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     };
     let Some(hold) = live::hold(&socket).map_err(told)? else {
         closing::until_closed(&server.subject.image);
-        return Ok(Found::AtRest(server.subject.image));
+        return Ok(MountedCheck::AtRest(server.subject.image));
     };
     if let Some(why) = &hold.left_out {
         ui.note(format!("{name}: what was written last is left out: {why}"));
@@ -88,7 +88,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
         if !hold.is_kept() {
             return Err(ended());
         }
-        return answer_users(&found?, about, args, ui).map(Found::Checked);
+        return answer_users(&found?, about, args, ui).map(MountedCheck::Checked);
     }
     let steps = Steps::new(ui, options);
     let report = buttress_check::check_held(devices, &hold.superblock, options, &steps)
@@ -98,7 +98,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     if !is_clean && !hold.is_kept() {
         return Err(ended());
     }
-    answer(&report?, None, about, ui).map(Found::Checked)
+    answer(&report?, None, about, ui).map(MountedCheck::Checked)
 }
 
 /// Opens the devices in spite of the server's lock. Uses the devices of the command line if it
@@ -112,7 +112,7 @@ fn open(args: &Args, hold: &Hold) -> Result<Vec<Arc<dyn Device>>> {
     };
     let past_lock = OpenOptions { lock: false, ..OpenOptions::READ };
     let open = |path: &Path| -> Result<Arc<dyn Device>> {
-        let opened = buttress_remote::open(path, past_lock, &Asked::default())
+        let opened = buttress_remote::open(path, past_lock, &OpenRequest::default())
             .map_err(Failure::of_remote)?;
         Ok(opened.device())
     };

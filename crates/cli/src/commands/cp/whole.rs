@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use buttress_block::{OpenOptions, probe};
-use buttress_remote::{Asked, divide, is_remote};
+use buttress_remote::{OpenRequest, divide, is_remote};
 
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
@@ -33,7 +33,7 @@ pub(super) fn copy(from: &Path, to: &Path, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, what));
     }
     let source = closing::open_device(from, OpenOptions::READ)?.device();
-    let create = || buttress_remote::create(to, source.len(), &Asked::default());
+    let create = || buttress_remote::create(to, source.len(), &OpenRequest::default());
     let opened = closing::when_free(to, true, || interrupted::opening(to, create))?;
     let target = opened.device();
     if let Some(found) = probe::identify(&*target).map_err(Failure::of_device)? {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
-use buttress_remote::{Asked, Opened};
+use buttress_remote::{OpenRequest, Opened};
 
 use super::{Args, block_device, store, words};
 use crate::cached;
@@ -42,7 +42,7 @@ pub(super) fn open(
     image: &Path,
     mut options: MountOptions,
     cache: CacheOptions,
-    asked: &Asked,
+    asked: &OpenRequest,
 ) -> Result<Whole> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };

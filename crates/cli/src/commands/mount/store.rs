@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_fuse::Options;
-use buttress_remote::{Asked, MOUNT_OPTION_NAMES, Newest, Opened, RemoteDevice, is_remote};
+use buttress_remote::{MOUNT_OPTION_NAMES, Newest, OpenRequest, Opened, RemoteDevice, is_remote};
 use serde_json::Value;
 
 use super::{Args, words};
@@ -18,7 +18,7 @@ pub(super) fn takes(word: &str) -> bool {
 }
 
 /// Returns how the command line asks to open the volume.
-pub(super) fn asked(args: &Args, image: &Path) -> Result<Asked> {
+pub(super) fn asked(args: &Args, image: &Path) -> Result<OpenRequest> {
     let mut asked = args.devices.asked();
     for word in words(&args.options).filter(|word| takes(word)) {
         if !is_remote(image) {
@@ -33,7 +33,7 @@ pub(super) fn asked(args: &Args, image: &Path) -> Result<Asked> {
 
 /// The name of the volume with its option `follow`. A mount that follows has a server of its own,
 /// so it needs another name than a mount that writes.
-pub(super) fn shown_name(image: PathBuf, asked: &Asked) -> PathBuf {
+pub(super) fn shown_name(image: PathBuf, asked: &OpenRequest) -> PathBuf {
     let follow = asked.options.iter().find(|(name, _)| name == "follow");
     let Some((name, value)) = follow else { return image };
     let text = image.to_string_lossy();
