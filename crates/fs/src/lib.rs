@@ -113,6 +113,7 @@ pub use buttress_maintenance::{
 };
 pub use buttress_make::clock::{be_repeatable, now};
 pub use buttress_tree::Steps;
+pub use buttress_txn::CommitReason;
 pub use buttress_txn::{
     Account, Accounts, Cost, FlushState, FlushSteps, GroupsRead, HeldCommit, KindUsage, Preempt,
     Reach, Refusal, SpaceKind, Stats, StepFigures, Usage, Waits, WaitsByQueue,

@@ -33,7 +33,7 @@ use buttress_format::{
     name_hash,
 };
 use buttress_tree::{NodeSource, Payload};
-use buttress_txn::{Engine, Error, LoggedId};
+use buttress_txn::{CommitReason, Engine, Error, LoggedId};
 
 use crate::draft::Draft;
 use crate::extents;
@@ -101,7 +101,7 @@ pub(crate) fn collect(
     }
     while let Some((id, level)) = collect.queue.pop() {
         if collect.done.len() > INODES_MAX {
-            return Err(NoLog::Commit("many inodes at once"));
+            return Err(NoLog::Commit(CommitReason::ManyInodes));
         }
         if collect.done.get(&id).is_some_and(|done| *done >= level) {
             continue;
@@ -179,7 +179,7 @@ impl Collect<'_> {
         let (tree, ino) = id;
         if self.committed != Some(tree) {
             if self.draft.base.committed_root(tree)?.is_none() || !tree.is_fs_tree() {
-                return Err(NoLog::Commit("a new subvolume"));
+                return Err(NoLog::Commit(CommitReason::NewSubvolume));
             }
             self.committed = Some(tree);
         }
@@ -193,7 +193,7 @@ impl Collect<'_> {
         // A log has no items of a Merkle tree, and replay would set the flag without them.
         let verity = InodeFlags::RO_VERITY;
         if item.flags & verity != 0 && self.before(id)?.is_none_or(|it| it.flags & verity == 0) {
-            return Err(NoLog::Commit("fs-verity"));
+            return Err(NoLog::Commit(CommitReason::Verity));
         }
         let known = self.draft.logs.levels.get(&id).copied();
         let level = if item.mode & 0o170_000 == 0o120_000 { Level::Full } else { level };
@@ -248,7 +248,7 @@ impl Collect<'_> {
             // Replay would restore the directory, and with it all entries that were moved out of
             // the directory.
             if key.kind == Kind::DIR_LOG_INDEX {
-                return Err(NoLog::Commit("a directory in the log is gone"));
+                return Err(NoLog::Commit(CommitReason::RemovedDirectory));
             }
             names.add(id.0, key, &item)?;
             self.draft.set(id.0, key, None);
@@ -283,7 +283,7 @@ impl Collect<'_> {
                 continue;
             }
             if entry.location.kind != Kind::INODE_ITEM {
-                return Err(NoLog::Commit("a subvolume's name"));
+                return Err(NoLog::Commit(CommitReason::SubvolumeName));
             }
             let other = (tree, entry.location.objectid);
             let holds_names = self.now(other)?.is_none_or(|item| is_dir(&item));
@@ -337,7 +337,7 @@ impl Collect<'_> {
             return Ok(());
         }
         if is_dir(item) && there_before && now.all != before.all {
-            return Err(NoLog::Commit("a directory moved"));
+            return Err(NoLog::Commit(CommitReason::MovedDirectory));
         }
         let mut known = before.clone();
         for (key, item) in logged {
@@ -388,7 +388,7 @@ impl Collect<'_> {
     /// Logs the removal of a committed directory entry.
     fn log_loss(&mut self, dir: LoggedId, index: u64) -> LogResult<()> {
         let Some(item) = self.now(dir)?.filter(is_dir) else {
-            return Err(NoLog::Commit("a name in a directory that is gone"));
+            return Err(NoLog::Commit(CommitReason::RemovedParent));
         };
         if self.before(dir)?.is_none() {
             return Ok(());
@@ -402,14 +402,14 @@ impl Collect<'_> {
     /// the inode is logged, too (C2).
     fn log_loser(&mut self, tree: TreeId, entry: &DirEntry) -> LogResult<()> {
         if entry.location.kind != Kind::INODE_ITEM {
-            return Err(NoLog::Commit("a subvolume's name"));
+            return Err(NoLog::Commit(CommitReason::SubvolumeName));
         }
         let id = (tree, entry.location.objectid);
         let now = self.now(id)?;
         if self.before(id)?.is_some_and(|item| is_dir(&item)) {
             let (low, high) = (key(id.1, Kind::DIR_INDEX, 0), key(id.1, Kind::DIR_INDEX, u64::MAX));
             if now.is_some() || self.draft.base.at_or_after(tree, &low, &high)?.is_some() {
-                return Err(NoLog::Commit("a directory that loses its name"));
+                return Err(NoLog::Commit(CommitReason::ReplacedDirectory));
             }
         }
         if now.is_none() {
@@ -438,10 +438,10 @@ impl Collect<'_> {
             let before = Self::entries(&self.draft.base, tree, key)?;
             for entry in &now {
                 if entry.location.kind != Kind::INODE_ITEM {
-                    return Err(NoLog::Commit("a subvolume's name"));
+                    return Err(NoLog::Commit(CommitReason::SubvolumeName));
                 }
                 if self.queue.len() > INODES_MAX {
-                    return Err(NoLog::Commit("many inodes at once"));
+                    return Err(NoLog::Commit(CommitReason::ManyInodes));
                 }
                 self.want((tree, entry.location.objectid), Level::Exists);
             }

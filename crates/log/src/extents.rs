@@ -22,7 +22,7 @@ use buttress_format::{
     limits,
 };
 
-use buttress_txn::{DataRef, Error, LoggedId};
+use buttress_txn::{CommitReason, DataRef, Error, LoggedId};
 
 use crate::draft::Draft;
 use crate::no_log::{LogResult, NoLog};
@@ -109,7 +109,7 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> LogResult<(
         let group = draft.engine.space().group_at(region.disk);
         let known = draft.base.committed_generation();
         if group.is_none_or(|group| group.birth() > known) {
-            return Err(NoLog::Commit("data in a new chunk"));
+            return Err(NoLog::Commit(CommitReason::NewChunk));
         }
         let offset = at.offset.wrapping_sub(region.offset);
         let user = DataRef { root: tree, ino: Ino(at.objectid), offset };
@@ -121,7 +121,7 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> LogResult<(
                 _ => region.extent(),
             };
             if sums(draft, tree, part) && is_anothers_preallocated(draft, region.extent(), user)? {
-                return Err(NoLog::Commit("data in space that another set aside"));
+                return Err(NoLog::Commit(CommitReason::SharedPreallocation));
             }
         }
     }

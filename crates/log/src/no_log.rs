@@ -1,12 +1,12 @@
 //! Reasons for not writing a log.
 
-use buttress_txn::Error;
+use buttress_txn::{CommitReason, Error};
 
 /// The reason why no log was made.
 #[derive(Debug)]
 pub(crate) enum NoLog {
     /// A commit is needed instead, for this reason.
-    Commit(&'static str),
+    Commit(CommitReason),
     /// A read or the write of a node failed.
     Failed(Error),
     /// A flush or the write of the superblock failed. Data written since the last good flush may be
@@ -19,7 +19,7 @@ impl<E: Into<Error>> From<E> for NoLog {
         match error.into() {
             // All groups that the last commit recorded are full, or a balance empties them. The
             // next commit records new groups.
-            Error::NoSpace(_) => Self::Commit("no space for a log"),
+            Error::NoSpace(_) => Self::Commit(CommitReason::NoLogSpace),
             error => Self::Failed(error),
         }
     }

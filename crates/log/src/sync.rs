@@ -26,7 +26,9 @@ use std::sync::atomic::Ordering;
 
 use buttress_base::clock;
 use buttress_format::{Incompat, Ino, Logical, TreeId};
-use buttress_txn::{CommitLockGuard, Cost, Error, LogHold, LoggedId, ReserveClass, Result};
+use buttress_txn::{
+    CommitLockGuard, CommitReason, Cost, Error, LogHold, LoggedId, ReserveClass, Result,
+};
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
@@ -100,10 +102,10 @@ impl SyncLog {
                     NoLog::Lost(_) => unreachable!("S4: it is latched above"),
                     NoLog::Failed(error) => {
                         tracing::warn!(%error, "a log failed: a commit instead");
-                        "a log that failed"
+                        CommitReason::FailedLog
                     }
                 };
-                tracing::debug!(why, "a commit instead of a log");
+                tracing::debug!(%why, "a commit instead of a log");
                 *self.fallbacks.lock().entry(why).or_default() += 1;
                 Ok(Logged::NeedsCommit)
             }
@@ -123,7 +125,7 @@ impl SyncLog {
         self.engine.check_writable()?;
         let (mut hold, mut writer) = self.hold();
         if writer.is_broken() {
-            return Err(NoLog::Commit("a log that was not finished"));
+            return Err(NoLog::Commit(CommitReason::UnfinishedLog));
         }
         writer.set_broken(true);
         let (changed, data) = turn.between_operations(|| {
@@ -179,7 +181,7 @@ impl SyncLog {
         let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
         // Space reserved for the trees has priority.
         if !self.engine.reservations().may_reserve(Cost::default(), ReserveClass::Normal) {
-            return Err(NoLog::Commit("little space for metadata"));
+            return Err(NoLog::Commit(CommitReason::LowMetadata));
         }
         let nodes = writer.nodes(&made, &self.engine, self.options.copies);
         self.engine.note_nodes_written(nodes.len() as u64);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_base::sync::{Mutex, MutexGuard};
-use buttress_txn::{Engine, LogHold};
+use buttress_txn::{CommitReason, Engine, LogHold};
 
 use crate::queue::Queue;
 use crate::single_copy::LogCopies;
@@ -44,11 +44,11 @@ pub struct SyncStats {
     /// Logs written for these requests. Requests that arrive together share one log.
     pub logs: u64,
     /// Inodes with data that was written with a log, or with a commit instead of a log.
-    pub data_with_log: u64,
-    /// Log nodes of which other copies were written later.
-    pub log_copies: u64,
+    pub inodes_with_data: u64,
+    /// Log nodes of which the second copy was written later.
+    pub deferred_copies: u64,
     /// Commits instead of logs, by reason.
-    pub commits: BTreeMap<&'static str, u64>,
+    pub commits: BTreeMap<CommitReason, u64>,
 }
 
 /// See [`SyncStats`].
@@ -56,8 +56,8 @@ pub struct SyncStats {
 pub(crate) struct Counters {
     syncs: AtomicU64,
     logs: AtomicU64,
-    data_with_log: AtomicU64,
-    log_copies: AtomicU64,
+    inodes_with_data: AtomicU64,
+    deferred_copies: AtomicU64,
 }
 
 impl Counters {
@@ -73,12 +73,12 @@ impl Counters {
 
     /// Counts an inode with data that was written together with a log.
     pub(crate) fn note_data(&self) {
-        self.data_with_log.fetch_add(1, Ordering::Relaxed);
+        self.inodes_with_data.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts `nodes` log nodes of which other copies were written.
     pub(crate) fn note_copies(&self, nodes: u64) {
-        self.log_copies.fetch_add(nodes, Ordering::Relaxed);
+        self.deferred_copies.fetch_add(nodes, Ordering::Relaxed);
     }
 }
 
@@ -98,7 +98,7 @@ pub struct SyncLog {
     /// Nodes of the log may have one copy only.
     pub(crate) lacks_copies: AtomicBool,
     /// Commits instead of logs, by reason. Unranked: no other lock is taken under this lock.
-    pub(crate) fallbacks: Mutex<BTreeMap<&'static str, u64>>,
+    pub(crate) fallbacks: Mutex<BTreeMap<CommitReason, u64>>,
     pub(crate) counters: Counters,
 }
 
@@ -127,8 +127,8 @@ impl SyncLog {
             syncs: load(&self.counters.syncs),
             waiting: self.queue.waiting() as u64,
             logs: load(&self.counters.logs),
-            data_with_log: load(&self.counters.data_with_log),
-            log_copies: load(&self.counters.log_copies),
+            inodes_with_data: load(&self.counters.inodes_with_data),
+            deferred_copies: load(&self.counters.deferred_copies),
             commits: self.fallbacks.lock().clone(),
         }
     }

@@ -12,7 +12,7 @@ use buttress_format::{
     Generation, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
 };
 use buttress_tree::{Geometry, LeafBuilder, Node, NodePtr};
-use buttress_txn::{Engine, Error, LogHold};
+use buttress_txn::{CommitReason, Engine, Error, LogHold};
 use buttress_volume::Copies;
 
 use crate::logs::Logs;
@@ -116,7 +116,7 @@ impl Writer {
         let len = u64::from(geometry.nodesize);
         let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
         if leaves as u64 * len > LOG_BYTES_MAX {
-            return Err(NoLog::Commit("a long log"));
+            return Err(NoLog::Commit(CommitReason::LongLog));
         }
         // The changed nodes of each tree, and the node of the log root tree.
         let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
@@ -152,7 +152,7 @@ impl Writer {
             let Some(ptr) = log.root() else { continue };
             room = room
                 .checked_sub(ITEM_LEN + RootItem::LEN)
-                .ok_or(NoLog::Commit("many subvolumes"))?;
+                .ok_or(NoLog::Commit(CommitReason::ManySubvolumes))?;
             let item = root_item(ptr.logical, ptr.generation, ptr.level, build.geometry.nodesize);
             leaf.push(&Key::new(TreeId::TREE_LOG.0, Kind::ROOT_ITEM, tree.0), &item.to_bytes());
         }

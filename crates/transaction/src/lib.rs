@@ -15,6 +15,7 @@
 //! - **T11** Changes of block groups, free space and references belong to the same transaction as
 //!   the overlay changes that caused them.
 
+pub mod commit_reason;
 pub mod cost;
 pub mod csum_tree;
 pub mod csums;
@@ -35,6 +36,7 @@ mod unread;
 pub mod view;
 pub mod written;
 
+pub use commit_reason::CommitReason;
 pub use cost::Cost;
 pub use csums::Csums;
 pub use delayed_ref::DataRef;

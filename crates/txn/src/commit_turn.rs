@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_base::sync::MutexGuard;
 use buttress_format::{Generation, Incompat, Superblock};
+use buttress_transaction::CommitReason;
 
 use crate::Engine;
 use crate::commit_state::CommitState;
@@ -49,24 +50,24 @@ impl CommitLockGuard<'_> {
 
     /// The reason why a log cannot express the changes of the running transaction, if there is one.
     #[must_use]
-    pub fn log_obstacle(&self) -> Option<&'static str> {
+    pub fn log_obstacle(&self) -> Option<CommitReason> {
         let superblock = self.superblock();
         let view = self.engine.view.load();
         let running = view.running();
         let needed = self.engine.commit.needed_features();
         let needed_ro = self.engine.commit.needed_features_ro();
         let refused = [
-            (view.frozen().is_some(), "a commit that failed"),
-            (!running.snapshots.lock().is_empty(), "a snapshot"),
-            (!running.devices.lock().is_empty(), "a change of devices"),
-            (!running.to_rebuild.lock().is_empty(), "a balance"),
-            (running.needs_commit.load(Ordering::Acquire), "names that change together"),
-            (!running.moves.lock().nodes.is_empty(), "a balance"),
+            (view.frozen().is_some(), CommitReason::FailedCommit),
+            (!running.snapshots.lock().is_empty(), CommitReason::Snapshot),
+            (!running.devices.lock().is_empty(), CommitReason::DeviceChange),
+            (!running.to_rebuild.lock().is_empty(), CommitReason::Balance),
+            (running.needs_commit.load(Ordering::Acquire), CommitReason::GroupedChanges),
+            (!running.moves.lock().nodes.is_empty(), CommitReason::Balance),
             // A replay by Linux makes no items for the data of a log, and could not read it then.
-            (superblock.incompat.has(Incompat::RAID_STRIPE_TREE), "a stripe tree"),
-            (superblock.incompat.0 & needed != needed, "a new feature"),
-            (superblock.compat_ro.0 & needed_ro != needed_ro, "a new feature"),
-            (running.generation != superblock.generation.next(), "a generation left out"),
+            (superblock.incompat.has(Incompat::RAID_STRIPE_TREE), CommitReason::StripeTree),
+            (superblock.incompat.0 & needed != needed, CommitReason::NewFeature),
+            (superblock.compat_ro.0 & needed_ro != needed_ro, CommitReason::NewFeature),
+            (running.generation != superblock.generation.next(), CommitReason::SkippedGeneration),
         ];
         refused.iter().find(|(is_so, _)| *is_so).map(|(_, why)| *why)
     }

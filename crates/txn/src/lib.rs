@@ -104,8 +104,8 @@ pub use buttress_reserve::{
     Accounts, InodeReserve, MetaReservation, ReserveClass, ReservePolicy, cost_of_copies,
 };
 pub use buttress_transaction::{
-    Cost, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange, Result,
-    Snapshot, Stamp, Tracked, View,
+    CommitReason, Cost, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange,
+    Result, Snapshot, Stamp, Tracked, View,
 };
 pub use extent_tree::{data_owner, is_exclusive};
 

@@ -34,12 +34,12 @@ pub fn sync_figures(stats: &SyncStats) -> Figures {
     let mut figures = vec![
         ("fsyncs".to_owned(), json!(stats.syncs)),
         ("logs".to_owned(), json!(stats.logs)),
-        ("data_with_logs".to_owned(), json!(stats.data_with_log)),
-        ("log_copies_later".to_owned(), json!(stats.log_copies)),
+        ("inodes_with_data".to_owned(), json!(stats.inodes_with_data)),
+        ("deferred_log_copies".to_owned(), json!(stats.deferred_copies)),
         ("commits".to_owned(), json!(stats.commits.values().sum::<u64>())),
     ];
     for (why, times) in &stats.commits {
-        figures.push((format!("commit_for_{}", why.replace([' ', '-'], "_")), json!(times)));
+        figures.push((format!("commit_for_{}", why.name()), json!(times)));
     }
     figures
 }

@@ -88,7 +88,7 @@ fn refused_log_data_changes_nothing() {
         assert_eq!(error.kind(), ErrorKind::Io, "{error}");
         other.sync().expect("the other file's data is not refused");
         picky.refuses.store(false, Ordering::Relaxed);
-        assert!(fs.sync_stats().data_with_log >= 2, "{:?}", fs.sync_stats());
+        assert!(fs.sync_stats().inodes_with_data >= 2, "{:?}", fs.sync_stats());
 
         let mut expected = vec![1; 16 * SECTOR];
         expected.resize(20 * SECTOR, 0);
@@ -180,7 +180,7 @@ fn readers_and_writers_beside_each_other() {
         last
     });
     let stats = fs.sync_stats();
-    assert!(stats.data_with_log > 100, "{stats:?}");
+    assert!(stats.inodes_with_data > 100, "{stats:?}");
     let there = after_a_cut(&device);
     for (i, last) in last.iter().enumerate() {
         let expected: Vec<u8> = last.iter().flat_map(|byte| [*byte; SECTOR]).collect();

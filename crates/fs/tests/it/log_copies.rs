@@ -127,7 +127,7 @@ fn a_log_that_rests_has_both() {
     fs.sync().expect("durable");
     file.write_at(100, &[8; 5000]).expect("into memory");
     file.sync().expect("durable");
-    wait_until("a second copy", || fs.sync_stats().log_copies > 0 && owed(&device) == 0);
+    wait_until("a second copy", || fs.sync_stats().deferred_copies > 0 && owed(&device) == 0);
     wait_until("a flush", || hooked.hook.0.load(Ordering::SeqCst));
 
     let (_, log) = Disk::log(&(Arc::new(copy(&*device)) as _));
@@ -179,7 +179,7 @@ fn a_second_copy_is_never_an_older_node() {
         }
     }
     assert!(single > 0, "no node was seen with one copy");
-    assert!(fs.sync_stats().log_copies > 0, "no node got its second");
+    assert!(fs.sync_stats().deferred_copies > 0, "no node got its second");
     assert!(fs.sync_stats().commits.is_empty(), "{:?}", fs.sync_stats());
     drop(files);
     fs.close().expect("a clean end");
@@ -204,12 +204,12 @@ fn all_at_once_where_it_must_be() {
         }
         file.sync().expect("durable");
         let stats = fs.sync_stats();
-        assert_eq!((stats.logs, stats.log_copies), (1, 0), "{mount}, {commits}");
+        assert_eq!((stats.logs, stats.deferred_copies), (1, 0), "{mount}, {commits}");
         if options.metadata.is_none() {
             assert_eq!(owed(&device), 0, "{mount}, {commits}");
         }
         sleep(Duration::from_millis(500));
-        assert_eq!(fs.sync_stats().log_copies, 0);
+        assert_eq!(fs.sync_stats().deferred_copies, 0);
         drop(file);
         fs.close().expect("a clean end");
         check(&device);

@@ -348,7 +348,7 @@ const SCRIPTS: &[Script] = &[
         after: "mv d e/d; write e/d/g 0 5; sync e/d; write e/d/h 0 6; sync e/d/h",
         kept: "e/d/f e/d/h",
         gone: "d",
-        commits: "a directory moved",
+        commits: "moved_directory",
         ..PLAIN
     },
     Script {
@@ -389,7 +389,7 @@ const SCRIPTS: &[Script] = &[
         before: "alloc f 0 200000",
         after: "write f 8192 8192; clone f 8192 g 0 8192; sync g; write h 0 100; sync h",
         kept: "g h",
-        commits: "data in space that another set aside",
+        commits: "shared_preallocation",
         ..PLAIN
     },
     Script {
@@ -397,7 +397,7 @@ const SCRIPTS: &[Script] = &[
         before: "write e 0 10",
         after: "alloc f 0 200000; sync f; write f 8192 8192; clone f 8192 g 0 8192; sync g; write h 0 100; sync h",
         kept: "g h",
-        commits: "data in space that another set aside",
+        commits: "shared_preallocation",
         ..PLAIN
     },
     Script {
@@ -556,7 +556,7 @@ pub(crate) fn logs_of_ours() {
         sparse_copy(images.path(), &crashed);
         let live = without_times(Manifest::of_library(&filesystem));
         let commits = filesystem.sync_stats().commits;
-        let commits: Vec<_> = commits.into_keys().collect();
+        let commits: Vec<_> = commits.into_keys().map(|reason| reason.name()).collect();
         assert_eq!(commits.join(", "), script.commits, "{}", script.name);
         close(filesystem);
         let device = buttress_block::FileDevice::open(&crashed, buttress_block::OpenOptions::READ)
