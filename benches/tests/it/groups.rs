@@ -22,7 +22,7 @@ const IN_VAIN_MAX: f64 = 80.0;
 const GROUPS_PER_NODE: u64 = 64;
 
 #[test]
-fn nothing_grows_faster_than_a_logarithm() {
+fn work_grows_at_most_logarithmically() {
     let mut before: Option<Row> = None;
     for groups in [10, 1000, 10_000] {
         let row = row(groups);

@@ -181,7 +181,7 @@ fn allocation_has_its_switch() {
 /// step takes, so the test checks only the order of the two results. A program without the
 /// scheduler prints how to build one.
 #[test]
-fn allocation_scales_on_processors_that_there_need_not_be() {
+fn allocation_scales_on_simulated_processors() {
     let bench = crate::bench();
     let words = "allocate --workers 64 --processors 64 --scale 0.01 --only linear,buttress";
     if cfg!(not(buttress_seeded)) {

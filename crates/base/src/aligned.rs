@@ -246,7 +246,7 @@ mod tests {
     /// A2: a length beyond the memory panics.
     #[test]
     #[should_panic(expected = "A2")]
-    fn no_longer_than_its_memory() {
+    fn buffers_stay_within_their_memory() {
         AlignedBuf::zeroed(1).set_len(4097);
     }
 }

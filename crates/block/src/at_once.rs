@@ -335,7 +335,7 @@ mod tests {
 
     /// The refused write is reported, and nothing is written past the end.
     #[test]
-    fn which_one_failed_is_said() {
+    fn refused_write_is_named() {
         for direct in [false, true] {
             let (_dir, device) = device(direct);
             let buf = AlignedBuf::zeroed(8192);

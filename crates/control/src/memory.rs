@@ -186,7 +186,7 @@ mod tests {
 
     /// B1: the budget is a share of the machine's memory, within the limit of the control group.
     #[test]
-    fn b1_budget_is_a_share_of_the_machine_within_the_group() {
+    fn budget_is_a_share_of_the_machine_within_the_group() {
         assert_eq!(budget(32 << 30, None), 2 << 30);
         assert_eq!(budget(1 << 30, None), LEAST);
         assert_eq!(budget(32 << 30, Some(4 << 30)), 1 << 30);
@@ -195,9 +195,10 @@ mod tests {
         assert_eq!(total("MemTotal:       24576 kB\nMemFree: 1 kB\n"), Some(24 * MIB));
     }
 
+    /// Tests B1.
     /// Limits of both versions apply, and also those of the groups above.
     #[test]
-    fn b1_group_has_the_limits_of_those_above_it() {
+    fn group_has_the_limits_of_those_above_it() {
         let root = tempfile::tempdir().expect("a folder");
         let put = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -214,9 +215,10 @@ mod tests {
         assert_eq!(limit("5:cpu:/x\n4:cpuset,memory:/x/y\n0::/a\n"), Some(500));
     }
 
+    /// Tests B2.
     /// A requested budget bounds the nodes of a verb that opens a volume in its own way.
     #[test]
-    fn b2_asked_memory_has_a_part_for_nodes() {
+    fn asked_memory_has_a_part_for_nodes() {
         let asked = Memory { asked: Some(32 * MIB) };
         assert_eq!((asked.bytes(), asked.nodes()), (32 * MIB, 8 * MIB));
         assert_eq!(asked.options().dirty_bytes_max, 8 * MIB);
@@ -227,7 +229,7 @@ mod tests {
 
     /// B2: the parts are within the budget, and none is above its limit.
     #[test]
-    fn b2_parts_are_within_the_budget() {
+    fn parts_are_within_the_budget() {
         for budget in [16 * MIB, LEAST, 1 << 30, 64 << 30] {
             let options = within(MountOptions::default(), budget);
             let parts = Parts::of(&options);

@@ -210,7 +210,7 @@ fn file_systems_become_volumes_and_come_back() {
 
 /// A file system that cannot be converted is not changed.
 #[test]
-fn what_cannot_be_converted_stays_as_it_is() {
+fn refused_file_systems_stay_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
     fill(folder.path());
     let feature = |error: &Error| matches!(error, Error::Feature(_));

@@ -98,14 +98,14 @@ mod tests {
 
     /// B2: each buffer is too large for the blocks that allocators keep for a thread.
     #[test]
-    fn b2_buffers_are_larger_than_what_allocators_keep() {
+    fn buffers_exceed_the_caches_of_allocators() {
         assert!(BufferPool::new().take().capacity() > 512 << 10);
     }
 
     /// B1: under a load that never rests, the pool keeps the buffers that the load needs, and no
     /// more.
     #[test]
-    fn b1_pool_gives_up_what_no_writer_needs() {
+    fn pool_gives_up_unneeded_buffers() {
         let pool = BufferPool::new();
         let give = |buffers: Vec<Vec<u8>>| {
             let pieces = buffers.into_iter().map(Arc::new).collect();

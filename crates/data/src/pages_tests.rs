@@ -91,7 +91,7 @@ fn a_failed_read_is_tried_by_the_next() {
 
 /// A reader never finds old data after a write that came during a read; memory stays in bounds.
 #[test]
-fn nothing_old_is_found() {
+fn lookups_find_no_old_data() {
     let seed = std::env::var("BUTTRESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let sectors = 3 * REGION / SECTOR;
     let budget = 1 << 20;

@@ -189,7 +189,7 @@ mod tests {
     /// M2: an inode without a cell enters after the guard is gone, and an inode with a cell is not
     /// kept out.
     #[test]
-    fn m2_inode_enters_after_it_was_kept_out() {
+    fn inode_enters_after_it_was_kept_out() {
         let table = InodeTable::new();
         let [one, two] = [300, 301].map(|ino| InodeId { tree: TreeId::FS, ino: Ino(ino) });
         let cell = table.enter_new(Cell(two));

@@ -132,7 +132,7 @@ fn unreserved(fs: &Filesystem) -> u64 {
 /// writeback. Writeback allocates new space if some is free by then, and fails otherwise. Writeback
 /// gives back only reservations that were made.
 #[test]
-fn n1_the_group_turns_read_only_under_a_write() {
+fn group_turns_read_only_under_a_write() {
     let device = volume(128);
     let fs = mount(&device, "rw");
     let target = nocow(&fs, "target");
@@ -175,7 +175,7 @@ fn n1_the_group_turns_read_only_under_a_write() {
 /// N2: as N1, with groups that change between read-only and writable all the time. One thread
 /// empties the groups, and another thread inspects them.
 #[test]
-fn n2_groups_flip_beside_writers() {
+fn groups_flip_beside_writers() {
     let device = volume(128);
     let fs = mount(&device, "rw");
     let files: Vec<_> = (0..3).map(|i| nocow(&fs, &format!("file-{i}"))).collect();
@@ -250,7 +250,7 @@ fn n2_groups_flip_beside_writers() {
 /// A4: the work that empties groups with little data comes to an end. Extents that were moved once
 /// are not moved again unless something was deleted meanwhile.
 #[test]
-fn a4_nothing_is_moved_twice() {
+fn groups_are_moved_once() {
     for seed in 0..3 {
         let device = volume(400);
         let fs = mount(&device, "rw");
@@ -296,7 +296,7 @@ fn a4_nothing_is_moved_twice() {
 /// continues in another group. Searches and commits take no space of the damaged group. Nothing
 /// fails while other groups have space.
 #[test]
-fn x10_a_damaged_group_is_left_alone() {
+fn damaged_group_is_left_alone() {
     let device = volume(256);
     let fs = mount(&device, "rw");
     let kept = file(&fs, "kept");

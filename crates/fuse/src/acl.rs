@@ -238,7 +238,7 @@ mod tests {
     /// A1: a list is invalid if it lacks an entry, names a user or group without a mask, or is out
     /// of order.
     #[test]
-    fn a1_invalid_lists_are_refused() {
+    fn invalid_lists_are_refused() {
         let missing_other = list(&[(Tag::Owner, 7, NO_ID), (Tag::OwningGroup, 5, NO_ID)]);
         let no_mask = list(&[
             (Tag::Owner, 7, 0),

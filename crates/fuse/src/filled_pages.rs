@@ -95,7 +95,7 @@ mod tests {
     /// S1: the count is zero for a file that was not read. After a READ it stays above zero until
     /// all pages were dropped.
     #[test]
-    fn s1_count_ends_when_all_pages_were_dropped() {
+    fn count_ends_when_all_pages_were_dropped() {
         let pages = FilledPages::new();
         assert_eq!(pages.after_write(PART), None);
         read(&pages);
@@ -112,7 +112,7 @@ mod tests {
 
     /// S1: a READ that comes while all pages are dropped has its page dropped by the next write.
     #[test]
-    fn s1_count_stays_when_a_read_came_meanwhile() {
+    fn count_stays_when_a_read_came_meanwhile() {
         let pages = FilledPages::new();
         read(&pages);
         let seen = (0..QUIET_WRITES).filter_map(|_| pages.after_write(PART)).last();
@@ -129,7 +129,7 @@ mod tests {
 
     /// S1: a READ reads again if all pages were dropped while it read.
     #[test]
-    fn s1_read_repeats_when_all_was_dropped_meanwhile() {
+    fn read_repeats_when_all_was_dropped_meanwhile() {
         let pages = FilledPages::new();
         let mut times = 0;
         let counted = pages.read_for_kernel(|| {

@@ -142,7 +142,7 @@ mod tests {
 
     /// MP1: after a burst the pool soon keeps only the buffers that requests need.
     #[test]
-    fn mp1_pool_gives_up_what_no_request_needs() {
+    fn pool_gives_up_unneeded_memory() {
         let pool = MessagePool::new(4096);
         let mut now = clock::now();
         let mut burst: Vec<_> = (0..40).map(|_| pool.take()).collect();

@@ -480,7 +480,7 @@ mod tests {
 
     /// N1: if the top level is hidden, the first mounted subvolume has the small numbers.
     #[test]
-    fn n1_numbers_are_of_the_first_mounted_subvolume() {
+    fn numbers_are_of_the_first_mounted_subvolume() {
         let nodes = Nodes::new(HOME, 256, Arc::new(0), LIMITS);
         let top = Place { tree: 256, ino: 256 };
         assert_eq!((nodes.id_of(top), nodes.user_ino(top)), (256, 256));
@@ -494,7 +494,7 @@ mod tests {
     /// N1: an id leads back to its inode, for the root, the mounted subvolume, other subvolumes,
     /// and numbers that need the table.
     #[test]
-    fn n1_ids_turn_back_into_places() {
+    fn ids_turn_back_into_places() {
         let nodes = nodes();
         let places = [
             HOME,
@@ -517,7 +517,7 @@ mod tests {
 
     /// N2: a handle stays until as many references were taken back as were given out.
     #[test]
-    fn n2_handles_live_as_long_as_references() {
+    fn handles_live_as_long_as_references() {
         let nodes = nodes();
         let handle = Arc::new(7);
         nodes.remember(300, |_| Arc::clone(&handle));
@@ -533,7 +533,7 @@ mod tests {
 
     /// N2: the root is never forgotten, and nothing is left after the kernel has gone.
     #[test]
-    fn n2_the_root_stays() {
+    fn root_stays() {
         let nodes = nodes();
         assert!(nodes.forget(ROOT, u64::MAX).is_none());
         assert!(nodes.handle(ROOT).is_ok());
@@ -548,7 +548,7 @@ mod tests {
     /// N3: above the limit idle handles rest and come back with their references. Other handles
     /// stay.
     #[test]
-    fn n3_idle_handles_rest() {
+    fn idle_handles_rest() {
         let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), NodeLimits { handles: 0, ..LIMITS });
         let held = nodes.remember(1000, |_| Arc::new(1000));
         for id in 300..900 {
@@ -572,7 +572,7 @@ mod tests {
 
     /// N4: a node that rests is in one list or the other, also after a request has remade it.
     #[test]
-    fn n4_remade_nodes_are_listed_once() {
+    fn remade_nodes_are_listed_once() {
         let limits = NodeLimits { handles: 0, ..LIMITS };
         let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), limits).listing_remade(true);
         for id in 300..900 {

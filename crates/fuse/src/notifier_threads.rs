@@ -349,7 +349,7 @@ mod tests {
     /// K4: neither one user nor all users together fill the queue for root, and one user does not
     /// fill it for another.
     #[test]
-    fn k4_no_user_fills_the_queue_for_others() {
+    fn no_user_fills_the_queue_for_others() {
         let threads = NotifierThreads::new(SessionNotifier::default()).expect("threads");
         let take =
             |uid: u32| std::iter::from_fn(|| threads.order_place(uid, false)).collect::<Vec<_>>();

@@ -121,7 +121,7 @@ mod tests {
 
     /// BD1: a loop has all of its steps and no more, and its counts are kept.
     #[test]
-    fn bd1_loop_ends_after_its_steps() {
+    fn loop_ends_after_its_steps() {
         let loops = Loops::default();
         for _ in 0..2 {
             let mut bound = loops.begin(name::TRIM_DEVICE, 3);

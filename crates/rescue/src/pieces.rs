@@ -105,7 +105,7 @@ mod tests {
     /// A range across two extents leaves the head of one and the tail of the other; a range within
     /// one extent leaves both.
     #[test]
-    fn what_is_around_a_range_stays() {
+    fn bytes_around_a_range_stay() {
         let mut pieces = file();
         cut(&mut pieces, 12288..20480, 4096);
         assert_eq!(shape(&pieces), [(0, 1 << 20, 0, 12288), (20480, 2 << 20, 4096, 12288)]);

@@ -175,7 +175,7 @@ mod tests {
     /// F1, E17: a caller with a handle gets no step at all. A caller with a claim gets no step that
     /// needs claims.
     #[test]
-    fn e17_a_handle_never_waits_for_a_commit() {
+    fn handle_never_waits_for_a_commit() {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
             for crowded in [false, true] {
                 assert_eq!(steps_of(&mut FlushStates::new(kind, Reach::Handle, crowded)), []);

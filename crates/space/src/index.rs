@@ -155,10 +155,11 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
+    /// Tests X3.
     /// Orders are whole powers of two, and are rounded so that a run never counts as longer than it
     /// is.
     #[test]
-    fn x3_orders_round_the_safe_way() {
+    fn orders_round_to_the_safe_side() {
         assert_eq!(order_of(4095), None);
         for exponent in 12..40 {
             let bytes = 1_u64 << exponent;

@@ -250,7 +250,7 @@ mod tests {
 
     /// E1, C2: an idle volume has no rounds, however full it is.
     #[test]
-    fn e1_an_idle_volume_is_left_alone() {
+    fn idle_volume_is_left_alone() {
         for percent in [10, 80, 90, 94, 98, 100] {
             let used = GIB / 100 * percent;
             let pools =
@@ -262,7 +262,7 @@ mod tests {
     /// E2: a wait raises the clamp by one step, up to eight. A series of one round lowers the clamp
     /// by one step, down to one.
     #[test]
-    fn e2_the_clamp_goes_step_by_step() {
+    fn clamp_goes_step_by_step() {
         let mut clamp = Clamp::default();
         for step in 1..20 {
             clamp.note_wait(&loaded());
@@ -281,7 +281,7 @@ mod tests {
 
     /// E3: the rule computes without overflow for every size of volume.
     #[test]
-    fn e3_every_size() {
+    fn thresholds_hold_at_every_size() {
         // From 8 MiB to a pebibyte.
         for shift in 0..28 {
             let total = (8 * MIB) << shift;
@@ -341,7 +341,7 @@ mod tests {
     /// E16: reservations of ordered extents begin no round, however low the threshold is. A round
     /// is due as soon as the dirty data is more than half of the data in ordered extents.
     #[test]
-    fn e16_data_on_its_way_begins_no_round() {
+    fn data_under_writeback_begins_no_round() {
         let pools = MetadataUse { overlay: 0, ..loaded() };
         let ordered = MetadataUse { ordered: 2 * pools.dirty, ..pools };
         for bits in CLAMP_MIN..=CLAMP_MAX {

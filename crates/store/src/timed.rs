@@ -309,7 +309,7 @@ mod tests {
     /// A creation has no answer yet, and another answer has shown its object: a read, or the
     /// refusal of a second creation. No later crash loses the object (M3).
     #[test]
-    fn what_an_answer_has_shown_stays() {
+    fn shown_objects_survive_crashes() {
         for looks in [true, false] {
             let store = TimedStore::new(4, Weather::default(), Duration::from_millis(20));
             std::thread::scope(|scope| {

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_end_fits_before_it() {
+    fn data_past_the_end_fits_before_it() {
         assert_eq!(of(&[]), 1);
         assert_eq!(of(&[(1, 8), (9, 8)]), 17);
         // A hole of eight: the last piece moves there.

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn invalid_lists_are_refused() {
         for text in [
             &b""[..],
             b"user::rw-,group::r--",

@@ -83,7 +83,7 @@ mod tests {
 
     /// H1. A file takes no memory any more when all its names were met.
     #[test]
-    fn h1_names_lead_to_the_copy_within_a_subvolume() {
+    fn names_lead_to_the_copy_within_a_subvolume() {
         let mut stat = rustix::fs::stat("/").expect("the root");
         let (one, two) = (TreeId(5), TreeId(256));
         let copy = |tree, ino| InodeId { tree, ino: Ino(ino) };

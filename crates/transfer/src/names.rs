@@ -259,7 +259,7 @@ mod tests {
     proptest! {
         /// N1: names are sorted, no name is lost or comes twice, whatever the number of parts.
         #[test]
-        fn n1_names_come_sorted(
+        fn names_come_sorted(
             names in vec(vec(1..=255_u8, 1..255), 0..300),
             most in prop::sample::select(vec![1, 500, 4_000, PART]),
         ) {
@@ -269,9 +269,10 @@ mod tests {
         }
     }
 
+    /// Tests N1.
     /// A part may have many blocks, which are read one at a time.
     #[test]
-    fn n1_parts_of_many_blocks_are_merged() {
+    fn parts_of_many_blocks_are_merged() {
         let names: Vec<Vec<u8>> =
             (0..40_000_u32).map(|number| (number * 7_919 % 40_000).to_string().into()).collect();
         let mut sorted = names.clone();

@@ -191,9 +191,10 @@ fn umask() -> u32 {
 mod tests {
     use super::*;
 
+    /// Tests R1.
     /// Programs run as their owner only where the owner is kept.
     #[test]
-    fn r1_modes_follow_the_owner() {
+    fn modes_follow_the_owner() {
         let zero = Timespec::default();
         let kind = Some(FileKind::Regular);
         let program =

@@ -247,7 +247,7 @@ mod tests {
     /// holes are taken first. Where holes are shorter than a stripe, the estimate is at most the
     /// taken bytes times the copies.
     #[test]
-    fn e13_capacity_is_what_chunks_take() {
+    fn capacity_is_the_space_of_chunks() {
         use Profile::{Dup, Raid0, Raid1, Raid1c3, Raid1c4, Raid5, Raid6, Raid10, Single};
         const GIB: u64 = 1 << 30;
         const STRIPE_MIB: u64 = 64;
@@ -300,7 +300,7 @@ mod tests {
     /// one device, metadata as DUP on one device, data striped over four devices, and system chunks
     /// striped over four devices.
     #[test]
-    fn a2_sizes_of_chunks() {
+    fn chunks_have_the_expected_sizes() {
         type Sizes = [(u64, u64); 4];
         let golden: [(u64, Sizes); 8] = [
             (4, [(1, 1), (1, 1), (1, 4), (1, 4)]),
@@ -332,7 +332,7 @@ mod tests {
     /// A6: a stripe lies within one hole, however the holes are placed. Its length is the greatest
     /// that a search over every length finds.
     #[test]
-    fn a6_no_stripe_crosses_holes() {
+    fn no_stripe_crosses_holes() {
         let fits = |set: &RangeSet, count: u64, len: u64| {
             set.iter().map(aligned).map(|(start, end)| (end - start) / len).sum::<u64>() >= count
         };

@@ -15,7 +15,7 @@ use crate::rig::{SECTOR, blank, by_hand, open, read, write};
 /// W1: in this cache, a write with FUA is a write and a flush. In both modes, a crash at the
 /// acknowledgement does not lose the write.
 #[test]
-fn w1_fua_is_durable_when_acknowledged() {
+fn fua_is_durable_when_acknowledged() {
     for list in ["", "mode=pmem"] {
         let mut run = Run::new(4096, 50, list);
         let cached = run.open();
@@ -40,7 +40,7 @@ fn w1_fua_is_durable_when_acknowledged() {
 /// W2: a flush that comes while the data of a block is on its way to the cache does not commit the
 /// block. After any crash each committed block holds its own data.
 #[test]
-fn w2_a_commit_waits_for_the_data() {
+fn commit_waits_for_the_data() {
     let mut run = Run::new(4096, 50, "");
     let hooked = Hooked::new(Arc::clone(&run.cache) as _);
     let hooked_cache = Arc::clone(&hooked) as Arc<dyn Device>;
@@ -90,7 +90,7 @@ fn w2_a_commit_waits_for_the_data() {
 
 /// W3: a cache that is opened again reads the device, not the stale memory of its first user.
 #[test]
-fn w3_reopening_reads_the_latest_metadata() {
+fn reopening_reads_the_latest_metadata() {
     let (origin, cache) = blank(4096, 50, 400);
     let (origin, cache) = (Arc::new(origin), Arc::new(cache));
     let again =
@@ -110,7 +110,7 @@ fn w3_reopening_reads_the_latest_metadata() {
 
 /// W4: discarded blocks are subtracted from the count of uncommitted blocks, which starts commits.
 #[test]
-fn w4_discards_are_not_uncommitted() {
+fn discards_are_not_uncommitted() {
     let (origin, cache) = blank(4096, 50, 400);
     let (origin, cache) = (Arc::new(origin), Arc::new(cache));
     let options = by_hand("autocommit_blocks=3");
@@ -133,7 +133,7 @@ fn w4_discards_are_not_uncommitted() {
 
 /// W5: a commit of one block writes one block, its page of entries and the superblock's page.
 #[test]
-fn w5_a_commit_writes_little() {
+fn commit_writes_little() {
     let (origin, cache) = blank(4096, 20_000, 80_000);
     let log = Log::new();
     let (origin, cache) = (log.device(&origin, 512), log.device(&cache, 512));
@@ -151,7 +151,7 @@ fn w5_a_commit_writes_little() {
 
 /// W6: writes that bypass a full cache are durable after a flush, which flushes the origin too.
 #[test]
-fn w6_writes_around_are_flushed() {
+fn writes_around_are_flushed() {
     let mut run = Run::new(4096, 2, "autocommit_time=100000");
     let cached = run.open();
     run.start();
@@ -172,7 +172,7 @@ fn w6_writes_around_are_flushed() {
 
 /// W7: a batch of write-back reads at most `writeback_jobs` blocks.
 #[test]
-fn w7_write_back_in_flight_is_bounded() {
+fn write_back_in_flight_is_bounded() {
     let (origin, cache) = blank(4096, 2000, 16_000);
     let log = Log::new();
     let (origin, cache) = (log.device(&origin, 512), log.device(&cache, 512));
@@ -188,7 +188,7 @@ fn w7_write_back_in_flight_is_bounded() {
 
 /// W8: a cache opened above its high watermark drains by itself.
 #[test]
-fn w8_opening_above_the_mark_drains() {
+fn opening_above_the_mark_drains() {
     let (origin, cache) = blank(4096, 100, 1600);
     let (origin, cache) = (Arc::new(origin), Arc::new(cache));
     let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &by_hand(""));
@@ -253,7 +253,7 @@ impl Layer for Hooked {
 /// W9: blocks are rewritten, flushed and read during their write-back. After a crash at any point
 /// the newest version is found.
 #[test]
-fn w9_rewritten_during_write_back() {
+fn blocks_rewritten_during_write_back_stay_dirty() {
     for list in ["", "mode=pmem", "consistent_origin=on"] {
         let run = Arc::new(Mutex::new(Run::new(4096, 200, list)));
         let hooked = {
@@ -315,7 +315,7 @@ fn w9_rewritten_during_write_back() {
 /// content after the crash is the state after one of the writes, none older than the last flush,
 /// and never a mixture. (`crash` tests this at length.)
 #[test]
-fn w10_no_mixture_of_old_and_new() {
+fn old_and_new_never_mix() {
     for list in ["", "mode=pmem", "fua"] {
         let mut rng = Rng::new(10);
         let mut run = Run::new(1024, 400, list);
@@ -332,7 +332,7 @@ fn w10_no_mixture_of_old_and_new() {
 /// W11: a sweep writes the origin in one direction. It joins blocks that are adjacent on the
 /// origin, whatever their order in the cache.
 #[test]
-fn w11_sweeps_go_one_way() {
+fn sweeps_go_one_way() {
     let (origin, cache) = blank(4096, 3000, 16_000);
     let log = Log::new();
     let (origin, cache) = (log.device(&origin, 512), log.device(&cache, 512));
@@ -355,7 +355,7 @@ fn w11_sweeps_go_one_way() {
 /// W12: during each request of a sweep to the origin, other threads write, read, discard and flush
 /// without waiting. (`buttress-bench foreground` measures the speed.)
 #[test]
-fn w12_the_foreground_goes_on_during_a_sweep() {
+fn foreground_goes_on_during_a_sweep() {
     const TIMEOUT: Duration = Duration::from_secs(60);
     let (origin, cache) = blank(4096, 3000, 30_000);
     let hooked = Hooked::new(Arc::new(origin));
@@ -394,7 +394,7 @@ fn w12_the_foreground_goes_on_during_a_sweep() {
 /// W13: a failure of the origin is reported once, nothing is freed, and all blocks are written when
 /// the origin works again.
 #[test]
-fn w13_an_origin_that_fails_frees_nothing() {
+fn failing_origin_frees_nothing() {
     let (origin, cache) = blank(4096, 100, 800);
     let faults = Faults::none();
     let origin = Arc::new(origin);
@@ -418,7 +418,7 @@ fn w13_an_origin_that_fails_frees_nothing() {
 /// W13: a cache with blocks past the origin's end is refused; with `force` it drops only those
 /// blocks.
 #[test]
-fn w13_an_origin_that_shrank() {
+fn shrunken_origin_is_refused() {
     let (origin, cache) = blank(4096, 100, 800);
     let cache = Arc::new(cache);
     let cached = open(Arc::new(origin.fork()), Arc::clone(&cache) as _, &by_hand(""));

@@ -145,7 +145,7 @@ fn damaged_data_stays_named() {
 
 /// A device that missed writes has copies of nodes that are older and have right checksums.
 #[test]
-fn nothing_is_mended_where_a_device_missed_writes() {
+fn repair_is_refused_where_a_device_missed_writes() {
     let parts: Vec<Arc<Overlay>> =
         (0..2).map(|_| Arc::new(Overlay::new(Arc::new(MemoryDevice::new(256 << 20))))).collect();
     let given: Vec<&dyn Device> = parts.iter().map(|part| &**part as &dyn Device).collect();

@@ -133,7 +133,7 @@ fn submounts_are_ours_and_what_lies_in_them_is_not() {
 
 /// A folder that is bound elsewhere stands for itself, and not for the folder that it covers.
 #[test]
-fn folders_bound_elsewhere_are_what_they_are() {
+fn bound_folders_show_their_own_content() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
         return;
     }

@@ -36,7 +36,7 @@ fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
 /// Files with modes and several names, and directories, are copied out while links replace their
 /// names. The target of the links keeps its content, its mode and its names.
 #[test]
-fn nothing_is_written_through_links_that_come_while_copying() {
+fn copies_write_through_no_link_that_appears() {
     let bench = crate::bench();
     let source = bench.path("source");
     for number in 0..40 {
@@ -81,7 +81,7 @@ fn nothing_is_written_through_links_that_come_while_copying() {
 
 /// Files become links to a secret while they are copied in. The secret is not copied.
 #[test]
-fn nothing_is_read_through_links_that_come_while_copying() {
+fn copies_read_through_no_link_that_appears() {
     let bench = crate::bench();
     let source = bench.path("source");
     std::fs::create_dir(&source).expect("a folder");

@@ -180,7 +180,7 @@ fn a_failed_read_falls_to_the_next() {
 
 /// P1: if a sector is written while its run is read or cached, no later reader finds the old bytes.
 #[test]
-fn nothing_old_is_found() {
+fn lookups_find_no_old_data() {
     model(|| {
         let world = World::new(2 * SECTOR);
         let reader = || -> Work {

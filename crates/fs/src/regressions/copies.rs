@@ -128,7 +128,7 @@ fn assert_items_are_right(fs: &Filesystem) {
 /// Y1: all files of a snapshot can be removed from a full volume, also after a remount. Without
 /// snapshot headroom, as in Linux, some removals are refused.
 #[test]
-fn whatever_a_snapshot_has_can_be_deleted() {
+fn files_of_snapshots_can_be_deleted() {
     for rule in ["keep", "off"] {
         let device = volume(256);
         let options = format!("rw,commit=300,delete_room={rule}");

@@ -58,11 +58,12 @@ pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
     }
 }
 
+/// Tests N3.
 /// Each request of a write in place fails in turn, on a fresh mount without cached data. The
 /// requests look up extents, their other users and checksums, and write. Some data lies in
 /// exclusive extents, and some must go to new extents because it is shared.
 #[test]
-fn n3_each_request_of_a_write_in_place_fails() {
+fn each_request_of_a_write_in_place_fails() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
     // Use one copy of metadata. With two copies, a reader would try the second copy.
     let made = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };
@@ -130,11 +131,12 @@ fn n3_each_request_of_a_write_in_place_fails() {
     check_volume(&device);
 }
 
+/// Tests N3.
 /// A write over two groups, one of which is held read-only. The part in the held group has no
 /// reservation for new space, so the write fails. It gives back its right to write in the other
 /// group.
 #[test]
-fn n3_data_without_a_reservation() {
+fn data_without_a_reservation_is_handled() {
     for policy in POLICIES {
         let device = volume(160);
         let fs = mount(&device, &format!("rw{policy}"));

@@ -103,12 +103,13 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], in_place: impl Fn(u64) -> bool)
     count
 }
 
+/// Tests N3.
 /// The test makes a buffered write. The data of this write is on its way when other operations take
 /// the last metadata, and the reservation of the write is too small. The test also makes direct
 /// writes, which reserve nothing. One direct write covers extents and holes, and one goes to a file
 /// that remembers that it may be written in place.
 #[test]
-fn n3_metadata_is_refused_when_it_finishes() {
+fn metadata_is_refused_when_it_finishes() {
     let below = volume(128);
     targets(&below);
     let gates = GatedDevice::new(Arc::clone(&below), &[MARK]);

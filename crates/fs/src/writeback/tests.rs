@@ -150,7 +150,7 @@ fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
 /// commit of the snapshot. The snapshot holds the data from before it was requested, and no byte of
 /// the snapshot changes.
 #[test]
-fn n16_buffered_data_on_its_way_beside_a_snapshot() {
+fn buffered_data_reaches_a_snapshot_while_it_is_made() {
     const OLD: u8 = 0xA0;
     const ON_ITS_WAY: u8 = 0xB0;
     const AGAIN: u8 = 0xC0;
@@ -239,7 +239,7 @@ fn a_writer_waits_only_where_threads_write_back() {
 /// G4: files that are written by their writers, synced or removed leave the list, though no thread
 /// writes back and the volume is never synced.
 #[test]
-fn g4_list_drops_what_is_clean_or_gone() {
+fn list_drops_clean_and_removed_files() {
     for kind in ["written", "synced", "removed"] {
         let below = MemoryDevice::new(128 << 20);
         Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");

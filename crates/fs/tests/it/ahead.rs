@@ -161,7 +161,7 @@ fn hold(preempt: &'static str) -> Vec<Held> {
 /// writers under load cause some number of commits. With the clamp they cause at most a tenth more,
 /// plus ten a second.
 #[test]
-fn e1_a_full_volume_is_not_flushed_for_ever() {
+fn full_volume_is_not_flushed_for_ever() {
     for (held, off) in hold("clamp").iter().zip(&hold("off")) {
         println!("{held:?}, off: {:?}", off.loaded);
         assert_eq!(held.idle, [(0, 0); 2], "{held:?}");
@@ -178,7 +178,7 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
 /// them together move the clamp by one step at most. They do not move the clamp if data on its way
 /// holds the space that they wait for.
 #[test]
-fn e2_waiters_at_once_are_one_step() {
+fn waiters_at_once_are_one_step() {
     const THREADS: usize = 64;
     const MEETINGS: u64 = 20;
     let mut steps = Vec::new();

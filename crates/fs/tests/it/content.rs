@@ -252,11 +252,12 @@ fn dirty_data_is_bounded() {
     check(&device);
 }
 
+/// Tests N11.
 /// On a full volume, preallocated ranges and files without copy-on-write can still be written. The
 /// test writes whole sectors and parts of sectors, some of them a second time while the first write
 /// is on its way.
 #[test]
-fn n11_writes_in_place_need_no_space() {
+fn writes_in_place_need_no_space() {
     let device = memory(128);
     let fs = mount(&device);
     let reserved = fs.root().create(b"reserved", 0o644, 0, 0, 0).expect("a file");

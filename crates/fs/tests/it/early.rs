@@ -57,7 +57,7 @@ fn in_place(fs: &Filesystem, files: usize, blocks: u64) -> Vec<Inode> {
 /// write its file back. But dirty data, of other files or of the same file, may hold the metadata
 /// that the writer needs.
 #[test]
-fn e4_writers_in_place_wait_for_dirty_data() {
+fn writers_in_place_wait_for_dirty_data() {
     for (policy, files, blocks) in [("levels", WRITERS, 1), ("levels", 1, 4), ("counted", 1, 4)] {
         let device = memory(256);
         let fs = mount_with(&device, &format!("reserve={policy},commit=300"));
@@ -143,7 +143,7 @@ fn growth_to_inline_is_reserved() {
 /// space back. If the free space holds one block of each writer, no writer is refused, however many
 /// come at once.
 #[test]
-fn e4_direct_writers_wait_for_what_they_free() {
+fn direct_writers_wait_for_the_space_they_free() {
     for ordered in [false, true] {
         let device = memory(160);
         let fs = mount_with(&device, "commit=300");

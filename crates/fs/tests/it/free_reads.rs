@@ -145,10 +145,11 @@ fn no_thread_waits_for_readers() {
     }
 }
 
+/// Tests R7.
 /// L1: if the transaction that made an extent drops it, another file may get its space immediately.
 /// Without checksums, only a comparison of the layout reveals that the extent was dropped.
 #[test]
-fn r7_nothing_of_others_is_read() {
+fn reads_return_no_data_of_others() {
     for sums in [false, true] {
         for options in ["page_cache=0", "rw"] {
             // A commit that comes in between to make room keeps the dropped extent allocated, so
@@ -202,11 +203,12 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
     is_free
 }
 
+/// Tests R7.
 /// L2 of `read_plan`: a plan decides once, at its beginning, whether the data has checksums. While
 /// the first extent is read, the file is cut and loses its checksums. The second extent stays in
 /// its place, but the device returns wrong bytes of it. No reader gets them.
 #[test]
-fn r7_a_file_loses_its_sums_while_it_is_read() {
+fn file_loses_its_sums_under_a_reader() {
     for options in ["page_cache=0", "rw"] {
         let (below, gate, fs) = gated(256, options);
         let file = file_with(&fs.root(), "file", &[1; LEN]);
@@ -236,10 +238,11 @@ fn place(fs: &Filesystem, file: &Inode) -> Logical {
     FileExtent::parse(&item).expect("an extent").region().expect("not inline").disk
 }
 
+/// Tests R7.
 /// L1: data that is moved during a read keeps its place until the read ends, despite discards and
 /// writes meanwhile. Without checksums, nothing else protects the read.
 #[test]
-fn r7_what_is_moved_is_read_where_it_was() {
+fn moved_data_is_read_at_its_old_place() {
     for (sums, options) in [(false, "page_cache=0"), (false, "rw"), (true, "page_cache=0")] {
         let (below, gate, fs) = gated(160, &format!("{options},discard"));
         let file = file_with(&fs.root(), "file", b"");

@@ -183,10 +183,11 @@ impl World {
     }
 }
 
+/// Tests N15.
 /// N9, N10, N16: random writes beside snapshots and clones. Every file and every snapshot keeps its
 /// bytes, with and without remembered checks.
 #[test]
-fn n9_n10_n15_writes_are_seen_in_one_file() {
+fn writes_are_seen_in_one_file() {
     let seeds = setting("BUTTRESS_SEEDS", 4);
     let options =
         ["rw", "nocow_check=always", "bg_lookup=rwlock-double", "bg_lookup=rwlock-single"];
@@ -214,7 +215,7 @@ fn n9_n10_n15_writes_are_seen_in_one_file() {
 /// N16: snapshots are taken while threads overwrite in place. The content of a snapshot does not
 /// change, and each of its sectors has the bytes of one write.
 #[test]
-fn n16_snapshots_beside_writers_stay_as_they_are() {
+fn snapshots_beside_writers_stay_as_they_are() {
     const FILES: usize = 3;
     let device = memory(512);
     let fs = mount_with(&device, "rw");

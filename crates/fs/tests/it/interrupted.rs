@@ -23,7 +23,7 @@ fn wait_for_line(fs: &Filesystem, count: usize) {
 /// cancelled caller returns during that time, with nothing written and nothing reserved. The other
 /// callers are served when the commit ends.
 #[test]
-fn e6_interrupted_while_a_commit_stands_still() {
+fn interrupted_callers_leave_while_a_commit_stands_still() {
     let (below, held, fs) = held(160);
     let _filler = fill(&fs, 8 << 20);
     let files: Vec<_> = (0..3).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();
@@ -107,7 +107,7 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
 /// An operation succeeds, is refused, or is interrupted. Debug builds check at each commit that
 /// accounts agree with tokens. At the end the space can be freed and used.
 #[test]
-fn e6_interrupted_anywhere() {
+fn operations_survive_interrupts_anywhere() {
     for rule in ["off", "clamp", "clamp,reserve=levels"] {
         let device = memory(160);
         let fs = mount_with(&device, &format!("preempt={rule},dirty=8M"));

@@ -190,7 +190,7 @@ fn a_second_copy_is_never_an_older_node() {
 /// mount, fsync also waits for all copies, because nodes left by a crash may have the same
 /// generation. On a volume with one copy of metadata, no second copy is written.
 #[test]
-fn all_at_once_where_it_must_be() {
+fn both_copies_are_written_where_required() {
     let single = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };
     let double = MakeOptions::default();
     let cases = [(&double, "log_copies=all", true), (&double, "rw", false), (&single, "rw", true)];

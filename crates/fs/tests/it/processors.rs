@@ -176,7 +176,7 @@ fn scarce(way: Way, preempt: &'static str, samples: usize, round: u64) -> Seen {
 /// their rates vary less. The last is a mean of rounds: each change of the engine's steps gives
 /// another order of threads, and the figure of one order jumps with it.
 #[test]
-fn e19_rounds_ahead_flatten_the_saw_tooth() {
+fn rounds_ahead_flatten_the_saw_tooth() {
     const ROUNDS: u64 = 5;
     let (mut without, mut with) = (0.0, 0.0);
     for round in 0..ROUNDS {
@@ -194,7 +194,7 @@ fn e19_rounds_ahead_flatten_the_saw_tooth() {
 /// E16: data on its way to the device gives its room back by itself, so preemptive rounds would
 /// gain nothing. No such round is made, and writers are as fast as without preemption.
 #[test]
-fn e16_direct_writers_are_not_slowed() {
+fn direct_writers_are_not_slowed() {
     // Three batches in ordered extents and one dirty batch reserve more than half of all room. If
     // all of this data were dirty, a round would be due. The batches reserve less than all room, so
     // no request waits.
@@ -224,7 +224,7 @@ enum Split {
 /// items. No scanned extent is split meanwhile. A thread that wants to split a scanned extent waits
 /// for the write.
 #[test]
-fn n7_scanned_extents_are_not_split() {
+fn scanned_extents_are_not_split() {
     let base = MemoryDevice::new(256 << 20);
     let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
     Filesystem::make(&base, &make).expect("a volume");

@@ -63,11 +63,12 @@ fn read(file: &Inode, seed: u64, may_be_cut: bool, rng: &mut Rng, buf: &mut [u8]
     assert_eq!(wrong, None, "{found} bytes at {at}, seed {seed}");
 }
 
+/// Tests R7.
 /// All of the data is moved again and again, while some files are cut, grow and are written, and
 /// others never change. Old space is discarded, and given to other files. No read returns wrong
 /// bytes or an error about a checksum.
 #[test]
-fn r7_reads_beside_moves_and_cuts() {
+fn reads_are_right_beside_moves_and_cuts() {
     const MOVES: u64 = 4;
     let seed = setting("BUTTRESS_SEED", 5);
     for options in ["rw,discard,commit=1,page_cache=2m", "rw,discard,commit=1,compress=zstd:1"] {

@@ -109,7 +109,7 @@ fn read_in_order(
 /// R1: 2 to 64 threads read a file in any order and at any distance. Requests are at least nine
 /// tenths as long as the requests of one thread, and each block is read once.
 #[test]
-fn r1_readers_in_any_order_make_long_requests() {
+fn readers_in_any_order_make_long_requests() {
     let device = memory(256);
     let fs = mount(&device);
     file_with(&fs.root(), "large", &pattern(9, LEN));

@@ -55,11 +55,12 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
     (reads.len(), reads.iter().sum())
 }
 
+/// Tests R1 and R6.
 /// However many threads read a file, the requests are as long as the requests of one thread. Each
 /// block is requested once. With a `read_batch` of one page, the device gets a request for each
 /// page.
 #[test]
-fn r1_r6_many_readers_make_long_requests() {
+fn many_readers_make_long_requests() {
     let device = memory(256);
     let len = 48 * MIB;
     let fs = mount(&device);
@@ -79,9 +80,10 @@ fn r1_r6_many_readers_make_long_requests() {
     assert!((len / 65536..len / 32768).contains(&requests), "{requests} requests of 64 KiB");
 }
 
+/// Tests R2.
 /// Reads never return old bytes of sectors that are overwritten, in place or not.
 #[test]
-fn r2_overwritten_bytes_are_not_read_old() {
+fn overwritten_bytes_are_not_read_old() {
     let seed = setting("BUTTRESS_SEED", 3);
     for options in ["nodatacow,page_cache=2m", "page_cache=2m"] {
         let device = memory(256);
@@ -140,10 +142,11 @@ fn r2_overwritten_bytes_are_not_read_old() {
     }
 }
 
+/// Tests R10.
 /// A bad sector that is only read ahead fails no read. A read of the sector itself fails, and all
 /// other reads are right.
 #[test]
-fn r10_a_bad_sector_ahead_spoils_nothing() {
+fn bad_sector_ahead_spoils_nothing() {
     let made = MakeOptions { data: Some(Profile::Single), ..MakeOptions::default() };
     let device = memory_with(256, &made);
     let len = 4 * MIB;
@@ -210,10 +213,11 @@ fn a_scan_in_small_pieces_drives_out_nothing_that_is_used() {
     fs.close().expect("a close");
 }
 
+/// Tests R4 and R5.
 /// A file has several parts of one compressed extent side by side, one of them twice. Each part
 /// reads as its own bytes.
 #[test]
-fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
+fn parts_of_a_compressed_extent_lie_side_by_side() {
     let device = memory(256);
     let fs = mount_with(&device, "compress-force=zstd");
     let word = |n: usize| format!("{:>15}\n", n / 16).into_bytes()[n % 16];
@@ -245,11 +249,12 @@ fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
     }
 }
 
+/// Tests R7 and R8.
 /// While a file is cut, grown and written again, a read returns bytes that belong to the place of
 /// the read, or zeros. Data that is partly dirty, partly on its way and partly on the device is
 /// read whole.
 #[test]
-fn r7_r8_a_file_that_is_cut_and_written_is_read_right() {
+fn file_that_is_cut_and_written_is_read_right() {
     let device = memory(256);
     let fs = mount_with(&device, "page_cache=1m");
     let len = MIB;
@@ -300,10 +305,11 @@ fn r7_r8_a_file_that_is_cut_and_written_is_read_right() {
     check(&device);
 }
 
+/// Tests R9.
 /// One read covers extents of the last commit, extents of this transaction, and data still in
 /// memory.
 #[test]
-fn r9_old_and_new_extents_in_one_read() {
+fn one_read_joins_old_and_new_extents() {
     let device = memory(256);
     let fs = mount(&device);
     let mut expected = pattern(1, MIB);

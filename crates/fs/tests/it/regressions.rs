@@ -69,7 +69,7 @@ fn address(layout: &[(u64, u64, u64)], offset: u64) -> u64 {
 /// N6: on a full volume a file is written in place, and then shared before the data is written
 /// back. Every accepted write reaches the device.
 #[test]
-fn n6_sharing_what_was_written_without_space() {
+fn data_written_without_space_can_be_shared() {
     let device = memory(128);
     let fs = mount(&device);
     let file = nocow(&fs, "file");
@@ -97,10 +97,10 @@ fn n6_sharing_what_was_written_without_space() {
 
 /// N7: a thread overwrites all extents of a file in place. Between its writes, another thread
 /// splits and joins the extents. The writer ends without an error. The test
-/// `n7_scanned_extents_are_not_split`, in `processors`, checks that no extent is split during a
+/// `scanned_extents_are_not_split`, in `processors`, checks that no extent is split during a
 /// write.
 #[test]
-fn n7_extents_that_split_under_a_writer() {
+fn extents_split_under_a_writer() {
     const SECTORS: u64 = 256;
     let device = memory(256);
     let fs = mount(&device);
@@ -141,7 +141,7 @@ fn n7_extents_that_split_under_a_writer() {
 /// N8: one write over a hole, a preallocated part, a shared part and unshared parts copies only the
 /// parts that cannot be written in place.
 #[test]
-fn n8_only_what_must_be_is_copied() {
+fn copies_cover_only_the_needed_bytes() {
     let device = memory(256);
     let fs = mount(&device);
     let part = 16 * SECTOR;
@@ -186,7 +186,7 @@ fn n8_only_what_must_be_is_copied() {
 /// N12: cutting a file in the middle of a sector makes that sector dirty. On a full volume no space
 /// is reserved for this sector, and only reserved space is given back.
 #[test]
-fn n12_cut_gives_back_what_was_reserved() {
+fn cut_gives_back_the_reservation() {
     let device = memory(128);
     let fs = mount(&device);
     let files: Vec<_> = (0..6).map(|i| nocow(&fs, &format!("file-{i}"))).collect();
@@ -223,7 +223,7 @@ fn n12_cut_gives_back_what_was_reserved() {
 /// Reservation and allocation are given back exactly once, the old content stays, and the next
 /// write succeeds.
 #[test]
-fn n13_n14_a_failure_in_the_middle() {
+fn failed_writeback_gives_reservations_back() {
     let below = memory(160);
     let faults = Faults::none();
     let device: Arc<dyn Device> = FaultDevice::new(Arc::clone(&below), &faults);
@@ -300,7 +300,7 @@ impl Hook for Slow {
 /// X4, N5: space that is about to be discarded is not allocated yet, although it is the only free
 /// space.
 #[test]
-fn x4_space_under_discard_is_not_allocated() {
+fn space_under_discard_is_not_allocated() {
     let below = memory(128);
     let slow = Hooked::new(&below, Slow::default());
     let device: Arc<dyn Device> = Arc::clone(&slow) as _;
@@ -331,7 +331,7 @@ fn x4_space_under_discard_is_not_allocated() {
 /// N5: a new group does not get the addresses of a removed group before the removal is durable.
 /// This holds even if the removed group was the last one.
 #[test]
-fn n5_addresses_of_a_removed_group() {
+fn addresses_of_a_removed_group_are_used_again() {
     let device = memory(512);
     let ends = |fs: &Filesystem| -> Vec<u64> {
         let view = fs.view();

@@ -68,10 +68,11 @@ fn counts(fs: &Filesystem) -> (u64, u64) {
     (stats.csum_failures, stats.repairs)
 }
 
+/// Tests R10.
 /// Many threads read a bad sector at once: in short pieces through the page cache, in long pieces
 /// past the cache, directly, or without a cache. The device gives the bad copy to each thread.
 #[test]
-fn r10_a_bad_sector_read_by_many_counts_once() {
+fn bad_sector_read_by_many_counts_once() {
     const BAD: usize = 300;
     let expected = pattern(9, LEN);
     for (piece, options) in [(4 * SECTOR, "rw"), (MIB, "rw"), (MIB, "rw,page_cache=0")] {
@@ -114,10 +115,11 @@ fn r10_a_bad_sector_read_by_many_counts_once() {
     }
 }
 
+/// Tests R10.
 /// A reader finds a bad copy by read-ahead, and no reader finds the bad copy again. This holds if
 /// the copy was repaired, and also on a read-only volume, where the cache keeps the good data.
 #[test]
-fn r10_a_bad_copy_found_ahead_counts_once() {
+fn bad_copy_found_ahead_counts_once() {
     for (options, repairs) in [("rw", 1), ("ro", 0)] {
         for piece in [SECTOR, 5 * SECTOR, 32 * SECTOR] {
             let (below, places) = volume(Profile::Dup, 300);
@@ -136,10 +138,11 @@ fn r10_a_bad_copy_found_ahead_counts_once() {
     }
 }
 
+/// Tests R10.
 /// If a sector without a good copy is only read ahead, no failure is counted. Each read that asks
 /// for the sector counts one failure.
 #[test]
-fn r10_unrequested_errors_are_not_counted() {
+fn unrequested_errors_are_not_counted() {
     const BAD: usize = 300;
     for piece in [SECTOR, 4 * SECTOR] {
         let (below, places) = volume(Profile::Single, BAD);

@@ -171,10 +171,11 @@ fn verify(below: &Arc<dyn Device>, fs: Filesystem, name: &str, seed: u64, count:
     check(below);
 }
 
+/// Tests N5.
 /// At any step of a scrub, groups are removed and other groups take their places. The scrub may
 /// hold groups. The scrub finds no fault, repairs nothing, and ends.
 #[test]
-fn n5_groups_change_hands_between_steps_of_a_scrub() {
+fn groups_change_hands_between_steps_of_a_scrub() {
     for hold_groups in [false, true] {
         let mut moved = 0;
         for step in (0..).step_by(STRIDE) {
@@ -205,10 +206,11 @@ fn n5_groups_change_hands_between_steps_of_a_scrub() {
     }
 }
 
+/// Tests N5.
 /// Groups are emptied in the middle of a step of a scrub. No chunk with data that the scrub is
 /// reading is removed before the data is checked.
 #[test]
-fn n5_nothing_that_a_scrub_reads_changes_hands() {
+fn scrubbed_space_is_not_reused() {
     let (below, hooked, fs) = full();
     let before = parts(&fs);
     hooked.hook.armed.store(READS, Ordering::SeqCst);
@@ -235,10 +237,11 @@ fn n5_nothing_that_a_scrub_reads_changes_hands() {
     verify(&below, fs, "new", 2, count);
 }
 
+/// Tests N5.
 /// Groups are removed and other groups take their places at any step of a trim. Space that is in
 /// use from then on is not discarded.
 #[test]
-fn n5_groups_change_hands_between_steps_of_a_trim() {
+fn groups_change_hands_between_steps_of_a_trim() {
     let (mut moved, mut discarded) = (0, 0);
     for step in (0..).step_by(STRIDE) {
         let (below, hooked, fs) = full();
@@ -270,10 +273,11 @@ fn n5_groups_change_hands_between_steps_of_a_trim() {
     assert!(discarded > 0, "nothing was left to tell of");
 }
 
+/// Tests N5.
 /// A trim discards space outside of all groups piece by piece. Between two pieces new groups take
 /// some of that space, which is not discarded any more.
 #[test]
-fn n5_groups_take_what_a_trim_would_come_to() {
+fn groups_take_space_ahead_of_a_trim() {
     for piece in 0..3 {
         let (below, hooked, fs) = volume(400);
         let discarded = &hooked.hook.discarded;
@@ -299,10 +303,11 @@ fn n5_groups_take_what_a_trim_would_come_to() {
     }
 }
 
+/// Tests N5.
 /// Writers need space in the middle of each request of a trim. Space under discard, in a group or
 /// outside of all groups, is not allocated before the request ends.
 #[test]
-fn n5_nothing_that_a_trim_tells_of_is_given_out() {
+fn trimmed_space_is_not_given_out() {
     for step in (0..4).chain((4..).step_by(STRIDE)) {
         let (below, hooked, fs) = full();
         remove(&fs, "old");

@@ -37,7 +37,7 @@ fn fill_with(fs: &Filesystem, name: &str, step: u64, spare: u64) -> Inode {
 /// E4: much dirty data holds worst-case reservations. Small requests wait until this data is
 /// written, and do not fail.
 #[test]
-fn e4_dirty_data_is_no_reason_to_refuse() {
+fn dirty_data_is_no_reason_to_refuse() {
     for rule in ["off", "clamp", "off,reserve=levels", "clamp,reserve=levels"] {
         let device = memory(160);
         let fs = mount_with(&device, &format!("preempt={rule},dirty=64M"));
@@ -66,7 +66,7 @@ fn e4_dirty_data_is_no_reason_to_refuse() {
 /// E4 for data: an overwrite needs new space, and frees the old space only when it is committed. As
 /// long as old, new and dirty data fit together, no write is refused.
 #[test]
-fn e4_overwriting_waits_for_what_it_frees() {
+fn overwriting_waits_for_the_space_it_frees() {
     let device = memory(160);
     let fs = mount_with(&device, "dirty=8M");
     let _filler = fill(&fs, 40 << 20);
@@ -92,7 +92,7 @@ fn e4_overwriting_waits_for_what_it_frees() {
 /// E4 for chunks: a group that became empty gives its chunk back with the next commit. A request
 /// that needs that space makes the commit, even if nothing else needs a commit.
 #[test]
-fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
+fn writers_wait_for_a_chunk_that_goes() {
     for commits in 1..4 {
         let device = memory(160);
         let fs = mount_with(&device, "commit=300");
@@ -110,7 +110,7 @@ fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
 /// E5: dirty data reserves its whole length. When it is compressed, it takes only a part of this
 /// length, and the part is known only after the writeback.
 #[test]
-fn e5_compressed_data_is_waited_for() {
+fn compressed_data_is_waited_for() {
     let device = memory(160);
     let fs = mount_with(&device, "compress-force=zstd,dirty=64M");
     let _filler = fill(&fs, 8 << 20);
@@ -167,7 +167,7 @@ fn removed_chunks_come_back_by_themselves() {
 /// reservation fits neither groups nor future chunks. Until a commit is durable, the nodes that it
 /// replaces keep their places. In the worst case, all old trees exist beside all new trees.
 #[test]
-fn e11_churn_takes_no_chunks() {
+fn churn_takes_no_chunks() {
     // The metadata takes a part of the first chunk, or several chunks.
     for (mib, names, len) in [(512_u64, 1500, 500), (64, 6000, 1500)] {
         let device = memory(mib);
@@ -197,7 +197,7 @@ fn e11_churn_takes_no_chunks() {
 /// A1: a thousand times, data that needs new block groups is written and removed. Nothing stays
 /// reserved, and not every round makes and removes groups.
 #[test]
-fn a1_coming_and_going_is_no_ping_pong() {
+fn chunks_do_not_come_and_go() {
     let device = memory(4096);
     let fs = mount_with(&device, "commit=300");
     let groups = || fs.space_stats().accounts.data.total;
@@ -222,7 +222,7 @@ fn a1_coming_and_going_is_no_ping_pong() {
 /// E14: a mount is closed while requests wait for space. No thread hangs, and each request gets an
 /// error.
 #[test]
-fn e14_the_end_while_others_wait() {
+fn volume_closes_while_others_wait() {
     for round in 0..4_u64 {
         let device = memory(120);
         let fs = mount_with(&device, "dirty=4M");

@@ -108,7 +108,7 @@ fn only_what_is_free() {
 
 /// A trim can be limited to a part of the addresses, or to long runs.
 #[test]
-fn as_much_as_is_asked_for() {
+fn trim_covers_the_requested_range() {
     let (below, told, fs) = oblivious(300, 0);
     file_with(&fs.root(), "file", &pattern(1, 3 << 20));
     let all = fs.trim(TrimOptions::default(), &mut |_| true).expect("trimmed").trimmed;

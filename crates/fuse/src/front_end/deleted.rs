@@ -158,7 +158,7 @@ mod tests {
     /// DS3: the names of a subvolume are taken once. Names of other subvolumes stay, and the number
     /// of names is limited.
     #[test]
-    fn ds3_absent_names_are_those_of_the_subvolume() {
+    fn absent_names_are_those_of_the_subvolume() {
         let names = AbsentNames::default();
         (0..ABSENT_MAX as u64).for_each(|dir| names.note(TreeId(300 + dir % 2), dir, b"name"));
         names.note(TreeId(302), 7, b"last");
@@ -172,7 +172,7 @@ mod tests {
     /// DS2: a round that takes long is followed by a long rest, and no two run at once. A round
     /// that never ran ends, too.
     #[test]
-    fn ds2_rounds_rest() {
+    fn rounds_rest() {
         let now = clock::now();
         let next = Ranked::new(Rank::Leaf, now);
         let rounds = Arc::new(Rounds { is_running: AtomicBool::new(false), next });

@@ -202,7 +202,7 @@ mod tests {
     /// RI1: root has all capabilities if the kernel names no task, and none if `/proc` does not
     /// describe the task.
     #[test]
-    fn ri1_unknown_callers_are_taken_by_id() {
+    fn unknown_callers_are_taken_by_id() {
         let has = |uid, task| Rights::of(Caller { uid, gid: 0, task }).has(Capability::Fsetid);
         assert!(has(0, 0));
         assert!(!has(1, 0));

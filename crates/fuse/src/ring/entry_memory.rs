@@ -158,7 +158,7 @@ mod tests {
     /// EM1, EM2: an entry keeps its memory while large requests come and there is room. It gives
     /// the memory back above the limit, and after a rest, but never the answer itself.
     #[test]
-    fn em1_em2_entries_give_memory_back() {
+    fn entries_give_memory_back() {
         let mut payload = Payload::new().expect("memory");
         let begun = clock::now();
         let done = |payload: &mut Payload, len, answer, secs, limit| {

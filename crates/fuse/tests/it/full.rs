@@ -76,7 +76,7 @@ fn write_buffered(file: &File, content: &[u8], at: usize) {
 /// mapping, buffered and directly. No program gets an error, and no program is killed because its
 /// mapping cannot be written.
 #[test]
-fn n11_a_full_volume_is_written_in_place() {
+fn full_volume_is_written_in_place() {
     for options in ["writeback_cache", "nowriteback_cache"] {
         let Some(mount) = mounted_small(256 << 20, options) else { return };
         let file = create(&mount, "in-place", OFlags::empty());

@@ -34,7 +34,7 @@ fn waits_for_answer(child: &Child) -> bool {
 /// ends before the commit does, whatever the signal and the call are. A program that is not killed
 /// gets its space when the commit ends.
 #[test]
-fn e6_killed_while_a_commit_stands_still() {
+fn killed_programs_end_while_a_commit_stands_still() {
     let Some(mount) = mounted_small(160 * MIB, "nowriteback_cache") else { return };
     let filler = File::create(mount.path("filler")).expect("created");
     let mut at = 0;

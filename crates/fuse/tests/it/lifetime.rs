@@ -132,7 +132,7 @@ static FULL: Mutex<()> = Mutex::new(());
 /// D3: a program that writes until the volume is full gets the error from a write. Once the program
 /// has removed something, there is room again.
 #[test]
-fn d3_full_volumes_say_so() {
+fn full_volumes_are_reported() {
     let _alone = FULL.lock();
     let Some(mount) = mounted_small(256 << 20, "") else { return };
     let piece = vec![7; 1 << 20];
@@ -162,7 +162,7 @@ fn d3_full_volumes_say_so() {
 /// A request that needs room waits for a file that lost its name a moment ago. The kernel releases
 /// such a file only some time after the program's close returns.
 #[test]
-fn room_comes_with_the_last_user() {
+fn space_is_freed_with_the_last_user() {
     let _alone = FULL.lock();
     let Some(mount) = mounted_small(256 << 20, "") else { return };
     room_comes(&mount);

@@ -156,7 +156,7 @@ fn a_sequential_reader_is_not_slowed_by_latency() {
 /// A reader that works on the data of each read waits for the store only at its start. The rest of
 /// the data comes while the reader works.
 #[test]
-fn what_a_reader_needs_comes_while_it_works() {
+fn lines_arrive_while_a_reader_works() {
     const WORK: Duration = Duration::from_millis(4);
     let store = filled();
     let (taken, _) = far(&store, 256 << 20, |device| {
@@ -257,7 +257,7 @@ fn pages_of_the_map_are_read_ahead() {
 /// What a caller says is read in advance, and each part once. A caller that says too much is heard
 /// in part.
 #[test]
-fn what_is_said_is_read_in_advance() {
+fn announced_lines_are_read_ahead() {
     let store = filled();
     let said = [3 << 20..7 << 20, 41 << 20..43 << 20];
     let ranges = said.clone();

@@ -25,7 +25,7 @@ fn keeping(dir: &Path, write: bool) -> Options {
 /// After a volume is opened again, its data is read from the local disk. Data that changed since is
 /// read from the store. The files stay within their bound.
 #[test]
-fn what_was_read_is_kept_over_restarts() {
+fn read_lines_stay_over_restarts() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(1));
     let device = create(&store, LEN);
     let (mut right, mut rng) = (vec![0; LEN as usize], Rng::new(1));

@@ -369,7 +369,7 @@ fn a_flush_waits_for_what_was_asked_for() {
 
 /// A commit includes flushed writes that only the log has, without a request of the user.
 #[test]
-fn what_was_flushed_to_the_log_is_uploaded() {
+fn flushed_writes_are_uploaded() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(8));
     let soon = Options { max_lag: Duration::ZERO, ..logging(dir.path()) };
     let device = site(&store, soon).create(LEN).expect("an honest store");

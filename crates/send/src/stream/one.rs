@@ -112,7 +112,7 @@ mod tests {
 
     /// Bytes that are no stream, and streams that were cut, are passed on as they are.
     #[test]
-    fn what_is_cut_is_passed_on() {
+    fn cut_streams_are_passed_on() {
         let whole = stream(Version::One);
         for len in 0..whole.len() {
             let mut found = Vec::new();

@@ -83,10 +83,11 @@ fn thresholds_are_the_formats() {
     assert_eq!((upper_threshold(8 * MIB, SECTOR), lower_threshold(8 * MIB, SECTOR)), (11, 0));
 }
 
+/// Tests A5.
 /// B2: a group changes to bitmaps above the upper threshold, changes back below the lower one, and
 /// keeps its form between them.
 #[test]
-fn a5_converts_with_hysteresis() {
+fn form_converts_with_hysteresis() {
     let next = |form, count| next_form(form, count, 1 << 30, SECTOR);
     assert_eq!(next(Form::Extents, 1438), Form::Extents);
     assert_eq!(next(Form::Extents, 1439), Form::Bitmaps);

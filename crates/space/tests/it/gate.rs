@@ -8,9 +8,10 @@ use buttress_space::{AllocOutcome, AllocRequest, Error, GroupInit, Refused, Spac
 
 use crate::world::*;
 
+/// Tests X9.
 /// L1: a transaction does not use a group that a later transaction made.
 #[test]
-fn x9_a_commit_uses_no_group_of_the_next() {
+fn commit_uses_no_group_of_the_next() {
     let space = empty_space();
     space.add_group(new_group(Metadata, 0, MIB, 6)).expect("sound");
     let of_5 = AllocRequest { limit: Generation(5), ..exactly(Metadata, NODE) };
@@ -206,9 +207,10 @@ fn finds_groups_by_address() {
     space.verify().expect("sound");
 }
 
+/// Tests A1.
 /// A group is removed if it is empty and no reservation needs its bytes.
 #[test]
-fn a1_group_is_removed_only_without_reservations() {
+fn group_is_removed_only_without_reservations() {
     let space = Arc::new(empty_space());
     space
         .add_groups(vec![new_group(Data, 0, MIB, 1), new_group(Data, MIB, MIB, 1)])

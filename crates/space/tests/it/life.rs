@@ -236,7 +236,7 @@ fn run(seed: u64, tally: &Arc<Tally>) {
 /// while it holds an extent, a thread writes to it, or a reservation needs it. Each group is
 /// counted once.
 #[test]
-fn n4_groups_come_and_go_in_any_order() {
+fn groups_come_and_go_in_any_order() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("BUTTRESS_SEED") {
         Some(seed) => seed..seed + 1,

@@ -378,9 +378,10 @@ impl Drop for Place {
     }
 }
 
+/// Tests X5 and X6.
 /// G1, G3, S1, L1, L3: the crate agrees with the model for several seeds.
 #[test]
-fn x5_x6_agrees_with_a_byte_for_every_sector() {
+fn allocator_agrees_with_a_model_of_sectors() {
     for seed in 0..12 {
         let mut world = World::new(seed);
         for step in 0..STEPS {

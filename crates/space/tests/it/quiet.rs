@@ -19,7 +19,7 @@ fn space(policy: LookupPolicy, groups: u64) -> Arc<Space> {
 
 /// N17: with nested holds, nothing is allocated or written in place before the last hold ends.
 #[test]
-fn n17_read_only_nests() {
+fn read_only_holds_nest() {
     for policy in LookupPolicy::ALL {
         let space = space(policy, 1);
         let there = extent(8 * SECTOR, SECTOR);
@@ -43,9 +43,10 @@ fn n17_read_only_nests() {
     }
 }
 
+/// Tests N3.
 /// If a group is removed while it is held, the end of the hold has no effect.
 #[test]
-fn n3_a_held_group_can_go() {
+fn held_group_can_go() {
     let space = space(LookupPolicy::Lockfree, 2);
     let hold = space.hold_read_only(Logical(0)).expect("a group");
     hold.drain();
@@ -60,7 +61,7 @@ fn n3_a_held_group_can_go() {
 /// N3: an extent outside of all groups, or across two groups, gives no right to write, and no
 /// writer is counted.
 #[test]
-fn n3_refused_writers_are_not_waited_for() {
+fn refused_writers_are_not_waited_for() {
     for policy in LookupPolicy::ALL {
         let space = space(policy, 2);
         assert!(space.begin_nocow(extent(2 * MIB, SECTOR)).is_none());

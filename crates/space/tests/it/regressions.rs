@@ -23,7 +23,7 @@ fn groups(count: u64, processors: usize, policy: AllocPolicy) -> Space {
 /// A3: a group that is empty again serves every size, and nodes have no size class. The class of a
 /// loaded group does not depend on its old content.
 #[test]
-fn a3_classes_end_with_their_group() {
+fn classes_end_with_their_group() {
     let space = empty_space();
     space
         .add_groups((0..2).map(|i| new_group(Data, i * 32 * MIB, 32 * MIB, 1)).collect())
@@ -59,7 +59,7 @@ fn a3_classes_end_with_their_group() {
 /// group lie in one piece. So the files of a folder lie in few pieces, although streams are by file
 /// and the allocator does not know the folder.
 #[test]
-fn x1_small_files_stay_together() {
+fn small_files_stay_together() {
     const GROUPS: u64 = 40;
     const FILE_MAX: u64 = 4 * SECTOR;
     for (policy, processors) in AllocPolicy::ALL.into_iter().flat_map(|one| [(one, 1), (one, 8)]) {
@@ -97,7 +97,7 @@ fn x1_small_files_stay_together() {
 /// X1: an allocation without a goal continues behind the last extent of its stream, in any group,
 /// even where a search would meet other groups first.
 #[test]
-fn x1_a_stream_goes_on_where_it_left_off() {
+fn streams_continue_after_their_last_extent() {
     const GROUPS: u64 = 40;
     for (policy, processors) in AllocPolicy::ALL.into_iter().flat_map(|one| [(one, 1), (one, 8)]) {
         let space = groups(GROUPS, processors, policy);
@@ -124,7 +124,7 @@ fn x1_a_stream_goes_on_where_it_left_off() {
 /// X2: if every group has room but no group can serve a request in one piece, the search ends after
 /// a look at few groups. No request asks for more alignment than a unit.
 #[test]
-fn x2_a_search_in_vain_is_bounded() {
+fn search_in_vain_is_bounded() {
     let space = groups(300, 4, AllocPolicy::IndexGoals);
     // Takes every second sector of every group.
     let mut taken = Vec::new();
@@ -146,7 +146,7 @@ fn x2_a_search_in_vain_is_bounded() {
 /// X8: the last sector, and the last whole unit, of a group can be allocated and given back; no
 /// extent reaches behind the end.
 #[test]
-fn x8_the_end_of_a_group() {
+fn requests_stop_at_the_end_of_a_group() {
     for (kind, unit) in [(Data, SECTOR), (Metadata, NODE)] {
         let space = empty_space();
         // A length that is no multiple of a node, with another group right behind it.
@@ -176,7 +176,7 @@ fn x8_the_end_of_a_group() {
 
 /// X11: a thread that allocates and frees the same few blocks again and again stays in its groups.
 #[test]
-fn x11_threads_stay_in_their_groups() {
+fn threads_stay_in_their_groups() {
     for policy in AllocPolicy::ALL {
         let space = groups(64, 8, policy);
         // The groups are half full, so that they have many orders.
@@ -267,7 +267,7 @@ fn histogram(processors: usize) -> [(u64, u64); CLASSES] {
 /// X13: with several goals, an aged volume has as many free runs of each class as with one goal,
 /// within a tenth. The bytes in the runs of each class also agree within a tenth.
 #[test]
-fn x13_goals_do_not_fragment() {
+fn goals_do_not_fragment() {
     let one = histogram(1);
     for processors in [2, 4, 8, 16] {
         let many = histogram(processors);

@@ -132,9 +132,10 @@ fn churn(space: &Space, seed: u64) {
     }
 }
 
+/// Tests N4 and X12.
 /// G1, L2, A1: extents never overlap during the test, and all space is free again afterwards.
 #[test]
-fn n4_x12_threads_never_share_a_sector() {
+fn threads_never_share_a_sector() {
     for (seed, policy) in (1..).zip(AllocPolicy::ALL) {
         println!("seed {seed}, {policy}");
         let space = Arc::new(empty_space().choosing(policy).for_processors(4));

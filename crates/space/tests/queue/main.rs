@@ -96,7 +96,7 @@ fn no_wake_up_is_lost() {
 /// Q1, Q2, E8: a small demand never overtakes an earlier large demand, neither by `at_once` nor by
 /// its place in the queue. A demand with priority overtakes the large one.
 #[test]
-fn e8_waiters_do_not_overtake() {
+fn waiters_do_not_overtake() {
     model(|| {
         let world = World::new(1);
         let served = Arc::new(AtomicBool::new(false));
@@ -132,7 +132,7 @@ fn e8_waiters_do_not_overtake() {
 /// Q3, E6: a waiter that gives up leaves no entry and keeps no space, even if it was granted
 /// meanwhile. It also unblocks the waiters behind it.
 #[test]
-fn e6_waiter_that_gives_up_leaves_no_trace() {
+fn waiter_that_gives_up_leaves_no_trace() {
     model(|| {
         let world = World::new(0);
         let hurried = {
@@ -168,7 +168,7 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
 /// E7: a demand that can never be met is refused from the head, and the small demand behind it is
 /// granted.
 #[test]
-fn e7_refused_head_unblocks_the_queue() {
+fn refused_head_unblocks_the_queue() {
     model(|| {
         let world = World::new(1);
         let mut large =

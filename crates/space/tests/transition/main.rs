@@ -250,7 +250,7 @@ fn holds_nest() {
 
 /// Each part is needed: with each mistake, the model finds an order that fails.
 #[test]
-fn nothing_can_be_left_out() {
+fn model_fails_with_each_mistake() {
     for wrong in [
         Wrong::AllocatorsNotDrained,
         Wrong::WritersNotDrained,

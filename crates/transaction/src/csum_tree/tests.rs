@@ -57,7 +57,7 @@ proptest! {
     /// C1, C2, C4: the items have the old sums, without the freed sums and with the new sums. No
     /// two items overlap, and no item is too long.
     #[test]
-    fn as_a_map_of_sectors(
+    fn csums_agree_with_a_map_of_sectors(
         there in proptest::collection::vec(any::<bool>(), SECTORS as usize),
         frees in proptest::collection::vec(0u8..4, SECTORS as usize),
         adds in proptest::collection::vec(0u8..4, SECTORS as usize),
@@ -131,7 +131,7 @@ proptest! {
 
 /// If the tree already has sums for a new run, the volume was inconsistent.
 #[test]
-fn no_sums_twice() {
+fn csums_are_stored_once() {
     let (tree, root) = tree_of(&BTreeMap::from([(3, vec![1; 16])]), 4);
     let extent = Extent { start: address(6), len: SECTOR };
     let added = [(extent, Arc::from([9u8; 4]))];

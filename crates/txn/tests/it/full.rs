@@ -133,18 +133,21 @@ fn fill_and_empty(size: u64, sizes: Sizes, rounds: u64) {
     }
 }
 
+/// Tests E9.
 #[test]
-fn e9_full_of_large_files() {
+fn volume_full_of_large_files_is_emptied() {
     fill_and_empty(192 << 20, Sizes { name_len: 0, len_max: 4 << 20 }, 2);
 }
 
+/// Tests E9.
 #[test]
-fn e9_full_of_small_files() {
+fn volume_full_of_small_files_is_emptied() {
     fill_and_empty(120 << 20, Sizes { name_len: 0, len_max: 12 << 10 }, 2);
 }
 
+/// Tests E9.
 /// Long names fill the volume with a third of the files that short ones need.
 #[test]
-fn e9_full_of_names() {
+fn volume_full_of_names_is_emptied() {
     fill_and_empty(110 << 20, Sizes { name_len: 200, len_max: 2 }, 1);
 }

@@ -36,7 +36,7 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
 /// are unchanged, the queue is empty, and the next request is served. After the last flush step the
 /// request is refused, like a request that is not interrupted.
 #[test]
-fn e6_interrupted_at_each_step() {
+fn reservations_survive_interrupts_at_each_step() {
     let engine = engine(160);
     let mut all = Vec::new();
     // Reserves all space that flush steps can free.

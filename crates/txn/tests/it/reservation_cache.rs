@@ -207,7 +207,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
 
 /// E10: refills against releases, with the system's threads.
 #[test]
-fn e10_refills_against_releases() {
+fn refills_race_with_releases() {
     for (seed, mib) in [(1, 1024), (2, 1024), (3, 160), (4, 160)] {
         race(seed, mib, 300);
     }
@@ -216,7 +216,7 @@ fn e10_refills_against_releases() {
 /// E10: refills against releases, in orders that seeds decide.
 #[cfg(debug_assertions)]
 #[test]
-fn e10_refills_against_releases_in_every_order() {
+fn refills_race_with_releases_in_every_order() {
     use crate::seeds;
 
     seeds::each(1..33, "e10_refills", |seed| {

@@ -82,7 +82,7 @@ mod tests {
 
     /// V1: the hint is given only if the switch exists and is off.
     #[test]
-    fn v1_advice_is_given_where_the_switch_is_off() {
+    fn advice_is_given_where_the_switch_is_off() {
         let off = advice(Some("N\n")).expect("it is off");
         assert!(off.contains("echo Y > /sys/module/fuse/parameters/enable_uring"), "{off}");
         assert_eq!(advice(Some("Y\n")), None);
@@ -91,7 +91,7 @@ mod tests {
 
     /// V2: standard error is the journal only if systemd has named this very file.
     #[test]
-    fn v2_the_journal_is_known_by_its_numbers() {
+    fn journal_is_known_by_its_numbers() {
         assert!(is_named("8:1234", (8, 1234)));
         for other in ["8:1235", "9:1234", "8", "", "8:1234:1", ":"] {
             assert!(!is_named(other, (8, 1234)), "{other}");

@@ -150,7 +150,7 @@ mod tests {
     /// SE2: only a search after the last item goes on with a walk, once, by the same thread, and
     /// soon.
     #[test]
-    fn se2_walk_goes_on_where_its_last_page_ended() {
+    fn walk_goes_on_where_its_last_page_ended() {
         let (walks, now) = (Walks::new(), clock::now());
         let (first, last) = (searched(Key::MIN), Key::new(256, Kind(132), 7));
         let next = searched(Key::new(256, Kind(132), 8));

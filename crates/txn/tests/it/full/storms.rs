@@ -362,26 +362,26 @@ fn storm_millis() -> u128 {
 /// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, under every rule of
 /// making room.
 #[test]
-fn e12_a_storm_at_the_edge() {
+fn storm_at_the_edge_commits() {
     storm(1, 160 << 20, (0, Nodes::Plenty), "dirty=8M");
 }
 
 /// E12: a storm at the edge of a full volume, without preemptive flushing.
 #[test]
-fn e12_a_storm_without_preemption() {
+fn storm_without_preemption_commits() {
     storm(2, 128 << 20, (0, Nodes::Plenty), "preempt=off,dirty=4M");
 }
 
 /// E12: a storm while the last chunks are added: there is room for one data chunk, or for two.
 #[test]
-fn e12_a_storm_for_the_last_chunk() {
+fn storm_for_the_last_chunk_commits() {
     let (size, chunks) = (160 << 20, 1 + campaign::round() % 2);
     storm(4, size, (chunks * size / 10, Nodes::Plenty), "dirty=8M");
 }
 
 /// E12: a storm with full metadata: clones and new names are refused, too.
 #[test]
-fn e12_a_storm_for_the_last_node() {
+fn storm_for_the_last_node_commits() {
     let rules = ["clamp", "off", "clamp,reserve=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
@@ -390,7 +390,7 @@ fn e12_a_storm_for_the_last_node() {
 /// E12: a storm with metadata full of leaves that snapshots share. A thread that removes or
 /// truncates a file, in the live tree or in a snapshot, copies some leaves first.
 #[test]
-fn e12_a_storm_for_the_last_shared_node() {
+fn storm_for_the_last_shared_node_commits() {
     let rules = ["clamp", "clamp,reserve=levels", "off"];
     let rule = rules[campaign::round() as usize % rules.len()];
     let options = format!("preempt={rule},dirty=4M,delete_room=off");
@@ -400,7 +400,7 @@ fn e12_a_storm_for_the_last_shared_node() {
 /// E12: a storm with room kept for copies: files that a snapshot shares are removed, in random
 /// order, while other threads fill the space that becomes free.
 #[test]
-fn e12_a_storm_where_room_is_kept() {
+fn storm_with_kept_space_commits() {
     let rules = ["clamp", "off", "clamp,reserve=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
@@ -409,7 +409,7 @@ fn e12_a_storm_where_room_is_kept() {
 /// E12: a truncation of a file to its present length (`> empty` in a shell) reserves nothing that
 /// fills the volume. So it is not refused, even if no name fits and a snapshot was requested.
 #[test]
-fn e12_a_cut_of_nothing() {
+fn cut_of_nothing_commits() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = checker::volume(dir.path(), 128 << 20, &MakeOptions::default());
     let fs = open(&path);
