@@ -144,7 +144,7 @@ impl<T: ?Sized> Held<'_, T> {
         !signal.wait_for(&mut self.guard, limit).timed_out()
     }
 
-    /// Waits as [`Held::wait`] does. If this thread may abandon its wait (I3 of `interrupt`), waits
+    /// Waits as [`Held::wait`] does. If this thread may abandon its wait (`interrupt::I3`), waits
     /// for a moment only, and returns true: the caller then checks [`interrupt::is_abandoned`].
     ///
     /// # Panics

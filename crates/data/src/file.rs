@@ -355,7 +355,7 @@ impl File {
         let next = self.layout() + 1;
         let next = if next.is_multiple_of(LAYOUTS) { fresh_layouts() } else { next };
         // The number changes before any extent can be freed. A thread that read without the lock
-        // compares the layout afterwards (`read_plan::L1`).
+        // compares the layout afterwards (`reader::read_plan::L1`).
         self.layout.store(next, Ordering::SeqCst);
     }
 

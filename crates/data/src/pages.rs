@@ -242,7 +242,7 @@ impl Pages {
         }
         let entered = self.queues.lock().audit();
         let room: u64 = all.values().map(|len| room(*len)).sum();
-        assert!(entered >= room, "queues::Q1: {room} bytes are kept, {entered} in queues");
+        assert!(entered >= room, "pages::queues::Q1: {room} bytes are kept, {entered} in queues");
         let mut last = 0;
         for (start, len) in &all {
             assert!(start / REGION == (start + len - 1) / REGION, "P2: crosses a boundary");

@@ -259,8 +259,8 @@ impl Writeback {
     }
 
     /// Reserves metadata for the extents of a piece beyond the first one. Fragmented free space
-    /// causes such extents (`reservation::V1`). If the metadata is not free at once, finishing the
-    /// ordered extents takes it from the global reserve.
+    /// causes such extents (`placement::reservation::V1`). If the metadata is not free at once,
+    /// finishing the ordered extents takes it from the global reserve.
     fn reserve_parts(&self, job: &mut Job<'_>) {
         let is_part =
             |part: &&Placed| matches!(part.target, Target::Fresh(_)) && part.packed.is_none();

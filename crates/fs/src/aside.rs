@@ -16,7 +16,7 @@
 //! Some waits are not given up. These are commits of operations on a full volume (`space`), and the
 //! locks of inodes and subvolumes. So are direct writes, truncations and other changes of
 //! attributes, snapshots, and the first reading of the block groups. Writes from the kernel's cache
-//! wait, too (`killed::K3` of `fuse`). Work aside that begins after the volume was closed fails.
+//! wait, too (`fuse::killed::K3`). Work aside that begins after the volume was closed fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -145,8 +145,8 @@ impl Cleaner {
             found => {
                 let _removing = self.removing.lock();
                 if self.inodes.table().find(id).is_ok() {
-                    // The inode got a user since, which may be making a Merkle tree (FV4 of
-                    // `ops::verity`).
+                    // The inode got a user since, which may be making a Merkle tree
+                    // (`ops::verity::FV4`).
                     return Ok(());
                 }
                 // A user that is gone again may have finished a tree since the item was read.

@@ -3,7 +3,7 @@
 //! # What must hold
 //!
 //! - All transports share one decoder and one table of requests, and add nothing to them.
-//! - A handler runs in [`FrontEnd::guarded`], so a panic is answered (D1 of `front_end`).
+//! - A handler runs in [`FrontEnd::guarded`], so a panic is answered (`front_end::D1`).
 
 mod bytes;
 mod orders;
@@ -196,7 +196,7 @@ fn work(front: &Arc<FrontEnd>, head: &Head, operation: Operation<'_>) -> Answer<
 }
 
 /// Whether a request gives up its waits if its caller is killed (writes are handled elsewhere). A
-/// request that closes a file, or only sets a file's times, never gives up (K3 of `killed`).
+/// request that closes a file, or only sets a file's times, never gives up (`killed::K3`).
 fn gives_up(operation: &Operation<'_>) -> bool {
     match operation {
         // A truncation forgets dirty data before it reads. A mode changes in several steps.

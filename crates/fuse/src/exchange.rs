@@ -3,7 +3,7 @@
 //! # What must hold
 //!
 //! - A transport knows no operation. The dispatcher knows no transport.
-//! - Each request is answered once (D1 of `front_end`). If a request is dropped, the transport
+//! - Each request is answered once (`front_end::D1`). If a request is dropped, the transport
 //!   answers it with `EIO`.
 
 use buttress_protocol::{Errno, Head, Parts, Reply};

@@ -90,7 +90,8 @@ pub(crate) struct FrontEnd {
     /// Whether the kernel lacks the notification to forget nodes. Such a kernel gets notifications
     /// to forget names instead.
     cannot_prune: Arc<AtomicBool>,
-    /// Names that the kernel knows to be absent from deleted subvolumes (DS3 of `deleted`).
+    /// Names that the kernel knows to be absent from deleted subvolumes
+    /// (`front_end::deleted::DS3`).
     absent_names: Arc<AbsentNames>,
     /// All mounts of the volume. Commands of ioctl(2) notify them of changes (`ioctl`).
     mounts: OnceLock<Weak<dyn Mounts>>,
@@ -109,7 +110,7 @@ pub(crate) struct Node {
     /// The number of opens for writing. While this number is above zero, the kernel may hold
     /// content that it has not sent.
     writers: AtomicU32,
-    /// Whether a Merkle tree of the file is being made (FY1 of `verity`).
+    /// Whether a Merkle tree of the file is being made (`front_end::verity::FY1`).
     sealing: AtomicBool,
     /// The number of opens of any kind. If it is zero and the file has no name, the kernel will
     /// soon forget the file.
@@ -125,8 +126,8 @@ pub(crate) struct Node {
     filled_pages: FilledPages,
     /// Whether the kernel shows a `ctime` from before a `chattr`.
     shows_old_change: AtomicBool,
-    /// For a directory: the cookie at which its listings end (L2 of `listing`). Zero before the
-    /// first listing.
+    /// For a directory: the cookie at which its listings end (`front_end::listing::L2`). Zero
+    /// before the first listing.
     listed_to: AtomicU64,
 }
 
@@ -233,7 +234,7 @@ impl FrontEnd {
         answer
     }
 
-    /// Finds the handle of a node. If the handle rests (N3 of `node`), or if the kernel should have
+    /// Finds the handle of a node. If the handle rests (`node::N3`), or if the kernel should have
     /// forgotten the node, the inode is looked up by its number.
     pub(crate) fn node(&self, id: u64) -> Answer<Arc<Node>> {
         let resting = match self.nodes.handle(id) {
@@ -258,7 +259,7 @@ impl FrontEnd {
     }
 
     /// Wakes the node of a name that is about to be removed. If the name is the last one, the node
-    /// lives on without a name and cannot rest (N3 of `node`). The caller keeps the result until
+    /// lives on without a name and cannot rest (`node::N3`). The caller keeps the result until
     /// the name is gone: otherwise the node might rest again.
     fn wake_named(&self, dir: &Node, name: &[u8]) -> Answer<Option<Arc<Node>>> {
         if !self.nodes.has_rested() {
@@ -423,8 +424,9 @@ impl Handle for Arc<Node> {
 
     /// A node may rest if it has a name, is idle, and is no stub. A stub has no number from which
     /// its handle could be remade. The returned number keeps the one fact that must not be lost.
-    /// For a directory, the fact is the cookie at which its listings end (L2 of `listing`). For a
-    /// file, the fact is whether the kernel may hold its pages (S1 of `filled_pages`).
+    /// For a directory, the fact is the cookie at which its listings end
+    /// (`front_end::listing::L2`). For a file, the fact is whether the kernel may hold its pages
+    /// (`filled_pages::S1`).
     fn rest(&self) -> Option<u64> {
         // `is_idle` allows one reference, the table's own. The table hands out further references
         // under its lock, which the caller holds.

@@ -15,7 +15,7 @@
 //! - **K2** The kernel has at most [`BACKGROUND_MAX`] background requests at once. At most half of
 //!   them wait for the kernel ([`WaitPermit`]), since the writes that they wait for are mostly
 //!   background requests, too. A request that holds a folio of the kernel does not wait at all
-//!   (D4 of `front_end`).
+//!   (`front_end::D4`).
 //! - **K3** Names are invalidated on a thread for which no request about names or content waits.
 //!   This thread waits for the inode lock of a directory. The kernel holds that lock while it waits
 //!   for the lock of a file to be removed. A direct write holds the file's lock, and may wait for

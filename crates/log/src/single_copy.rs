@@ -50,7 +50,7 @@ struct SingleCopyNode {
 pub(crate) struct OtherCopies {
     single: BTreeMap<Logical, SingleCopyNode>,
     /// Addresses at which nodes of this log were written to the other copies. Later nodes at these
-    /// addresses are written to all copies at once (`log::copies::K2`).
+    /// addresses are written to all copies at once (`copies::K2`).
     whole: BTreeSet<Logical>,
     /// How many rounds of `SyncLog::complete` have begun, and when the last round began.
     round: u64,

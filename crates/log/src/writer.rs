@@ -47,7 +47,7 @@ pub(crate) struct Writer {
     next: Logical,
     /// The state of the copies that an fsync does not wait for.
     others: OtherCopies,
-    /// A log was not finished, so the next durable step is a commit (`log::sync::S4`).
+    /// A log was not finished, so the next durable step is a commit (`sync::S4`).
     broken: bool,
 }
 

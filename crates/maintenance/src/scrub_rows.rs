@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **U4** The scrub examines a row as a whole, under one view. While the view is held, the row is
-//!   not written, because the view keeps a part of the row in use (P1 of `rows`). A step examines
-//!   only whole rows, so it begins and ends at row boundaries.
+//!   not written, because the view keeps a part of the row in use (`txn::rows::P1`). A step
+//!   examines only whole rows, so it begins and ends at row boundaries.
 
 use std::collections::BTreeMap;
 

@@ -6,12 +6,12 @@
 //!   where the read before ended, or nearby. A random reader causes none.
 //! - **A2** At most [`Ahead::threads`] pieces are read ahead at the same time. Each has at most
 //!   [`REQUESTS`] requests and [`PIECE_LINES`] lines. The memory of the pieces is a part of the
-//!   budget of the cache in memory (R2 of `lines`). Lines that were read ahead and are not used yet
+//!   budget of the cache in memory (`lines::R2`). Lines that were read ahead and are not used yet
 //!   count in this budget, too.
 //! - **A3** A request ahead that fails does not fail a read. The reader asks for the line itself.
 //! - **A4** A line that is asked for already is waited for, and not asked for a second time. Each
 //!   thread ends its own requests before it waits for requests of other threads, so no two threads
-//!   wait for each other. Pages of the map are shared the same way (B3 of `map_cache`).
+//!   wait for each other. Pages of the map are shared the same way (`map_cache::B3`).
 //! - **A5** The pages of the map that a reader needs next are read a window before its data. They
 //!   are work of the same threads, so they add no request to those at the same time.
 //! - **A6** A caller may say what comes ([`Ahead::expect`]). That is read as a window is. Pieces

@@ -175,7 +175,7 @@ impl Cache {
         Wanted { folder, volume: self.volume, tag: tag(log), seal, may_be_plain }
     }
 
-    /// Whether a log over this commit may be in clear text (L5 of `log`).
+    /// Whether a log over this commit may be in clear text (`log::L5`).
     pub(crate) fn may_be_plain(head: &Manifest) -> bool {
         head.local.as_ref().is_none_or(|local| !local.sealed)
     }

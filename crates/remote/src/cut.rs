@@ -113,7 +113,7 @@ impl Core {
 
     /// The entry for the local log in the manifest after `last`. The entry says that the log is
     /// sealed only once this writer's own log has begun. Until then the folder may have the log of
-    /// an earlier program (L5 of `log`).
+    /// an earlier program (`log::L5`).
     fn local_after(&self, last: &Manifest) -> Option<LocalLog> {
         let was_sealed = last.local.as_ref().is_none_or(|local| local.sealed);
         let is_sealed = self.log.get().is_some() || was_sealed;

@@ -4,7 +4,7 @@
 //!
 //! - **F1** A device never changes its commit, so its readers always see the same content.
 //! - **F2** A newer commit is taken only from the chain. The next manifest is in the chain if the
-//!   manifest of the device's commit still exists after the next manifest was read (H1 of `chain`).
+//!   manifest of the device's commit still exists after the next manifest was read (`chain::H1`).
 //!   Otherwise the list of manifests shows the newest manifest.
 //! - **F3** Devices of one line share the caches for data that was read. Commits of one chain never
 //!   use the number of an object for two objects.

@@ -299,7 +299,7 @@ impl Core {
             }
         }
         self.state.lock().is_replaying = false;
-        // After this commit, no opening accepts a log in clear text in this folder (L5 of `log`).
+        // After this commit, no opening accepts a log in clear text in this folder (`log::L5`).
         let seals = self.seals_log(&self.last.lock());
         if seals { self.cut(false) } else { Ok(()) }
     }
@@ -313,7 +313,7 @@ impl Core {
     }
 }
 
-/// Fixes the frames of the open segment that the log lacks (G1 of `segment`), and queues these
+/// Fixes the frames of the open segment that the log lacks (`segment::G1`), and queues these
 /// frames for the log.
 fn fix_open(state: &mut State) {
     let Some(logging) = &mut state.logging else { return };

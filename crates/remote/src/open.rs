@@ -420,7 +420,7 @@ impl Site {
             local: cache.filter(|_| has_log).map(|cache| {
                 let mark = cache.mark(&writer.host);
                 // A log that is still to be replayed may be in clear text, so the manifest does not
-                // call it sealed (L5 of `log`).
+                // call it sealed (`log::L5`).
                 let is_plain = settled.replay.as_ref().is_some_and(|replay| replay.may_be_plain);
                 LocalLog { sealed: mark.sealed && !is_plain, ..mark }
             }),

@@ -271,7 +271,7 @@ impl Core {
         }
     }
 
-    /// Brings a range of sectors into the cache in memory, or a part of the range (A2 of `ahead`).
+    /// Brings a range of sectors into the cache in memory, or a part of the range (`ahead::A2`).
     fn read_piece(&self, piece: &Range<u64>) -> Result<()> {
         let mut sources = BTreeMap::new();
         let count = piece.end - piece.start;

@@ -7,7 +7,7 @@
 //!   at the same time.
 //! - **A3** Once a client is ended, no request of it is repeated for longer than
 //!   [`ENDED_TIMEOUT`]. So no thread of a closing volume waits long for a store that is away.
-//! - **A4** A thread that may abandon its wait (I3 of `base::interrupt`) gives up when its work is
+//! - **A4** A thread that may abandon its wait (`base::interrupt::I3`) gives up when its work is
 //!   not wanted any more. No other thread gets its error: each thread that waits for the same line
 //!   asks for itself.
 

@@ -182,8 +182,8 @@ impl Reservations {
 
     /// Sets the size of the global reserve. It is an eighth of the trees' bytes, between 4 MiB and
     /// 128 MiB, and at most a quarter of all metadata. If trees share nodes, the reserve may be up
-    /// to half of all metadata. This is for deletes that are the first to change many nodes (S2 of
-    /// `reserve::shared`). The bytes kept for copies come on top (`reserve::copies`).
+    /// to half of all metadata. This is for deletes that are the first to change many nodes
+    /// (`shared::S2`). The bytes kept for copies come on top (`reserve::copies`).
     pub fn size_global_reserve(&self) {
         // The lock of the devices serializes these computations, and no chunk is allocated
         // meanwhile.

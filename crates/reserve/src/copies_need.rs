@@ -1,5 +1,5 @@
-//! Computes from the root items how much room copies may need (Y1, Y2 of `copies`). This file has
-//! the known facts about trees, the sums of these facts, and the rules.
+//! Computes from the root items how much room copies may need (`copies::Y1`, `copies::Y2`). This
+//! file has the known facts about trees, the sums of these facts, and the rules.
 
 use std::collections::BTreeMap;
 

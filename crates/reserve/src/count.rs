@@ -137,7 +137,7 @@ impl Reservations {
     /// `waits`, waits until other counts of the transaction end. Without `waits`, returns at once
     /// if another count is running.
     pub(crate) fn recount_beyond(&self, few: u64, waits: bool) -> bool {
-        crate::open_handles::expect_none("handle::H2: nodes are read");
+        crate::open_handles::expect_none("txn::handle::H2: nodes are read");
         let view = self.parts.view.load_full();
         let running = view.running();
         let ledger = self.ledgers.of(running);

@@ -196,8 +196,8 @@ impl Reservations {
     }
 
     /// Whether enough metadata is left for an older commit under way, if a chunk is allocated for
-    /// `transaction` (`chunk_alloc::A1`). That commit can use unallocated space, and groups that
-    /// are not younger than its own transaction. True if no older commit is under way.
+    /// `transaction` (`txn::chunk_alloc::A1`). That commit can use unallocated space, and groups
+    /// that are not younger than its own transaction. True if no older commit is under way.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
         let left = match self.frozen.left() {
             0 => return true,

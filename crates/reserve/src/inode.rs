@@ -18,7 +18,7 @@
 //!   then under way. It is used only with a count on these trees. Bounds change only under the lock
 //!   of `Outstanding`.
 //! - **I3** A slightly old bound may still be used. Fewer leaves were dirty when the bound was
-//!   made, and dirty leaves are subtracted (D2 of `ledger::span`). So a new bound would be no
+//!   made, and dirty leaves are subtracted (`ledger::span::D2`). So a new bound would be no
 //!   larger, except for bytes added since.
 //! - **I4** Each transaction that finishes a part of an inode's ordered extents dirties the same
 //!   leaves again. The bounds rely on the nodes of one such transaction becoming free. The next

@@ -14,9 +14,9 @@
 //!   (`tree`). The checksum tree and the leaves of the extent tree that record data are merged
 //!   once, too.
 //! - **G2** Leaves that record metadata may change in each round of the commit. Each round may
-//!   merge them in other runs of dirty leaves. So `tree::L2` bounds a single round only. Each of
-//!   these leaves counts instead as a full leaf that is split, which becomes at most three. The
-//!   bytes of new records are counted in proportion to the number of all nodes.
+//!   merge them in other runs of dirty leaves. So `ledger::tree::L2` bounds a single round only.
+//!   Each of these leaves counts instead as a full leaf that is split, which becomes at most three.
+//!   The bytes of new records are counted in proportion to the number of all nodes.
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
 //!   describe its free space. The commit converts a group to bitmaps before its extents take more
 //!   bytes.
@@ -25,8 +25,8 @@
 //!   bytes of the references count in the leaves that record these extents and children.
 //! - **G5** If a transaction commits behind an older one, it makes no more nodes than
 //!   `nodes_beside` says. Both transactions were noted on the trees from before the older commit.
-//!   The younger transaction may change leaves again that the older transaction makes (`tree::L5`).
-//!   Nodes that every commit changes count for both transactions.
+//!   The younger transaction may change leaves again that the older transaction makes
+//!   (`ledger::tree::L5`). Nodes that every commit changes count for both transactions.
 //! - **G6** Later items change records, checksums and free space only in leaves that exist. So
 //!   later items make at most `rest` nodes, plus the nodes that the items' bytes fill. A tree with
 //!   more than `LEAVES_MAX` leaves has no such bound.

@@ -113,8 +113,8 @@ pub fn sendable(fs: &Filesystem, subvolume: TreeId) -> Result<Sendable> {
 /// [`Error::PathTooLong`] for a path that no stream can hold, before anything is written; errors of
 /// reading the volume and of writing to the output.
 pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Result<W> {
-    // Only committed nodes are read (tree::T1), and a snapshot that was just made is not committed
-    // yet.
+    // Only committed nodes are read (sender::tree::T1), and a snapshot that was just made is not
+    // committed yet.
     fs.sync()?;
     let view = fs.view();
     let new = Tree::open(&view, options.subvolume)?;

@@ -4,7 +4,7 @@
 //!
 //! - **C1** Options come from the environment, and options of the place override the environment.
 //!   The error for a wrong option names the option.
-//! - **C2** A client repeats nothing by itself (B1 of `objects`). It connects without TLS only to
+//! - **C2** A client repeats nothing by itself (`objects::B1`). It connects without TLS only to
 //!   an endpoint that is given as `http://`, and to an emulator.
 
 use std::sync::Arc;

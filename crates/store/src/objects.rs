@@ -157,8 +157,8 @@ impl Store for Objects {
 }
 
 /// Waits for the answer to a request, with the time limit for its number of bytes. A thread that
-/// may abandon its wait checks meanwhile whether to do so (A4 of `retrying`): a server that is away
-/// may take all of that time before the request fails.
+/// may abandon its wait checks meanwhile whether to do so (`remote::retrying::A4`): a server that
+/// is away may take all of that time before the request fails.
 async fn within<T>(
     bytes: u64,
     request: impl Future<Output = object_store::Result<T>>,

@@ -218,7 +218,7 @@ impl Transaction {
     }
 
     /// Whether the transaction consists only of items, data references and chunks. The ledger does
-    /// not count the nodes of other changes (N4 of `reserve::count`).
+    /// not count the nodes of other changes (`reserve::count::N4`).
     pub fn is_plain(&self) -> bool {
         self.to_rebuild.count(|places| places.len() as u64) == 0
             && self.moves.count(|moves| moves.cost) == 0

@@ -221,7 +221,7 @@ pub(crate) mod tests {
         assert!(left() < MIB);
     }
 
-    /// Y3 of `reserve::copies`: bytes kept for copies are still kept after they moved from the
+    /// `reserve::copies::Y3`: bytes kept for copies are still kept after they moved from the
     /// devices into a chunk.
     #[test]
     fn room_moves_into_the_chunk() {

@@ -208,7 +208,7 @@ impl Engine {
             let made = settled.of_items / u64::from(self.store.geometry().nodesize);
             assert!(
                 made <= of_items,
-                "ledger::tree::L2: {of_items} nodes of items were counted, {made} were made"
+                "reserve::ledger::tree::L2: {of_items} item nodes were counted, {made} were made"
             );
         }
     }

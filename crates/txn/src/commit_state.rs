@@ -50,7 +50,7 @@ pub(crate) struct Commits {
     /// As `features`, for compat_ro flags.
     features_ro: AtomicU64,
     /// For each dead subvolume, the key before which its shared nodes have FULL_BACKREF already
-    /// (`drops::D2`). Unranked: nothing is taken under it.
+    /// (`commit::drops::D2`). Unranked: nothing is taken under it.
     drop_marks: Mutex<HashMap<TreeId, Key>>,
 }
 

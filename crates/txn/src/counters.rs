@@ -116,7 +116,7 @@ impl Counters {
         self.steps.note(before, gain, yielded);
     }
 
-    /// Keeps the record of a refusal, then counts it (`refusal::R1`).
+    /// Keeps the record of a refusal, then counts it (`counters::refusal::R1`).
     pub(crate) fn note_refused(&self, refused: Refused) {
         *self.refused.lock() = Some(refused);
         self.enospc.fetch_add(1, Ordering::Release);

@@ -202,7 +202,7 @@ impl<'e> Handle<'e> {
             self.transaction().sums.remove(extent);
             self.transaction().written.remove(extent);
             if self.transaction().tracked.keep_if_logged(extent) {
-                self.engine.space.pin(extent).expect("space::S1: it was in use until now");
+                self.engine.space.pin(extent).expect("space::space::S1: it was in use until now");
             } else {
                 // Count before the call of `free`, because another thread can allocate the extent
                 // right after that call.

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **H1** While a [`HeldCommit`] lives, nothing that its superblock reaches is overwritten or
-//!   discarded. Space that later commits free stays pinned, as for every view (P1 of `pinned`).
+//!   discarded. Space that later commits free stays pinned, as for every view (`pinned::P1`).
 
 use std::sync::Arc;
 

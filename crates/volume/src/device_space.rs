@@ -42,7 +42,7 @@ pub struct DeviceSpace {
     pub next_logical: u64,
     /// Bytes that metadata has reserved beyond its groups, until the next commit is durable.
     kept_for_metadata: u64,
-    /// Bytes that are kept for copies of nodes that trees share (Y3 of `reserve::copies`).
+    /// Bytes that are kept for copies of nodes that trees share (`reserve::copies::Y3`).
     kept_for_copies: u64,
     /// Whether data and nodes are written with parity.
     rows: bool,
@@ -163,7 +163,8 @@ impl DeviceSpace {
         *self.groups.entry(flags).or_default() += 1;
     }
 
-    /// Prevents reuse of the addresses of a chunk that is about to be removed (`chunk_alloc::A2`).
+    /// Prevents reuse of the addresses of a chunk that is about to be removed
+    /// (`txn::chunk_alloc::A2`).
     pub fn keep_addresses(&mut self, group: Extent) {
         self.next_logical = self.next_logical.max(group.end().0);
     }

@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - The invariants A1 to A3 of `resolver`.
+//! - The invariants A1 to `resolver::A3`.
 //! - All chunks are in the map before the volume stops asking for them.
 
 use std::sync::Weak;

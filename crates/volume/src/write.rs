@@ -19,7 +19,7 @@
 //! A device that fails gets no more writes in this session (`device::D1`), if every byte of the
 //! volume has a copy elsewhere. Otherwise the first failure ends a batch. The written ranges are
 //! then undefined, and nothing references them yet. So no program that is killed gives up a wait
-//! for a write or a flush (I3 of `base::interrupt`): that would count as a failure.
+//! for a write or a flush (`base::interrupt::I3`): that would count as a failure.
 
 use std::io::IoSlice;
 use std::sync::Arc;

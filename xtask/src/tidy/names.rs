@@ -4,8 +4,9 @@
 //!
 //! - An invariant is declared once in the header of its file, as `- **K1** ...`.
 //! - A name of an invariant stands in parentheses, or at the head of a comment or of an assertion's
-//!   text. A plain name is declared in the same file. An invariant of another file has the name of
-//!   its module or crate before it, as in `commit::W2`. That module declares the invariant.
+//!   text. A plain name is declared in the same file. An invariant of another file has the whole
+//!   path of its module before it: within the crate as in `commit::W2`, and from another crate with
+//!   the crate's name, as in `txn::commit::W2`. Exactly one module of that path declares it.
 //! - Every rank of the order of locks is used. A lock without a rank has the reason in its comment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,21 +45,26 @@ pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     found
 }
 
-/// Invariants that files name with the name of another module, which does not declare these
-/// invariants.
+/// Invariants that files name with a path that is not the whole path of one module that declares
+/// them.
 pub(super) fn unknown(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     let declares: Vec<_> =
         sources.iter().map(|source| (full_module(source), declared(&source.text))).collect();
-    let is_known = |citation: &str| {
+    let is_known = |own: &str, citation: &str| {
         let mut path: Vec<&str> = citation.split("::").collect();
         let name = path.pop().unwrap_or_default();
-        declares.iter().any(|(module, names)| module.ends_with(&path) && names.contains(name))
+        let is_of = |module: &[&str]| {
+            *module == path
+                || module.split_first().is_some_and(|(c, rest)| *c == own && rest == path)
+        };
+        declares.iter().filter(|(module, names)| is_of(module) && names.contains(name)).count() == 1
     };
     let mut found = BTreeMap::new();
     for source in sources {
+        let own = full_module(source).first().copied().unwrap_or_default();
         let mut findings: Vec<Finding> = Vec::new();
         for (index, line) in production(source) {
-            let unknown = cited(line).into_iter().filter(|citation| !is_known(citation));
+            let unknown = cited(line).into_iter().filter(|citation| !is_known(own, citation));
             findings.extend(unknown.map(|citation| (index + 1, citation)));
         }
         if !findings.is_empty() {

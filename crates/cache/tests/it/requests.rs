@@ -124,8 +124,8 @@ fn extents_are_runs() {
     assert!(runs.len() < 100, "{}", runs.len());
 }
 
-/// A gibibyte of zeroes takes one request to the origin and a flush of the origin (Z1 of
-/// `discard`). Then the changed part of the table is written.
+/// A gibibyte of zeroes takes one request to the origin and a flush of the origin
+/// (`discard::Z1`). Then the changed part of the table is written.
 #[test]
 fn zeroes_are_one_request() {
     for (is_cached, of_the_cache) in [(true, [5, 2, 0, 0]), (false, [0, 2, 0, 0])] {

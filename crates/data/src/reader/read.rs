@@ -38,7 +38,7 @@ pub struct DataMismatch {
     pub logical: Logical,
 }
 
-/// Fails if the program that reads is about to end (I3 of `base::interrupt`). Waits for other
+/// Fails if the program that reads is about to end (`base::interrupt::I3`). Waits for other
 /// threads check this.
 pub(super) fn expect_wanted() -> Result<()> {
     if interrupt::is_abandoned() { Err(buttress_txn::Error::Interrupted.into()) } else { Ok(()) }

@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! - **V1** A read of a file with fs-verity returns only blocks with the hash that the file's tree
-//!   has for them (V2 of `verity`). Each read hashes the block, after the block was copied to
+//!   has for them (`verity::V2`). Each read hashes the block, after the block was copied to
 //!   memory that no other thread changes.
 //!
 //! A mount lets the kernel keep the pages, so the cost of V1 is paid once for each page that the

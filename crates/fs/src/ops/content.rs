@@ -181,7 +181,7 @@ impl Inode {
         if !self.mount().files.is_aligned(offset, data.len()) {
             return self.write_stamped(offset, data, stamp);
         }
-        // The bytes must not come after those of a later write (AS2 of `aside`).
+        // The bytes must not come after those of a later write (`aside::AS2`).
         interrupt::keeping_devices(|| self.write_through(offset, data, stamp))
     }
 

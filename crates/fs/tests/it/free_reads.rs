@@ -204,9 +204,9 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
 }
 
 /// Tests R7.
-/// L2 of `read_plan`: a plan decides once, at its beginning, whether the data has checksums. While
-/// the first extent is read, the file is cut and loses its checksums. The second extent stays in
-/// its place, but the device returns wrong bytes of it. No reader gets them.
+/// `data::reader::read_plan::L2`: a plan decides once, at its beginning, whether the data has
+/// checksums. While the first extent is read, the file is cut and loses its checksums. The second
+/// extent stays in its place, but the device returns wrong bytes of it. No reader gets them.
 #[test]
 fn file_loses_its_sums_under_a_reader() {
     for options in ["page_cache=0", "rw"] {

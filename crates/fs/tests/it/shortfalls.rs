@@ -1,7 +1,7 @@
-//! V1 of `data`: the reservation of dirty data is enough, for any change of the file before its
-//! ordered extents finish, and for any extents under the data. An ordered extent that lacks
-//! metadata draws on the global reserve, and is counted. In these tests no ordered extent may do
-//! so.
+//! `data::placement::reservation::V1`: the reservation of dirty data is enough, for any change of
+//! the file before its ordered extents finish, and for any extents under the data. An ordered
+//! extent that lacks metadata draws on the global reserve, and is counted. In these tests no
+//! ordered extent may do so.
 //!
 //! Each run has one writer of a few files, and follows from a seed. `BUTTRESS_SEED=n` runs seed `n`
 //! alone. The history of the file with a shortfall is printed.

@@ -51,7 +51,7 @@ pub(super) fn write<X: Exchange>(front: &Arc<FrontEnd>, exchange: X, how: WriteI
     match front.guarded("write", node, || front.write(write, data(&exchange)?)) {
         Ok(Written::Bytes(count)) => answer_written(front, exchange, write, count),
         Ok(Written::MustWait(space_permit)) => {
-            // The request that frees space may need an entry of the ring (R7 of `ring/queue`).
+            // The request that frees space may need an entry of the ring (`ring::queue::R7`).
             let hold_permit = exchange.hold_permit();
             if hold_permit.is_none() && space_permit.awaited == AwaitedRequest::Release {
                 return exchange.reply(front.write_in_vain(write).map(Reply::Written));
@@ -81,8 +81,8 @@ fn data<X: Exchange>(exchange: &X) -> Answer<&[u8]> {
     }
 }
 
-/// Answers a finished write after the kernel has dropped older pages (C4 of `content`). If too many
-/// requests wait already, the answer is sent before the drop.
+/// Answers a finished write after the kernel has dropped older pages (`front_end::content::C4`). If
+/// too many requests wait already, the answer is sent before the drop.
 fn answer_written<X: Exchange>(front: &Arc<FrontEnd>, exchange: X, write: Write, count: u32) {
     let Some(old) = front.old_pages(write, count) else {
         return exchange.reply(Ok(Reply::Written(count)));

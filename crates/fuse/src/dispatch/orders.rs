@@ -38,7 +38,7 @@ pub(super) fn ioctl<X: Exchange>(front: &Arc<FrontEnd>, exchange: X) {
         return exchange.reply(Err(Errno::EBUSY));
     };
     // While this command waits, other requests need entries of the ring. The permit leaves at least
-    // one for them (R7 of `ring/queue`), and some for commands of root.
+    // one for them (`ring::queue::R7`), and some for commands of root.
     let Some(permit) = exchange.order_permit(head.uid == ROOT_UID) else {
         return exchange.reply(Err(Errno::EBUSY));
     };

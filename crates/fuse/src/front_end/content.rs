@@ -10,8 +10,8 @@
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
 //!   `FUSE_WRITE_LOCKOWNER`). The kernel names an owner only in direct requests. The flags of the
 //!   descriptor do not tell direct requests apart: page faults, readahead and writes to a part of a
-//!   page carry the same flags. The kernel holds folios during these other requests (D4 of
-//!   `front_end`).
+//!   page carry the same flags. The kernel holds folios during these other requests
+//!   (`front_end::D4`).
 //! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of the written
 //!   range. The kernel itself drops these pages before it sends the request. It drops them again
 //!   after the answer only if the program waits for the write. During an asynchronous write, a read
@@ -132,7 +132,8 @@ impl FrontEnd {
     pub(crate) fn open(&self, caller: Caller, id: u64, flags: i32) -> Answer<OpenFlags> {
         self.expect_openable(id, oflags(flags))?;
         let opened = self.opened(id, flags)?;
-        // The open is counted, so no Merkle tree is made of what is cut here (FY1 of `verity`).
+        // The open is counted, so no Merkle tree is made of what is cut here
+        // (`front_end::verity::FY1`).
         let done = self.cut_opened(caller, id, flags).and_then(|()| self.note_open(id, flags));
         if done.is_err() {
             // The kernel has no open file, so it sends no `release`.
@@ -150,8 +151,8 @@ impl FrontEnd {
         // An empty file gets new times, too.
         let mtime = Some(buttress_fs::now());
         let set = SetAttr { size: Some(0), mtime, ..SetAttr::default() };
-        // The answer to an open has no attributes (S5 of `privileges`). A truncation forgets dirty
-        // data before it reads, so it does not give up.
+        // The answer to an open has no attributes (`front_end::privileges::S5`). A truncation
+        // forgets dirty data before it reads, so it does not give up.
         if interrupt::keeping_devices(|| self.apply(&node, set, caller))? {
             self.notifier_threads.doubt_attributes(id);
         }

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! - **DS1** The kernel is told on a thread that answers no request (K3 of `notifier_threads`). The
+//! - **DS1** The kernel is told on a thread that answers no request (`notifier_threads::K3`). The
 //!   cleaner does not wait for that thread: the kernel may wait for a request that waits for the
 //!   cleaner.
 //! - **DS2** The search for nodes takes at most a fiftieth of the time, however many nodes the

@@ -12,8 +12,8 @@
 //! - **IO1** A command makes the checks that Linux makes, in the same order, and gives Linux's
 //!   errors. The kernel checks no permission before it sends an ioctl (see `rights`).
 //! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
-//!   answer may wait for notifications (D4 of `front_end`), on a thread that serves no requests (K1
-//!   of `notifier_threads`).
+//!   answer may wait for notifications (`front_end::D4`), on a thread that serves no requests
+//!   (`notifier_threads::K1`).
 //! - **IO3** When a command is answered, the kernel already knows each name that the command added
 //!   or removed.
 //! - **IO4** A snapshot, or a subvolume that becomes read-only, has all data that programs wrote
@@ -52,7 +52,7 @@ impl FrontEnd {
     }
 
     /// A place for a user's command in the queue of a thread that may wait for the kernel (IO2).
-    /// `None` if the user's share of the queue is full (K4 of `notifier_threads`).
+    /// `None` if the user's share of the queue is full (`notifier_threads::K4`).
     pub(crate) fn order_place(&self, uid: u32, may_take_minutes: bool) -> Option<OrderPlace<'_>> {
         self.notifier_threads.order_place(uid, may_take_minutes)
     }

@@ -1,5 +1,5 @@
-//! Pages that a direct write has made old: the kernel drops them before the answer (C4 of
-//! `content`).
+//! Pages that a direct write has made old: the kernel drops them before the answer
+//! (`front_end::content::C4`).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) struct OldPages {
 
 impl FrontEnd {
     /// The pages that the kernel may hold from before a finished direct write (`filled_pages::S2`).
-    /// They are to be dropped before the answer (C4 of `content`).
+    /// They are to be dropped before the answer (`front_end::content::C4`).
     pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<OldPages> {
         if !write.is_direct() || count == 0 {
             return None;

@@ -10,7 +10,7 @@
 //!   of a directory. The notification waits for this lock. For attributes the kernel compares
 //!   versions. A stale answer that still gets into the kernel's cache is valid for one interval
 //!   only ([`FrontEnd::valid_secs`]).
-//! - **F3** The thread that notifies answers no request (K1 of `notifier_threads`).
+//! - **F3** The thread that notifies answers no request (`notifier_threads::K1`).
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -47,7 +47,7 @@ impl FrontEnd {
         let mut names = Vec::new();
         // The order matters. A node that begins to rest behind the first call is in the second
         // list. A node that a request remakes meanwhile has an inode of the new commit, although
-        // the kernel holds older pages. It is in the third list (N4 of `node`).
+        // the kernel holds older pages. It is in the third list (`node::N4`).
         let all = self.nodes.all();
         let mut changed = self.nodes.resting_with_pages();
         changed.extend(self.nodes.take_remade());

@@ -179,8 +179,8 @@ impl Shared {
             drop(driver);
             self.work_or_hand_over(kind, taken, others_wait);
             if !queue.term.come_back(term) {
-                // `driver_term::R6`: this thread must not lock the driver state. The new driver may
-                // hold that lock while it waits for the kernel.
+                // `ring::driver_term::R6`: this thread must not lock the driver state. The new
+                // driver may hold that lock while it waits for the kernel.
                 return;
             }
             queue.finished.fetch_add(1, Ordering::Relaxed);

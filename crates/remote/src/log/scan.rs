@@ -143,7 +143,7 @@ pub(crate) fn walk(
         let mut last = head.sequence;
         let file = WholeFile { tag: wanted.tag, path, seal: head.seal, from: head.len };
         let (at, end) = file.walk(&bytes, &mut last, visit)?;
-        // A file with a successor was durable (L2 of `log`). If the successor begins after a later
+        // A file with a successor was durable (`log::L2`). If the successor begins after a later
         // record than the last one found here, records of this file are damaged.
         let is_followed = files.get(index + 1).is_some_and(|(_, next)| next.sequence > last);
         if end == End::Damaged || is_followed {

@@ -6,16 +6,16 @@
 //! - **D1** The leaves from the first extent to the last are two outer leaves and the middle leaves
 //!   between them. Middle leaves hold only extents of this inode, and these items have one length.
 //!   The dirty middle leaves become at most as many leaves as all middle leaves would become if
-//!   they were packed (`tree::L2`). A run of dirty leaves may need one extra leaf, and the clean
-//!   leaf between two runs makes up for this extra leaf. Each outer leaf becomes up to three leaves
-//!   by itself, and takes in a neighbour. The same holds for the leaf of the inode item.
+//!   they were packed (`ledger::tree::L2`). A run of dirty leaves may need one extra leaf, and the
+//!   clean leaf between two runs makes up for this extra leaf. Each outer leaf becomes up to three
+//!   leaves by itself, and takes in a neighbour. The same holds for the leaf of the inode item.
 //! - **D2** A part of the data may finish in this transaction, and the rest in the next. Each part
 //!   may dirty all these leaves. In the next transaction, these leaves include the items that this
 //!   transaction adds. Leaves that are already dirty in this transaction are in the ledger's count.
 //!   So the leaves that the bytes of those dirty leaves fill are subtracted, except two leaves.
 //!   These two leaves remain, because other dirty leaves could form up to two more runs without
 //!   this inode's leaves. Leaves that are dirty in a commit under way are subtracted, too. That
-//!   commit frees these leaves, or the next freeze waits for the data (I4 of `reserve::inode`).
+//!   commit frees these leaves, or the next freeze waits for the data (`inode::I4`).
 //! - **D3** During a commit, the bound counts the new leaves that this commit makes from the
 //!   committed leaves. The new leaves are packed, with all bytes that the commit adds to them
 //!   (`ledger::G5`).

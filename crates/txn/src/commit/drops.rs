@@ -13,16 +13,16 @@
 //!   progress.
 //! - **D2** A node that the dead tree wrote may still be used by other trees. Such a node is handed
 //!   over to the other trees before the dead tree drops its reference to the node. The node gets
-//!   the flag FULL_BACKREF, so that it refers to its children or data by its own address (B2 of
-//!   `sharing`). The nodes below are handed over in the same way, down to the leaves.
+//!   the flag FULL_BACKREF, so that it refers to its children or data by its own address
+//!   (`commit::sharing::B2`). The nodes below are handed over in the same way, down to the leaves.
 //! - **D3** If Linux began a drop, the root item has the key where the drop continues. Everything
 //!   before that key is already gone.
 //! - **D4** A crash may end a balance of Linux in the middle of a group. Such a balance leaves a
 //!   tree for each subvolume. Each such tree shares nodes with its subvolume like a snapshot. A
 //!   drop of the tree frees the nodes that the subvolume does not use. Owner and flag of each node
-//!   already say which name its references carry (B1 of `sharing`). So nothing has to be handed
-//!   over. From the first step on, the root item says that a drop has begun. So Linux does not try
-//!   to merge the rest of this tree into the subvolume.
+//!   already say which name its references carry (`commit::sharing::B1`). So nothing has to be
+//!   handed over. From the first step on, the root item says that a drop has begun. So Linux does
+//!   not try to merge the rest of this tree into the subvolume.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

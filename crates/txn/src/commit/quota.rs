@@ -210,7 +210,7 @@ impl QuotaItems<'_> {
     }
 
     /// Adds `delta` to both counts of one group. Returns false if full counts cannot have been
-    /// right (`quota_counts::N2`).
+    /// right (`commit::quota_counts::N2`).
     pub(super) fn add_to(&mut self, group: QuotaGroup, delta: i64) -> Result<bool> {
         // A deleted group has no counts.
         let Some(mut info) = self.info(group)? else { return Ok(true) };

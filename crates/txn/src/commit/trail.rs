@@ -166,7 +166,7 @@ impl<'e> Trail<'e> {
     }
 
     /// Whether a drop may read more shared nodes in this commit. The lost nodes and references must
-    /// be summed within the looks of a commit (`reach::R4`). A spoiled trail sets no limit.
+    /// be summed within the looks of a commit (`commit::reach::R4`). A spoiled trail sets no limit.
     pub(super) fn has_room(&self) -> bool {
         // A lost node costs one look. A reference costs three looks: the extent, the extent's user
         // and the user's leaf.

@@ -144,7 +144,7 @@ fn subvolume_becomes_writable_only_with_room() {
     check_volume(&device);
 }
 
-/// D1 of `volume::device_space`, F2 of `reserve::fits`: data never gets space of future chunks that
+/// `volume::device_space::D1`, `reserve::fits::F2`: data never gets space of future chunks that
 /// metadata has reserved. A data reservation does not get this space directly. Commits do not
 /// release this space either, when they recompute the headroom while space gets scarce.
 #[test]
