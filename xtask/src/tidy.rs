@@ -137,15 +137,18 @@ fn look(options: &Options) -> Result<bool, String> {
         for file in files(&folder, "rs") {
             source_files.add(&short(&top, &file).to_string_lossy());
             let text = read(&file)?;
-            let found = prose::of_rust(&text);
-            add_prose(&mut report, &name, &top, &file, &found);
-            add_forbidden(&mut report, &name, &top, &file, &text, &forbidden);
-            let found = words::declared_with(&text, &forbidden);
-            report.add_findings("forbidden-names", &name, short(&top, &file), &found);
+            add_language(&mut report, &name, &top, &file, &text, &forbidden);
         }
     }
     for file in files(&top.join("fuzz"), "rs") {
         source_files.add(&short(&top, &file).to_string_lossy());
+        add_language(&mut report, "fuzz", &top, &file, &read(&file)?, &forbidden);
+    }
+    for file in scripts(&top)? {
+        let text = read(&file)?;
+        add_prose(&mut report, "scripts", &top, &file, &prose::of_script(&text));
+        let found = words::in_lines(&text, prose::script_comment, &forbidden);
+        report.add_findings("forbidden-words", "scripts", short(&top, &file), &found);
     }
     for file in documents(&top) {
         let found = prose::of_markdown(&read(&file)?, file.parent().unwrap_or(&top));
@@ -231,8 +234,8 @@ fn add_prose(report: &mut Report, unit: &str, top: &Path, file: &Path, found: &P
     report.add_findings("dead-links", unit, file, &found.dead_links);
 }
 
-/// Adds the words in comments that the glossary replaces.
-fn add_forbidden(
+/// Adds what is wrong in comments, names and sentences of a Rust file.
+fn add_language(
     report: &mut Report,
     unit: &str,
     top: &Path,
@@ -240,16 +243,12 @@ fn add_forbidden(
     text: &str,
     forbidden: &[String],
 ) {
-    let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
-    let found: Vec<_> = comments
-        .filter_map(|(index, line)| {
-            let line = line.to_lowercase();
-            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
-            let word = words.find(|word| forbidden.iter().any(|other| other == word))?;
-            Some((index + 1, word.to_owned()))
-        })
-        .collect();
+    add_prose(report, unit, top, file, &prose::of_rust(text));
+    let found = words::in_lines(text, words::spoken, forbidden);
     report.add_findings("forbidden-words", unit, short(top, file), &found);
+    let mut found = words::declared_with(text, forbidden);
+    found.extend(words::in_file_name(file, forbidden));
+    report.add_findings("forbidden-names", unit, short(top, file), &found);
 }
 
 /// A path below the top of the project.
@@ -348,6 +347,22 @@ fn crates(top: &Path) -> Result<Vec<PathBuf>, String> {
     if found.is_empty() {
         return Err(format!("no crate below {}", top.display()));
     }
+    Ok(found)
+}
+
+/// Manifests, and the scripts of CI, of packages and of this crate.
+fn scripts(top: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = vec![top.join("Cargo.toml"), top.join("fuzz/Cargo.toml")];
+    found.extend(crates(top)?.into_iter().map(|folder| folder.join("Cargo.toml")));
+    found.extend(files(&top.join("xtask"), "sh"));
+    for folder in [".ci", "packaging"] {
+        let entries = fs::read_dir(top.join(folder)).into_iter().flatten().flatten();
+        let is_script = |path: &PathBuf| {
+            path.is_file() && path.extension().is_none_or(|extension| extension == "toml")
+        };
+        found.extend(entries.map(|entry| entry.path()).filter(is_script));
+    }
+    found.sort();
     Ok(found)
 }
 

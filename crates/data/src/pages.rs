@@ -183,7 +183,7 @@ pub(crate) enum PageLookup<'p> {
     Loading { end: Logical },
 }
 
-/// The duty to read a run (P3).
+/// The task to read a run (P3).
 #[derive(Debug)]
 #[must_use = "others wait for it"]
 pub(crate) struct RunClaim<'p> {

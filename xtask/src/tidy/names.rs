@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn forbidden_words_are_found_behind_other_text() {
-        let text = "- **driver**: a thread.\n  Linux: `x`. Never: `landing`, `landed`.\n";
-        assert_eq!(forbidden_words(text), ["landing", "landed"]);
+        let text = "- **driver**: a thread.\n  Linux: `x`. Never: `gaggle`, `vow`.\n";
+        assert_eq!(forbidden_words(text), ["gaggle", "vow"]);
     }
 
     #[test]

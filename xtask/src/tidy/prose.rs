@@ -54,16 +54,31 @@ pub(super) struct Prose {
 
 /// Looks at the comments of a Rust file.
 pub(super) fn of_rust(text: &str) -> Prose {
+    of_comments(text, |line| Some(line.strip_prefix("//")?.trim_start_matches(['/', '!'])))
+}
+
+/// Looks at the comments of a script or a manifest, and at the description of a package.
+pub(super) fn of_script(text: &str) -> Prose {
+    of_comments(text, script_comment)
+}
+
+/// The text of a line of a script or a manifest, if it is a comment or a description.
+pub(super) fn script_comment(line: &str) -> Option<&str> {
+    match line.strip_prefix('#') {
+        Some(comment) if !comment.starts_with('!') => Some(comment),
+        _ => line.strip_prefix("description = "),
+    }
+}
+
+fn of_comments(text: &str, comment: impl Fn(&str) -> Option<&str>) -> Prose {
     let mut prose = Prose::default();
     let mut sentence = Sentence::default();
     let mut code = false;
     for (index, line) in text.lines().enumerate() {
-        let trimmed = line.trim_start();
-        let Some(comment) = trimmed.strip_prefix("//") else {
+        let Some(comment) = comment(line.trim_start()) else {
             sentence.end(&mut prose);
             continue;
         };
-        let comment = comment.trim_start_matches(['/', '!']);
         prose.lines += 1;
         if comment.trim_start().starts_with("```") {
             code = !code;
@@ -196,6 +211,15 @@ mod tests {
         let prose =
             of_rust("// Whoever writes waits.\nlet who = 1; // fine\n// The `who` field.\n");
         assert_eq!(prose.persons, [(1, "Whoever".to_owned())]);
+    }
+
+    #[test]
+    fn comments_and_descriptions_of_scripts_are_read() {
+        let person = PERSONS[0];
+        let text = format!("#!/bin/{person}\n# A thread {person} waits.\necho {person}\n");
+        assert_eq!(of_script(&text).persons, [(2, person.to_owned())]);
+        let manifest = format!("description = \"A thread {person} waits.\"\n");
+        assert_eq!(of_script(&manifest).persons.len(), 1);
     }
 
     #[test]

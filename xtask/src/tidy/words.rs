@@ -6,6 +6,8 @@
 //!   Uses of the name, and names that a trait prescribes, are not checked.
 //! - A word is a part of a name, as `snake_case` and `CamelCase` divide it.
 
+use std::path::Path;
+
 use syn::visit::Visit;
 
 use super::prose::{Finding, PERSONS};
@@ -21,6 +23,39 @@ pub(super) fn declared_with(text: &str, forbidden: &[String]) -> Vec<Finding> {
     };
     names.0.retain(|(_, name)| words(name).iter().any(is_wrong));
     names.0
+}
+
+/// The finding that the name of a file has a forbidden word.
+pub(super) fn in_file_name(file: &Path, forbidden: &[String]) -> Option<Finding> {
+    let stem = file.file_stem()?.to_str()?;
+    let is_wrong = |word: &String| forbidden.contains(word);
+    words(stem).iter().any(is_wrong).then(|| (1, stem.to_owned()))
+}
+
+/// Forbidden words in the parts of lines that `text_of` returns.
+pub(super) fn in_lines<'t, T: AsRef<str>>(
+    text: &'t str,
+    text_of: impl Fn(&'t str) -> Option<T>,
+    forbidden: &[String],
+) -> Vec<Finding> {
+    let lines = text.lines().enumerate();
+    let found = lines.filter_map(|(index, line)| {
+        let part = text_of(line.trim_start())?.as_ref().to_lowercase();
+        let mut words = part.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let word = words.find(|word| forbidden.iter().any(|other| other == word))?;
+        Some((index + 1, word.to_owned()))
+    });
+    found.collect()
+}
+
+/// The comment of a line of Rust, or its strings that are sentences: those with a space.
+pub(super) fn spoken(line: &str) -> Option<String> {
+    if line.starts_with("//") {
+        return Some(line.to_owned());
+    }
+    let strings = line.split('"').skip(1).step_by(2).filter(|string| string.contains(' '));
+    let spoken: Vec<_> = strings.collect();
+    (!spoken.is_empty()).then(|| spoken.join(" "))
 }
 
 /// The parts of a name, in small letters.
@@ -137,7 +172,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<String> {
-        let forbidden = ["crew".to_owned(), "promise".to_owned()];
+        let forbidden = ["gaggle".to_owned(), "vow".to_owned()];
         declared_with(text, &forbidden).into_iter().map(|(_, name)| name).collect()
     }
 
@@ -146,24 +181,35 @@ mod tests {
         let [first, second, third] = [PERSONS[0], PERSONS[1], PERSONS[5]];
         let constant = third.to_uppercase();
         let text = format!(
-            "mod crew {{ struct CrewLine {{ {first}: u8 }} enum A {{ Crew }}
-            const {constant}: u8 = 0; }} trait T {{ fn promise_all(&self); }}
-            impl X {{ fn of_crew({second}: u8) {{ let crew2 = 1; }} }}"
+            "mod gaggle {{ struct GaggleLine {{ {first}: u8 }} enum A {{ Gaggle }}
+            const {constant}: u8 = 0; }} trait T {{ fn vow_all(&self); }}
+            impl X {{ fn of_gaggle({second}: u8) {{ let gaggle2 = 1; }} }}"
         );
-        let all = ["crew", "CrewLine", first, "Crew", &constant, "promise_all", "of_crew", second];
+        let all =
+            ["gaggle", "GaggleLine", first, "Gaggle", &constant, "vow_all", "of_gaggle", second];
         assert_eq!(found(&text), all);
     }
 
     #[test]
     fn rule_passes_uses_and_names_of_traits() {
-        let text = "impl T for X { fn promise(&self) { other.promise(); } }
-            fn f(A { promise, .. }: A) { whole(promise); }";
+        let text = "impl T for X { fn vow(&self) { other.vow(); } }
+            fn f(A { vow, .. }: A) { whole(vow); }";
         assert!(found(text).is_empty());
     }
 
     #[test]
+    fn rule_finds_words_in_sentences_and_file_names() {
+        let forbidden = ["gaggle".to_owned()];
+        let text = "// A gaggle.\nf(\"the gaggle waits\");\nf(\"gaggle\");\n";
+        let found = in_lines(text, spoken, &forbidden);
+        assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 2]);
+        assert!(in_file_name(Path::new("a/gaggle_pool.rs"), &forbidden).is_some());
+        assert!(in_file_name(Path::new("gaggle/pool.rs"), &forbidden).is_none());
+    }
+
+    #[test]
     fn words_are_divided_at_capitals_and_lines() {
-        assert_eq!(words("PromisePolicy_a2"), ["promise", "policy", "a2"]);
-        assert_eq!(words("NO_CREW"), ["no", "crew"]);
+        assert_eq!(words("VowPolicy_a2"), ["vow", "policy", "a2"]);
+        assert_eq!(words("NO_GAGGLE"), ["no", "gaggle"]);
     }
 }

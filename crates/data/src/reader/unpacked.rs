@@ -59,13 +59,13 @@ pub(crate) enum UnpackedLookup<'u> {
     Busy,
 }
 
-/// The duty to unpack an extent. If the claim is dropped, the next thread that asks gets the duty.
+/// The task to unpack an extent. If the claim is dropped, the next thread that asks gets the task.
 #[derive(Debug)]
 #[must_use = "others wait for it"]
 pub(crate) struct UnpackClaim<'u> {
     all: &'u Unpacked,
     key: UnpackedKey,
-    /// Whether the claim has ended: another thread may have the duty by now.
+    /// Whether the claim has ended: another thread may have the task by now.
     is_over: bool,
 }
 
@@ -74,7 +74,7 @@ impl Unpacked {
         Self { state: Ranked::new(Rank::Leaf, State::default()), changed: Condvar::new() }
     }
 
-    /// The kept content of an extent, or the duty to unpack it.
+    /// The kept content of an extent, or the task to unpack it.
     pub(crate) fn find(&self, key: UnpackedKey) -> UnpackedLookup<'_> {
         let mut state = self.state.lock();
         if let Some((_, bytes)) = state.kept.iter().rev().find(|(known, _)| *known == key) {
@@ -113,7 +113,7 @@ impl UnpackClaim<'_> {
         let mut old = Vec::new();
         let mut state = self.all.state.lock();
         // End the claim and keep the content in one step. A thread that asks from now on finds the
-        // content, or gets the duty to unpack the extent.
+        // content, or gets the task to unpack the extent.
         let at = state.busy.iter().position(|(busy, _)| *busy == self.key);
         let awaited = at.is_some_and(|at| state.busy.swap_remove(at).1);
         self.is_over = true;

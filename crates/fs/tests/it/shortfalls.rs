@@ -211,7 +211,7 @@ fn expect_no_shortfalls(what: fn(&mut Rng, u64) -> Act, options: &[&str]) {
         seed => seed..seed + 1,
     };
     let told = |seed| options.iter().map(move |one| shorts(seed, one, what)).sum::<u64>();
-    assert_eq!(seeds.map(told).sum::<u64>(), 0, "landings fell short");
+    assert_eq!(seeds.map(told).sum::<u64>(), 0, "an ordered extent had a shortfall");
 }
 
 /// The reservation is also enough for chosen operations. In each case an ordered extent needs more

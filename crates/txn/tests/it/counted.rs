@@ -285,7 +285,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
         }
     });
     let taken = engine.statistics().reserve_taken_max;
-    assert_eq!(taken, 0, "{seed}: {finished} landed, {most} at once");
+    assert_eq!(taken, 0, "{seed}: {finished} finished, {most} at once");
     drop((inodes, kept));
     engine.shutdown().expect("the last commit");
 }
